@@ -1,0 +1,3 @@
+//! The `outlast` command.
+
+fn main() {}

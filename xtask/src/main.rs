@@ -1,0 +1,3 @@
+//! `cargo xtask`: the one tool for working on Outlast.
+
+fn main() {}
