@@ -21,6 +21,7 @@
 
 pub mod engine;
 mod job;
+pub mod launch;
 
 pub use engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
 pub use job::{Job, JoinError, JoinOptions, Service, join};
