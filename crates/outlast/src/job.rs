@@ -92,10 +92,15 @@ impl JoinOptions {
             Ok(other) => return Err(JoinError::UnknownEngine { name: other.to_string() }),
         }
         let job = Job::new(Backend::Shm(shm::Shm::attach(&self)?));
-        let Backend::Shm(shm) = &job.inner.backend else { unreachable!("just made") };
         let background = job.clone();
-        shm.start_background(Box::new(move || background.run_background()))?;
-        shm.wait_for_all()?;
+        match &job.inner.backend {
+            Backend::Shm(shm) => {
+                shm.start_background(Box::new(move || background.run_background()))?;
+                shm.wait_for_all()?;
+            }
+            #[cfg(feature = "sim")]
+            Backend::Sim(_) => unreachable!("a simulated member is made by the simulator"),
+        }
         Ok(job)
     }
 }
