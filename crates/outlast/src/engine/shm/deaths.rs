@@ -27,7 +27,7 @@
 //! A survivor that was stopped in between and goes on later finds its entry made, or the epoch raised, and does no
 //! harm: entries are never changed, and the epoch never falls.
 
-use super::super::{Epoch, MemberId, MemberSet, View};
+use super::super::{Epoch, MemberId, MemberSet, Port, View};
 use super::layout::{STATE_JOINED, STATE_JOINING, STATE_NEW, Tables};
 use super::sys;
 use std::sync::atomic::Ordering;
@@ -92,12 +92,33 @@ impl Tables {
         Epoch(self.epoch().load(Ordering::SeqCst))
     }
 
-    /// Rings one bell.
+    /// Rings one bell, for all threads of the member.
     pub(super) fn ring_bell(&self, member: MemberId) {
+        self.ring_foreground(member);
+        self.ring_background(member);
+    }
+
+    /// Rings for a message: if some thread of the member attends to its port, the background sleeps on.
+    pub(super) fn ring_for_message(&self, member: MemberId, port: Port) {
+        self.ring_foreground(member);
+        // Ordered with `set_attending`: a thread that ceases to attend looks for messages after it has said so.
+        if self.attending(member, port).load(Ordering::SeqCst) == 0 {
+            self.ring_background(member);
+        }
+    }
+
+    fn ring_foreground(&self, member: MemberId) {
         // The order with `sleepers` is what matters: either this sees the sleeper, or the sleeper sees the ring.
         self.bell(member).fetch_add(1, Ordering::SeqCst);
         if self.sleepers(member).load(Ordering::SeqCst) != 0 {
             sys::wake_all(self.bell(member));
+        }
+    }
+
+    pub(super) fn ring_background(&self, member: MemberId) {
+        self.background_bell(member).fetch_add(1, Ordering::SeqCst);
+        if self.background_sleeps(member).load(Ordering::SeqCst) != 0 {
+            sys::wake_all(self.background_bell(member));
         }
     }
 

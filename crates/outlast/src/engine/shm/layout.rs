@@ -14,7 +14,7 @@
 //!
 //! Numbers are in the machine's byte order: the memory never leaves the machine.
 
-use super::super::MemberId;
+use super::super::{MemberId, Port};
 use super::sys::Mapping;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -41,6 +41,9 @@ const SLOT_PID: usize = 16;
 const SLOT_STATE: usize = 20;
 const SLOT_BELL: usize = 64;
 const SLOT_SLEEPERS: usize = 68;
+const SLOT_BACKGROUND_BELL: usize = 72;
+const SLOT_BACKGROUND_SLEEPS: usize = 76;
+const SLOT_ATTENDING: usize = 80;
 const SLOT_SEGMENT_LEN: usize = 128;
 const SLOT_DOMAIN_LEN: usize = 136;
 const SLOT_DOMAIN: usize = 140;
@@ -217,6 +220,21 @@ impl Tables {
         self.mapping.half(self.slot(member, SLOT_BELL))
     }
 
+    /// Counts the rings that the member's background is to see.
+    pub(super) fn background_bell(&self, member: MemberId) -> &AtomicU32 {
+        self.mapping.half(self.slot(member, SLOT_BACKGROUND_BELL))
+    }
+
+    /// Whether the member's background sleeps.
+    pub(super) fn background_sleeps(&self, member: MemberId) -> &AtomicU32 {
+        self.mapping.half(self.slot(member, SLOT_BACKGROUND_SLEEPS))
+    }
+
+    /// How many of the member's threads attend to a port.
+    pub(super) fn attending(&self, member: MemberId, port: Port) -> &AtomicU32 {
+        self.mapping.half(self.slot(member, SLOT_ATTENDING + port as usize * 4))
+    }
+
     /// How many of the member's threads sleep on its bell.
     pub(super) fn sleepers(&self, member: MemberId) -> &AtomicU32 {
         self.mapping.half(self.slot(member, SLOT_SLEEPERS))
@@ -268,7 +286,7 @@ mod tests {
             let last = MemberId(members as u32 - 1);
             assert!(SLOTS + members * SLOT_LEN <= layout.death_log);
             assert!(layout.death_log + members * 8 <= layout.pending);
-            assert!(layout.pending_stride * 8 >= members && layout.pending_stride % 64 == 0);
+            assert!(layout.pending_stride * 8 >= members && layout.pending_stride.is_multiple_of(64));
             assert!(layout.pending + members * layout.pending_stride <= layout.rings);
             let (ring, len) = layout.ring(last, last);
             assert!(ring % PAGE == 0 && len % PAGE == 0 && ring + len <= layout.segments);

@@ -42,6 +42,8 @@ struct Incoming {
     /// Per sender: the message that is being put together.
     partial: Vec<Option<Partial>>,
     queues: [VecDeque<Message>; Port::COUNT],
+    /// Per port: whether something was put into its queue by the thread that takes in.
+    arrived: [bool; Port::COUNT],
 }
 
 enum Partial {
@@ -61,6 +63,7 @@ impl Mailboxes {
             incoming: Mutex::new(Incoming {
                 partial: (0..members).map(|_| None).collect(),
                 queues: Default::default(),
+                arrived: [false; Port::COUNT],
             }),
         }
     }
@@ -181,7 +184,7 @@ impl Shm {
         self.step();
         let (word, bit) = (self.me.index() / 64, 1 << (self.me.index() % 64));
         tables.pending(to, word).fetch_or(bit, Ordering::SeqCst);
-        tables.ring_bell(to);
+        tables.ring_for_message(to, port);
     }
 
     fn write_wrapped(&self, ring: usize, position: u64, bytes: &[u8]) {
@@ -213,10 +216,10 @@ impl Shm {
             return;
         }
         let Some(mut incoming) = try_lock(&self.mailboxes.incoming) else { return };
-        self.take_in_locked(&mut incoming);
+        self.take_in_locked(&mut incoming, None);
     }
 
-    fn take_in_locked(&self, incoming: &mut Incoming) {
+    fn take_in_locked(&self, incoming: &mut Incoming, wanted: Option<Port>) {
         for word in 0..self.tables().layout.members().div_ceil(64) {
             // Taken before the rings are read: what is published later sets the bit again.
             let mut bits = self.tables().pending(self.me, word).swap(0, Ordering::SeqCst);
@@ -226,6 +229,14 @@ impl Shm {
                 if sender.index() < self.tables().layout.members() {
                     self.drain(sender, incoming);
                 }
+            }
+        }
+        // A message was rung for on its own port. Whoever takes it in on the way to another one sees to it that
+        // someone looks: a thread that attends to its port, or else the background.
+        for (index, arrived) in incoming.arrived.iter_mut().enumerate() {
+            let port = Port::from_index(index).expect("an index of a port");
+            if std::mem::take(arrived) && Some(port) != wanted {
+                self.tables().ring_for_message(self.me, port);
             }
         }
     }
@@ -293,14 +304,20 @@ impl Shm {
             && let Some(Partial::Message { port, epoch, bytes }) = partial.take()
         {
             incoming.queues[port as usize].push_back(Message { from: sender, epoch, bytes });
+            incoming.arrived[port as usize] = true;
         }
         Some(fragment_len as u64)
+    }
+
+    /// Whether a message for `port` is there or may be.
+    pub(super) fn may_have_message(&self, port: Port) -> bool {
+        self.has_incoming() || !lock(&self.mailboxes.incoming).queues[port as usize].is_empty()
     }
 
     pub(super) fn receive_message(&self, port: Port) -> Option<Message> {
         let mut incoming = lock(&self.mailboxes.incoming);
         if incoming.queues[port as usize].is_empty() && self.has_incoming() {
-            self.take_in_locked(&mut incoming);
+            self.take_in_locked(&mut incoming, Some(port));
         }
         incoming.queues[port as usize].pop_front()
     }

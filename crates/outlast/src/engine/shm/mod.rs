@@ -158,8 +158,11 @@ impl Shm {
         self.now_time().after(self.time_limit)
     }
 
+    /// The bell as all threads of the member see it, and, in the upper half, as its background does.
     fn bell_now(&self) -> Bell {
-        Bell(u64::from(self.tables().bell(self.me).load(Ordering::SeqCst)))
+        let foreground = self.tables().bell(self.me).load(Ordering::SeqCst);
+        let background = self.tables().background_bell(self.me).load(Ordering::SeqCst);
+        Bell(u64::from(background) << 32 | u64::from(foreground))
     }
 
     fn until_ns(&self, until: Time) -> u64 {
@@ -499,6 +502,19 @@ impl Engine for Shm {
         if self.guard.word().load(Ordering::Relaxed) == 0 { None } else { self.receive_message(port) }
     }
 
+    fn set_attending(&self, port: Port, attending: bool) {
+        if self.check_guard().is_err() {
+            return;
+        }
+        let count = self.tables().attending(self.me, port);
+        if attending {
+            count.fetch_add(1, Ordering::SeqCst);
+        } else if count.fetch_sub(1, Ordering::SeqCst) == 1 && self.may_have_message(port) {
+            // What came while the port was attended to was not rung for at the background.
+            self.tables().ring_background(self.me);
+        }
+    }
+
     fn now(&self) -> Time {
         self.now_time()
     }
@@ -544,15 +560,14 @@ impl Engine for Shm {
 
     fn park_in_background(&self, seen: Bell, until: Time) {
         let look_again = self.now_time().after(deaths::LOOK_INTERVAL);
-        let bell = self.tables().bell(self.me);
-        let mut words = vec![(bell, seen.0 as u32)];
+        let mut words = vec![(self.tables().background_bell(self.me), (seen.0 >> 32) as u32)];
         words.extend(self.watched());
         let is_marked = |&(_, word): &(_, u32)| word & sys::OWNER_DIED != 0;
         if !words[1..].iter().any(is_marked) {
-            let sleepers = self.tables().sleepers(self.me);
-            sleepers.fetch_add(1, Ordering::SeqCst);
+            let sleeps = self.tables().background_sleeps(self.me);
+            sleeps.store(1, Ordering::SeqCst);
             sys::wait_on_any(&words, self.until_ns(until.min(look_again)));
-            sleepers.fetch_sub(1, Ordering::SeqCst);
+            sleeps.store(0, Ordering::SeqCst);
         }
         if self.check_guard().is_ok() {
             self.look_at_all();

@@ -299,7 +299,7 @@ pub(super) const WAIT_WORDS_MAX: usize = 128;
 
 fn timespec(ns: u64) -> Option<Timespec> {
     (ns != u64::MAX)
-        .then(|| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 })
+        .then_some(Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 })
 }
 
 /// Wakes everyone who sleeps on the word.
