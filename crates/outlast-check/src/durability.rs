@@ -95,7 +95,7 @@ pub struct Durability {
     pub stale: u64,
     /// Calls that did not come back in time.
     pub hung: u64,
-    /// One for each of the above, except for `data_lost`.
+    /// What the counts are based on: one for each read and call, one for each key that lost something.
     pub violations: Vec<Violation>,
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn data_lost_keys(observation: &Observation) -> BTreeSet<Key> {
     entries.filter(|(_, found)| **found == Final::DataLost).map(|(key, _)| key.clone()).collect()
 }
 
-/// The history with the final state as reads after everything else, and without end where that was not read.
+/// The history with the final state, if it was read, as reads after everything else.
 pub(crate) fn with_end_state(history: &History, observation: &Observation) -> History {
     let Some(end_state) = &observation.end_state else { return history.clone() };
     let operations = history.operations();

@@ -278,7 +278,7 @@ fn trace(
                     }
                     Source::Step(writer)
                 }
-                (Some(version), value) if !candidates.is_empty() && !(silent_addition && value.is_some()) => {
+                (Some(version), value) if !candidates.is_empty() && (value.is_none() || !silent_addition) => {
                     let untold =
                         |&&index: &&usize| steps[index].write.is_some_and(|write| write.version.is_none());
                     let mut untold = candidates.iter().filter(untold);
@@ -322,6 +322,13 @@ fn trace(
                     }
                     Source::Nothing
                 }
+            };
+            let source = if source == Source::Step(index) {
+                let explanation = format!("an operation read of {key} what it had yet to write itself");
+                complain(ViolationKind::NeverWritten, explanation, &[reader]);
+                Source::Nothing
+            } else {
+                source
             };
             steps[index].read = Some(Read { observed, source });
         }

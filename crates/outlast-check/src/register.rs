@@ -40,7 +40,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::history::{Actor, History, Operation, Version};
+use crate::history::{Actor, History, Key, Operation, Version};
 use crate::per_key::{self, Change, KeySteps, Observed, Source};
 use crate::violation::{Violation, ViolationKind};
 
@@ -59,9 +59,8 @@ pub fn check(history: &History) -> Vec<Violation> {
 
 pub(crate) fn check_steps(key_steps: &KeySteps, operations: &[Operation]) -> Option<Violation> {
     let items = items(key_steps, operations);
-    let kept = vec![true; items.len()];
     let mut budget = CONFIGURATIONS_MAX;
-    let stuck = match search(&items, &kept, &mut budget) {
+    let mut shown = match search(&items, &mut budget) {
         Answer::Linearizable => return None,
         Answer::Undecided => {
             let key = &key_steps.key;
@@ -71,15 +70,25 @@ pub(crate) fn check_steps(key_steps: &KeySteps, operations: &[Operation]) -> Opt
         }
         Answer::Stuck(_) => shrink(&items),
     };
-    let mut shown: Vec<usize> = stuck.into_iter().map(|item| items[item].operation).collect();
-    shown.sort_unstable();
+    shown.sort_by_key(|item| item.operation);
     let key = &key_steps.key;
     let explanation = format!("no order of these operations on {key} fits both their results and real time");
-    let shown = shown.into_iter().map(|operation| operations[operation].clone()).collect();
+    let shown = shown.iter().map(|item| with_learned_version(item, key, operations)).collect();
     Some(Violation::new(ViolationKind::NotLinearizable, Some(key), explanation, shown))
 }
 
+/// The operation of an item; a write that was not told its version shows the one that its readers saw.
+fn with_learned_version(item: &Item, key: &Key, operations: &[Operation]) -> Operation {
+    let mut operation = operations[item.operation].clone();
+    let last_write = operation.accesses.iter_mut().rfind(|access| access.key == *key && access.changes());
+    if let Some(access) = last_write {
+        access.version = item.version;
+    }
+    operation
+}
+
 /// A step of the key as the search sees it.
+#[derive(Clone)]
 struct Item {
     operation: usize,
     actor: Actor,
@@ -295,6 +304,13 @@ enum Choice {
     Unknown(usize),
 }
 
+/// What is to be tried from a configuration. Additions of unknown outcome come after everything else.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Plain,
+    WithAdditions,
+}
+
 struct Search<'a> {
     items: &'a [Item],
     known: Vec<usize>,
@@ -316,12 +332,11 @@ struct Frontier {
     additions: BTreeMap<i64, Vec<usize>>,
 }
 
-/// Looks for an order of the kept items. Every configuration visited is taken from the budget.
-fn search(items: &[Item], kept: &[bool], budget: &mut usize) -> Answer {
-    let mut known: Vec<usize> =
-        (0..items.len()).filter(|&index| kept[index] && items[index].return_ns.is_some()).collect();
+/// Looks for an order of the items. Every configuration visited is taken from the budget.
+fn search(items: &[Item], budget: &mut usize) -> Answer {
+    let mut known: Vec<usize> = (0..items.len()).filter(|&index| items[index].return_ns.is_some()).collect();
     let mut unknown: Vec<usize> =
-        (0..items.len()).filter(|&index| kept[index] && items[index].return_ns.is_none()).collect();
+        (0..items.len()).filter(|&index| items[index].return_ns.is_none()).collect();
     let by_invocation =
         |index: &usize| (items[*index].invoke_ns, items[*index].actor, items[*index].sequence);
     known.sort_by_key(by_invocation);
@@ -333,7 +348,7 @@ fn search(items: &[Item], kept: &[bool], budget: &mut usize) -> Answer {
         }
     }
     let mut versioned: Vec<usize> =
-        (0..items.len()).filter(|&index| kept[index] && items[index].version.is_some()).collect();
+        (0..items.len()).filter(|&index| items[index].version.is_some()).collect();
     versioned.sort_by_key(|&index| items[index].version);
     let mut readers: HashMap<ItemSource, Vec<usize>> = HashMap::new();
     for &index in &known {
@@ -365,11 +380,15 @@ impl Search<'_> {
             state: INITIAL,
             writer: ItemSource::Initial,
         };
-        let mut stack = vec![start];
-        while let Some(mut configuration) = stack.pop() {
+        let mut stack = vec![(start, Phase::Plain)];
+        while let Some((mut configuration, phase)) = stack.pop() {
             let Some(left) = budget.checked_sub(1) else { return Answer::Undecided };
             *budget = left;
             let mut frontier = self.frontier(&configuration);
+            if phase == Phase::WithAdditions {
+                self.take_after_additions(&configuration, &frontier, budget, &mut stack);
+                continue;
+            }
             while let Some(position) = self.read_that_fits(&configuration, &frontier.choices) {
                 configuration.take_known(position);
                 frontier = self.frontier(&configuration);
@@ -386,21 +405,19 @@ impl Search<'_> {
                 }
                 furthest = (taken, stuck);
             }
-            let mut next = Vec::new();
-            for &choice in &frontier.choices {
-                match self.take(&configuration, choice) {
-                    Some(after) => next.push(after),
-                    None => self.take_after_additions(&configuration, choice, &frontier, budget, &mut next),
-                }
-            }
+            let next: Vec<Configuration> =
+                frontier.choices.iter().filter_map(|&choice| self.take(&configuration, choice)).collect();
             // Only where the search has a choice can it come to the same configuration again.
-            if next.len() > 1 {
-                let Configuration { prefix, beyond, unknown, state, .. } = configuration;
-                if !seen.insert((prefix, beyond, unknown, state)) {
+            if next.len() > 1 || !frontier.additions.is_empty() {
+                let Configuration { prefix, ref beyond, ref unknown, state, .. } = configuration;
+                if !seen.insert((prefix, beyond.clone(), unknown.clone(), state)) {
                     continue;
                 }
             }
-            stack.extend(next);
+            if !frontier.additions.is_empty() {
+                stack.push((configuration, Phase::WithAdditions));
+            }
+            stack.extend(next.into_iter().map(|next| (next, Phase::Plain)));
         }
         // An empty budget may have cut off choices.
         if *budget == 0 { Answer::Undecided } else { Answer::Stuck(furthest.1) }
@@ -500,36 +517,40 @@ impl Search<'_> {
 }
 
 impl Search<'_> {
-    /// Takes an item that does not fit by itself, after silent additions that make it fit: every choice of
-    /// them that adds up to what is missing.
+    /// Takes each item that does not fit by itself, after silent additions that make it fit: every choice
+    /// of them that adds up to what is missing.
     fn take_after_additions(
         &self,
         configuration: &Configuration,
-        choice: Choice,
         frontier: &Frontier,
         budget: &mut usize,
-        next: &mut Vec<Configuration>,
+        stack: &mut Vec<(Configuration, Phase)>,
     ) {
-        let Some(needed) = self.items[self.item(choice)].number_needed() else { return };
         let overwritten = self.readers.get(&configuration.writer).map_or(&[][..], Vec::as_slice);
         if overwritten.iter().any(|&reader| !configuration.taken_known(self.place[reader])) {
             return;
         }
-        let missing = i128::from(needed) - i128::from(configuration.state.value.unwrap_or(0) as i64);
         let groups: Vec<(i128, &[usize])> =
             frontier.additions.iter().map(|(&delta, group)| (i128::from(delta), group.as_slice())).collect();
-        let mut chosen = vec![0; groups.len()];
-        choose_additions(&groups, missing, 0, &mut chosen, budget, &mut |chosen| {
-            let mut before = configuration.clone();
-            for ((_, group), &count) in groups.iter().zip(chosen) {
-                for &position in &group[..count] {
-                    before.unknown[position / 64] |= 1 << (position % 64);
-                }
+        for &choice in &frontier.choices {
+            let Some(needed) = self.items[self.item(choice)].number_needed() else { continue };
+            if self.take(configuration, choice).is_some() {
+                continue;
             }
-            before.state = State { value: Some(needed as u64), version: None, ..before.state };
-            before.writer = ItemSource::Unknown;
-            next.extend(self.take(&before, choice));
-        });
+            let missing = i128::from(needed) - i128::from(configuration.state.value.unwrap_or(0) as i64);
+            let mut chosen = vec![0; groups.len()];
+            choose_additions(&groups, missing, 0, &mut chosen, budget, &mut |chosen| {
+                let mut before = configuration.clone();
+                for ((_, group), &count) in groups.iter().zip(chosen) {
+                    for &position in &group[..count] {
+                        before.unknown[position / 64] |= 1 << (position % 64);
+                    }
+                }
+                before.state = State { value: Some(needed as u64), version: None, ..before.state };
+                before.writer = ItemSource::Unknown;
+                stack.extend(self.take(&before, choice).map(|after| (after, Phase::Plain)));
+            });
+        }
     }
 }
 
@@ -567,38 +588,63 @@ fn choose_additions(
 ///
 /// A read can be left out, and so can a write that no remaining read can have seen: what is left of a right
 /// history is then right as well, so what is left wrong shows that the whole is wrong.
-fn shrink(items: &[Item]) -> Vec<usize> {
-    let mut kept = vec![true; items.len()];
+fn shrink(all: &[Item]) -> Vec<Item> {
+    let mut items = all.to_vec();
     let mut budget = SHRINK_CONFIGURATIONS_MAX;
     let mut size = items.len().next_power_of_two();
     while size > 0 {
         let mut removed_any = false;
-        for start in (0..items.len()).step_by(size).rev() {
-            let mut trial = kept.clone();
-            trial[start..items.len().min(start + size)].fill(false);
-            restore_sources(items, &kept, &mut trial);
-            if trial != kept && matches!(search(items, &trial, &mut budget), Answer::Stuck(_)) {
-                kept = trial;
+        let mut end = items.len();
+        while end > 0 {
+            let start = end.saturating_sub(size);
+            let mut kept = vec![true; items.len()];
+            kept[start..end].fill(false);
+            restore_sources(&items, &mut kept);
+            end = start;
+            if kept.iter().all(|&kept| kept) {
+                continue;
+            }
+            let trial = only(&items, &kept);
+            budget = budget.saturating_sub(trial.len() / 4);
+            if matches!(search(&trial, &mut budget), Answer::Stuck(_)) {
+                items = trial;
                 removed_any = true;
+                end = end.min(items.len());
             }
         }
         if !removed_any || size > 1 || budget == 0 {
             size /= 2;
         }
     }
-    let core: Vec<usize> = (0..items.len()).filter(|&index| kept[index]).collect();
-    if core.len() <= OPERATIONS_SHOWN_MAX {
-        return core;
+    if items.len() > OPERATIONS_SHOWN_MAX {
+        let mut budget = CONFIGURATIONS_MAX;
+        if let Answer::Stuck(stuck) = search(&items, &mut budget) {
+            return stuck.into_iter().map(|index| items[index].clone()).collect();
+        }
     }
-    let mut budget = CONFIGURATIONS_MAX;
-    match search(items, &kept, &mut budget) {
-        Answer::Stuck(stuck) => stuck,
-        _ => core,
+    items
+}
+
+/// The kept items, which include the sources of the kept reads.
+fn only(items: &[Item], kept: &[bool]) -> Vec<Item> {
+    let mut place = Vec::with_capacity(items.len());
+    let mut count = 0;
+    for &kept in kept {
+        place.push(count);
+        count += usize::from(kept);
     }
+    let items = items.iter().zip(kept).filter(|&(_, &kept)| kept).map(|(item, _)| item.clone());
+    let moved = items.map(|mut item| {
+        if let ItemSource::Item(source) = item.source {
+            item.source = if kept[source] { ItemSource::Item(place[source]) } else { ItemSource::Unknown };
+        }
+        item
+    });
+    moved.collect()
 }
 
 /// Puts back what must not be left out: writes that a remaining read, or any addition, can have seen.
-fn restore_sources(items: &[Item], kept: &[bool], trial: &mut [bool]) {
+fn restore_sources(items: &[Item], trial: &mut [bool]) {
     let added = items.iter().any(|item| matches!(item.change, Some(Change::Add { .. })));
     loop {
         let mut values: HashSet<Option<u64>> = HashSet::new();
@@ -616,18 +662,29 @@ fn restore_sources(items: &[Item], kept: &[bool], trial: &mut [bool]) {
         }
         let mut changed = false;
         for (index, item) in items.iter().enumerate() {
+            // Where additions keep all writes, the readers that vouch for a write of unknown outcome stay too.
+            let vouches =
+                matches!(item.source, ItemSource::Item(source) if items[source].return_ns.is_none());
             let needed = match item.change {
-                None => false,
+                None => added && vouches,
                 Some(Change::Set(value)) if !added => sources.contains(&index) || values.contains(&value),
                 Some(_) => true,
             };
-            if needed && kept[index] && !trial[index] {
+            if needed && !trial[index] {
                 trial[index] = true;
                 changed = true;
             }
         }
-        if !changed {
-            return;
+        if changed {
+            continue;
         }
+        // The version of a write of unknown outcome was learned from its readers; without them it is as
+        // good as never made.
+        for (index, item) in items.iter().enumerate() {
+            let unseen =
+                !added && !sources.contains(&index) && item.return_ns.is_none() && item.version.is_some();
+            trial[index] &= !unseen;
+        }
+        return;
     }
 }

@@ -4,15 +4,16 @@
 //! of its writes, and so who must come before whom: the writer of a version before the writer of the next
 //! (ww), the writer before its readers (wr), the readers of a version before the writer of the next (rw).
 //! Real time adds that what had returned comes before what was invoked later. An order exists exactly if
-//! these edges form no cycle; Tarjan's algorithm finds the cycles, and a shortest one is reported.
+//! these edges form no cycle; Tarjan's algorithm finds the knots, and a short cycle of each is reported.
 //!
 //! Real time needs no edge for each of the n² pairs: the returns are strung onto a chain of barriers, each
 //! operation leads to the barrier of its return, and the last barrier before an invocation leads to it.
 //!
 //! An operation of unknown outcome takes part if someone saw one of its writes. Its other writes, and
-//! acknowledged writes whose versions nobody was told, are placed as late as real time proves; the answer
-//! stays free of false alarms but is no longer complete for these. The same holds for reads of an absent
-//! key that may have seen one of several deletions. Record versions where you can.
+//! acknowledged writes whose versions nobody was told, are placed as late as real time, or a read of what
+//! they overwrote, proves. The answer stays free of false alarms but is no longer complete for these. The
+//! same holds for reads of an absent key that may have seen one of several deletions, and for sums where
+//! an addition is of unknown outcome ([`crate::register`] is exact there). Record versions where you can.
 //!
 //! Also found here: torn values, two values for one version, versions that repeat, values that nobody
 //! wrote or that a failed operation was about to write, transactions that contradict themselves, and keys
@@ -45,13 +46,13 @@
 //! );
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::history::{self, History, Operation, Outcome, Version};
-use crate::per_key::{self, Change, KeySteps, Read, Source, Split};
+use crate::per_key::{self, Change, KeySteps, Read, Source, Split, Step};
 use crate::violation::{Edge, EdgeKind, Violation, ViolationKind};
 
-/// From how many operations of a knot the shortest cycle is searched.
+/// From how many operations of a knot a shortest cycle is searched.
 const CYCLE_STARTS_MAX: usize = 64;
 
 /// Checks the history, and returns what is wrong: each simple fault, and one cycle for each knot.
@@ -67,12 +68,8 @@ pub(crate) fn check_split(split: &Split, operations: &[Operation]) -> Vec<Violat
         add_dependencies(&mut graph, number, key_steps, operations, &included);
         find_wrong_sums(key_steps, operations, &included, &mut violations);
     }
-    // A cycle without real time says more about what went wrong, so those come first.
-    let mut cycles = graph.cycles(operations.len());
-    if cycles.is_empty() {
-        add_real_time(&mut graph, operations, &included);
-        cycles = graph.cycles(operations.len());
-    }
+    add_real_time(&mut graph, operations, &included);
+    let cycles = graph.cycles(operations);
     violations.extend(cycles.into_iter().map(|cycle| describe(cycle, split, operations)));
     violations
 }
@@ -183,6 +180,7 @@ fn add_dependencies(
         }
         readers.push((latest, reader));
     }
+    add_overwritten_reads(graph, key, key_steps, included);
     readers.sort_unstable();
     for writer in unplaced {
         // All that is certain of its place is that it comes after the writes that had returned before it
@@ -198,6 +196,30 @@ fn add_dependencies(
         for &(_, reader) in readers[from..].iter().take_while(|&&(version, _)| version == floor) {
             let kind = EdgeKind::ReadWrite;
             graph.add(reader, Arc { to: writer, kind, key, from_version: Some(floor), to_version: None });
+        }
+    }
+}
+
+/// An operation that reads a key and writes it overwrites just what it read, whatever version it made. So
+/// all others who read the same come before it.
+fn add_overwritten_reads(graph: &mut Graph, key: usize, key_steps: &KeySteps, included: &[bool]) {
+    let mut readers: BTreeMap<Option<usize>, Vec<&Step>> = BTreeMap::new();
+    for step in key_steps.steps.iter().filter(|step| included[step.operation]) {
+        match step.read.map(|read| read.source) {
+            Some(Source::Initial) => readers.entry(None).or_default().push(step),
+            Some(Source::Step(writer)) => readers.entry(Some(writer)).or_default().push(step),
+            _ => {}
+        }
+    }
+    for readers in readers.values() {
+        let without_place = |step: &&&Step| step.write.is_some_and(|write| write.version.is_none());
+        for overwriter in readers.iter().filter(without_place) {
+            for reader in readers {
+                let from_version = reader.read.and_then(|read| key_steps.version_read(&read));
+                let to = overwriter.operation;
+                let arc = Arc { to, kind: EdgeKind::ReadWrite, key, from_version, to_version: None };
+                graph.add(reader.operation, arc);
+            }
         }
     }
 }
@@ -336,20 +358,30 @@ fn add_real_time(graph: &mut Graph, operations: &[Operation], included: &[bool])
 type Cycle = Vec<(usize, Arc)>;
 
 impl Graph {
-    /// One short cycle for each strongly connected component. Nodes from `operations` on are barriers.
-    fn cycles(&self, operations: usize) -> Vec<Cycle> {
+    /// One short cycle for each strongly connected component.
+    fn cycles(&self, operations: &[Operation]) -> Vec<Cycle> {
         let (component, sizes) = self.components();
-        let mut members: Vec<Vec<usize>> = vec![Vec::new(); sizes.len()];
-        for node in 0..operations {
-            if sizes[component[node]] > 1 {
-                members[component[node]].push(node);
+        // A cycle goes back in time somewhere. Where it goes back furthest is the best place to start from.
+        let mut starts: Vec<Vec<(u64, usize)>> = vec![Vec::new(); sizes.len()];
+        for (node, operation) in operations.iter().enumerate() {
+            if sizes[component[node]] == 1 {
+                continue;
             }
+            let inside = self.arcs[node]
+                .iter()
+                .filter(|arc| arc.to < operations.len() && component[arc.to] == component[node]);
+            let back = inside.map(|arc| operation.invoke_ns.saturating_sub(operations[arc.to].invoke_ns));
+            starts[component[node]].extend(back.max().map(|back_ns| (back_ns, node)));
         }
         let mut cycles = Vec::new();
-        for nodes in members.iter().filter(|nodes| !nodes.is_empty()) {
-            let starts = nodes.iter().take(CYCLE_STARTS_MAX);
-            let shortest = starts.filter_map(|&start| self.cycle_through(start, &component, operations));
-            cycles.extend(shortest.min_by_key(Vec::len));
+        for mut nodes in starts {
+            nodes.sort_unstable_by_key(|&(back_ns, node)| (std::cmp::Reverse(back_ns), node));
+            nodes.truncate(CYCLE_STARTS_MAX);
+            let found =
+                nodes.iter().filter_map(|&(_, node)| self.cycle_through(node, &component, operations.len()));
+            let real_time =
+                |cycle: &Cycle| cycle.iter().filter(|(_, arc)| arc.kind == EdgeKind::RealTime).count();
+            cycles.extend(found.min_by_key(|cycle| (cycle.len(), real_time(cycle))));
         }
         cycles.sort_by_key(|cycle| cycle[0].0);
         cycles
@@ -412,14 +444,18 @@ impl Graph {
         let mut distance = vec![usize::MAX; self.arcs.len()];
         let mut open = VecDeque::from([start]);
         distance[start] = 0;
+        let mut shortest = usize::MAX;
         let mut last = None;
-        'search: while let Some(node) = open.pop_front() {
+        while let Some(node) = open.pop_front() {
+            if distance[node] >= shortest {
+                break;
+            }
             // Leaving a barrier is free; it was paid for when the way entered the chain.
             let cost = usize::from(node < operations);
             for arc in self.arcs[node].iter().filter(|arc| component[arc.to] == component[start]) {
-                if arc.to == start {
+                if arc.to == start && distance[node] + cost < shortest {
+                    shortest = distance[node] + cost;
                     last = Some((node, *arc));
-                    break 'search;
                 }
                 if distance[node] + cost < distance[arc.to] {
                     distance[arc.to] = distance[node] + cost;

@@ -5,7 +5,7 @@
 //! value to tell whether it is intact, which write made it, and, if it is a mix, of which writes.
 //!
 //! A value shorter than one word carries no sequence. It cannot be torn at the granularity of a word
-//! either; where the sequence is known from elsewhere, [`matches`] compares every byte.
+//! either; where the sequence is known from elsewhere, [`matches()`] compares every byte.
 //!
 //! ```
 //! use outlast_check::history::Actor;

@@ -450,7 +450,7 @@ fn a_session_orders_known_before_unknown() {
     let mut scenario = Scenario::new();
     scenario.ok(0, 0..5, &[w("a", 2)]).ok(1, 0..5, &[r("a", 2)]).died(1, 5, &[wv("a", 1)]);
     scenario.ok(2, 0..50, &[r("a", 1)]);
-    not_linearizable(&scenario, 3);
+    not_linearizable(&scenario, 4);
 }
 
 fn end_state(entries: &[(&str, Option<u64>)]) -> Observation {
