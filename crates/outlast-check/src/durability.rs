@@ -67,7 +67,7 @@ pub struct Observation {
 
 impl Observation {
     /// An observation of a run without faults, with the bounds of the chaos report: 10 s after a kill or
-    /// resume; without one the time limit of 30 s and as much again.
+    /// resume; without one [`Observation::undisturbed_bound_ns`].
     pub fn until(end_ns: u64) -> Self {
         Self {
             end_state: None,
