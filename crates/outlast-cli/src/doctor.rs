@@ -231,9 +231,15 @@ fn membarrier() -> Check {
 }
 
 fn has_memfd() -> Result<(), rustix::io::Errno> {
+    const PROBE_LEN: u64 = 1 << 20;
     let file = memfd_create("outlast-doctor", MemfdFlags::CLOEXEC)?;
-    ftruncate(&file, 1 << 20)?;
-    fallocate(&file, FallocateFlags::empty(), 0, 1 << 20)
+    // A file beyond the limit would be SIGXFSZ, not an error.
+    let len = PROBE_LEN.min(getrlimit(Resource::Fsize).current.unwrap_or(PROBE_LEN));
+    if len == 0 {
+        return Err(rustix::io::Errno::FBIG);
+    }
+    ftruncate(&file, len)?;
+    fallocate(&file, FallocateFlags::empty(), 0, len)
 }
 
 fn memory() -> Vec<Check> {
