@@ -186,7 +186,7 @@ impl Gate {
             .with_context(|| format!("{name}: cannot start {}", command.get_program().display()))?;
         let output = child.stdout.take().context("the output is piped")?;
         let (counted, counts) = mpsc::channel();
-        std::thread::spawn(move || counted.send(pass_on(BufReader::new(output))));
+        std::thread::spawn(move || counted.send(pass_on(BufReader::new(output), std::io::stdout())));
         let status = loop {
             if let Some(status) = child.try_wait().with_context(|| format!("{name}: waiting for it"))? {
                 break Some(status);
@@ -232,14 +232,13 @@ impl Gate {
     }
 }
 
-/// Passes lines on to standard output as they come, and counts the results in them.
-fn pass_on(mut output: impl BufRead) -> Counts {
+/// Passes lines on as they come, and counts the results in them.
+fn pass_on(mut output: impl BufRead, mut to: impl Write) -> Counts {
     let mut counts = Counts::default();
     let mut line = Vec::new();
     while output.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
         // A reader that went away must not end the step.
-        let mut stdout = std::io::stdout().lock();
-        let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+        let _ = to.write_all(&line).and_then(|()| to.flush());
         counts.add_line(&String::from_utf8_lossy(&line));
         line.clear();
     }
@@ -281,7 +280,7 @@ mod tests {
     fn results_are_counted() {
         let text = "running 2 tests\ntest result: ok. 6 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s\n\
                     test result: FAILED. 1 passed; 2 failed; 0 ignored\nnot a test result: 9 passed\n";
-        let counts = pass_on(text.as_bytes());
+        let counts = pass_on(text.as_bytes(), std::io::sink());
         assert_eq!(counts, Counts { suites: 2, passed: 7, failed: 2, ignored: 1 });
     }
 
