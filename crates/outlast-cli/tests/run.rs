@@ -83,7 +83,7 @@ fn random_kills_can_be_repeated() {
     assert_eq!(first.lines_with("was killed by SIGKILL").len(), 2, "{first:?}");
     let [plan] = first.lines_with("outlast: seed ")[..] else { panic!("{first:?}") };
     let seed = plan.split(' ').nth(2).expect("the line names the seed");
-    assert!(plan.contains(&format!("repeat with --kill-random 2 --seed {seed} --within 200000us")), "{plan}");
+    assert!(plan.contains(&format!("repeat with --kill-random 2 --seed {seed} --within 200ms")), "{plan}");
     let again = outlast(&[&arguments[..5], &["--seed", seed], &arguments[5..]].concat());
     assert_eq!(again.lines_with("outlast: seed "), [plan]);
 }
