@@ -11,8 +11,8 @@ cargo xtask TASK
 
   test                 everything that has to be green: format, lints, tests, documentation, Open MPI and its tests;
                        below 15 minutes on 2 cores
-  soak [--minutes M]   the long form (60 minutes unless said): more seeds of the simulator, and the tests with real
-                       processes again and again, until the time is over or something fails
+  soak [--minutes M]   the long form (60 minutes unless said): the conformance suite with new seeds in every round, on
+                       sim and on shm, and all tests in between, until the time is over or something fails
   help                 this text
 
 A step that fails, or that takes longer than its bound, ends the task with status 1. Nothing is retried.";
@@ -65,7 +65,8 @@ fn run_all_tests(gate: &mut Gate) -> anyhow::Result<()> {
     gate.step("lints", minutes(6), clippy(&["--workspace", "--all-targets", "--features", FEATURES]))?;
     gate.step("lints of the default features", minutes(4), clippy(&["--package", "outlast-cli"]))?;
     gate.step("tests", minutes(8), cargo(&["test", "--workspace", "--features", FEATURES]))?;
-    let mut documentation = cargo(&["doc", "--workspace", "--no-deps", "--features", FEATURES]);
+    let mut documentation =
+        cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--features", FEATURES]);
     documentation.env("RUSTDOCFLAGS", "-D warnings");
     gate.step("documentation", minutes(4), documentation)?;
     mpi_tests(gate)
@@ -76,26 +77,36 @@ fn mpi_tests(_gate: &mut Gate) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Repeats the tests whose outcome depends on seeds or on timing, with other seeds each time.
+/// Runs the conformance suite again and again, with other seeds each time, and the tests with real processes.
 fn soak(length_min: u64) -> anyhow::Result<()> {
-    let mut gate = Gate::new(minutes(length_min) + minutes(10));
+    let mut gate = Gate::new(minutes(length_min) + minutes(30));
     let until = Instant::now() + minutes(length_min);
     let result = soak_rounds(&mut gate, until);
     gate.summarize("soak", result)
 }
 
 fn soak_rounds(gate: &mut Gate, until: Instant) -> anyhow::Result<()> {
-    // Built first, so that no round pays for it.
+    const SIM_SEEDS_PER_ROUND: u64 = 2_000;
+    const SHM_SEEDS_PER_ROUND: u64 = 5;
+    let conformance = ["run", "--release", "--quiet", "--package", "outlast-conformance", "--"];
     let tests = ["test", "--release", "--workspace", "--features", FEATURES];
-    gate.step("build", minutes(10), cargo(&[&tests[..], &["--no-run"]].concat()))?;
+    // Built first, so that no round pays for it.
+    gate.step("build", minutes(15), cargo(&[&tests[..], &["--no-run"]].concat()))?;
     for round in 1.. {
-        if Instant::now() >= until {
-            break;
+        // The seeds of the first round begin where those of `cargo xtask test` have long ended.
+        let seeds = |count: u64| format!("{}..{}", round * count, (round + 1) * count);
+        let (sim, shm) = (seeds(SIM_SEEDS_PER_ROUND), seeds(SHM_SEEDS_PER_ROUND));
+        let steps = [
+            ("sim", &sim, cargo(&[&conformance[..], &["sim", "--seeds", &sim]].concat())),
+            ("shm", &shm, cargo(&[&conformance[..], &["shm", "--slow", "--seeds", &shm]].concat())),
+            ("tests", &String::new(), cargo(&tests)),
+        ];
+        for (name, seeds, command) in steps {
+            if Instant::now() >= until {
+                return Ok(());
+            }
+            gate.step(&format!("round {round}: {name} {seeds}"), minutes(30), command)?;
         }
-        let mut command = cargo(&tests);
-        // Tests over seeds read it: a hundred times as many as usual, and others in every round.
-        command.env("OUTLAST_SOAK_ROUND", round.to_string());
-        gate.step(&format!("round {round}"), minutes(30), command)?;
     }
     Ok(())
 }
@@ -130,19 +141,28 @@ struct Step {
     counts: Counts,
 }
 
-/// What the `test result:` lines of a step add up to.
+/// What the `test result:` lines of a step, and the lines of the conformance suite, add up to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     suites: u64,
     passed: u64,
     failed: u64,
     ignored: u64,
+    /// Runs of scenarios.
+    runs: u64,
 }
 
 impl Counts {
-    /// Adds a line such as `test result: ok. 6 passed; 0 failed; 1 ignored; ...`; other lines count nothing.
+    /// Adds a line such as `test result: ok. 6 passed; 0 failed; 1 ignored; ...`, `lowest-dies: 400 runs, ...` or
+    /// `lowest-dies, seed 7: ok, ...`; other lines count nothing.
     fn add_line(&mut self, line: &str) {
-        let Some(result) = line.trim().strip_prefix("test result: ") else { return };
+        let Some(result) = line.trim().strip_prefix("test result: ") else {
+            let runs =
+                line.split_once(" runs, ").and_then(|(start, _)| start.rsplit(": ").next()?.parse().ok());
+            let is_ok = line.contains(", seed ") && line.contains(": ok, ");
+            self.runs += runs.unwrap_or(u64::from(is_ok));
+            return;
+        };
         let count = |what: &str| {
             let words: Vec<&str> = result.split([' ', ';']).filter(|word| !word.is_empty()).collect();
             let at = words.iter().position(|word| *word == what);
@@ -159,13 +179,18 @@ impl Counts {
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
+        self.runs += other.runs;
     }
 }
 
 impl std::fmt::Display for Counts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Counts { suites, passed, failed, ignored } = self;
-        write!(f, "{passed} passed, {failed} failed, {ignored} ignored in {suites} suites")
+        let Counts { suites, passed, failed, ignored, runs } = self;
+        if *suites > 0 || *runs == 0 {
+            write!(f, "{passed} passed, {failed} failed, {ignored} ignored in {suites} suites")?;
+        }
+        let comma = if *suites > 0 { ", " } else { "" };
+        if *runs > 0 { write!(f, "{comma}{runs} runs of scenarios") } else { Ok(()) }
     }
 }
 
@@ -218,7 +243,8 @@ impl Gate {
         for (index, step) in self.steps.iter().enumerate() {
             total.add(step.counts);
             let is_ok = result.is_ok() || index + 1 < self.steps.len();
-            let counts = if step.counts.suites > 0 { format!("  {}", step.counts) } else { String::new() };
+            let counts =
+                if step.counts == Counts::default() { String::new() } else { format!("  {}", step.counts) };
             let word = if is_ok { "ok" } else { "FAILED" };
             println!("  {word:<6}  {:>6.1} s  {}{counts}", step.took.as_secs_f64(), step.name);
         }
@@ -279,9 +305,10 @@ mod tests {
     #[test]
     fn results_are_counted() {
         let text = "running 2 tests\ntest result: ok. 6 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s\n\
-                    test result: FAILED. 1 passed; 2 failed; 0 ignored\nnot a test result: 9 passed\n";
+                    test result: FAILED. 1 passed; 2 failed; 0 ignored\nnot a test result: 9 passed\n\
+                    lowest-dies: 400 runs, 12345 steps, 1.2s\nlowest-dies, seed 7: ok, 0.2s\n";
         let counts = pass_on(text.as_bytes(), std::io::sink());
-        assert_eq!(counts, Counts { suites: 2, passed: 7, failed: 2, ignored: 1 });
+        assert_eq!(counts, Counts { suites: 2, passed: 7, failed: 2, ignored: 1, runs: 401 });
     }
 
     #[test]
