@@ -204,6 +204,15 @@ fn other_signals_are_passed_on() {
     assert_eq!(run.stdout.matches("got it").count(), 2, "{run:?}");
 }
 
+/// Only the launcher can know of it, and tells the others.
+#[test]
+fn a_member_that_ends_before_it_joins_holds_nobody_up() {
+    let script = format!("case $OUTLAST_JOB in *:1) exit 0;; esac; exec {OUTLAST} demo-member");
+    let run = outlast(&["run", "-n", "3", "--memory", "1M", "sh", "-c", &script]);
+    assert_eq!(run.code(), 0, "{run:?}");
+    assert_eq!(finished_well(&run.stdout), 2, "{run:?}");
+}
+
 #[test]
 fn members_outlive_a_killed_launcher_and_finish_on_their_own() {
     let run = start(&members(&["-n", "3"]));
