@@ -299,7 +299,7 @@ fn memory() -> Vec<Check> {
             "open files",
             Status::Warning,
             limit.to_string(),
-            "each process holds a file for every other member: raise it with ulimit -n 4096",
+            "the launcher holds up to three files for each member: raise it with ulimit -n 4096",
         ),
         limit => {
             check("shm", "open files", Status::Ok, limit.map_or("unlimited".into(), |l| l.to_string()), "")
