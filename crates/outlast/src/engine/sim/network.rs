@@ -274,9 +274,12 @@ impl World {
                 return Err(error);
             }
             let call = super::call_of(target, &operation);
-            self.count(source, call.what, call.len as usize);
-            if self.cost.is_none() && operation.check(target, self.segment_limit).is_ok() {
-                subset = Subset::draw(&mut self.random, words_in(call.offset, call.len as usize));
+            // What cannot fit into any segment has a length that nothing should be computed from.
+            if operation.check(target, self.segment_limit).is_ok() {
+                self.count(source, call.what, call.len as usize);
+                if self.cost.is_none() {
+                    subset = Subset::draw(&mut self.random, words_in(call.offset, call.len as usize));
+                }
             }
             self.tell(source, |_| format!("asks for {call}"));
         }
