@@ -565,6 +565,7 @@ fn a_network_target_that_knows_less_adopts() {
         let adopted = adopted.clone();
         sim::run(&Options { seed, ..options.clone() }, move |job| {
             job.grow(64).unwrap();
+            sleep(&job, SETTLE);
             if job.me() == THIRD {
                 sleep(&job, Duration::from_secs(1000));
             }
@@ -670,7 +671,7 @@ fn a_stopped_member_does_nothing_until_it_is_resumed() {
         let options = Options::new(2, 1)
             .link(link)
             .fault(When::AtStep(OTHER, 20), Action::StopFor(OTHER, Duration::from_secs(5)));
-        sim::run(&options, |job| {
+        let report = sim::run(&options, |job| {
             job.grow(64).unwrap();
             if job.me() == OTHER {
                 let mut previous = job.now();
@@ -689,6 +690,7 @@ fn a_stopped_member_does_nothing_until_it_is_resumed() {
             job.leave().unwrap();
         })
         .expect_ok();
+        assert_eq!((report.stops, report.still_stopped.len()), (1, 0));
     }
 }
 
@@ -729,9 +731,12 @@ fn a_full_inbox_of_a_stopped_member_times_out_its_senders() {
                     Err(Error::Timeout { member: OTHER, .. })
                 ));
                 sleep(&job, Duration::from_secs(9));
+                let begin = job.now();
                 for number in 4..20 {
                     job.send(OTHER, Port::User, &[number]).unwrap();
                 }
+                // Woken by the receiver, not by the time limit.
+                assert!(job.now().since(begin) < Duration::from_millis(900));
             } else {
                 for number in 0..20 {
                     assert_eq!(receive(&job, Port::User).bytes, [number]);

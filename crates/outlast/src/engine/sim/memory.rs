@@ -113,6 +113,7 @@ impl World {
                 return Ok(None);
             }
         }
+        self.check_self(member)?;
         if self.knows_dead(member, target.0) {
             // The death was noticed while the operation was under way, and the memory is gone.
             return match direct {
@@ -120,7 +121,6 @@ impl World {
                 _ => Err(Error::Dead { member: target }),
             };
         }
-        self.check_self(member)?;
         let (subset, second_phase) = match *progress {
             Progress::Half(subset) => (subset, true),
             _ if is_torn => (Subset::draw(&mut self.random, direct.words(offset)), false),
