@@ -1097,38 +1097,6 @@ fn four_thousand_members_exchange_a_message_each() {
     }
 }
 
-#[test]
-fn memory_stays_level_over_ten_thousand_runs() {
-    struct Keeper(#[allow(dead_code)] Job, #[allow(dead_code)] Vec<u8>);
-    impl Service for Keeper {
-        fn run(&self, _: &Job) -> Time {
-            Time::NEVER
-        }
-    }
-    fn resident_pages() -> u64 {
-        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-        text.split(' ').nth(1).unwrap().parse().unwrap()
-    }
-    let body = |job: Job| {
-        let _ = job.grow(100_000);
-        // A service that holds on to the job, as the layers above do.
-        let _ = job.serve(Arc::new(Keeper(job.clone(), vec![1; 10_000])));
-        busy(job);
-    };
-    let runs = |seeds: std::ops::Range<u64>| {
-        for seed in seeds {
-            let options = Options::new(3, seed).link(LINKS[seed as usize % 2]).random_faults(1, 1, 60);
-            sim::run(&options, body).expect_ok();
-        }
-    };
-    runs(0..2000);
-    let before = resident_pages();
-    runs(2000..10_000);
-    let after = resident_pages();
-    // Other tests of this process run beside it, hence the margin. A leak of one service a run would be 240 MB.
-    assert!(after < before + 10_000, "{before} pages became {after}");
-}
-
 // ---- Cost and counters.
 
 #[test]
