@@ -795,7 +795,7 @@ impl World {
     }
 
     /// Checks that a member may start an operation on a target.
-    pub(super) fn check_start(&mut self, member: u32, at: Epoch, target: MemberId) -> Result<()> {
+    pub(super) fn check_start(&self, member: u32, at: Epoch, target: MemberId) -> Result<()> {
         self.check_self(member)?;
         self.check_member(target)?;
         let now = self.epoch(member);
@@ -803,7 +803,6 @@ impl World {
             return Err(Error::Dead { member: target });
         }
         if at < now {
-            self.tell(member, |_| format!("is refused an operation on m{}: {at} is past", target.0));
             return Err(Error::Stale { now });
         }
         Ok(())
