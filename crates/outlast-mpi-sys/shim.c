@@ -157,6 +157,9 @@ static const volatile int *outlast_has_left;
  * an exit without leaving, is made a death by signal. */
 static void outlast_at_exit(int status, void *context) {
     (void)context;
+    int is_finalized = 0;
+    if (MPI_Finalized(&is_finalized) == MPI_SUCCESS && is_finalized)
+        return; /* The program has ended MPI itself: the launcher takes any status from now on. */
     if (status != 0 || !*outlast_has_left) {
         fflush(NULL);
         kill(getpid(), SIGKILL);

