@@ -21,6 +21,8 @@
 
 pub mod engine;
 mod job;
+pub mod launch;
+mod ranges;
 
 pub use engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
-pub use job::{Job, JoinError, JoinOptions, Service, join};
+pub use job::{Attending, Job, JoinError, JoinOptions, Service, join};
