@@ -37,6 +37,7 @@ struct Inner {
 }
 
 /// The engine below a job. An enum and not a trait object: the calls of the hot path are inlined through it.
+#[allow(clippy::large_enum_variant, reason = "a process has one of them")]
 pub(crate) enum Backend {
     Shm(shm::Shm),
     #[cfg(feature = "mpi")]

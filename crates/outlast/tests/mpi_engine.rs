@@ -149,9 +149,26 @@ impl Member {
                 Err(error) => panic!("barrier: {error}"),
             }
         }
-        while self.job.load(Epoch::ANY, MemberId(0), BARRIER).expect("member 0 lives") < self.barriers.get() {
-            self.nap();
+        loop {
+            match self.job.load(Epoch::ANY, MemberId(0), BARRIER) {
+                Ok(arrived) if arrived >= self.barriers.get() => return,
+                // A member that was itself stopped during the call may find its time over.
+                Ok(_) | Err(Error::Timeout { .. }) => self.nap(),
+                Err(error) => panic!("barrier: {error}"),
+            }
         }
+    }
+
+    /// The end of a scenario for `members`: says that this one has finished, and leaves. Member 0 leaves last, since
+    /// the others count at it.
+    fn end(&self, members: usize, report: &str) {
+        self.finish(report);
+        if self.me() == 0 {
+            self.barrier(members);
+        } else {
+            self.job.fetch_add(Epoch::ANY, MemberId(0), BARRIER, 1).expect("member 0 waits");
+        }
+        self.job.leave().expect("leaving");
     }
 
     fn nap(&self) {
@@ -336,9 +353,7 @@ fn operations(m: &Member) {
     }
     m.barrier(4);
     assert_eq!(job.load(Epoch(0), job.me(), COUNTER).map(|word| word >> 32), Ok(600));
-    m.barrier(4);
-    m.finish("");
-    job.leave().expect("leaving");
+    m.end(4, "");
     assert_eq!(job.load(Epoch(0), next, 0), Err(Error::Ended));
     assert!(job.has_ended());
 }
@@ -392,9 +407,7 @@ fn messages(m: &Member) {
             assert!(job.now().since(started) < Duration::from_secs(10), "nobody rang");
         }
     }
-    m.barrier(4);
-    m.finish("");
-    job.leave().expect("leaving");
+    m.end(4, "");
 }
 
 #[test]
@@ -446,7 +459,7 @@ fn kill(m: &Member) {
     }
     m.expect_dead(victim);
     assert!(job.view().left.is_empty());
-    m.barrier(4 - 1);
+    m.barrier(3);
     assert!(completed[..3].iter().sum::<u64>() > 0);
     // An operation of the old view is refused by its own caller.
     assert_eq!(
@@ -456,16 +469,14 @@ fn kill(m: &Member) {
     let next = MemberId((m.me() as u32 + 1) % 3);
     job.put(Epoch(1), next, DATA, b"x").expect("the others go on");
     job.fetch_add(Epoch(1), MemberId(0), WORD, killed_at.get().0).expect("the time of the kill");
-    m.barrier(4 - 1);
+    m.barrier(3);
     let killed = job.load(Epoch(1), MemberId(0), WORD).expect("member 0 lives");
     let detection_us = (seen_at.expect("seen").0.saturating_sub(killed)) / 1000;
     println!(
         "{}: detected after {detection_us} us, longest call {longest:?}, completed {completed:?}",
         job.me()
     );
-    m.barrier(4 - 1);
-    m.finish(&detection_us.to_string());
-    job.leave().expect("leaving");
+    m.end(3, &detection_us.to_string());
 }
 
 #[test]
@@ -492,9 +503,7 @@ fn die(m: &Member) {
     }
     assert_ne!(job.me(), victim);
     m.expect_dead(victim);
-    m.barrier(3);
-    m.finish("");
-    job.leave().expect("leaving");
+    m.end(3, "");
 }
 
 #[test]
@@ -555,8 +564,7 @@ fn stop(m: &Member) {
     } else {
         m.expect_dead(MemberId(2));
     }
-    m.barrier(3);
-    job.leave().expect("leaving");
+    m.end(3, "");
 }
 
 #[test]
@@ -601,8 +609,7 @@ fn stale(m: &Member) {
     if m.me() == 1 {
         assert_eq!(job.load(Epoch(1), job.me(), WORD), Ok(0), "the refused put changed nothing");
     }
-    m.finish("");
-    job.leave().expect("leaving");
+    m.end(3, "");
 }
 
 #[test]
@@ -623,9 +630,7 @@ fn exit(m: &Member) {
     m.barrier(2);
     // Longer than mpirun waits before it ends a job after an exit with a status other than 0.
     m.sleep(Duration::from_secs(3));
-    m.barrier(2);
-    m.finish("");
-    m.job.leave().expect("leaving");
+    m.end(2, "");
 }
 
 #[test]
@@ -647,9 +652,7 @@ fn leave(m: &Member) {
     m.barrier(3);
     m.sleep(Duration::from_secs(3));
     assert_eq!(m.job.epoch(), Epoch(1));
-    m.barrier(3);
-    m.finish("");
-    m.job.leave().expect("leaving");
+    m.end(3, "");
 }
 
 // ---- Figures.
@@ -715,6 +718,5 @@ fn measure(m: &Member) {
         }
         m.barrier(2);
     }
-    m.finish(&report);
-    job.leave().expect("leaving");
+    m.end(2, &report);
 }

@@ -58,7 +58,7 @@ static HAS_LEFT: AtomicI32 = AtomicI32::new(0);
 /// A member on the mpi engine.
 pub struct Mpi {
     shared: Arc<Shared>,
-    core: Box<Mutex<Core>>,
+    core: Mutex<Core>,
     /// The process that joined: a forked child must not touch the parent's connections.
     pid: Pid,
 }
@@ -119,7 +119,7 @@ impl Mpi {
             host: host_identity(),
             domain: domain.unwrap_or_else(host_name),
         };
-        let core = Box::new(Mutex::new(Core::new(comm, &shared, myself)));
+        let core = Mutex::new(Core::new(comm, &shared, myself));
         *joined = Some(me);
         Ok(Mpi { shared, core, pid })
     }
