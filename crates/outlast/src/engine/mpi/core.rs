@@ -118,6 +118,8 @@ pub(super) struct Core {
     version: u64,
     /// Whether MPI reported an error since the failed were last asked for.
     has_trouble: bool,
+    /// Whether something arrived that an activity in the middle of a call may wait for.
+    has_answers: bool,
     detect_at: Time,
     failed_ranks: Vec<i32>,
     /// While this member leaves: who has not said farewell.
@@ -150,6 +152,7 @@ impl Core {
             inbox: Default::default(),
             version: 0,
             has_trouble: false,
+            has_answers: false,
             detect_at: Time(0),
             failed_ranks: vec![0; members],
             farewells: None,
@@ -186,8 +189,8 @@ impl Core {
         for index in 0..self.links.len() {
             has_moved |= self.pump(shared, index);
         }
-        if has_moved {
-            shared.wake_all();
+        if std::mem::take(&mut self.has_answers) {
+            shared.ring_for_calls();
         }
         has_moved
     }
@@ -493,11 +496,15 @@ impl Core {
             ) => self.serve(shared, from, header, payload),
             (Kind::Reply, _) => self.complete(shared, from, header, payload),
             (Kind::Message, Some(port)) => self.take_message(shared, from, port, header, payload),
-            (Kind::Credit, Some(port)) => self.links[from.index()].credit[port as usize] += header.words[0],
+            (Kind::Credit, Some(port)) => {
+                self.links[from.index()].credit[port as usize] += header.words[0];
+                self.has_answers = true;
+            }
             (Kind::Ring, _) => shared.ring(),
             // That the sender is dead and has left stood in the frame's sets.
             (Kind::Leave, _) => self.enqueue_small(shared, from, Header::new(Kind::Farewell, 0, 0, [0; 3])),
             (Kind::Farewell, _) => {
+                self.has_answers = true;
                 if let Some(farewells) = &mut self.farewells {
                     *farewells = farewells.iter().filter(|&other| other != from).collect();
                 }
@@ -624,6 +631,7 @@ impl Core {
         };
         waiting.completer.complete(result);
         self.waiting.remove(&header.id);
+        self.has_answers = true;
     }
 
     fn take_message(&mut self, shared: &Shared, from: MemberId, port: Port, header: Header, payload: &[u8]) {

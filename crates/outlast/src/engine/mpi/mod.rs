@@ -46,6 +46,11 @@ const SPIN_MAX: Duration = Duration::from_micros(50);
 const SLEEP_MIN: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
+/// The longest part of a wait for another member, and what it counts at most towards the time limit: a caller that
+/// was itself stopped must not find its time over and blame the other.
+const PATIENCE_SLICE: Duration = Duration::from_millis(10);
+const PATIENCE_SLICE_MAX: Duration = Duration::from_millis(100);
+
 /// How long a leaving member waits for the farewells of the others: one of them may be stopped.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 
@@ -54,6 +59,24 @@ static JOINED: Mutex<Option<MemberId>> = Mutex::new(None);
 
 /// Whether this member has left; read when the process exits.
 static HAS_LEFT: AtomicI32 = AtomicI32::new(0);
+
+/// What is left of the time limit of one call.
+struct Patience {
+    left: Duration,
+}
+
+impl Patience {
+    /// Waits until the bell has rung or a slice of the time is over; `false` once all of it is.
+    fn park(&mut self, mpi: &Mpi, seen: Bell) -> bool {
+        if self.left.is_zero() {
+            return false;
+        }
+        let before = mpi.now();
+        mpi.park(seen, before.after(self.left.min(PATIENCE_SLICE)));
+        self.left = self.left.saturating_sub(mpi.now().since(before).min(PATIENCE_SLICE_MAX));
+        true
+    }
+}
 
 /// A member on the mpi engine.
 pub struct Mpi {
@@ -223,9 +246,13 @@ impl Mpi {
 
     /// The loop of both kinds of parking.
     fn park_as(&self, seen: Bell, until: Time, is_background: bool) {
-        let started = self.now();
+        let has_rung = || match is_background {
+            true => Shared::rings_of(self.shared.bell()) != Shared::rings_of(seen.0),
+            false => self.shared.bell() != seen.0,
+        };
+        let mut idle_since = self.now();
         let mut sleep = SLEEP_MIN;
-        while self.bell() == seen && !self.has_ended() {
+        while !has_rung() && !self.has_ended() {
             let now = self.now();
             if now >= until {
                 return;
@@ -236,14 +263,11 @@ impl Mpi {
             if is_relieved {
                 sleep = SLEEP_MAX;
             } else if self.progress() {
-                if !is_background {
-                    // What the caller waits for may be among it.
-                    return;
-                }
+                idle_since = now;
                 sleep = SLEEP_MIN;
                 continue;
             }
-            if !is_background && now.since(started) < SPIN_MAX {
+            if !is_background && now.since(idle_since) < SPIN_MAX {
                 std::thread::yield_now();
             } else {
                 self.shared.sleep(sleep.min(until.since(now)));
@@ -346,12 +370,26 @@ impl Engine for Mpi {
         pending.take()
     }
 
+    fn wait(&self, mut pending: Pending) -> Result<Done> {
+        let limit = self.shared.time_limit;
+        let mut patience = Patience { left: limit };
+        loop {
+            let bell = self.bell();
+            if let Some(result) = self.poll(&mut pending) {
+                return result;
+            }
+            if !patience.park(self, bell) {
+                return Err(Error::Timeout { member: pending.target, limit });
+            }
+        }
+    }
+
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
         if bytes.len() > MESSAGE_LEN_MAX {
             return Err(Error::MessageTooLong { len: bytes.len() });
         }
         let limit = self.shared.time_limit;
-        let until = self.now().after(limit);
+        let mut patience = Patience { left: limit };
         loop {
             self.check_member(to)?;
             let bell = self.bell();
@@ -364,10 +402,9 @@ impl Engine for Mpi {
                 return Ok(());
             }
             drop(core);
-            if self.now() >= until {
+            if !patience.park(self, bell) {
                 return Err(Error::Timeout { member: to, limit });
             }
-            self.park(bell, until);
         }
     }
 

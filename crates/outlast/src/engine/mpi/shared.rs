@@ -13,6 +13,11 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+/// What a ring adds to the bell. Below it, the bell counts what only activities in the middle of a call wait for, such
+/// as the completion of an operation: those see it as a ring, while the background and its services sleep on. When the
+/// lower half overflows, that is a ring too many.
+const RING: u64 = 1 << 32;
+
 /// The shared part of a member.
 pub(super) struct Shared {
     pub(super) me: MemberId,
@@ -23,6 +28,7 @@ pub(super) struct Shared {
     pub(super) deaths: Mutex<Deaths>,
     epoch: AtomicU64,
     ended: AtomicBool,
+    /// Rings in the upper half, completions in the lower: see [`RING`].
     bell: AtomicU64,
     /// How many threads sleep on `wake`: without one, ringing costs no lock.
     sleepers: AtomicUsize,
@@ -89,13 +95,22 @@ impl Shared {
         self.bell.load(Ordering::Acquire)
     }
 
-    pub(super) fn ring(&self) {
-        self.bell.fetch_add(1, Ordering::AcqRel);
-        self.wake_all();
+    /// The part of the bell that rings alone change.
+    pub(super) fn rings_of(bell: u64) -> u64 {
+        bell / RING
     }
 
-    /// Wakes the sleeping activities without ringing: an operation of one of them may be complete.
-    pub(super) fn wake_all(&self) {
+    pub(super) fn ring(&self) {
+        self.change_bell(RING);
+    }
+
+    /// Wakes the activities that are in the middle of a call: an operation of one of them may be complete.
+    pub(super) fn ring_for_calls(&self) {
+        self.change_bell(1);
+    }
+
+    fn change_bell(&self, by: u64) {
+        self.bell.fetch_add(by, Ordering::AcqRel);
         // A sleeper that is missed here, between its count and its sleep, sleeps for a millisecond at most.
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             let _guard = lock(&self.sleep);
