@@ -149,7 +149,9 @@ impl Member {
                 Err(error) => panic!("barrier: {error}"),
             }
         }
+        let limit = self.job.now().after(Duration::from_secs(40));
         loop {
+            assert!(self.job.now() < limit, "waited too long: a barrier");
             match self.job.load(Epoch::ANY, MemberId(0), BARRIER) {
                 Ok(arrived) if arrived >= self.barriers.get() => return,
                 Ok(_) => self.nap(),
@@ -674,7 +676,9 @@ fn measure(m: &Member) {
     let (job, peer) = (&m.job, MemberId(1));
     let mut report = String::new();
     let mut time = |what: &str, rounds: usize, operation: &mut dyn FnMut()| {
+        let until = Instant::now() + Duration::from_secs(2);
         let mut ns: Vec<u64> = (0..rounds)
+            .take_while(|_| Instant::now() < until)
             .map(|_| {
                 let started = Instant::now();
                 operation();

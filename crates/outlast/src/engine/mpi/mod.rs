@@ -27,7 +27,7 @@ mod shared;
 mod wire;
 
 use self::core::{Core, Peer, operate_locally};
-use self::shared::{Shared, lock, signal_self};
+use self::shared::{Shared, lock};
 use super::{
     Activity, Bell, Done, Engine, Epoch, Error, Fault, MEMBERS_MAX, MESSAGE_LEN_MAX, MemberId, Message,
     Operation, Pending, Port, Result, Time, View,
@@ -301,9 +301,6 @@ impl Engine for Mpi {
 
     fn fence(&self, member: MemberId, until: Time) -> Result<()> {
         self.check_member(member)?;
-        if member == self.shared.me {
-            signal_self(Signal::KILL);
-        }
         let started = self.now();
         if !self.shared.is_dead(member) {
             self.signal(member, Signal::KILL)?;

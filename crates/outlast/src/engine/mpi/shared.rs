@@ -3,7 +3,6 @@
 use super::segment::Segment;
 use super::wire::Deaths;
 use crate::engine::{Epoch, MemberId, Time, View};
-use rustix::process::{Signal, getpid, kill_process};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -163,19 +162,16 @@ impl Plan {
     }
 
     fn step(&self) {
-        for (countdown, signal) in [(&self.die_in, Signal::KILL), (&self.stop_in, Signal::STOP)] {
+        for (countdown, signal) in [(&self.die_in, libc::SIGKILL), (&self.stop_in, libc::SIGSTOP)] {
             // Zero is "no fault planned", so the count from 1 to 0 is the n-th step, and it strikes once.
             if countdown.load(Ordering::Relaxed) > 0
                 && countdown.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)) == Ok(1)
             {
-                signal_self(signal);
+                // To this thread and not to the process: another thread might take a signal to the process, and
+                // this one go on for a moment, past the very step at which it was to stop.
+                // SAFETY: the signals cannot be caught, so that no handler runs.
+                unsafe { libc::raise(signal) };
             }
         }
     }
-}
-
-/// Sends this process a signal that it cannot catch.
-pub(super) fn signal_self(signal: Signal) {
-    // It cannot fail: the process exists and is its own.
-    let _ = kill_process(getpid(), signal);
 }
