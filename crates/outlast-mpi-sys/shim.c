@@ -154,12 +154,15 @@ int outlast_mpi_error_text(int code, char *text) {
 int outlast_mpi_error_text_max(void) { return MPI_MAX_ERROR_STRING; }
 
 static const volatile int *outlast_has_left;
+static pid_t outlast_member_pid;
 
 /* The launcher tells the other ranks of a death by signal and of an exit with status 0, but not of an exit with
  * another status: for that it lets them wait, and ends the whole job about a second later. So such an exit, and
  * an exit without leaving, is made a death by signal. */
 static void outlast_at_exit(int status, void *context) {
     (void)context;
+    if (getpid() != outlast_member_pid)
+        return; /* A forked child is no member, and ends as it likes. */
     int is_finalized = 0;
     if (MPI_Finalized(&is_finalized) == MPI_SUCCESS && is_finalized)
         return; /* The program has ended MPI itself: the launcher takes any status from now on. */
@@ -172,5 +175,6 @@ static void outlast_at_exit(int status, void *context) {
 /* From now on an exit of this process with a status other than 0, or while `*has_left` is 0, is a death. */
 int outlast_mpi_die_on_exit(const volatile int *has_left) {
     outlast_has_left = has_left;
+    outlast_member_pid = getpid();
     return on_exit(outlast_at_exit, NULL) == 0 ? MPI_SUCCESS : MPI_ERR_NO_MEM;
 }

@@ -466,14 +466,18 @@ impl Core {
     // ---- What arrives.
 
     fn handle(&mut self, shared: &Shared, from: MemberId, frame: &[u8]) {
-        if shared.has_ended() || shared.is_dead(from) {
-            // A frame of the dead that was under way: its sender's view is not one that anybody may act on.
+        if shared.has_ended() {
             return;
         }
         let Some((header, deaths, payload)) = wire::decode(frame) else {
             debug_assert!(false, "{from} sent a frame that is none");
             return;
         };
+        // A frame of the dead that was under way: its sender's view is not one that anybody may act on. Only who
+        // leaves is answered, also when others were faster to tell.
+        if header.kind != Kind::Leave && shared.is_dead(from) {
+            return;
+        }
         shared.step();
         if let Some(deaths) = deaths {
             self.learn(shared, &deaths);

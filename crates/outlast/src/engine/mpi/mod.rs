@@ -190,6 +190,10 @@ impl Mpi {
 
     /// Moves data if no other activity is doing so already; whether anything happened.
     fn progress(&self) -> bool {
+        if getpid() != self.pid {
+            // A forked child would take the parent's data.
+            return false;
+        }
         let mut core = match self.core.try_lock() {
             Ok(core) => core,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -406,6 +410,7 @@ impl Engine for Mpi {
     }
 
     fn receive(&self, port: Port) -> Option<Message> {
+        self.check_usable().ok()?;
         let mut core = lock(&self.core);
         if let Some(message) = core.receive(&self.shared, port) {
             return Some(message);
