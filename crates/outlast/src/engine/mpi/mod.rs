@@ -2,12 +2,12 @@
 //!
 //! Every member holds its segment in its own memory. One-sided operations are requests that the target's own code
 //! serves and acknowledges: whichever of its activities waits in the engine, or else its background activity. All
-//! calls of MPI are made under one lock, none of them waits (see [`core`]), and no operation needs anyone but its
+//! calls of MPI are made under one lock, none of them waits (see `core.rs`), and no operation needs anyone but its
 //! caller and its target.
 //!
 //! MPI has no wait that another thread can end, so waiting means testing: a waiting activity tests for
-//! [`SPIN_MAX`], giving way to other processes in between, then sleeps between tests, longer each time, up to
-//! [`SLEEP_MAX`]. The background activity never spins. An operation on a member that computes therefore takes up to
+//! 50 us, giving way to other processes in between, then sleeps between tests, longer each time, up to
+//! 1 ms. The background activity never spins. An operation on a member that computes therefore takes up to
 //! about a millisecond, while one on a member that waits in the engine takes some microseconds.
 //!
 //! # View
