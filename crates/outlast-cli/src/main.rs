@@ -1,3 +1,64 @@
-//! The `outlast` command.
+//! The `outlast` command: starts jobs on this machine, shows that they outlast deaths, and says what is missing.
 
-fn main() {}
+use clap::{CommandFactory, Parser, Subcommand};
+use std::process::ExitCode;
+
+mod demo;
+mod doctor;
+mod quantity;
+mod report;
+mod run;
+
+/// Parallel programs that outlast the death of any of their processes.
+///
+/// Exit status: 0 all is well, 1 a failure, 2 wrong usage.
+#[derive(Parser)]
+#[command(name = "outlast", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Run),
+    Demo(demo::Demo),
+    Doctor(doctor::Doctor),
+    #[command(hide = true)]
+    DemoMember(demo::DemoMember),
+}
+
+/// Ends with status 2 and a message in the form of the other usage errors.
+fn usage_error(subcommand: &str, message: impl std::fmt::Display) -> ! {
+    let mut command = Cli::command();
+    command.build();
+    let command = command.find_subcommand_mut(subcommand).expect("a subcommand of this program");
+    command.error(clap::error::ErrorKind::ValueValidation, message).exit()
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(run) => run.execute(),
+        Command::Demo(demo) => demo.execute(),
+        Command::Doctor(doctor) => doctor.execute(),
+        Command::DemoMember(member) => member.execute(),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("outlast: {error:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,9 +1,10 @@
 //! Joining a job, and the one type that stands for it whichever engine is below.
 
 use crate::engine::{
-    Activity, Bell, Done, Engine, Epoch, Fault, MemberId, Message, Operation, Pending, Port, Result, Time,
-    View, shm,
+    Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Pending, Port, Result,
+    Time, View, shm,
 };
+use crate::ranges::Ranges;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub struct Job {
 struct Inner {
     backend: Backend,
     services: Mutex<Vec<Arc<dyn Service>>>,
+    /// What of the own segment is in use.
+    ranges: Mutex<Ranges>,
 }
 
 /// The engine below a job. An enum and not a trait object: the calls of the hot path are inlined through it.
@@ -92,10 +95,15 @@ impl JoinOptions {
             Ok(other) => return Err(JoinError::UnknownEngine { name: other.to_string() }),
         }
         let job = Job::new(Backend::Shm(shm::Shm::attach(&self)?));
-        let Backend::Shm(shm) = &job.inner.backend else { unreachable!("just made") };
         let background = job.clone();
-        shm.start_background(Box::new(move || background.run_background()))?;
-        shm.wait_for_all()?;
+        match &job.inner.backend {
+            Backend::Shm(shm) => {
+                shm.start_background(Box::new(move || background.run_background()))?;
+                shm.wait_for_all()?;
+            }
+            #[cfg(feature = "sim")]
+            Backend::Sim(_) => unreachable!("a simulated member is made by the simulator"),
+        }
         Ok(job)
     }
 }
@@ -164,13 +172,38 @@ pub enum JoinError {
 
 impl Job {
     pub(crate) fn new(backend: Backend) -> Job {
-        Job { inner: Arc::new(Inner { backend, services: Mutex::new(Vec::new()) }) }
+        Job { inner: Arc::new(Inner { backend, services: Mutex::new(Vec::new()), ranges: Mutex::default() }) }
     }
 
     /// Adds a service to the background activity of this member.
     pub fn serve(&self, service: Arc<dyn Service>) -> Result<()> {
         self.inner.services.lock().unwrap_or_else(|e| e.into_inner()).push(service);
         self.ring(self.me())
+    }
+
+    /// Reserves `len` bytes of this member's own segment for a layer above, at a multiple of 64, growing the segment
+    /// if need be. What is there is unspecified. [`Error::OutOfMemory`] changes nothing.
+    pub fn reserve(&self, len: u64) -> Result<u64> {
+        let too_long = || Error::OutOfMemory { wanted: len, reason: "no segment can be that long".into() };
+        loop {
+            let wanted = {
+                let mut ranges = self.inner.ranges.lock().unwrap_or_else(|e| e.into_inner());
+                if let Some(offset) = ranges.take(len) {
+                    return Ok(offset);
+                }
+                ranges.needed(len).ok_or_else(too_long)?
+            };
+            // In larger steps, so that many small reservations make few calls; exactly, where that is too much.
+            let rounded = wanted.checked_next_multiple_of(1 << 16).ok_or_else(too_long)?;
+            self.grow(rounded).or_else(|_| self.grow(wanted))?;
+            let len = self.segment_len(self.me())?;
+            self.inner.ranges.lock().unwrap_or_else(|e| e.into_inner()).extend_to(len);
+        }
+    }
+
+    /// Gives back a range that [`Job::reserve`] gave, with the length that it was reserved with.
+    pub fn release(&self, offset: u64, len: u64) {
+        self.inner.ranges.lock().unwrap_or_else(|e| e.into_inner()).give(offset, len);
     }
 
     /// The background activity: runs the services whenever the bell has rung, until the member ends.
@@ -185,6 +218,13 @@ impl Job {
         self.inner.services.lock().unwrap_or_else(|e| e.into_inner()).clear();
     }
 
+    /// Attends to a port until the returned guard is dropped: the calling activity takes the port's messages
+    /// whenever the bell rang, and the background leaves them to it. For the waits of the layers above.
+    pub fn attend(&self, port: Port) -> Attending<'_> {
+        self.set_attending(port, true);
+        Attending { job: self, port }
+    }
+
     /// Waits until an activity has ended, or until `until`; whether it has ended.
     pub fn wait_for(&self, activity: &Activity, until: Time) -> bool {
         loop {
@@ -197,6 +237,18 @@ impl Job {
             }
             self.park(bell, until);
         }
+    }
+}
+
+/// An activity that attends to a port; see [`Job::attend`].
+pub struct Attending<'a> {
+    job: &'a Job,
+    port: Port,
+}
+
+impl Drop for Attending<'_> {
+    fn drop(&mut self) {
+        self.job.set_attending(self.port, false);
     }
 }
 
@@ -251,6 +303,7 @@ impl Engine for Job {
         fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64>;
         fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
         fn receive(&self, port: Port) -> Option<Message>;
+        fn set_attending(&self, port: Port, attending: bool);
         fn now(&self) -> Time;
         fn time_limit(&self) -> Duration;
         fn bell(&self) -> Bell;

@@ -22,6 +22,7 @@
 pub mod engine;
 mod job;
 pub mod launch;
+mod ranges;
 
 pub use engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
-pub use job::{Job, JoinError, JoinOptions, Service, join};
+pub use job::{Attending, Job, JoinError, JoinOptions, Service, join};

@@ -415,6 +415,13 @@ pub trait Engine {
     /// The next message for `port`, if one is there. Messages of a dead member may still come.
     fn receive(&self, port: Port) -> Option<Message>;
 
+    /// Says that the calling activity attends to `port` (`true`) or no longer does (`false`): until then it takes
+    /// the port's messages whenever its bell rang, so that the background need not wake for them as well. Only a
+    /// hint for speed; use [`crate::Job::attend`], which cannot forget the second half.
+    fn set_attending(&self, port: Port, attending: bool) {
+        let _ = (port, attending);
+    }
+
     // ---- Time and waiting.
 
     /// The job's clock. Clocks of members on different machines are not related.

@@ -81,8 +81,9 @@ impl MemberSet {
     /// The members in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = MemberId> + '_ {
         self.words.iter().enumerate().flat_map(|(index, &word)| {
-            std::iter::successors(Some(word), |rest| Some(rest & (rest - 1)))
-                .take_while(|&rest| rest != 0)
+            // Each step takes the lowest bit off.
+            let bits = std::iter::successors(Some(word), |rest| Some(rest & rest.wrapping_sub(1)));
+            bits.take_while(|&rest| rest != 0)
                 .map(move |rest| MemberId((index * 64) as u32 + rest.trailing_zeros()))
         })
     }

@@ -1,132 +1,604 @@
-//! The shm engine: processes of one machine.
+//! The shm engine: the members are processes of one machine.
+//!
+//! All members map the same unnamed memory ([`JobMemory`]), so that a put is a copy and a word operation an atomic
+//! instruction: no system call, no partner. Nothing has a name in a file system, so nothing is left behind whoever
+//! dies. [`layout`] says where things are, [`deaths`] how the survivors learn of a death within a millisecond,
+//! [`mailbox`] how messages travel.
+//!
+//! The memory of a dead member stays mapped and could be read; it counts as lost all the same, as after the loss of
+//! a node, so that programs do not come to depend on it.
+//!
+//! A forked child of a member is no member: it does not inherit the mapping, and every call in it says
+//! [`Error::Forked`].
+
+mod deaths;
+#[cfg(feature = "faults")]
+mod failpoint;
+mod layout;
+mod mailbox;
+mod memory;
+mod sys;
+
+pub use layout::SHM_MEMBERS_MAX;
+pub use memory::{JobMemory, available_memory};
 
 use super::{
-    Activity, Bell, Done, Engine, Epoch, Fault, MemberId, Message, Operation, Pending, Port, Result, Time,
-    View,
+    Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Pending, Port, Result,
+    Time, View,
 };
 use crate::{JoinError, JoinOptions};
+use layout::{PAGE, Tables};
+use mailbox::Mailboxes;
+use rustix::process::{Pid, Signal};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A member on the shm engine.
-pub struct Shm;
+/// How long a waiting thread looks at its bell before it sleeps. Long enough for an answer that is on its way
+/// between two cores, short enough not to take a core from the one who is to answer.
+const SPIN: u32 = 100;
 
-#[allow(unused_variables)]
+/// Set in the guard word when this member has ended; see [`Shm::guard`].
+const ENDED: u64 = u64::MAX;
+
+/// A member on the shm engine.
+pub struct Shm {
+    me: MemberId,
+    memory: Arc<JobMemory>,
+    time_limit: Duration,
+    segment_limit: u64,
+    /// In one word what every operation checks first: 0 in a forked child, [`ENDED`] after the end, otherwise the
+    /// epoch that `dead` belongs to, plus one.
+    guard: sys::ForkGuard,
+    /// The dead of the epoch in `guard`, or of a newer one: a bit per member.
+    dead: Vec<AtomicU64>,
+    mailboxes: Mailboxes,
+    /// How many threads of this member wait to send.
+    waiting_senders: AtomicU32,
+    /// Held while the own segment grows.
+    growing: Mutex<()>,
+    #[cfg(feature = "faults")]
+    planned: failpoint::Planned,
+}
+
 impl Shm {
+    /// Finds the job that this process was started in, or makes a job of one, and takes its place in it.
     pub(crate) fn attach(options: &JoinOptions) -> std::result::Result<Shm, JoinError> {
-        unimplemented!()
+        let (memory, me) = match JobMemory::find()? {
+            Some(found) => found,
+            None => (JobMemory::create(1, 0, options.segment_limit)?, MemberId(0)),
+        };
+        let domain = match &options.domain {
+            Some(path) => path.clone(),
+            None => std::env::var("OUTLAST_DOMAIN").unwrap_or_default(),
+        };
+        let guard = sys::ForkGuard::new()
+            .map_err(|error| JoinError::System { what: "mapping a page that fork wipes", error })?;
+        sys::register_for_interrupts();
+        memory.claim(me, &domain)?;
+        guard.word().store(1, Ordering::SeqCst);
+        let members = memory.tables.layout.members();
+        let limit = memory.tables.layout.segment_limit as u64;
+        Ok(Shm {
+            me,
+            memory: Arc::new(memory),
+            time_limit: options.time_limit,
+            segment_limit: options.segment_limit.map_or(limit, |own| own.min(limit)),
+            guard,
+            dead: (0..members.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            mailboxes: Mailboxes::new(members),
+            waiting_senders: AtomicU32::new(0),
+            growing: Mutex::new(()),
+            #[cfg(feature = "faults")]
+            planned: failpoint::Planned::default(),
+        })
     }
+
+    /// Starts the background thread, which the kernel watches from then on in place of this member.
     pub(crate) fn start_background(
         &self,
         body: Box<dyn FnOnce() + Send>,
     ) -> std::result::Result<(), JoinError> {
-        unimplemented!()
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (memory, me) = (self.memory.clone(), self.me);
+        let run = move || {
+            let (mapping, word) = (&memory.tables.mapping, memory.tables.robust_word_offset(me));
+            let owned = sys::own_robust_word(mapping, word);
+            let is_owned = owned.is_ok();
+            let _ = sender.send(owned);
+            if !is_owned {
+                return;
+            }
+            // A member without its background would be alive and deaf: better that it ends, and all know.
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+                eprintln!("outlast: the background of {me} panicked; ending this process");
+                sys::end_now();
+            }
+            sys::disown_robust_word(mapping, word);
+        };
+        std::thread::Builder::new()
+            .name("outlast".into())
+            .spawn(run)
+            .map_err(|error| JoinError::System { what: "starting the background thread", error })?;
+        receiver
+            .recv()
+            .unwrap_or_else(|_| Err(std::io::Error::other("the thread ended at once")))
+            .map_err(|error| JoinError::System { what: "set_robust_list", error })?;
+        self.memory.joined(self.me);
+        Ok(())
     }
+
+    /// Waits until every member has joined or is dead.
     pub(crate) fn wait_for_all(&self) -> std::result::Result<(), JoinError> {
-        unimplemented!()
+        let until = self.deadline();
+        loop {
+            let bell = self.bell_now();
+            let view = self.tables().view();
+            let missing = view.living().find(|&member| !self.tables().has_joined(member));
+            let Some(member) = missing else { return Ok(()) };
+            if self.now_time() >= until {
+                // Not a member that others could rely on: it leaves, so that nobody waits for it.
+                let _ = self.leave();
+                return Err(JoinError::Timeout { member, limit: self.time_limit });
+            }
+            self.park_foreground(bell, until);
+        }
+    }
+
+    fn tables(&self) -> &Tables {
+        &self.memory.tables
+    }
+
+    fn now_time(&self) -> Time {
+        Time(sys::monotonic_ns().saturating_sub(self.tables().start_ns))
+    }
+
+    fn deadline(&self) -> Time {
+        self.now_time().after(self.time_limit)
+    }
+
+    /// The bell as all threads of the member see it, and, in the upper half, as its background does.
+    fn bell_now(&self) -> Bell {
+        let foreground = self.tables().bell(self.me).load(Ordering::SeqCst);
+        let background = self.tables().background_bell(self.me).load(Ordering::SeqCst);
+        Bell(u64::from(background) << 32 | u64::from(foreground))
+    }
+
+    fn until_ns(&self, until: Time) -> u64 {
+        until.0.saturating_add(self.tables().start_ns)
+    }
+
+    /// Looks at the bell for a moment, then sleeps on it.
+    fn park_foreground(&self, seen: Bell, until: Time) {
+        let bell = self.tables().bell(self.me);
+        for _ in 0..SPIN {
+            if bell.load(Ordering::Relaxed) != seen.0 as u32 {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let sleepers = self.tables().sleepers(self.me);
+        // Sequentially consistent with `ring_bell`: either the ringer sees this sleeper, or the bell has changed.
+        sleepers.fetch_add(1, Ordering::SeqCst);
+        sys::wait_on(bell, seen.0 as u32, self.until_ns(until));
+        sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The words of the members that this one watches: all that live, or as many as the kernel takes, from the next
+    /// one on, so that everybody is watched by many.
+    fn watched(&self) -> Vec<(&AtomicU32, u32)> {
+        let members = self.tables().layout.members();
+        (1..members)
+            .map(|distance| MemberId(((self.me.index() + distance) % members) as u32))
+            .filter(|&member| !self.is_known_dead(member))
+            .take(sys::WAIT_WORDS_MAX - 1)
+            .map(|member| self.tables().robust_word(member))
+            .map(|word| (word, word.load(Ordering::SeqCst)))
+            .collect()
+    }
+
+    /// Looks at every member that is not known to be dead, and declares those that the kernel has marked.
+    fn look_at_all(&self) {
+        for index in 0..self.tables().layout.members() {
+            let member = MemberId(index as u32);
+            if member != self.me && !self.is_known_dead(member) {
+                self.tables().look_at(member);
+            }
+        }
+    }
+
+    #[inline]
+    fn is_known_dead(&self, member: MemberId) -> bool {
+        let word = self.dead[member.index() / 64].load(Ordering::Relaxed);
+        word & (1 << (member.index() % 64)) != 0
+    }
+
+    /// Catches up with the epoch. Ends the process if it finds itself among the dead.
+    #[cold]
+    fn catch_up(&self) -> Result<Epoch> {
+        let guard = self.guard.word();
+        loop {
+            let before = self.check_guard()?;
+            let view = self.tables().view();
+            if view.dead.contains(self.me) {
+                // Leaving sets the guard before it enters the log.
+                self.check_guard()?;
+                eprintln!("outlast: {} was declared dead by the others; ending this process", self.me);
+                sys::end_now();
+            }
+            for member in view.dead.iter() {
+                self.dead[member.index() / 64].fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
+            }
+            let after = view.epoch.0 + 1;
+            if before >= after
+                || guard.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            {
+                return Ok(view.epoch);
+            }
+        }
+    }
+
+    /// The guard word, unless it says that this process may not use the job.
+    #[inline]
+    fn check_guard(&self) -> Result<u64> {
+        match self.guard.word().load(Ordering::SeqCst) {
+            0 => Err(Error::Forked),
+            ENDED => Err(Error::Ended),
+            guard => Ok(guard),
+        }
+    }
+
+    /// What every operation on another member begins with: may this process, is the view right, does the target
+    /// exist and live.
+    #[inline]
+    fn check_target(&self, at: Epoch, target: MemberId) -> Result<()> {
+        let guard = self.check_guard()?;
+        let mut epoch = self.tables().current_epoch();
+        if epoch.0 + 1 != guard {
+            epoch = self.catch_up()?;
+        }
+        if at != epoch && at != Epoch::ANY {
+            return Err(Error::Stale { now: epoch });
+        }
+        self.check_member(target)?;
+        if self.is_known_dead(target) { Err(Error::Dead { member: target }) } else { Ok(()) }
+    }
+
+    fn check_member(&self, member: MemberId) -> Result<()> {
+        let members = self.tables().layout.members();
+        if member.index() < members { Ok(()) } else { Err(Error::UnknownMember { member, members }) }
+    }
+
+    /// Checks an operation and says where in the mapping its range is.
+    #[inline]
+    fn locate(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Result<usize> {
+        self.check_target(at, target)?;
+        // Acquire: the memory behind the length was allocated before.
+        operation.check(target, self.tables().segment_len(target).load(Ordering::Acquire))?;
+        self.step();
+        Ok(self.tables().layout.segment(target) + operation.range().0 as usize)
+    }
+
+    /// Counts an engine step, at which a planned fault may strike.
+    #[inline]
+    fn step(&self) {
+        #[cfg(feature = "faults")]
+        self.planned.step();
+    }
+
+    /// Sends a signal to a member that is not known to be dead.
+    fn signal(&self, member: MemberId, signal: Signal) -> Result<()> {
+        self.check_member(member)?;
+        let pid = self.tables().pid(member).load(Ordering::SeqCst);
+        let failed = |error: rustix::io::Errno| Error::System {
+            what: "signalling a member",
+            error: error.to_string(),
+        };
+        let pid = Pid::from_raw(pid as i32).ok_or(failed(rustix::io::Errno::SRCH))?;
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+        // Looked at after the descriptor was opened: if the member lived then, the descriptor is its process and not
+        // a later one with the same number.
+        if self.tables().look_at(member) {
+            return Ok(());
+        }
+        rustix::process::pidfd_send_signal(pidfd.map_err(failed)?, signal).map_err(failed)
     }
 }
 
-#[allow(unused_variables)]
 impl Engine for Shm {
     fn me(&self) -> MemberId {
-        unimplemented!()
+        self.me
     }
+
     fn members(&self) -> usize {
-        unimplemented!()
+        self.memory.tables.layout.members()
     }
+
     fn domain(&self, member: MemberId) -> Result<String> {
-        unimplemented!()
+        self.check_member(member)?;
+        if self.check_guard() == Err(Error::Forked) {
+            return Err(Error::Forked);
+        }
+        Ok(self.tables().domain(member))
     }
+
+    #[inline]
     fn epoch(&self) -> Epoch {
-        unimplemented!()
+        // A forked child does not have the tables.
+        if self.guard.word().load(Ordering::Relaxed) == 0 {
+            return Epoch(0);
+        }
+        self.tables().current_epoch()
     }
+
     fn view(&self) -> View {
-        unimplemented!()
+        if self.guard.word().load(Ordering::Relaxed) == 0 {
+            let layout = &self.tables().layout;
+            return View::new(layout.regulars, layout.spares, Default::default(), Default::default());
+        }
+        self.tables().view()
     }
+
     fn fence(&self, member: MemberId, until: Time) -> Result<()> {
-        unimplemented!()
+        self.check_guard()?;
+        self.check_member(member)?;
+        if member == self.me {
+            sys::end_now();
+        }
+        let begin = self.now_time();
+        let mut is_signalled = false;
+        loop {
+            let bell = self.bell_now();
+            match self.check_target(Epoch::ANY, member) {
+                Err(Error::Dead { .. }) => return Ok(()),
+                other => other?,
+            }
+            // A member that has not joined has no process that could be signalled yet.
+            if !is_signalled && self.tables().has_joined(member) {
+                self.signal(member, Signal::KILL)?;
+                is_signalled = true;
+            }
+            let now = self.now_time();
+            if now >= until {
+                return Err(Error::Timeout { member, limit: now.since(begin) });
+            }
+            self.park_foreground(bell, until);
+        }
     }
+
     fn has_ended(&self) -> bool {
-        unimplemented!()
+        self.check_guard().is_err()
     }
+
     fn leave(&self) -> Result<()> {
-        unimplemented!()
+        self.check_guard()?;
+        // The guard first: whoever then finds this member in the log knows that it left by itself.
+        self.guard.word().store(ENDED, Ordering::SeqCst);
+        self.tables().declare_dead(self.me, true);
+        Ok(())
     }
+
     fn segment_len(&self, target: MemberId) -> Result<u64> {
-        unimplemented!()
+        self.check_target(Epoch::ANY, target)?;
+        Ok(self.tables().segment_len(target).load(Ordering::Acquire))
     }
+
     fn grow(&self, len: u64) -> Result<()> {
-        unimplemented!()
+        self.check_guard()?;
+        let _growing = self.growing.lock().unwrap_or_else(|e| e.into_inner());
+        let current = self.tables().segment_len(self.me).load(Ordering::Relaxed);
+        if len <= current {
+            return Ok(());
+        }
+        let refuse = |reason: String| Err(Error::OutOfMemory { wanted: len, reason });
+        if len > self.segment_limit {
+            let limit = self.segment_limit;
+            return refuse(format!(
+                "this member is limited to {limit} bytes; start the job with a larger limit (--memory)"
+            ));
+        }
+        let new_len = len.next_multiple_of(PAGE as u64).min(self.tables().layout.segment_limit as u64);
+        // The kernel would promise memory that it does not have, and kill someone later.
+        let available = available_memory();
+        if new_len - current > available {
+            return refuse(format!("only {available} bytes of memory are available"));
+        }
+        let offset = self.tables().layout.segment(self.me) + current as usize;
+        if let Err(error) = memory::allocate(self.memory.file.as_fd(), offset, (new_len - current) as usize) {
+            return refuse(error.to_string());
+        }
+        // Release: whoever sees the length may touch the memory behind it.
+        self.tables().segment_len(self.me).store(new_len, Ordering::Release);
+        Ok(())
     }
+
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
-        unimplemented!()
+        let result = match operation {
+            Operation::Put { offset, data } => self.put(at, target, offset, data).map(|()| Done::Put),
+            Operation::Get { offset, len } => {
+                // Checked before the buffer is made: a length from a wild caller must not allocate.
+                self.locate(at, target, operation).and_then(|_| {
+                    let mut bytes = vec![0; len];
+                    self.get(at, target, offset, &mut bytes).map(|()| Done::Get(bytes))
+                })
+            }
+            Operation::Load { offset } => self.load(at, target, offset).map(Done::Word),
+            Operation::CompareAndSwap { offset, expected, new } => {
+                self.compare_and_swap(at, target, offset, expected, new).map(Done::Word)
+            }
+            Operation::FetchAdd { offset, delta } => {
+                self.fetch_add(at, target, offset, delta).map(Done::Word)
+            }
+        };
+        Pending::ready(target, result)
     }
+
     fn poll(&self, pending: &mut Pending) -> Option<Result<Done>> {
-        unimplemented!()
+        pending.take()
     }
+
+    #[inline]
+    fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
+        let place = self.locate(at, target, Operation::Put { offset, data })?;
+        if cfg!(feature = "faults") {
+            // A test build may die or stop between the halves.
+            let (first, second) = data.split_at((data.len() / 2).next_multiple_of(8).min(data.len()));
+            self.tables().mapping.write(place, first);
+            self.step();
+            self.tables().mapping.write(place + first.len(), second);
+            self.step();
+        } else {
+            self.tables().mapping.write(place, data);
+        }
+        // What the caller writes next, by whatever means, is not seen before this.
+        fence(Ordering::Release);
+        Ok(())
+    }
+
+    #[inline]
+    fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let place = self.locate(at, target, Operation::Get { offset, len: buffer.len() })?;
+        self.tables().mapping.read(place, buffer);
+        // What the caller reads next was not read before this.
+        fence(Ordering::Acquire);
+        Ok(())
+    }
+
+    #[inline]
+    fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
+        let place = self.locate(at, target, Operation::Load { offset })?;
+        Ok(self.tables().mapping.word(place).load(Ordering::SeqCst))
+    }
+
+    #[inline]
+    fn compare_and_swap(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64> {
+        let place = self.locate(at, target, Operation::CompareAndSwap { offset, expected, new })?;
+        let word = self.tables().mapping.word(place);
+        match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(found) | Err(found) => Ok(found),
+        }
+    }
+
+    #[inline]
+    fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64> {
+        let place = self.locate(at, target, Operation::FetchAdd { offset, delta })?;
+        Ok(self.tables().mapping.word(place).fetch_add(delta, Ordering::SeqCst))
+    }
+
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
-        unimplemented!()
+        self.send_message(to, port, bytes)
     }
+
     fn receive(&self, port: Port) -> Option<Message> {
-        unimplemented!()
+        // After leaving, what had arrived may still be taken; in a forked child there is nothing.
+        if self.guard.word().load(Ordering::Relaxed) == 0 { None } else { self.receive_message(port) }
     }
+
+    fn set_attending(&self, port: Port, attending: bool) {
+        if self.check_guard().is_err() {
+            return;
+        }
+        let count = self.tables().attending(self.me, port);
+        if attending {
+            count.fetch_add(1, Ordering::SeqCst);
+        } else if count.fetch_sub(1, Ordering::SeqCst) == 1 && self.may_have_message(port) {
+            // What came while the port was attended to was not rung for at the background.
+            self.tables().ring_background(self.me);
+        }
+    }
+
     fn now(&self) -> Time {
-        unimplemented!()
+        self.now_time()
     }
+
     fn time_limit(&self) -> Duration {
-        unimplemented!()
+        self.time_limit
     }
+
     fn bell(&self) -> Bell {
-        unimplemented!()
+        if self.guard.word().load(Ordering::Relaxed) == 0 { Bell(0) } else { self.bell_now() }
     }
+
     fn park(&self, seen: Bell, until: Time) {
-        unimplemented!()
+        // Nobody rings for a process that is no member; it must not sleep for ever.
+        if self.check_guard().is_err() {
+            return std::thread::yield_now();
+        }
+        self.park_foreground(seen, until);
     }
+
     fn ring(&self, member: MemberId) -> Result<()> {
-        unimplemented!()
+        self.check_target(Epoch::ANY, member)?;
+        self.tables().ring_bell(member);
+        Ok(())
     }
+
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<Activity> {
-        unimplemented!()
+        self.check_guard()?;
+        let activity = Activity::new();
+        let (finished, memory, me) = (activity.clone(), self.memory.clone(), self.me);
+        let run = move || {
+            // A panic has been reported by the panic hook; whoever waits for the activity must not wait for ever.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+            finished.finish();
+            memory.tables.ring_bell(me);
+        };
+        std::thread::Builder::new()
+            .name(name.into())
+            .spawn(run)
+            .map_err(|error| Error::System { what: "starting a thread", error: error.to_string() })?;
+        Ok(activity)
     }
+
+    fn park_in_background(&self, seen: Bell, until: Time) {
+        let look_again = self.now_time().after(deaths::LOOK_INTERVAL);
+        let mut words = vec![(self.tables().background_bell(self.me), (seen.0 >> 32) as u32)];
+        words.extend(self.watched());
+        let is_marked = |&(_, word): &(_, u32)| word & sys::OWNER_DIED != 0;
+        if !words[1..].iter().any(is_marked) {
+            let sleeps = self.tables().background_sleeps(self.me);
+            sleeps.store(1, Ordering::SeqCst);
+            sys::wait_on_any(&words, self.until_ns(until.min(look_again)));
+            sleeps.store(0, Ordering::SeqCst);
+        }
+        if self.check_guard().is_ok() {
+            self.look_at_all();
+            let _ = self.catch_up();
+            self.take_in();
+        }
+    }
+
     fn inject(&self, fault: Fault) -> Result<()> {
-        unimplemented!()
-    }
-}
-
-/// The memory of a job, as its launcher makes it. It has no name: it is gone with the last process that maps it.
-pub struct JobMemory;
-
-#[allow(unused_variables)]
-impl JobMemory {
-    /// Makes the memory of a job of `regulars` members and `spares` further ones; `segment_limit` bounds the
-    /// segment of each member in bytes (by default half the available memory, divided by the members).
-    pub fn create(
-        regulars: usize,
-        spares: usize,
-        segment_limit: Option<u64>,
-    ) -> std::result::Result<JobMemory, JoinError> {
-        unimplemented!()
-    }
-
-    /// Prepares a command so that the process it starts can join as `member`. With `die_with_launcher` the process
-    /// is killed when the thread that started it ends.
-    pub fn prepare(&self, command: &mut std::process::Command, member: MemberId, die_with_launcher: bool) {
-        unimplemented!()
-    }
-
-    /// Says that the process of `member` has ended, seen by the launcher who waited for it. A member that did not
-    /// leave is thereby dead, also one that had not joined yet.
-    pub fn process_ended(&self, member: MemberId) {
-        unimplemented!()
-    }
-
-    /// Whether `member` has joined the job, now or in the past.
-    pub fn has_joined(&self, member: MemberId) -> bool {
-        unimplemented!()
-    }
-
-    /// What the members of the job know.
-    pub fn view(&self) -> View {
-        unimplemented!()
+        if !cfg!(feature = "faults") {
+            return Err(Error::Unsupported {
+                what: "fault injection; build with the feature `faults`, or use `outlast run --kill`",
+            });
+        }
+        self.check_guard()?;
+        match fault {
+            Fault::Kill(member) => self.signal(member, Signal::KILL),
+            Fault::Stop(member) => self.signal(member, Signal::STOP),
+            Fault::Resume(member) => self.signal(member, Signal::CONT),
+            #[cfg(feature = "faults")]
+            Fault::DieAtStep(steps) => {
+                self.planned.set(steps, failpoint::Act::Die);
+                Ok(())
+            }
+            #[cfg(feature = "faults")]
+            Fault::StopAtStep(steps) => {
+                self.planned.set(steps, failpoint::Act::Stop);
+                Ok(())
+            }
+            #[cfg(not(feature = "faults"))]
+            Fault::DieAtStep(_) | Fault::StopAtStep(_) => unreachable!("refused above"),
+        }
     }
 }

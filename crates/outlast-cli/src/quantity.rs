@@ -1,0 +1,91 @@
+//! Times, sizes and engines as users type them.
+
+use std::time::Duration;
+
+/// A time such as `500ms`, `2s`, `1.5s` or `3m`.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a time; write it as 500ms, 2s, 1.5s or 3m");
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
+}
+
+/// A number of bytes such as `4096`, `64K`, `512M` or `2G`; the units are powers of 1024.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is not a size; write it as 4096, 64K, 512M or 2G");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+/// An engine on which this command can start a job: its name for `OUTLAST_ENGINE`.
+pub(crate) fn engine(name: &str) -> Result<String, String> {
+    match name {
+        "shm" => Ok(name.to_string()),
+        "sim" => Err("the simulator runs inside a test, not as processes; this command has: shm".to_string()),
+        "mpi" => Err("jobs on the mpi engine are started by mpirun --with-ft ulfm (see `outlast doctor`); \
+                      this command has: shm"
+            .to_string()),
+        other => Err(format!("unknown engine `{other}`; this command has: shm")),
+    }
+}
+
+/// A duration in seconds with milliseconds, as all reports show it.
+pub(crate) fn seconds(duration: Duration) -> String {
+    format!("{:.3} s", duration.as_secs_f64())
+}
+
+/// A number of bytes in the largest fitting unit.
+pub(crate) fn human_bytes(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match units.iter().find(|(_, shift)| bytes >> shift != 0) {
+        Some((unit, shift)) => format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
+        None => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_written() {
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(time("2s"), Ok(Duration::from_secs(2)));
+        assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(time("3m"), Ok(Duration::from_secs(180)));
+        for wrong in ["", "2", "s", "-1s", "1.2.3s", "2 s", "5h", "NaNs", "99999999999999999999999s"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_as_written() {
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert_eq!(bytes("64K"), Ok(65536));
+        assert_eq!(bytes("2GiB"), Ok(2 << 30));
+        assert_eq!(bytes("3mb"), Ok(3 << 20));
+        for wrong in ["", "K", "-1", "1.5G", "99999999999T", "7X"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(human_bytes(3 << 29), "1.5 GiB");
+        assert_eq!(human_bytes(17), "17 B");
+    }
+}

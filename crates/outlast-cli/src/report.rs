@@ -1,0 +1,24 @@
+//! Where reports go: JSON to standard output or a file, everything for people elsewhere.
+
+use anyhow::Context;
+use std::io::Write;
+use std::path::Path;
+
+/// Writes a report as JSON to `path`, where `-` is standard output.
+pub(crate) fn write_json(path: &Path, report: &impl serde::Serialize) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(report).context("writing the report as JSON")?;
+    text.push('\n');
+    match path == Path::new("-") {
+        true => std::io::stdout().lock().write_all(text.as_bytes()).context("writing to standard output"),
+        false => std::fs::write(path, text).with_context(|| format!("writing {}", path.display())),
+    }
+}
+
+/// Writes a line for people: to standard output, or to standard error when the former is for JSON alone.
+pub(crate) fn say(json: Option<&Path>, line: impl std::fmt::Display) {
+    // A reader that went away must not end the command before its verdict.
+    let _ = match json == Some(Path::new("-")) {
+        true => writeln!(std::io::stderr().lock(), "{line}"),
+        false => writeln!(std::io::stdout().lock(), "{line}"),
+    };
+}

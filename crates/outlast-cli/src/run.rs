@@ -1,0 +1,389 @@
+//! `outlast run`: starts a job, with faults if asked for, and reports how it ended.
+
+use crate::quantity::{self, seconds};
+use crate::usage_error;
+use anyhow::Context;
+use clap::Args;
+use outlast::launch::{Control, Event, Launch, LaunchError, MemberEnd, Output, Signal, signal_name};
+use outlast::{JoinError, MemberId};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::Cause;
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  Four processes of one job:
+      outlast run -n 4 ./simulation --steps 100
+  The same, and member 2 is killed after one and a half seconds:
+      outlast run -n 4 --kill 2@1.5s ./simulation --steps 100
+  Chaos for your own program: two random members die within three seconds, repeatably:
+      outlast run -n 8 --kill-random 2 --seed 7 --within 3s --prefix ./simulation
+  A member that hangs for a while is not dead:
+      outlast run -n 4 --stop 1@500ms:2s ./simulation
+  A spare takes the place of the first that dies:
+      outlast run -n 4 --spares 1 --kill 0@1s ./simulation
+
+Times count from the start of the processes. A member that a signal ends has died, and the job goes on without it;
+a member that exits with a status other than 0 says that something is wrong, and the exit status here is then 1.
+When the launcher is killed the members go on and end by themselves, unless --die-with-launcher is given.
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the members; the second of the first four
+kills them.
+
+Exit status: 0 the survivors finished well, 1 they did not, or nobody survived, 2 wrong usage.";
+
+/// Start N processes of a program as one job on this machine.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Run {
+    /// How many members the job has
+    #[arg(short = 'n', long = "members", value_name = "N")]
+    members: usize,
+    /// How many further members stand by, holding nothing, until one dies
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    spares: usize,
+    /// Kill this member with SIGKILL at this time, such as 2@1.5s; may be given several times
+    #[arg(long, value_name = "RANK@TIME", value_parser = kill)]
+    kill: Vec<(MemberId, Duration)>,
+    /// Kill this many members, chosen at random, at random times
+    #[arg(long, value_name = "K", conflicts_with = "kill")]
+    kill_random: Option<usize>,
+    /// The seed of the random choice, to repeat an earlier run; a new one by default
+    #[arg(long, value_name = "X", requires = "kill_random")]
+    seed: Option<u64>,
+    /// The time within which the random kills happen
+    #[arg(long, value_name = "TIME", requires = "kill_random", value_parser = quantity::time, default_value = "1s")]
+    within: Duration,
+    /// Stop this member with SIGSTOP at this time, for so long, such as 1@500ms:2s; may be given several times
+    #[arg(long, value_name = "RANK@TIME:FOR", value_parser = stop)]
+    stop: Vec<(MemberId, Duration, Duration)>,
+    /// Exit with status 1 if any member died, even if the survivors finished well
+    #[arg(long)]
+    fail_on_death: bool,
+    /// Kill the members when the launcher dies
+    #[arg(long)]
+    die_with_launcher: bool,
+    /// Put the member's number in front of each line that it writes
+    #[arg(long)]
+    prefix: bool,
+    /// The most memory that each member's segment may take, such as 512M [default: half of what is available,
+    /// divided by the members]
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes)]
+    memory: Option<u64>,
+    /// Kill what is still running after this time, and exit with status 1
+    #[arg(long, value_name = "TIME", value_parser = quantity::time)]
+    time_limit: Option<Duration>,
+    /// The engine below the job
+    #[arg(long, value_name = "NAME", value_parser = quantity::engine, default_value = "shm")]
+    engine: String,
+    /// The program, and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM ARGS")]
+    program: Vec<OsString>,
+}
+
+/// What is to be done to a member, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Fault {
+    at: Duration,
+    member: MemberId,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Kill,
+    Stop(Duration),
+    Resume,
+}
+
+fn rank(text: &str) -> Result<MemberId, String> {
+    text.parse().map(MemberId).map_err(|_| format!("`{text}` is not the number of a member"))
+}
+
+fn kill(text: &str) -> Result<(MemberId, Duration), String> {
+    let (member, time) =
+        text.split_once('@').ok_or_else(|| "write it as RANK@TIME, such as 2@1.5s".to_string())?;
+    Ok((rank(member)?, quantity::time(time)?))
+}
+
+fn stop(text: &str) -> Result<(MemberId, Duration, Duration), String> {
+    let form = || "write it as RANK@TIME:FOR, such as 1@500ms:2s".to_string();
+    let (member, times) = text.split_once('@').ok_or_else(form)?;
+    let (at, length) = times.split_once(':').ok_or_else(form)?;
+    Ok((rank(member)?, quantity::time(at)?, quantity::time(length)?))
+}
+
+/// A small generator (splitmix64) that gives the same numbers for a seed in every version of this program.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// `count` different members at times within `within`, in the order of the times.
+fn random_kills(seed: u64, members: usize, count: usize, within: Duration) -> Vec<(MemberId, Duration)> {
+    let mut random = Random(seed);
+    let mut candidates: Vec<MemberId> = (0..members as u32).map(MemberId).collect();
+    let mut kills: Vec<_> = (0..count)
+        .map(|_| {
+            let member = candidates.swap_remove(random.below(candidates.len() as u64) as usize);
+            let within_us = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+            (member, Duration::from_micros(random.below(within_us.saturating_add(1))))
+        })
+        .collect();
+    kills.sort_by_key(|&(_, at)| at);
+    kills
+}
+
+impl Run {
+    pub(crate) fn execute(mut self) -> anyhow::Result<bool> {
+        self.check();
+        self.choose_random_kills();
+        let faults = self.faults();
+        let (program, arguments) = self.program.split_first().expect("clap requires a program");
+        let mut launch = Launch::new(self.members)
+            .spares(self.spares)
+            .program(program)
+            .args(arguments)
+            .env("OUTLAST_ENGINE", &self.engine)
+            .die_with_launcher(self.die_with_launcher)
+            .output(if self.prefix { Output::Prefix } else { Output::Inherit })
+            .stdin_to_first(true);
+        if let Some(bytes) = self.memory {
+            launch = launch.segment_limit(bytes);
+        }
+        // Before the first process starts, so that a signal in between is not lost.
+        let signals = SignalsInfo::<WithOrigin>::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2])
+            .context("catching signals")?;
+        let running = match launch.start() {
+            Ok(running) => running,
+            Err(
+                error @ (LaunchError::Members { .. }
+                | LaunchError::Program { .. }
+                | LaunchError::Memory(JoinError::Invalid { .. })),
+            ) => usage_error("run", error),
+            Err(error) => return Err(error).context("cannot start the job"),
+        };
+        forward_signals(signals, running.control())?;
+        Ok(self.watch(running, faults))
+    }
+
+    /// Ends with status 2 if the arguments contradict each other.
+    fn check(&self) {
+        let total = self.members.saturating_add(self.spares);
+        if self.members == 0 || total > outlast::engine::MEMBERS_MAX {
+            let error = LaunchError::Members { members: self.members, spares: self.spares };
+            usage_error("run", error);
+        }
+        let kills = self.kill_random.unwrap_or(self.kill.len());
+        if kills >= total {
+            usage_error(
+                "run",
+                format!("{kills} kills in a job of {total} leave no survivor; kill at most {}", total - 1),
+            );
+        }
+        let named = self.kill.iter().map(|kill| kill.0).chain(self.stop.iter().map(|stop| stop.0));
+        for member in named {
+            if member.index() >= total {
+                usage_error(
+                    "run",
+                    format!("there is no {member} in a job of {total}; its members are 0 to {}", total - 1),
+                );
+            }
+        }
+        for (index, (member, _)) in self.kill.iter().enumerate() {
+            if self.kill[..index].iter().any(|(other, _)| other == member) {
+                usage_error("run", format!("{member} is to be killed twice"));
+            }
+        }
+    }
+
+    /// Turns `--kill-random` into kills, and says which, so that they can be repeated.
+    fn choose_random_kills(&mut self) {
+        let Some(count) = self.kill_random else { return };
+        let seed = self.seed.unwrap_or_else(|| {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            // Short enough to type, different enough from run to run.
+            Random(now.as_nanos() as u64 ^ u64::from(std::process::id())).next() % 1_000_000
+        });
+        self.kill = random_kills(seed, self.members + self.spares, count, self.within);
+        let plan: Vec<String> =
+            self.kill.iter().map(|(member, at)| format!("{member} at {}", seconds(*at))).collect();
+        let plan = if plan.is_empty() { "nobody".to_string() } else { plan.join(", ") };
+        eprintln!(
+            "outlast: seed {seed} kills {plan}; repeat with --kill-random {count} --seed {seed} --within {}us",
+            self.within.as_micros()
+        );
+    }
+
+    /// All faults in the order of their times.
+    fn faults(&self) -> VecDeque<Fault> {
+        let kills = self.kill.iter().map(|&(member, at)| Fault { at, member, what: What::Kill });
+        let stops = self.stop.iter().flat_map(|&(member, at, length)| {
+            let resume = Fault { at: at.saturating_add(length), member, what: What::Resume };
+            [Fault { at, member, what: What::Stop(length) }, resume]
+        });
+        let mut faults: Vec<Fault> = kills.chain(stops).collect();
+        faults.sort_by_key(|fault| fault.at);
+        faults.into()
+    }
+
+    /// Waits for the end of the job, carries out the faults, reports the deaths; whether all is well.
+    fn watch(&self, mut running: outlast::launch::Running, mut faults: VecDeque<Fault>) -> bool {
+        let total = self.members + self.spares;
+        let mut ended: Vec<MemberEnd> = Vec::new();
+        while ended.len() < total {
+            let now = running.elapsed();
+            if faults.front().is_some_and(|fault| fault.at <= now) {
+                let fault = faults.pop_front().expect("just seen");
+                carry_out(&fault, &running);
+                continue;
+            }
+            if self.time_limit.is_some_and(|limit| limit <= now) {
+                break;
+            }
+            let next = [faults.front().map(|fault| fault.at), self.time_limit].into_iter().flatten().min();
+            let limit = next.map_or(Duration::MAX, |next| next.saturating_sub(now));
+            if let Some(Event::Ended(end)) = running.next_event(limit) {
+                ended.push(end);
+                report(&ended, total);
+            }
+        }
+        let outcome = running.wait(Duration::ZERO);
+        if outcome.timed_out {
+            let killed: Vec<String> = outcome
+                .members
+                .iter()
+                .filter(|end| !ended.iter().any(|seen| seen.member == end.member))
+                .map(|end| end.member.to_string())
+                .collect();
+            let limit = seconds(self.time_limit.unwrap_or_default());
+            eprintln!("outlast: the time limit of {limit} is over; killed {}", killed.join(", "));
+        }
+        for member in &outcome.left_running {
+            eprintln!("outlast: {member} did not end, not even by SIGKILL; the kernel is stuck in it");
+        }
+        let deaths = outcome.deaths().count();
+        let well = outcome.survivors().filter(|end| end.is_ok()).count();
+        let is_ok = outcome.survivors_ok() && !(self.fail_on_death && deaths > 0);
+        if deaths > 0 || !is_ok {
+            let badly = outcome.survivors().count() - well;
+            let badly = if badly > 0 { format!(", {badly} ended badly") } else { String::new() };
+            eprintln!("outlast: {well} of {total} finished well, {deaths} died{badly}");
+        }
+        is_ok
+    }
+}
+
+/// One line for the last of `ended`, unless it finished well.
+fn report(ended: &[MemberEnd], total: usize) {
+    let Some(end) = ended.last().filter(|end| !end.is_ok()) else { return };
+    let running = total - ended.len();
+    let finished = ended.iter().filter(|end| end.is_ok()).count();
+    let rest = match (running, finished) {
+        (0, 0) => "nobody is left".to_string(),
+        (0, _) => format!("{finished} of {total} had finished"),
+        (_, 0) => format!("{running} of {total} go on"),
+        _ => format!("{running} of {total} go on, {finished} had finished"),
+    };
+    let joined = if end.joined { "" } else { " (it had not joined)" };
+    eprintln!("outlast: {end}{joined}; {rest}");
+}
+
+fn carry_out(fault: &Fault, control: &Control) {
+    let member = fault.member;
+    let (result, deed) = match fault.what {
+        What::Kill => (control.kill(member), "killed"),
+        What::Stop(_) => (control.stop(member), "stopped"),
+        What::Resume => (control.resume(member), "resumed"),
+    };
+    match (result, fault.what) {
+        (Ok(true), What::Stop(length)) => {
+            eprintln!("outlast: stopped {member} at {} for {}", seconds(control.elapsed()), seconds(length));
+        }
+        (Ok(true), What::Resume) => {
+            eprintln!("outlast: resumed {member} at {}", seconds(control.elapsed()));
+        }
+        // The line about its death says the rest.
+        (Ok(true), What::Kill) => {}
+        (Ok(false), What::Resume) => {}
+        (Ok(false), _) => {
+            eprintln!("outlast: {member} had ended before it was to be {deed} at {}", seconds(fault.at));
+        }
+        (Err(error), _) => eprintln!("outlast: {member} could not be {deed}: {error}"),
+    }
+}
+
+/// Passes signals on to the members, in a thread of its own.
+fn forward_signals(mut signals: SignalsInfo<WithOrigin>, control: Control) -> anyhow::Result<()> {
+    let body = move || {
+        let mut asked_to_end = 0;
+        for origin in signals.forever() {
+            let Some(signal) = Signal::from_named_raw(origin.signal) else { continue };
+            let is_final = ![SIGUSR1, SIGUSR2].contains(&origin.signal);
+            asked_to_end += i32::from(is_final);
+            let name = signal_name(origin.signal);
+            if is_final && asked_to_end > 1 {
+                eprintln!("outlast: {name} again, killing all members");
+                control.signal_all(Signal::KILL);
+                continue;
+            }
+            if is_final {
+                eprintln!("outlast: {name}, passed on to the members; once more kills them");
+            }
+            // What a terminal sends (Ctrl-C) goes to the whole process group: the members have it already.
+            if origin.cause != Cause::Kernel {
+                control.signal_all(signal);
+            }
+            // A stopped member would get the signal only when it goes on.
+            if is_final {
+                control.signal_all(Signal::CONT);
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("outlast-signals".to_string())
+        .spawn(body)
+        .context("starting the thread for signals")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_always_chooses_the_same_kills() {
+        let kills = random_kills(7, 5, 4, Duration::from_secs(1));
+        assert_eq!(kills, random_kills(7, 5, 4, Duration::from_secs(1)));
+        let mut members: Vec<u32> = kills.iter().map(|(member, _)| member.0).collect();
+        members.sort_unstable();
+        members.dedup();
+        assert_eq!(members.len(), 4, "nobody is killed twice");
+        assert!(kills.iter().all(|&(member, at)| member.index() < 5 && at <= Duration::from_secs(1)));
+        assert_ne!(kills, random_kills(8, 5, 4, Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn faults_are_read_as_written() {
+        assert_eq!(kill("2@1.5s"), Ok((MemberId(2), Duration::from_millis(1500))));
+        assert_eq!(stop("1@500ms:2s"), Ok((MemberId(1), Duration::from_millis(500), Duration::from_secs(2))));
+        for wrong in ["2", "@1s", "x@1s", "2@", "-1@1s", "2@1"] {
+            assert!(kill(wrong).is_err(), "{wrong}");
+        }
+        assert!(stop("1@2s").is_err());
+    }
+}

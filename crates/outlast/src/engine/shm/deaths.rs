@@ -1,0 +1,183 @@
+//! How deaths are proven, declared and made known.
+//!
+//! # Proof
+//! Each member's background thread owns a *robust word*: when the thread ends, in whatever way, the kernel marks the
+//! word and wakes one of those who wait on it, long before it has torn down the memory of the process. Since all
+//! background threads wait on the words of the others, one survivor wakes at once.
+//!
+//! The mark proves that the process is ending: the engine never lets that thread end otherwise. It does not prove
+//! that the *other* threads of the process have executed their last instruction. They all have a deadly signal
+//! pending, set before the first of them could end, so each is stopped at its next entry into the kernel; one that
+//! runs on another core may still have a few instructions to go. [`sys::interrupt_all`] forces every core through the
+//! kernel. Only then is the death declared: from that moment on the dead write nothing. Where the kernel cannot do
+//! that, the end of the whole process is awaited through a pidfd, which takes longer the more memory it had.
+//!
+//! # Declaration
+//! The dead are entered into the *death log*, an array of words that are zero until used. An entry goes into the
+//! first free place by compare-and-swap, so that all members see the same deaths in the same order, and each member
+//! stands there once. The epoch is the number of entries that everyone may act on; it is raised after the entry was
+//! made, by whoever made it or by anyone who meets it:
+//!
+//! | a survivor that declares a death ends | what the others find, and do |
+//! |---|---|
+//! | before the entry | the marked word; the next look at it (each 50 ms, at worst) starts over |
+//! | between entry and epoch | the marked word; they find the entry there and raise the epoch |
+//! | between epoch and ringing the bells | the epoch, at their next operation or the next look |
+//!
+//! A survivor that was stopped in between and goes on later finds its entry made, or the epoch raised, and does no
+//! harm: entries are never changed, and the epoch never falls.
+
+use super::super::{Epoch, MemberId, MemberSet, Port, View};
+use super::layout::{STATE_JOINED, STATE_JOINING, STATE_NEW, Tables};
+use super::sys;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often the background looks at all words itself, should a wakeup have gone to someone who could not act on it.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// In an entry of the death log: the member left on purpose.
+const LEFT: u64 = 1 << 32;
+
+fn entry_member(entry: u64) -> MemberId {
+    MemberId((entry & 0xffff_ffff) as u32 - 1)
+}
+
+impl Tables {
+    /// Enters a death into the log, unless it is there, and raises the epoch; whether it was new.
+    pub(super) fn declare_dead(&self, member: MemberId, left: bool) -> bool {
+        let entry = u64::from(member.0 + 1) | if left { LEFT } else { 0 };
+        for index in 0..self.layout.members() {
+            // Acquire and release: whoever sees the entry sees what its maker did before, and the reverse.
+            let found = match self.death(index).compare_exchange(0, entry, Ordering::SeqCst, Ordering::SeqCst)
+            {
+                Ok(_) => entry,
+                Err(found) => found,
+            };
+            if entry_member(found) == member {
+                let raised = self.epoch().fetch_max(index as u64 + 1, Ordering::SeqCst) < index as u64 + 1;
+                if raised {
+                    self.ring_all();
+                }
+                return found == entry && raised;
+            }
+        }
+        unreachable!("the log has a place for every member")
+    }
+
+    /// The view that belongs to an epoch.
+    pub(super) fn view_at(&self, epoch: u64) -> View {
+        let (mut dead, mut left) = (MemberSet::new(), MemberSet::new());
+        for index in 0..(epoch as usize).min(self.layout.members()) {
+            let entry = self.death(index).load(Ordering::SeqCst);
+            let member = entry_member(entry);
+            dead.insert(member);
+            if entry & LEFT != 0 {
+                left.insert(member);
+            }
+        }
+        View::new(self.layout.regulars, self.layout.spares, dead, left)
+    }
+
+    /// The view as it is now.
+    pub(super) fn view(&self) -> View {
+        self.view_at(self.epoch().load(Ordering::SeqCst))
+    }
+
+    /// The epoch as it is now.
+    #[inline]
+    pub(super) fn current_epoch(&self) -> Epoch {
+        // Sequentially consistent, so that it is ordered with the words that operations change: a caller that sees
+        // an old epoch after its compare-and-swap made the swap before anyone acted on the new one.
+        Epoch(self.epoch().load(Ordering::SeqCst))
+    }
+
+    /// Rings one bell, for all threads of the member.
+    pub(super) fn ring_bell(&self, member: MemberId) {
+        self.ring_foreground(member);
+        self.ring_background(member);
+    }
+
+    /// Rings for a message: if some thread of the member attends to its port, the background sleeps on.
+    pub(super) fn ring_for_message(&self, member: MemberId, port: Port) {
+        self.ring_foreground(member);
+        // Ordered with `set_attending`: a thread that ceases to attend looks for messages after it has said so.
+        if self.attending(member, port).load(Ordering::SeqCst) == 0 {
+            self.ring_background(member);
+        }
+    }
+
+    fn ring_foreground(&self, member: MemberId) {
+        // The order with `sleepers` is what matters: either this sees the sleeper, or the sleeper sees the ring.
+        self.bell(member).fetch_add(1, Ordering::SeqCst);
+        if self.sleepers(member).load(Ordering::SeqCst) != 0 {
+            sys::wake_all(self.bell(member));
+        }
+    }
+
+    pub(super) fn ring_background(&self, member: MemberId) {
+        self.background_bell(member).fetch_add(1, Ordering::SeqCst);
+        if self.background_sleeps(member).load(Ordering::SeqCst) != 0 {
+            sys::wake_all(self.background_bell(member));
+        }
+    }
+
+    /// Rings everyone's bell.
+    pub(super) fn ring_all(&self) {
+        for index in 0..self.layout.members() {
+            self.ring_bell(MemberId(index as u32));
+        }
+    }
+
+    /// Looks whether the kernel has marked the member, and declares its death if so; whether the member is now
+    /// known to be dead.
+    pub(super) fn look_at(&self, member: MemberId) -> bool {
+        match self.state(member).load(Ordering::SeqCst) {
+            STATE_NEW => false,
+            // Not watched by the kernel yet: ask whether the process is there at all.
+            STATE_JOINING => {
+                let gone = process_has_ended(self.pid(member).load(Ordering::SeqCst));
+                if gone && self.state(member).load(Ordering::SeqCst) == STATE_JOINING {
+                    self.declare_dead(member, false);
+                }
+                gone
+            }
+            _ => {
+                if self.robust_word(member).load(Ordering::SeqCst) & sys::OWNER_DIED == 0 {
+                    return false;
+                }
+                if !sys::interrupt_all() {
+                    let pid = self.pid(member).load(Ordering::SeqCst);
+                    if !wait_for_end(pid, LOOK_INTERVAL) {
+                        return false;
+                    }
+                }
+                self.declare_dead(member, false);
+                true
+            }
+        }
+    }
+
+    /// Whether the member has joined, now or in the past.
+    pub(super) fn has_joined(&self, member: MemberId) -> bool {
+        self.state(member).load(Ordering::SeqCst) == STATE_JOINED
+    }
+}
+
+/// Whether a process has ended, as far as the kernel tells at once.
+fn process_has_ended(pid: u32) -> bool {
+    wait_for_end(pid, Duration::ZERO)
+}
+
+/// Waits for the end of a process; whether it came.
+fn wait_for_end(pid: u32, limit: Duration) -> bool {
+    let Some(pid) = rustix::process::Pid::from_raw(pid as i32) else { return false };
+    let pidfd = match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(error) => return error == rustix::io::Errno::SRCH,
+    };
+    let mut fds = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+    let limit =
+        rustix::time::Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+    matches!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1))
+}

@@ -1,0 +1,43 @@
+//! Faults that strike a real process at a chosen engine step, for tests.
+
+use super::sys;
+use rustix::process::{Signal, getpid, kill_process};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+
+/// What happens at the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    Die = 1,
+    Stop = 2,
+}
+
+/// A fault that is planned for the n-th step from now.
+#[derive(Default)]
+pub(super) struct Planned {
+    /// Steps that are left; the fault strikes when it goes from 1 to 0.
+    left: AtomicI64,
+    act: AtomicU32,
+}
+
+impl Planned {
+    pub(super) fn set(&self, steps: u64, act: Act) {
+        self.act.store(act as u32, Ordering::SeqCst);
+        self.left.store(i64::try_from(steps.max(1)).unwrap_or(i64::MAX), Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(super) fn step(&self) {
+        if self.left.load(Ordering::Relaxed) > 0 && self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.strike();
+        }
+    }
+
+    #[cold]
+    fn strike(&self) {
+        if self.act.load(Ordering::SeqCst) == Act::Die as u32 {
+            sys::end_now();
+        }
+        // Returns when someone lets this process go on.
+        let _ = kill_process(getpid(), Signal::STOP);
+    }
+}

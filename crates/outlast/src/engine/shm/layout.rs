@@ -1,0 +1,305 @@
+//! Where things are in the memory of a job.
+//!
+//! All members map one file without a name. It begins with the job's own tables and goes on with one segment per
+//! member, each in an address range of its own that is backed by memory as far as its owner has grown it:
+//!
+//! ```text
+//! 0        header        what the job is, and the epoch; one page
+//! 4096     slots         one of 256 bytes per member: who it is, whether it lives, its bell
+//!          death log     one word per member: the dead in the order in which they were declared
+//!          pending       for each receiver a bitmap of the senders that have written to it
+//!          rings         for each receiver a ring per sender; backed by memory from its first message on
+//!          segments      one per member, `segment_stride` apart
+//! ```
+//!
+//! Numbers are in the machine's byte order: the memory never leaves the machine.
+
+use super::super::{MemberId, Port};
+use super::sys::Mapping;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The most members that one machine's job may have.
+pub const SHM_MEMBERS_MAX: usize = 1024;
+
+pub(super) const PAGE: usize = 4096;
+/// Segments begin on such boundaries, so that the kernel may back them by large pages.
+const SEGMENT_ALIGNMENT: usize = 2 << 20;
+
+const MAGIC: u64 = u64::from_ne_bytes(*b"OUTLAST\x01");
+const HEADER_MAGIC: usize = 0;
+const HEADER_REGULARS: usize = 8;
+const HEADER_SPARES: usize = 12;
+const HEADER_SEGMENT_LIMIT: usize = 16;
+const HEADER_START_NS: usize = 24;
+/// On a cache line of its own: it is read by every operation.
+const HEADER_EPOCH: usize = 64;
+
+const SLOTS: usize = PAGE;
+const SLOT_LEN: usize = 256;
+const SLOT_ROBUST_WORD: usize = 8;
+const SLOT_PID: usize = 16;
+const SLOT_STATE: usize = 20;
+const SLOT_BELL: usize = 64;
+const SLOT_SLEEPERS: usize = 68;
+const SLOT_BACKGROUND_BELL: usize = 72;
+const SLOT_BACKGROUND_SLEEPS: usize = 76;
+const SLOT_ATTENDING: usize = 80;
+const SLOT_SEGMENT_LEN: usize = 128;
+const SLOT_DOMAIN_LEN: usize = 136;
+const SLOT_DOMAIN: usize = 140;
+/// How long the path of a failure domain may be.
+pub(super) const DOMAIN_LEN_MAX: usize = SLOT_LEN - SLOT_DOMAIN;
+
+/// A slot whose member has not begun to join.
+pub(super) const STATE_NEW: u32 = 0;
+/// Its process is known, but the kernel does not watch it yet.
+pub(super) const STATE_JOINING: u32 = 1;
+/// The kernel watches it: its robust word is set.
+pub(super) const STATE_JOINED: u32 = 2;
+
+/// What is at the head of a ring: the sender's position, the receiver's, and whether the sender waits for room.
+pub(super) const RING_HEADER_LEN: usize = 192;
+pub(super) const RING_TAIL: usize = 0;
+pub(super) const RING_HEAD: usize = 64;
+pub(super) const RING_SENDER_WAITS: usize = 128;
+
+/// The sizes and places of everything, computed from what the job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) regulars: usize,
+    pub(super) spares: usize,
+    /// The most bytes that a segment may have.
+    pub(super) segment_limit: usize,
+    /// The bytes of data in a ring.
+    pub(super) ring_len: usize,
+    death_log: usize,
+    pending: usize,
+    pending_stride: usize,
+    rings: usize,
+    segments: usize,
+    segment_stride: usize,
+    pub(super) total_len: usize,
+}
+
+fn round_up(value: usize, unit: usize) -> Option<usize> {
+    value.checked_next_multiple_of(unit)
+}
+
+impl Layout {
+    /// The layout of a job; `None` if it does not fit into an address space.
+    pub(super) fn new(regulars: usize, spares: usize, segment_limit: usize) -> Option<Layout> {
+        let members = regulars.checked_add(spares)?;
+        if regulars == 0 || members > SHM_MEMBERS_MAX {
+            return None;
+        }
+        // Rings are per pair, so they get smaller as members get more; a whole ring takes whole pages.
+        let ring_pages = match members {
+            0..=16 => 16,
+            17..=64 => 8,
+            _ => 2,
+        };
+        let ring_len = ring_pages * PAGE - RING_HEADER_LEN;
+        let segment_limit = round_up(segment_limit, PAGE)?;
+        let death_log = SLOTS + members * SLOT_LEN;
+        let pending = round_up(death_log + members * 8, 64)?;
+        let pending_stride = members.div_ceil(512) * 64;
+        let rings = round_up(pending + members * pending_stride, PAGE)?;
+        let segments = round_up(rings + members * members * ring_pages * PAGE, SEGMENT_ALIGNMENT)?;
+        let segment_stride = round_up(segment_limit.max(PAGE), SEGMENT_ALIGNMENT)?;
+        let total_len = segments.checked_add(segment_stride.checked_mul(members)?)?;
+        // The kernel keeps half of the 48-bit address space for itself, and the program wants some too.
+        (total_len < 1 << 46).then_some(Layout {
+            regulars,
+            spares,
+            segment_limit,
+            ring_len,
+            death_log,
+            pending,
+            pending_stride,
+            rings,
+            segments,
+            segment_stride,
+            total_len,
+        })
+    }
+
+    pub(super) fn members(&self) -> usize {
+        self.regulars + self.spares
+    }
+
+    /// The tables that are backed by memory from the start.
+    pub(super) fn tables_len(&self) -> usize {
+        self.rings
+    }
+
+    /// Where a member's segment begins.
+    #[inline]
+    pub(super) fn segment(&self, member: MemberId) -> usize {
+        self.segments + member.index() * self.segment_stride
+    }
+
+    /// Where the ring from `sender` to `receiver` begins, and how long it is, header included.
+    pub(super) fn ring(&self, sender: MemberId, receiver: MemberId) -> (usize, usize) {
+        let len = RING_HEADER_LEN + self.ring_len;
+        (self.rings + (receiver.index() * self.members() + sender.index()) * len, len)
+    }
+}
+
+/// The tables of a job, typed.
+pub(super) struct Tables {
+    pub(super) mapping: Mapping,
+    pub(super) layout: Layout,
+    /// The moment on the monotonic clock that is the job's time 0.
+    pub(super) start_ns: u64,
+}
+
+impl Tables {
+    /// Writes the header of a new job.
+    pub(super) fn initialize(mapping: Mapping, layout: Layout, start_ns: u64) -> Tables {
+        mapping.half(HEADER_REGULARS).store(layout.regulars as u32, Ordering::Relaxed);
+        mapping.half(HEADER_SPARES).store(layout.spares as u32, Ordering::Relaxed);
+        mapping.word(HEADER_SEGMENT_LIMIT).store(layout.segment_limit as u64, Ordering::Relaxed);
+        mapping.word(HEADER_START_NS).store(start_ns, Ordering::Relaxed);
+        // Last, so that whoever sees it sees the rest.
+        mapping.word(HEADER_MAGIC).store(MAGIC, Ordering::Release);
+        Tables { mapping, layout, start_ns }
+    }
+
+    /// Reads the header of a job that another process has made; `first` maps at least one page of it. The layout is
+    /// computed anew and compared with the length of the file: nothing is taken on trust.
+    pub(super) fn read_layout(first: &Mapping, file_len: u64) -> Result<(Layout, u64), String> {
+        if first.word(HEADER_MAGIC).load(Ordering::Acquire) != MAGIC {
+            return Err("it is not the memory of a job of this version of outlast".into());
+        }
+        let regulars = first.half(HEADER_REGULARS).load(Ordering::Relaxed) as usize;
+        let spares = first.half(HEADER_SPARES).load(Ordering::Relaxed) as usize;
+        let segment_limit = first.word(HEADER_SEGMENT_LIMIT).load(Ordering::Relaxed) as usize;
+        match Layout::new(regulars, spares, segment_limit) {
+            Some(layout) if layout.total_len as u64 == file_len => {
+                Ok((layout, first.word(HEADER_START_NS).load(Ordering::Relaxed)))
+            }
+            _ => Err(format!(
+                "its header ({regulars} members, {spares} spares, segments of {segment_limit} bytes) does not fit its length of {file_len} bytes"
+            )),
+        }
+    }
+
+    fn slot(&self, member: MemberId, field: usize) -> usize {
+        assert!(member.index() < self.layout.members());
+        SLOTS + member.index() * SLOT_LEN + field
+    }
+
+    /// The number of the dead that everyone may act on.
+    #[inline]
+    pub(super) fn epoch(&self) -> &AtomicU64 {
+        self.mapping.word(HEADER_EPOCH)
+    }
+
+    /// Where a member's robust word is; its list entry is in the 8 bytes before.
+    pub(super) fn robust_word_offset(&self, member: MemberId) -> usize {
+        self.slot(member, SLOT_ROBUST_WORD)
+    }
+
+    /// The word that the kernel marks when the member dies.
+    pub(super) fn robust_word(&self, member: MemberId) -> &AtomicU32 {
+        self.mapping.half(self.robust_word_offset(member))
+    }
+
+    /// The member's process, 0 before it joined.
+    pub(super) fn pid(&self, member: MemberId) -> &AtomicU32 {
+        self.mapping.half(self.slot(member, SLOT_PID))
+    }
+
+    /// How far the member has joined.
+    pub(super) fn state(&self, member: MemberId) -> &AtomicU32 {
+        self.mapping.half(self.slot(member, SLOT_STATE))
+    }
+
+    /// Counts the rings of the member's bell.
+    pub(super) fn bell(&self, member: MemberId) -> &AtomicU32 {
+        self.mapping.half(self.slot(member, SLOT_BELL))
+    }
+
+    /// Counts the rings that the member's background is to see.
+    pub(super) fn background_bell(&self, member: MemberId) -> &AtomicU32 {
+        self.mapping.half(self.slot(member, SLOT_BACKGROUND_BELL))
+    }
+
+    /// Whether the member's background sleeps.
+    pub(super) fn background_sleeps(&self, member: MemberId) -> &AtomicU32 {
+        self.mapping.half(self.slot(member, SLOT_BACKGROUND_SLEEPS))
+    }
+
+    /// How many of the member's threads attend to a port.
+    pub(super) fn attending(&self, member: MemberId, port: Port) -> &AtomicU32 {
+        self.mapping.half(self.slot(member, SLOT_ATTENDING + port as usize * 4))
+    }
+
+    /// How many of the member's threads sleep on its bell.
+    pub(super) fn sleepers(&self, member: MemberId) -> &AtomicU32 {
+        self.mapping.half(self.slot(member, SLOT_SLEEPERS))
+    }
+
+    /// How much of the member's segment is backed by memory.
+    #[inline]
+    pub(super) fn segment_len(&self, member: MemberId) -> &AtomicU64 {
+        self.mapping.word(self.slot(member, SLOT_SEGMENT_LEN))
+    }
+
+    /// Notes the member's failure domain, cut to what there is room for.
+    pub(super) fn set_domain(&self, member: MemberId, path: &str) {
+        let bytes = &path.as_bytes()[..path.len().min(DOMAIN_LEN_MAX)];
+        self.mapping.write(self.slot(member, SLOT_DOMAIN), bytes);
+        self.mapping.half(self.slot(member, SLOT_DOMAIN_LEN)).store(bytes.len() as u32, Ordering::Release);
+    }
+
+    /// The member's failure domain.
+    pub(super) fn domain(&self, member: MemberId) -> String {
+        let len = self.mapping.half(self.slot(member, SLOT_DOMAIN_LEN)).load(Ordering::Acquire) as usize;
+        let mut bytes = vec![0; len.min(DOMAIN_LEN_MAX)];
+        self.mapping.read(self.slot(member, SLOT_DOMAIN), &mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// An entry of the death log.
+    pub(super) fn death(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.layout.members());
+        self.mapping.word(self.layout.death_log + index * 8)
+    }
+
+    /// A word of the bitmap of senders that have written to `receiver`.
+    pub(super) fn pending(&self, receiver: MemberId, word: usize) -> &AtomicU64 {
+        assert!(word * 8 < self.layout.pending_stride);
+        self.mapping.word(self.layout.pending + receiver.index() * self.layout.pending_stride + word * 8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_overlaps() {
+        for (regulars, spares) in [(1, 0), (2, 1), (16, 0), (40, 8), (64, 0), (1000, 24)] {
+            let layout = Layout::new(regulars, spares, 1 << 20).unwrap();
+            let members = layout.members();
+            let last = MemberId(members as u32 - 1);
+            assert!(SLOTS + members * SLOT_LEN <= layout.death_log);
+            assert!(layout.death_log + members * 8 <= layout.pending);
+            assert!(layout.pending_stride * 8 >= members && layout.pending_stride.is_multiple_of(64));
+            assert!(layout.pending + members * layout.pending_stride <= layout.rings);
+            let (ring, len) = layout.ring(last, last);
+            assert!(ring % PAGE == 0 && len % PAGE == 0 && ring + len <= layout.segments);
+            assert!(layout.segment(last) + layout.segment_limit <= layout.total_len);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        assert_eq!(Layout::new(0, 0, 4096), None);
+        assert_eq!(Layout::new(SHM_MEMBERS_MAX, 1, 4096), None);
+        assert_eq!(Layout::new(usize::MAX, 2, 4096), None);
+        assert_eq!(Layout::new(4, 0, usize::MAX), None);
+        assert_eq!(Layout::new(1000, 0, 1 << 40), None);
+    }
+}

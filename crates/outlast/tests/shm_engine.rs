@@ -1,0 +1,414 @@
+//! What is special about the shm engine, with real processes: how it is joined, what it does on machines that are
+//! short of something, and that the dead write nothing after they were declared dead.
+//!
+//! A test that needs members starts this test binary again, once per member, with the name of the test; the members
+//! find themselves in the same function and play their part.
+
+use outlast::engine::Port;
+use outlast::engine::shm::JobMemory;
+use outlast::launch::{Launch, Outcome, Output, Running};
+use outlast::{Engine, Epoch, Error, Job, JoinError, JoinOptions, MemberId, Time};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const ROLE: &str = "OUTLAST_TEST_MEMBER_OF";
+
+/// Whether this process is a member in the named test.
+fn is_member(test: &str) -> bool {
+    std::env::var(ROLE).is_ok_and(|name| name == test)
+}
+
+/// Prepares to start this test binary again as members of the named test.
+fn members(test: &str, count: usize) -> Launch {
+    Launch::new(count)
+        .program(std::env::current_exe().expect("own path"))
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, test)
+        .segment_limit(64 << 20)
+        .output(Output::Capture)
+}
+
+fn expect_ok(mut running: Running) -> Outcome {
+    let outcome = running.wait(LIMIT);
+    if !outcome.survivors_ok() {
+        for end in &outcome.members {
+            println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
+        }
+        panic!("{outcome}");
+    }
+    outcome
+}
+
+/// Waits for something with a bound, and says what was missing if it does not come.
+fn wait_until(job: &Job, what: &str, mut condition: impl FnMut() -> bool) {
+    let until = job.now().after(Duration::from_secs(20));
+    loop {
+        let bell = job.bell();
+        if condition() {
+            return;
+        }
+        assert!(job.now() < until, "{} waited in vain for: {what}", job.me());
+        job.park(bell, job.now().after(Duration::from_millis(5)));
+    }
+}
+
+const FIRST: MemberId = MemberId(0);
+const SECOND: MemberId = MemberId(1);
+
+#[test]
+fn a_second_join_in_one_process_is_refused() {
+    let test = "a_second_join_in_one_process_is_refused";
+    if !is_member(test) {
+        expect_ok(members(test, 2).start().unwrap());
+        return;
+    }
+    let job = outlast::join().unwrap();
+    match outlast::join() {
+        Err(JoinError::AlreadyJoined { member, pid }) => {
+            assert_eq!((member, pid), (job.me(), std::process::id()));
+        }
+        other => panic!("{other:?}"),
+    }
+    // The first one is none the worse for it.
+    job.grow(4096).unwrap();
+    job.put(Epoch::ANY, job.me(), 0, &[1; 8]).unwrap();
+    job.leave().unwrap();
+}
+
+#[test]
+fn a_variable_that_makes_no_sense_is_refused() {
+    let test = "a_variable_that_makes_no_sense_is_refused";
+    if is_member(test) {
+        let error = outlast::join().expect_err("joined by a senseless variable");
+        assert!(matches!(error, JoinError::NotAMember { .. }), "{error}");
+        println!("refused: {error}");
+        return;
+    }
+    let own = std::fs::File::open("/proc/self/exe").unwrap();
+    let descriptor = std::os::fd::AsRawFd::as_raw_fd(&own);
+    let me = std::process::id();
+    for variable in [
+        "",
+        "shm",
+        "shm:",
+        "shm:3:1",
+        "shm:3:1:0:9",
+        "shm:-1:1:0",
+        "shm:0:1:0",
+        "shm:99999:1:0",
+        "mpi:3:1:0",
+        "shm:3:99999999999:0",
+        "shm:\u{1F600}:1:0",
+        &format!("shm:{descriptor}:{me}:0"),
+    ] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture"])
+            .env(ROLE, test)
+            .env("OUTLAST_JOB", variable)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "`{variable}`: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("refused: "), "`{variable}`");
+    }
+}
+
+#[test]
+fn sizes_out_of_range_are_refused() {
+    for (regulars, spares, limit) in [
+        (0, 0, None),
+        (0, 3, None),
+        (1025, 0, None),
+        (1000, 25, None),
+        (usize::MAX, 1, None),
+        (4, 0, Some(u64::MAX)),
+    ] {
+        let error = JobMemory::create(regulars, spares, limit).err().expect("made an impossible job");
+        assert!(matches!(error, JoinError::Invalid { .. }), "{error}");
+    }
+    let error = JoinOptions::new().domain(&"x".repeat(1000)).join().expect_err("joined with a long domain");
+    assert!(matches!(error, JoinError::Invalid { .. }), "{error}");
+}
+
+/// A wrapper that closes all descriptors: the member fetches the job's memory from the launcher.
+#[test]
+fn a_wrapper_may_close_the_inherited_descriptor() {
+    let test = "a_wrapper_may_close_the_inherited_descriptor";
+    if is_member(test) {
+        let job = outlast::join().unwrap();
+        assert_eq!(job.members(), 2);
+        job.leave().unwrap();
+        return;
+    }
+    let close_and_run = "import os, sys; os.closerange(3, 100); os.execv(sys.argv[1], sys.argv[1:])";
+    let launch = Launch::new(2)
+        .program("python3")
+        .args(["-c", close_and_run])
+        .args([std::env::current_exe().unwrap().to_str().unwrap(), test, "--exact", "--nocapture"])
+        .env(ROLE, test)
+        .output(Output::Capture);
+    let outcome = expect_ok(launch.start().unwrap());
+    assert!(outcome.members.iter().all(|end| end.joined), "{outcome}");
+}
+
+/// Members that end without leaving are dead, those that leave are marked so, and exec is an end like any other.
+#[test]
+fn every_way_to_end_is_noticed() {
+    let test = "every_way_to_end_is_noticed";
+    if !is_member(test) {
+        let outcome = expect_ok(members(test, 6).start().unwrap());
+        assert_eq!(outcome.deaths().count(), 2, "killed and aborted: {outcome}");
+        return;
+    }
+    let job = outlast::join().unwrap();
+    match job.me().0 {
+        1 => std::process::exit(0),
+        2 => {
+            job.leave().unwrap();
+            assert_eq!(job.put(Epoch::ANY, FIRST, 0, &[0]), Err(Error::Ended));
+            assert!(job.has_ended());
+        }
+        3 => drop(std::os::unix::process::CommandExt::exec(&mut Command::new("true"))),
+        4 => job.fence(job.me(), Time::NEVER).unwrap(),
+        5 => std::process::abort(),
+        _ => {
+            wait_until(&job, "all others ended", || job.epoch() == Epoch(5));
+            assert_eq!(job.view().left.iter().collect::<Vec<_>>(), [MemberId(2)]);
+            job.leave().unwrap();
+        }
+    }
+}
+
+/// The heart of the matter: when a death is in the view, the dead write nothing any more, also not by a thread on
+/// another core. The victim's threads hammer words of the survivor; once the survivor sees the death, the words must
+/// stand still.
+#[test]
+fn the_dead_write_nothing_after_the_notice() {
+    let test = "the_dead_write_nothing_after_the_notice";
+    if !is_member(test) {
+        for _ in 0..15 {
+            let outcome = expect_ok(members(test, 2).start().unwrap());
+            assert_eq!(outcome.deaths().count(), 1, "{outcome}");
+        }
+        return;
+    }
+    let job = outlast::join().unwrap();
+    if job.me() == SECOND {
+        wait_until(&job, "the survivor's segment", || job.segment_len(FIRST) == Ok(4096));
+        let hammer = |word: u64| {
+            let job = job.clone();
+            move || while job.fetch_add(Epoch::ANY, FIRST, word * 8, 1).is_ok() {}
+        };
+        for word in 1..4 {
+            job.spawn("hammer", Box::new(hammer(word))).unwrap();
+        }
+        hammer(0)();
+        unreachable!("ended only by being killed");
+    }
+    job.grow(4096).unwrap();
+    let words = || (0..4).map(|word| job.load(Epoch::ANY, FIRST, word * 8).unwrap()).collect::<Vec<_>>();
+    wait_until(&job, "all threads hammer", || words().iter().all(|&count| count > 1000));
+    job.inject_kill(SECOND);
+    while job.epoch() == Epoch(0) {
+        std::hint::spin_loop();
+    }
+    let at_notice = words();
+    for _ in 0..200 {
+        std::thread::sleep(Duration::from_micros(50));
+        assert_eq!(words(), at_notice, "a dead member wrote after the notice");
+    }
+    job.leave().unwrap();
+}
+
+/// Kills another member as `kill -9` would, from outside the engine.
+trait Kill {
+    fn inject_kill(&self, member: MemberId);
+}
+
+impl Kill for Job {
+    fn inject_kill(&self, member: MemberId) {
+        let job = self.clone();
+        // Fencing waits for the proof; in a thread of its own so that this one can look meanwhile.
+        std::thread::spawn(move || job.fence(member, Time::NEVER));
+    }
+}
+
+/// A stopped member is alive, however long: nobody declares it dead, and when it goes on it is a member as before.
+#[test]
+fn a_stopped_member_is_not_dead() {
+    let test = "a_stopped_member_is_not_dead";
+    if !is_member(test) {
+        let running = members(test, 3).start().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        running.stop(SECOND).unwrap();
+        // Nothing happens for a long time: that is the point.
+        std::thread::sleep(Duration::from_millis(2500));
+        running.resume(SECOND).unwrap();
+        let outcome = expect_ok(running);
+        assert_eq!(outcome.deaths().count(), 0, "{outcome}");
+        return;
+    }
+    let job = outlast::join().unwrap();
+    job.grow(4096).unwrap();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(3) {
+        // One-sided operations need no partner, so they go on while the target is stopped.
+        match job.fetch_add(Epoch::ANY, SECOND, 0, 1) {
+            Ok(_) | Err(Error::OutOfRange { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        assert_eq!(job.epoch(), Epoch(0), "a false alarm");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let counted = |job: &Job| job.load(Epoch::ANY, SECOND, 0).unwrap();
+    assert!(counted(&job) > 1000, "{}", counted(&job));
+    // All stay until all have looked.
+    job.fetch_add(Epoch::ANY, FIRST, 8, 1).unwrap();
+    wait_until(&job, "all have looked", || {
+        job.load(Epoch::ANY, FIRST, 8).is_ok_and(|count| count == 3) || job.epoch() > Epoch(0)
+    });
+    job.leave().unwrap();
+}
+
+/// Many busy processes starve each other on few cores; that is no reason to call anyone dead.
+#[test]
+fn a_starved_member_is_not_dead() {
+    let test = "a_starved_member_is_not_dead";
+    if !is_member(test) {
+        let outcome = expect_ok(members(test, 12).start().unwrap());
+        assert_eq!(outcome.deaths().count(), 0, "{outcome}");
+        return;
+    }
+    let job = outlast::join().unwrap();
+    job.grow(4096).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let burner = is_over.clone();
+    let activity = job.spawn("burn", Box::new(move || while !burner.load(Ordering::Relaxed) {})).unwrap();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(2) {
+        assert_eq!(job.epoch(), Epoch(0), "a false alarm");
+        std::hint::spin_loop();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    assert!(job.wait_for(&activity, job.now().after(LIMIT)));
+    wait_until(&job, "all have looked", || {
+        if job.segment_len(FIRST).is_ok_and(|len| len > 0) && job.load(Epoch::ANY, job.me(), 8).unwrap() == 0
+        {
+            job.fetch_add(Epoch::ANY, job.me(), 8, 1).unwrap();
+            job.fetch_add(Epoch::ANY, FIRST, 0, 1).unwrap();
+        }
+        job.load(Epoch::ANY, FIRST, 0).is_ok_and(|count| count == 12) || job.epoch() > Epoch(0)
+    });
+    job.leave().unwrap();
+}
+
+/// Runs this binary's test as a lone member under a shell that limits it first.
+fn run_limited(test: &str, shell: &str) -> (bool, String) {
+    let output = Command::new("sh")
+        .args(["-c", &format!("{shell}; exec \"$0\" \"$@\"")])
+        .arg(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, test)
+        .output()
+        .unwrap();
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    (output.status.success(), text)
+}
+
+#[test]
+fn a_low_limit_is_an_error_and_not_a_signal() {
+    let test = "a_low_limit_is_an_error_and_not_a_signal";
+    if is_member(test) {
+        let error = outlast::join().expect_err("joined in spite of the limit");
+        assert!(matches!(error, JoinError::NoRoom { .. }), "{error}");
+        println!("refused: {error}");
+        return;
+    }
+    for (limit, name) in [("ulimit -v 1000000", "ulimit -v"), ("ulimit -f 1000", "ulimit -f")] {
+        let (ok, text) = run_limited(test, limit);
+        assert!(ok && text.contains("refused: ") && text.contains(name), "{limit}: {text}");
+    }
+}
+
+/// On a memory file system of 8 MiB: what does not fit is an error, never SIGBUS, and what fits goes on working.
+#[test]
+fn a_full_memory_file_system_is_an_error_and_not_a_signal() {
+    let test = "a_full_memory_file_system_is_an_error_and_not_a_signal";
+    if is_member(test) {
+        let job = outlast::join().unwrap();
+        job.grow(2 << 20).unwrap();
+        job.put(Epoch::ANY, job.me(), 0, &vec![7; 2 << 20]).unwrap();
+        let error = job.grow(64 << 20).expect_err("grew beyond the file system");
+        assert!(matches!(error, Error::OutOfMemory { wanted, .. } if wanted == 64 << 20), "{error}");
+        println!("refused: {error}");
+        assert_eq!(job.segment_len(job.me()), Ok(2 << 20), "nothing changed");
+        let mut back = vec![0; 2 << 20];
+        job.get(Epoch::ANY, job.me(), 0, &mut back).unwrap();
+        assert!(back.iter().all(|&byte| byte == 7));
+        job.grow(3 << 20).unwrap();
+        job.put(Epoch::ANY, job.me(), (3 << 20) - 8, &[1; 8]).unwrap();
+        // Filled to the last page: neither a ring nor another job finds room, and both say so.
+        let mut len = 3 << 20;
+        while job.grow(len).is_ok() {
+            len += 4096;
+        }
+        let error = job.send(job.me(), Port::User, b"no room for a ring").expect_err("sent");
+        assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+        let error = JobMemory::create(4, 0, Some(4096)).err().expect("made a job without room");
+        assert!(matches!(error, JoinError::NoRoom { .. }), "{error}");
+        job.leave().unwrap();
+        return;
+    }
+    // A mount of our own, in a namespace of our own: as root, or where the kernel lets users have one.
+    let directory = std::env::temp_dir().join(format!("outlast-full-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let path = directory.display();
+    let mount = format!("mount -t tmpfs -o size=8m none {path} && export OUTLAST_SHM_DIR={path}");
+    let output = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c", &format!("{mount}; exec \"$0\" \"$@\"")])
+        .arg(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, test)
+        .output()
+        .unwrap();
+    std::fs::remove_dir(&directory).unwrap();
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("refused: "), "{}: {text}", output.status);
+}
+
+/// A program that never joins: the others get an error that names it, within their time limit.
+#[test]
+fn a_member_that_never_joins_is_named() {
+    let test = "a_member_that_never_joins_is_named";
+    if !is_member(test) {
+        expect_ok(members(test, 2).start().unwrap());
+        return;
+    }
+    if std::env::var("OUTLAST_JOB").unwrap().ends_with(":1") {
+        // Alive for longer than the other's limit, but no member.
+        std::thread::sleep(Duration::from_secs(2));
+        return;
+    }
+    let error = JoinOptions::new().time_limit(Duration::from_millis(500)).join().expect_err("joined alone");
+    assert!(matches!(error, JoinError::Timeout { member: SECOND, .. }), "{error}");
+}
+
+/// One that ends before it joins is dead, and the others do not wait for it.
+#[test]
+fn a_member_that_ends_before_it_joins_is_dead() {
+    let test = "a_member_that_ends_before_it_joins_is_dead";
+    if !is_member(test) {
+        expect_ok(members(test, 3).start().unwrap());
+        return;
+    }
+    if std::env::var("OUTLAST_JOB").unwrap().ends_with(":1") {
+        return;
+    }
+    let job = outlast::join().unwrap();
+    wait_until(&job, "the death of the one that never joined", || job.view().dead.contains(SECOND));
+    job.leave().unwrap();
+}
