@@ -235,7 +235,9 @@ impl Run {
             let absent = self.living().into_iter().find(|member| !arrived(member));
             match (absent, missing) {
                 (None, None) => return,
-                (None, Some(member)) => panic!("{self:?}: no bell rang for {member} at barrier {number} ({what})"),
+                (None, Some(member)) => {
+                    panic!("{self:?}: no bell rang for {member} at barrier {number} ({what})")
+                }
                 (Some(member), Some(_)) => {
                     panic!("{self:?}: waited {WAIT:?} in vain for {member} at barrier {number} ({what})")
                 }
@@ -319,14 +321,21 @@ impl Run {
     pub fn check_view(&self) -> View {
         let view = self.view();
         let (regulars, spares) = (self.scenario.members, self.scenario.spares);
-        assert_eq!(view.epoch, Epoch(view.dead.len() as u64), "{self:?}: the epoch is the number of the dead");
+        assert_eq!(
+            view.epoch,
+            Epoch(view.dead.len() as u64),
+            "{self:?}: the epoch is the number of the dead"
+        );
         assert_eq!(
             view,
             View::new(regulars, spares, view.dead.clone(), view.left.clone()),
             "{self:?}: the view follows from the dead alone"
         );
         assert!(view.left.is_subset(&view.dead), "{self:?}: who left counts as dead: {view:?}");
-        assert!(view.is_living(self.me()) || self.has_ended(), "{self:?}: a member in its own dead: {view:?}");
+        assert!(
+            view.is_living(self.me()) || self.has_ended(),
+            "{self:?}: a member in its own dead: {view:?}"
+        );
         assert!(self.epoch() >= view.epoch, "{self:?}: the epoch is older than the view: {view:?}");
         view
     }
@@ -345,7 +354,8 @@ impl Run {
         let living = self.living();
         for &target in &living {
             let at = DATA + 64 * self.id();
-            self.put(Epoch::ANY, target, at, &pattern::range(at, 40, generation)).expect("put to a living member");
+            self.put(Epoch::ANY, target, at, &pattern::range(at, 40, generation))
+                .expect("put to a living member");
             self.fetch_add(Epoch::ANY, target, at + 40, 1).expect("fetch_add at a living member");
         }
         self.barrier("the puts of those that go on");
@@ -353,7 +363,11 @@ impl Run {
             let at = DATA + 64 * u64::from(writer.0);
             let mut bytes = vec![0; 40];
             self.get(Epoch::ANY, target, at, &mut bytes).expect("get from a living member");
-            assert_eq!(bytes, pattern::range(at, 40, generation), "{self:?}: what {writer} wrote at {target}");
+            assert_eq!(
+                bytes,
+                pattern::range(at, 40, generation),
+                "{self:?}: what {writer} wrote at {target}"
+            );
         };
         for &other in &living {
             check(other, self.me());

@@ -25,9 +25,8 @@ pub(crate) fn several(run: &Run) {
             // The activities hand a baton on, each asleep until its turn, all woken by the one bell.
             let me = activity.me();
             for turn in (number..3 * ACTIVITIES).step_by(ACTIVITIES as usize) {
-                activity.until_rung("the baton", || {
-                    activity.load(Epoch::ANY, me, baton).expect("load") == turn
-                });
+                activity
+                    .until_rung("the baton", || activity.load(Epoch::ANY, me, baton).expect("load") == turn);
                 activity.put(Epoch::ANY, me, baton, &(turn + 1).to_le_bytes()).expect("put");
                 activity.ring(me).expect("ring");
             }

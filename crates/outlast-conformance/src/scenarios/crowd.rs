@@ -180,7 +180,10 @@ pub(crate) fn storm(run: &Run) {
     let acknowledged: u64 = survivors.iter().map(|member| run.told(2 * u64::from(member.0))).sum();
     let found = run.load(Epoch::ANY, run.me(), shared).expect("load");
     let most = acknowledged + victims.len() as u64 * rounds;
-    assert!((acknowledged..=most).contains(&found), "{run:?}: {found} additions, {acknowledged} acknowledged");
+    assert!(
+        (acknowledged..=most).contains(&found),
+        "{run:?}: {found} additions, {acknowledged} acknowledged"
+    );
     for &from in &survivors {
         inbox.await_from(&[from], run.told(2 * u64::from(from.0) + 1));
     }
@@ -195,7 +198,8 @@ pub(crate) fn launcher_dies(run: &Run) {
     let launcher = std::env::var(LAUNCHER).expect("this scenario is started by its own launcher");
     run.begin(64 * 4);
     if run.me() == MemberId(0) {
-        let status = std::process::Command::new("sh").args(["-c", "kill -9 \"$1\"", "sh", &launcher]).status();
+        let status =
+            std::process::Command::new("sh").args(["-c", "kill -9 \"$1\"", "sh", &launcher]).status();
         assert!(status.is_ok_and(|status| status.success()), "{run:?}: cannot kill the launcher");
     }
     run.until("the launcher's death", || std::os::unix::process::parent_id().to_string() != launcher);

@@ -71,7 +71,10 @@ pub(crate) fn grow_while_others_read(run: &Run) {
     for step in 1..=steps {
         let offset = len_after(step - 1);
         let bytes = &all[(offset - DATA) as usize..][..STEP as usize];
-        assert!(bytes == pattern::range(offset, STEP as usize, step as u16), "{run:?}: the bytes of step {step}");
+        assert!(
+            bytes == pattern::range(offset, STEP as usize, step as u16),
+            "{run:?}: the bytes of step {step}"
+        );
     }
     run.finish();
 }
@@ -178,7 +181,10 @@ pub(crate) fn bad_input(run: &Run) {
         // Empty ranges are inside as long as they do not begin beyond the end.
         for offset in [0, DATA + 3, len] {
             assert_eq!(run.put(Epoch::ANY, target, offset, &[]), Ok(()));
-            assert_eq!(run.wait(run.start(Epoch::ANY, target, Operation::Get { offset, len: 0 })), Ok(Done::Get(vec![])));
+            assert_eq!(
+                run.wait(run.start(Epoch::ANY, target, Operation::Get { offset, len: 0 })),
+                Ok(Done::Get(vec![]))
+            );
         }
     }
     for member in [run.members() as u32, run.members() as u32 + 1, 4095, 4096, u32::MAX].map(MemberId) {
@@ -191,7 +197,11 @@ pub(crate) fn bad_input(run: &Run) {
             Operation::CompareAndSwap { offset: word, expected: 0, new: 1 },
             Operation::FetchAdd { offset: word, delta: 1 },
         ] {
-            assert_eq!(run.wait(run.start(Epoch::ANY, member, operation)), Err(unknown.clone()), "{operation:?}");
+            assert_eq!(
+                run.wait(run.start(Epoch::ANY, member, operation)),
+                Err(unknown.clone()),
+                "{operation:?}"
+            );
         }
         assert_eq!(run.put(Epoch::ANY, member, word, &[1]), Err(unknown.clone()));
         assert_eq!(run.get(Epoch::ANY, member, word, &mut [0]), Err(unknown.clone()));

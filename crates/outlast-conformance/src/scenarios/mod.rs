@@ -12,6 +12,7 @@ mod waiting;
 
 use crate::Need::{Fence, Growth, Kill, Launcher, Spares, Steps, Stop};
 use crate::Scenario;
+pub(crate) use crowd::LAUNCHER;
 use std::time::Duration;
 
 /// The limit of scenarios that wait on purpose or start many processes.

@@ -122,9 +122,8 @@ pub(crate) fn order(run: &Run) {
             let first = pattern::range(payload, PAYLOAD, generation - 1);
             let second = pattern::range(payload, PAYLOAD, generation);
             let number = u64::from(round);
-            let puts = [&first, &second].map(|data| {
-                run.start(Epoch::ANY, TARGET, Operation::Put { offset: payload, data })
-            });
+            let puts = [&first, &second]
+                .map(|data| run.start(Epoch::ANY, TARGET, Operation::Put { offset: payload, data }));
             let swap = Operation::CompareAndSwap { offset: flag, expected: number - 1, new: number };
             let add = Operation::FetchAdd { offset: flag, delta: 1 };
             let publish = run.start(Epoch::ANY, TARGET, if round % 2 == 0 { swap } else { add });
@@ -169,7 +168,11 @@ pub(crate) fn in_flight(run: &Run) {
                 let data = random.next().to_le_bytes();
                 let put = run.start(run.epoch(), target, Operation::Put { offset, data: &data });
                 let get = run.start(run.epoch(), target, Operation::Get { offset, len: 8 });
-                assert_eq!(run.wait(get), Ok(Done::Get(data.to_vec())), "a get after a put that is in flight");
+                assert_eq!(
+                    run.wait(get),
+                    Ok(Done::Get(data.to_vec())),
+                    "a get after a put that is in flight"
+                );
                 assert_eq!(run.wait(put), Ok(Done::Put));
             }
         }
@@ -238,8 +241,7 @@ pub(crate) fn atomics_add_up(run: &Run) {
     }
     run.barrier("all additions");
     assert_eq!(run.load(Epoch::ANY, run.me(), added), Ok(each * members));
-    let swaps: u64 =
-        run.all().map(|target| run.load(Epoch::ANY, target, swapped).expect("load")).sum();
+    let swaps: u64 = run.all().map(|target| run.load(Epoch::ANY, target, swapped).expect("load")).sum();
     assert_eq!(swaps, each * members);
     run.finish();
 }

@@ -157,9 +157,7 @@ pub(crate) fn does_not_answer(run: &Run) {
         inbox.drain();
         assert_eq!(inbox.count_from(CALLER), sent, "{run:?}: a letter that was refused came all the same");
     } else if run.me() == CALLER {
-        run.until("the first beats", || {
-            run.load(Epoch::ANY, CALLER, beats(run, STOPPED)).expect("load") > 3
-        });
+        run.until("the first beats", || run.load(Epoch::ANY, CALLER, beats(run, STOPPED)).expect("load") > 3);
         run.fault(Fault::Stop(STOPPED));
         await_silence(run, STOPPED);
         let mut timeouts = 0;

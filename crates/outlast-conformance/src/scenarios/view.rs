@@ -177,8 +177,7 @@ pub(crate) fn spares_activated(run: &Run) {
     let mut dead = Vec::new();
     // First a spare, which is not missed; then two regular members, whose places go to the spares that live; then a
     // spare that had become active, with nobody left to take its place.
-    for (victim, active) in
-        [(3, &[0, 1, 2][..]), (1, &[0, 2, 4][..]), (0, &[2, 4, 5][..]), (4, &[2, 5][..])]
+    for (victim, active) in [(3, &[0, 1, 2][..]), (1, &[0, 2, 4][..]), (0, &[2, 4, 5][..]), (4, &[2, 5][..])]
     {
         if run.me() == MemberId(victim) {
             let mut random = run.own_random(0);
