@@ -26,6 +26,8 @@ fn launch(program: &Path, scenario: &Scenario, seed: u64) -> Launch {
         .spares(scenario.spares)
         .program(program)
         .args(["member", "--scenario", scenario.name, "--seed", &seed.to_string()])
+        // What failed is in the message; backtraces of many members bury it.
+        .env("RUST_BACKTRACE", "0")
         .segment_limit(scenario.segment_limit)
 }
 

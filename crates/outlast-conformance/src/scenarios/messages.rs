@@ -70,6 +70,30 @@ pub(crate) fn busy_receiver(run: &Run) {
     run.finish();
 }
 
+pub(crate) fn sleeping_receiver(run: &Run) {
+    const SLEEPER: MemberId = MemberId(0);
+    const STALL: Duration = Duration::from_millis(30);
+    run.begin(0);
+    let each = run.count(200, 12);
+    let mut inbox = Inbox::new(run, Port::User, 0);
+    if run.me() == SLEEPER {
+        // Its main activity looks at no message until all are sent; its background makes room for them.
+        run.until_rung("the last letter", || run.others().all(|sender| run.told(u64::from(sender.0)) == 1));
+        inbox.await_from(&run.others().collect::<Vec<_>>(), each);
+    } else {
+        let mut stalls = 0;
+        for _ in 0..each {
+            let began = run.now();
+            inbox.send(SLEEPER, 100_000);
+            stalls += u64::from(run.now().since(began) > STALL);
+        }
+        // A machine under load delays some; an engine that forgets to look for messages delays many.
+        assert!(stalls <= 1 + each / 20, "{run:?}: {stalls} of {each} letters took longer than {STALL:?}");
+        run.tell(SLEEPER, run.id(), 1);
+    }
+    run.finish();
+}
+
 pub(crate) fn mutual_flood(run: &Run) {
     run.begin(0);
     let each = run.count(4000, 100);
@@ -160,7 +184,7 @@ pub(crate) fn receiver_dies(run: &Run) {
     let mut inbox = Inbox::new(run, Port::User, 0);
     let mut random = run.own_random(0);
     let until = run.now().after(WAIT);
-    let kill_at = random.below(run.count(3000, 40));
+    let kill_at = random.below(run.count(300, 40));
     let mut number = 0;
     loop {
         if run.me() == MemberId(0) && number == kill_at {

@@ -47,9 +47,15 @@ pub(crate) static ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "words-are-not-torn",
-        "Readers of a range that others rewrite see whole words, at any alignment of the range.",
+        "Readers of a range of words that others rewrite see whole words.",
         4,
         one_sided::words_are_not_torn,
+    ),
+    Scenario::new(
+        "words-are-not-torn-unaligned",
+        "Words inside a range are whole also when the range begins and ends inside other words.",
+        4,
+        one_sided::words_are_not_torn_unaligned,
     ),
     Scenario::new(
         "messages-in-order",
@@ -68,6 +74,12 @@ pub(crate) static ALL: &[Scenario] = &[
         "Far more messages than any buffer holds reach a receiver that computes first.",
         3,
         messages::busy_receiver,
+    ),
+    Scenario::new(
+        "messages-to-a-sleeping-receiver",
+        "The background takes messages in without delay while the program sleeps.",
+        3,
+        messages::sleeping_receiver,
     ),
     Scenario::new(
         "messages-mutual-flood",

@@ -247,33 +247,49 @@ pub(crate) fn atomics_add_up(run: &Run) {
 }
 
 pub(crate) fn words_are_not_torn(run: &Run) {
-    const LEN: u64 = 512;
+    rewrite_and_read(run, 8);
+}
+
+pub(crate) fn words_are_not_torn_unaligned(run: &Run) {
+    rewrite_and_read(run, 1);
+}
+
+/// Every member has one region at each target that it rewrites, and reads parts of all regions everywhere. Ranges
+/// begin and end at multiples of `grain`; the private memory that they are copied from and to is anywhere.
+fn rewrite_and_read(run: &Run, grain: u64) {
+    const LEN: u64 = 600;
     run.begin(run.members() as u64 * 1024);
     let mut random = run.own_random(2);
-    // Every member has one region at each target that it rewrites, and reads all regions everywhere.
-    let region_of = |writer: u64| {
-        let shift = Random::of(&[writer]).below(8);
-        DATA + 1024 * writer + shift
+    let range_of = |writer: u64| {
+        let mut random = Random::of(&[writer]);
+        let shift = random.below(16) / grain * grain;
+        (DATA + 1024 * writer + shift, (LEN + random.below(200)) / grain * grain)
     };
     let rounds = run.count(1500, 12) as u16;
     let targets: Vec<MemberId> = run.all().collect();
     let mut newest = vec![0; run.members() * run.members()];
+    let mut buffer = vec![0; 1024];
     for generation in 1..=rounds {
         for &target in &targets {
-            let offset = region_of(run.id());
-            run.put(Epoch::ANY, target, offset, &pattern::range(offset, LEN as usize, generation))
-                .expect("put");
+            let (offset, len) = range_of(run.id());
+            let private = &mut buffer[random.below(16) as usize..][..len as usize];
+            private.copy_from_slice(&pattern::range(offset, len as usize, generation));
+            run.put(Epoch::ANY, target, offset, private).expect("put");
         }
         let (target, writer) = (random.pick(&targets), random.below(run.members() as u64));
-        let (skip, offset) = (random.below(LEN / 2), region_of(writer));
-        let mut bytes = vec![0; (LEN - skip) as usize];
-        run.get(Epoch::ANY, target, offset + skip, &mut bytes).expect("get");
+        let (offset, len) = range_of(writer);
+        let skip = random.below(len / 2) / grain * grain;
+        let (offset, len) = (offset + skip, len - skip);
+        let len = len - random.below(len / 2) / grain * grain;
+        let private = &mut buffer[random.below(16) as usize..][..len as usize];
+        run.get(Epoch::ANY, target, offset, private).expect("get");
         let newest = &mut newest[target.index() * run.members() + writer as usize];
-        for found in pattern::generations(offset + skip, &bytes) {
+        let found = pattern::generations(offset, private);
+        for &found in &found {
             assert!(found <= rounds, "{run:?}: a word of generation {found}, which nobody wrote");
             assert!(found + 1 >= *newest, "{run:?}: a word of generation {found} long after {newest}");
         }
-        *newest = pattern::generations(offset + skip, &bytes).into_iter().fold(*newest, u16::max);
+        *newest = found.into_iter().fold(*newest, u16::max);
     }
     run.finish();
 }
