@@ -58,6 +58,7 @@ on_shm! {
     two_deaths_at_once => "two-deaths-at-once",
     all_but_one_die => "all-but-one-die",
     death_while_parked => "death-while-parked",
+    ends_without_leaving => "ends-without-leaving",
     view_rules => "view-rules",
     stale_is_refused => "stale-is-refused",
     epoch_before_action => "epoch-before-action",

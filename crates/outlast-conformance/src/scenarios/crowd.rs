@@ -129,7 +129,7 @@ pub(crate) fn storm(run: &Run) {
                 let (writer, mut bytes) = (random.below(members), vec![0; RANGE]);
                 let result = run.get(at, target, slot(writer) + 19, &mut bytes);
                 if has_happened(run, &victims, target, at, result, None) {
-                    pattern::check_cut_short(slot(writer) + 19, &bytes);
+                    pattern::generations(slot(writer) + 19, &bytes);
                 }
             }
             5 => {
@@ -174,6 +174,12 @@ pub(crate) fn storm(run: &Run) {
         assert!(bytes == pattern::range(range, RANGE, known.generation), "{run:?}: the last put at {target}");
         run.tell(target, 2 * run.id(), known.shared);
         run.tell(target, 2 * run.id() + 1, inbox.count_to(target));
+        // What the dead left is of their last put or of the one before, word by word.
+        for victim in &victims {
+            let offset = slot(u64::from(victim.0)) + 19;
+            run.get(Epoch::ANY, target, offset, &mut bytes).expect("get");
+            pattern::check_cut_short(offset, &bytes);
+        }
     }
     run.barrier("what all did");
     let survivors = run.living();

@@ -186,7 +186,7 @@ pub(crate) fn writers_die_mid_put(run: &Run) {
     let read = |writer: MemberId| {
         let mut bytes = vec![0; LEN];
         run.get(Epoch::ANY, HOME, region_of(writer), &mut bytes).expect("get of one's own segment");
-        pattern::check_cut_short(region_of(writer), &bytes);
+        pattern::generations(region_of(writer), &bytes);
         bytes
     };
     let mut left: Vec<(MemberId, Vec<u8>)> = Vec::new();
@@ -196,6 +196,7 @@ pub(crate) fn writers_die_mid_put(run: &Run) {
             let is_dead = view.dead.contains(writer);
             let bytes = read(writer);
             if is_dead && !left.iter().any(|(known, _)| *known == writer) {
+                pattern::check_cut_short(region_of(writer), &bytes);
                 left.push((writer, bytes));
             }
         }
@@ -400,6 +401,22 @@ pub(crate) fn fence_oneself(run: &Run) {
     run.await_dead(&[MemberId(1)]);
     run.check_dead(&[MemberId(1)]);
     assert!(run.view().left.is_empty(), "{run:?}: a fenced member did not leave");
+    run.check_all_goes_on(1);
+    run.finish();
+}
+
+pub(crate) fn deserter(run: &Run) {
+    const DESERTER: MemberId = MemberId(1);
+    run.begin(64 * 4);
+    if run.me() == DESERTER {
+        run.pause_below(&mut run.own_random(0), Duration::from_millis(2));
+        run.desert();
+        return;
+    }
+    run.await_dead(&[DESERTER]);
+    run.check_dead(&[DESERTER]);
+    assert!(run.view().left.is_empty(), "{run:?}: who just ends did not leave");
+    check_is_dead(run, DESERTER);
     run.check_all_goes_on(1);
     run.finish();
 }

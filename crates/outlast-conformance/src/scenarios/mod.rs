@@ -214,6 +214,12 @@ pub(crate) static ALL: &[Scenario] = &[
     .killed(1)
     .needs(&[Kill]),
     Scenario::new(
+        "ends-without-leaving",
+        "A member that just ends, with status 0, is dead and did not leave.",
+        3,
+        death::deserter,
+    ),
+    Scenario::new(
         "view-rules",
         "Members die one after the other: views only grow, follow from the dead alone, and become the same.",
         6,

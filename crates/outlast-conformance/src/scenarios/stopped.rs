@@ -140,7 +140,7 @@ pub(crate) fn does_not_answer(run: &Run) {
     const STOPPED: MemberId = MemberId(1);
     // Calls may wait for the time limit, and then the machine may be busy.
     let bound = run.time_limit() + WAIT / 4;
-    run.begin(64 * 4);
+    run.begin(64 * 6);
     let mut inbox = Inbox::new(run, Port::User, 0);
     if run.me() == STOPPED {
         run.until("the resume", || {
