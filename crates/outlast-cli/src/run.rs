@@ -299,8 +299,7 @@ fn report(ended: &[MemberEnd], total: usize) {
         (_, 0) => format!("{running} of {total} go on"),
         _ => format!("{running} of {total} go on, {finished} had finished"),
     };
-    let joined = if end.joined { "" } else { " (it had not joined)" };
-    eprintln!("outlast: {end}{joined}; {rest}");
+    eprintln!("outlast: {end}; {rest}");
 }
 
 fn carry_out(fault: &Fault, control: &Control) {
