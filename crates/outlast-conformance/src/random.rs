@@ -9,14 +9,14 @@ impl Random {
     pub fn of(parts: &[u64]) -> Random {
         let mut random = Random(0x6f75_746c_6173_7431);
         for &part in parts {
-            random.0 = random.next() ^ part;
+            random.0 = random.number() ^ part;
         }
-        random.next();
+        random.number();
         random
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -25,7 +25,7 @@ impl Random {
 
     /// A number below `limit`, which must not be zero.
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
+        self.number() % limit
     }
 
     /// One of the values of a slice, which must not be empty.
@@ -37,7 +37,7 @@ impl Random {
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {
-            bytes.extend_from_slice(&self.next().to_le_bytes());
+            bytes.extend_from_slice(&self.number().to_le_bytes());
         }
         bytes.truncate(len);
         bytes
@@ -62,8 +62,8 @@ mod tests {
     #[test]
     fn the_same_numbers_give_the_same_source() {
         assert_eq!(Random::of(&[1, 2]).bytes(33), Random::of(&[1, 2]).bytes(33));
-        assert_ne!(Random::of(&[1, 2]).next(), Random::of(&[2, 1]).next());
-        assert_ne!(Random::of(&[1]).next(), Random::of(&[1, 0]).next());
+        assert_ne!(Random::of(&[1, 2]).number(), Random::of(&[2, 1]).number());
+        assert_ne!(Random::of(&[1]).number(), Random::of(&[1, 0]).number());
     }
 
     #[test]

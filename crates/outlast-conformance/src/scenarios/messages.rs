@@ -21,7 +21,7 @@ pub(crate) fn in_order(run: &Run) {
             }
         }
         // Some members receive as they go, others only at the end.
-        if run.id() % 2 == 0 && random.below(3) == 0 {
+        if run.id().is_multiple_of(2) && random.below(3) == 0 {
             inboxes[random.below(3) as usize].drain();
         }
     }

@@ -165,7 +165,7 @@ pub(crate) fn in_flight(run: &Run) {
             }
             for target in run.all() {
                 let offset = DATA + slots * run.id() + 8 * index;
-                let data = random.next().to_le_bytes();
+                let data = random.number().to_le_bytes();
                 let put = run.start(run.epoch(), target, Operation::Put { offset, data: &data });
                 let get = run.start(run.epoch(), target, Operation::Get { offset, len: 8 });
                 assert_eq!(
