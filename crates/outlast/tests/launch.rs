@@ -157,6 +157,15 @@ fn spares_come_on_top_of_the_members() {
     assert_eq!(names.len(), 3, "{names:?}");
 }
 
+/// The kernel ties "die with the launcher" to a thread; it must not be the one that called `start`.
+#[test]
+fn members_outlive_the_thread_that_started_them() {
+    let start = || shell(2, "exec sleep 0.4").die_with_launcher(true).start().expect("starts");
+    let mut job = std::thread::spawn(start).join().expect("does not panic");
+    let outcome = job.wait(LIMIT);
+    assert_eq!(outcome.deaths().count(), 0, "{outcome}");
+}
+
 #[test]
 fn the_example_survives_a_kill() {
     let mut job = Launch::new(4)
