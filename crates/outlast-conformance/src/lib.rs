@@ -7,7 +7,7 @@
 //! The same bodies run
 //! - on sim, over many seeds: [`sim`];
 //! - on shm, as processes with real SIGKILL and SIGSTOP: [`shm`];
-//! - on mpi, those that [`Scenario::runs_on_mpi`] names, under `mpirun`.
+//! - on mpi, those that [`Scenario::runs_on_mpi`] names, under `mpirun`: [`mpi`].
 //!
 //! Every wait of a scenario has a bound ([`WAIT`]), and so has every run ([`Scenario::limit`]). A missed bound is a
 //! failure, and nothing is ever retried.
@@ -16,6 +16,8 @@
 
 use std::time::Duration;
 
+mod member;
+pub mod mpi;
 pub mod pattern;
 mod random;
 mod run;
@@ -23,6 +25,7 @@ mod scenarios;
 pub mod shm;
 pub mod sim;
 
+pub use member::be_member;
 pub use random::Random;
 pub use run::{Clock, DATA, Inbox, Run, WAIT};
 
@@ -43,6 +46,8 @@ pub enum Need {
     Growth,
     /// Processes with a launcher.
     Launcher,
+    /// Members whose process ends well without leaving.
+    Exit,
 }
 
 /// One thing that engines have to do, and how it is run.

@@ -3,9 +3,11 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use outlast_conformance::{Scenario, scenario, scenarios, shm, sim};
+use outlast_conformance::{Scenario, be_member, mpi, scenario, scenarios, shm, sim};
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Runs the scenarios that every engine of Outlast has to pass. Exit status: 0 all passed, 1 a failure, 2 usage.
 #[derive(Parser)]
@@ -48,6 +50,21 @@ enum Subcommands {
         /// The slow scenarios too.
         #[arg(long)]
         slow: bool,
+        /// Go on after a failure.
+        #[arg(long)]
+        keep_going: bool,
+    },
+    /// Run scenarios under mpirun; needs a build with the feature `mpi`.
+    Mpi {
+        /// Only this one; may be given several times.
+        #[arg(long, value_parser = known)]
+        scenario: Vec<&'static Scenario>,
+        /// The seeds: A..B without B.
+        #[arg(long, value_parser = seeds, default_value = "0..1")]
+        seeds: Range<u64>,
+        /// The mpirun to use.
+        #[arg(long, default_value = "mpirun")]
+        mpirun: PathBuf,
         /// Go on after a failure.
         #[arg(long)]
         keep_going: bool,
@@ -125,9 +142,16 @@ fn main() -> ExitCode {
             run_sim(&chosen(scenario, Scenario::runs_on_sim), &seeds, &links, trace, keep_going)
         }
         Subcommands::Shm { scenario, seeds, slow, keep_going } => {
-            run_shm(&chosen(scenario, |scenario| slow || !scenario.slow), &seeds, keep_going)
+            let scenarios = chosen(scenario, |scenario| slow || !scenario.slow);
+            run_processes("shm", &scenarios, &seeds, keep_going, shm::run)
         }
-        Subcommands::Member { scenario, seed } => match shm::be_member(scenario, seed) {
+        Subcommands::Mpi { scenario, seeds, mpirun, keep_going } => {
+            let scenarios = chosen(scenario, Scenario::runs_on_mpi);
+            run_processes("mpi", &scenarios, &seeds, keep_going, |program, scenario, seed| {
+                mpi::run(&mpirun, program, scenario, seed)
+            })
+        }
+        Subcommands::Member { scenario, seed } => match be_member(scenario, seed) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&format!("cannot join: {error}")),
         },
@@ -183,18 +207,24 @@ fn run_sim(
     verdict(failures)
 }
 
-fn run_shm(scenarios: &[&'static Scenario], seeds: &Range<u64>, keep_going: bool) -> ExitCode {
+fn run_processes(
+    engine: &str,
+    scenarios: &[&'static Scenario],
+    seeds: &Range<u64>,
+    keep_going: bool,
+    run: impl Fn(&Path, &'static Scenario, u64) -> Result<Duration, String>,
+) -> ExitCode {
     let program = std::env::current_exe().expect("this program is somewhere");
     let mut failures = 0;
     for scenario in scenarios {
         for seed in seeds.clone() {
-            match shm::run(&program, scenario, seed) {
+            match run(&program, scenario, seed) {
                 Ok(took) => println!("{}, seed {seed}: ok, {took:.1?}", scenario.name),
                 Err(failure) => {
                     failures += 1;
                     println!("{}, seed {seed}: FAILED: {failure}", scenario.name);
                     println!(
-                        "  again: outlast-conformance shm --scenario {} --seeds {seed}..{}",
+                        "  again: outlast-conformance {engine} --scenario {} --seeds {seed}..{}",
                         scenario.name,
                         seed.saturating_add(1)
                     );

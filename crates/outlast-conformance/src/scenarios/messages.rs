@@ -40,10 +40,11 @@ pub(crate) fn large_and_empty(run: &Run) {
     run.begin(0);
     let mut inbox = Inbox::new(run, Port::User, 0);
     let all: Vec<MemberId> = run.all().collect();
-    let lens = [0, MESSAGE_LEN_MAX, 0, 0, MESSAGE_LEN_MAX - 1, 3, 300_000, 0];
+    let lens = [0, MESSAGE_LEN_MAX, 0, 3, MESSAGE_LEN_MAX - 1, 0, 300_000, 0];
+    let lens = &lens[..run.count(8, 4) as usize];
     let rounds = run.count(4, 1);
     for _ in 0..rounds {
-        for len in lens {
+        for &len in lens {
             for &target in &all {
                 inbox.send(target, len);
             }
@@ -145,7 +146,8 @@ pub(crate) fn sender_dies(run: &Run) {
     if victims.contains(&run.me()) {
         run.fault(Fault::DieAtStep(1 + random.below(run.count(3000, 60))));
         for _ in 0..each {
-            inbox.send(RECEIVER, random.pick(&[MESSAGE_LEN_MAX, 200_000, 10, 0]));
+            let long = run.count(MESSAGE_LEN_MAX as u64, 90_000) as usize;
+            inbox.send(RECEIVER, random.pick(&[long, long / 5, 10, 0]));
         }
         run.die();
     }
@@ -165,7 +167,7 @@ pub(crate) fn sender_dies(run: &Run) {
     run.barrier("letters after the deaths");
     let mut later = Inbox::new(run, Port::Store, 1);
     for target in run.living() {
-        later.send(target, MESSAGE_LEN_MAX);
+        later.send(target, run.count(MESSAGE_LEN_MAX as u64, 50_000) as usize);
         later.send(target, 5);
     }
     later.await_from(&run.living(), 2);

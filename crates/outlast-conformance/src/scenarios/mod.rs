@@ -10,7 +10,7 @@ mod stopped;
 mod view;
 mod waiting;
 
-use crate::Need::{Fence, Growth, Kill, Launcher, Spares, Steps, Stop};
+use crate::Need::{Exit, Fence, Growth, Kill, Launcher, Spares, Steps, Stop};
 use crate::Scenario;
 pub(crate) use crowd::LAUNCHER;
 use std::time::Duration;
@@ -218,7 +218,8 @@ pub(crate) static ALL: &[Scenario] = &[
         "A member that just ends, with status 0, is dead and did not leave.",
         3,
         death::deserter,
-    ),
+    )
+    .needs(&[Exit]),
     Scenario::new(
         "view-rules",
         "Members die one after the other: views only grow, follow from the dead alone, and become the same.",
