@@ -46,8 +46,9 @@ pub enum Need {
     Growth,
     /// Processes with a launcher.
     Launcher,
-    /// Members whose process ends well without leaving.
-    Exit,
+    /// Room for many messages that their receiver does not receive yet. The trait lets an engine bound it: then a
+    /// sender waits, and gives up at its time limit.
+    Room,
 }
 
 /// One thing that engines have to do, and how it is run.
@@ -150,9 +151,11 @@ impl Scenario {
         !self.does_need(Need::Launcher)
     }
 
-    /// Whether it is in the part that the mpi engine is held to.
+    /// Whether it is in the part that the mpi engine is held to: it has neither spares nor a launcher of ours, its room
+    /// for messages is bounded, and its processes are too heavy for crowds.
     pub fn runs_on_mpi(&self) -> bool {
-        self.members <= 4 && self.needs.iter().all(|need| *need == Need::Kill)
+        let is_beyond = |need: &Need| matches!(need, Need::Spares | Need::Launcher | Need::Room);
+        self.members <= 8 && !self.slow && !self.needs.iter().any(is_beyond)
     }
 }
 

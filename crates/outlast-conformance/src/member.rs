@@ -25,8 +25,7 @@ pub fn be_member(scenario: &'static Scenario, seed: u64) -> Result<(), outlast::
         print(panic);
         std::process::exit(101);
     }));
-    let reports = std::env::var_os(REPORT).is_some();
-    if reports {
+    if reports() {
         println!("{BEGUN}{}", std::process::id());
         // Nobody else may be there to end a member that outlived its launcher.
         std::thread::spawn(|| {
@@ -39,10 +38,19 @@ pub fn be_member(scenario: &'static Scenario, seed: u64) -> Result<(), outlast::
     let run = Run::new(job, scenario, seed, Clock::Real);
     (scenario.body)(&run);
     assert!(run.has_ended(), "{run:?}: the body ended, and the member did not leave");
-    if reports {
+    report_end(&run);
+    Ok(())
+}
+
+fn reports() -> bool {
+    std::env::var_os(REPORT).is_some()
+}
+
+/// Says that a member came to its end, if somebody wants to know.
+pub(crate) fn report_end(run: &Run) {
+    if reports() {
         println!("{FINISHED}{}", run.me());
     }
-    Ok(())
 }
 
 /// What a launcher and its members said, and how the launcher ended.

@@ -309,6 +309,7 @@ impl Run {
     /// the body must return too.
     pub fn desert(&self) {
         if self.clock == Clock::Real {
+            crate::member::report_end(self);
             std::process::exit(0);
         }
     }

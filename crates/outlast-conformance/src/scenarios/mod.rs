@@ -10,7 +10,7 @@ mod stopped;
 mod view;
 mod waiting;
 
-use crate::Need::{Exit, Fence, Growth, Kill, Launcher, Spares, Steps, Stop};
+use crate::Need::{Fence, Growth, Kill, Launcher, Room, Spares, Steps, Stop};
 use crate::Scenario;
 pub(crate) use crowd::LAUNCHER;
 use std::time::Duration;
@@ -68,7 +68,8 @@ pub(crate) static ALL: &[Scenario] = &[
         "The longest messages and empty ones mix, between all pairs.",
         3,
         messages::large_and_empty,
-    ),
+    )
+    .needs(&[Room]),
     Scenario::new(
         "messages-to-a-busy-receiver",
         "Far more messages than any buffer holds reach a receiver that computes first.",
@@ -80,13 +81,15 @@ pub(crate) static ALL: &[Scenario] = &[
         "The background takes messages in without delay while the program sleeps.",
         3,
         messages::sleeping_receiver,
-    ),
+    )
+    .needs(&[Room]),
     Scenario::new(
         "messages-mutual-flood",
         "All members send very much to all others before they receive anything, and nobody blocks for ever.",
         3,
         messages::mutual_flood,
-    ),
+    )
+    .needs(&[Room]),
     Scenario::new(
         "bell-and-park",
         "A bell that has rung ends a park at once; one that does not ring lets it last until its time, no busy loop.",
@@ -218,8 +221,7 @@ pub(crate) static ALL: &[Scenario] = &[
         "A member that just ends, with status 0, is dead and did not leave.",
         3,
         death::deserter,
-    )
-    .needs(&[Exit]),
+    ),
     Scenario::new(
         "view-rules",
         "Members die one after the other: views only grow, follow from the dead alone, and become the same.",
@@ -303,7 +305,7 @@ pub(crate) static ALL: &[Scenario] = &[
         stopped::does_not_answer,
     )
     .needs(&[Stop])
-    .time_limit(Duration::from_millis(400)),
+    .time_limit(Duration::from_secs(2)),
     Scenario::new(
         "fenced-while-stopped",
         "A stopped member that was fenced never does anything again, resumed or not.",
