@@ -194,7 +194,8 @@ pub(crate) fn receiver_dies(run: &Run) {
         }
         number += 1;
         match inbox.try_send(RECEIVER, random.pick(&[10, 3000, 100_000])) {
-            // A pause once in a while, or the simulator's clock would stand still.
+            // Nobody fills what room there is before the one that kills has come to that.
+            Ok(()) if number > 350 => run.pause(Duration::from_millis(5)),
             Ok(()) if number % 16 == 0 => run.pause(Duration::from_micros(100)),
             Ok(()) => {}
             Err(Error::Dead { member }) => {

@@ -192,8 +192,11 @@ pub(crate) fn does_not_answer(run: &Run) {
         run.fault(Fault::Resume(STOPPED));
         run.tell(STOPPED, 1, inbox.count_to(STOPPED));
         run.tell(STOPPED, 0, 1);
+        run.tell(MemberId(2), 0, 1);
         run.barrier("all letters");
     } else {
+        // What it did now with the stopped member would have to wait for it, too.
+        run.until_rung("the resume", || run.told(0) == 1);
         run.barrier("all letters");
     }
     run.check_all_goes_on(1);
