@@ -61,6 +61,7 @@ on_shm! {
     ends_without_leaving => "ends-without-leaving",
     view_rules => "view-rules",
     stale_is_refused => "stale-is-refused",
+    past_is_refused => "past-is-refused",
     epoch_before_action => "epoch-before-action",
     spares_activated => "spares-activated",
     leaving => "leaving",

@@ -174,7 +174,8 @@ pub(crate) fn writers_die_mid_put(run: &Run) {
         for generation in 1..=run.count(400, 60) as u16 {
             let data = pattern::range(offset, LEN, generation);
             loop {
-                match run.put(run.epoch(), HOME, offset, &data) {
+                let at = if random.below(2) == 0 { Epoch::ANY } else { run.epoch() };
+                match run.put(at, HOME, offset, &data) {
                     Ok(()) => break,
                     Err(Error::Stale { .. }) => {}
                     Err(error) => panic!("{run:?}: put: {error}"),

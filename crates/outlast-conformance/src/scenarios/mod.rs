@@ -240,6 +240,14 @@ pub(crate) static ALL: &[Scenario] = &[
     .killed(1)
     .needs(&[Kill]),
     Scenario::new(
+        "past-is-refused",
+        "A member that knows of a death refuses what others still start under the view before it.",
+        4,
+        view::past_is_refused,
+    )
+    .killed(1)
+    .needs(&[Kill]),
+    Scenario::new(
         "epoch-before-action",
         "Whoever is told of a death, by message or by word, has the epoch already.",
         4,

@@ -214,6 +214,7 @@ pub(crate) fn fenced(run: &Run) {
         run.until("being fenced", || {
             for target in run.others() {
                 run.fetch_add(at, target, word, 1).expect("an operation before being stopped");
+                run.fetch_add(Epoch::ANY, target, word + 8, 1).expect("an operation before being stopped");
             }
             false
         });
@@ -228,7 +229,9 @@ pub(crate) fn fenced(run: &Run) {
     }
     run.await_dead(&[VICTIM]);
     // Whoever has the view is safe from the member in it, from now on and whatever happens.
-    let count = || run.load(Epoch::ANY, run.me(), word).expect("reading one's own segment");
+    let count = || {
+        [word, word + 8].map(|word| run.load(Epoch::ANY, run.me(), word).expect("reading one's own segment"))
+    };
     let last = count();
     match run.inject(Fault::Resume(VICTIM)) {
         Ok(()) | Err(Error::Dead { .. }) => {}

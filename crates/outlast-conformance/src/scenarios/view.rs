@@ -109,6 +109,43 @@ pub(crate) fn stale_is_refused(run: &Run) {
     run.finish();
 }
 
+pub(crate) fn past_is_refused(run: &Run) {
+    let chosen = run.shared_random(&[]).distinct(4, 4);
+    let (victim, home) = (MemberId(chosen[0]), MemberId(chosen[1]));
+    run.begin(64 * 5);
+    // For each epoch a word that is added to under that epoch only.
+    let word = |epoch: Epoch| after_common(run) + 8 * epoch.0;
+    if run.me() == victim {
+        run.pause_below(&mut run.own_random(0), Duration::from_millis(2));
+        run.die();
+    } else if run.me() == home {
+        let count = || run.load(Epoch::ANY, home, word(Epoch(0))).expect("reading one's own segment");
+        run.until_rung("the death", || run.epoch() == Epoch(1));
+        let known = count();
+        run.until("additions under the new view", || {
+            run.load(Epoch::ANY, home, word(Epoch(1))).expect("reading one's own segment") > 20
+        });
+        // Where the check is not one step with the operation, each of the two may have been in between, once.
+        let late = count() - known;
+        assert!(late <= 2, "{run:?}: {late} operations of the old view after the new one was known");
+    } else {
+        let until = run.now().after(WAIT);
+        let mut added = 0;
+        while added < 20 {
+            let at = run.epoch();
+            match run.fetch_add(at, home, word(at), 1) {
+                Ok(_) => added += at.0,
+                Err(Error::Stale { now }) => assert!(now > at && run.epoch() >= now, "{run:?}: {at}, {now}"),
+                Err(error) => panic!("{run:?}: fetch_add: {error}"),
+            }
+            assert!(run.now() < until, "{run:?}: waited {WAIT:?} in vain for the new view");
+        }
+    }
+    run.await_dead(&[victim]);
+    run.check_all_goes_on(1);
+    run.finish();
+}
+
 pub(crate) fn epoch_before_action(run: &Run) {
     let chosen = run.shared_random(&[]).distinct(4, 4);
     let [victim, first, second, third] = chosen[..] else { unreachable!("asked for four") };
