@@ -132,11 +132,18 @@ pub(crate) fn past_is_refused(run: &Run) {
         let until = run.now().after(WAIT);
         let mut added = 0;
         while added < 20 {
+            // Several under way at once: answers bring the new view, but these were started without them.
             let at = run.epoch();
-            match run.fetch_add(at, home, word(at), 1) {
-                Ok(_) => added += at.0,
-                Err(Error::Stale { now }) => assert!(now > at && run.epoch() >= now, "{run:?}: {at}, {now}"),
-                Err(error) => panic!("{run:?}: fetch_add: {error}"),
+            let add = Operation::FetchAdd { offset: word(at), delta: 1 };
+            let started: Vec<_> = (0..8).map(|_| run.start(at, home, add)).collect();
+            for pending in started {
+                match run.wait(pending) {
+                    Ok(_) => added += at.0,
+                    Err(Error::Stale { now }) => {
+                        assert!(now > at && run.epoch() >= now, "{run:?}: stale at {at}, now {now}");
+                    }
+                    Err(error) => panic!("{run:?}: fetch_add: {error}"),
+                }
             }
             assert!(run.now() < until, "{run:?}: waited {WAIT:?} in vain for the new view");
         }
