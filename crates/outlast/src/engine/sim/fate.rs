@@ -204,7 +204,11 @@ impl World {
         }
         self.members[dead as usize].segment.clear();
         self.note(u64::from(dead));
-        self.tell(dead, |world| format!("is known to be dead: epoch {}", world.knowledge[0].epoch));
+        self.tell(dead, |world| {
+            let how =
+                if world.members[dead as usize].life == Life::Left { "to have left" } else { "to be dead" };
+            format!("is known {how}: epoch {}", world.knowledge[0].epoch)
+        });
         for member in 0..self.members.len() {
             let state = &mut self.members[member];
             if state.life == Life::Living && !state.ring_is_due {

@@ -103,9 +103,14 @@ impl World {
     ) -> Result<Option<u64>> {
         let is_torn = self.cost.is_none();
         if let Progress::Fresh = *progress {
-            self.check_start(member, at, target)?;
-            direct.check(target, offset, self.members[target.index()].segment.len())?;
             let call = direct.call(target, offset);
+            let check = self
+                .check_start(member, at, target)
+                .and_then(|()| direct.check(target, offset, self.members[target.index()].segment.len()));
+            if let Err(error) = check {
+                self.tell(member, |_| format!("{call} is refused: {error}"));
+                return Err(error);
+            }
             self.count(member, call.what, call.len as usize);
             *progress = Progress::Checked;
             // On real shared memory the view may change between the check and the effect.
@@ -113,6 +118,7 @@ impl World {
                 return Ok(None);
             }
         }
+        self.check_self(member)?;
         if self.knows_dead(member, target.0) {
             // The death was noticed while the operation was under way, and the memory is gone.
             return match direct {
@@ -120,7 +126,6 @@ impl World {
                 _ => Err(Error::Dead { member: target }),
             };
         }
-        self.check_self(member)?;
         let (subset, second_phase) = match *progress {
             Progress::Half(subset) => (subset, true),
             _ if is_torn => (Subset::draw(&mut self.random, direct.words(offset)), false),

@@ -335,7 +335,10 @@ impl World {
         wanted: Wanted,
         consumer: Consumer,
     ) -> Result<u32> {
-        self.check_start(source, at, target)?;
+        if let Err(error) = self.check_start(source, at, target) {
+            self.tell(source, |_| format!("is refused an operation on m{}: {error}", target.0));
+            return Err(error);
+        }
         let mut subset = Subset::All;
         if let Some(operation) = wanted.operation() {
             // Only the alignment can be told from here; the target knows how long its segment is.
@@ -498,6 +501,11 @@ impl World {
         request.settled = true;
         let (source, target) = (request.source, request.target);
         let is_ok = result.is_ok();
+        self.tell(source, |_| match &result {
+            Ok(_) => format!("has the answer of m{target}"),
+            Err(error) => format!("has no result of m{target}: {error}"),
+        });
+        let request = &mut self.requests[index as usize];
         let signal = match &request.consumer {
             Consumer::Activity(slot, generation) => {
                 request.result = Some(result);
@@ -510,9 +518,6 @@ impl World {
         };
         self.members[source as usize].requests.retain(|&other| other != index);
         self.note(u64::from(source) << 32 ^ u64::from(target) ^ u64::from(is_ok) << 16 ^ self.now << 20);
-        self.tell(source, |_| {
-            format!("has an answer of m{target}: {}", if is_ok { "done" } else { "an error" })
-        });
         match signal {
             Ok((slot, generation)) => self.signal(slot, generation),
             Err(address) => {

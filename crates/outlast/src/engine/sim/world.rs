@@ -152,15 +152,23 @@ pub(super) enum Event {
     },
 }
 
+/// An event in the queue.
 struct Entry {
-    time: u64,
-    sequence: u64,
+    /// The time in the upper half and the sequence number in the lower one: one comparison without a branch.
+    key: u128,
     event: Event,
+}
+
+impl Entry {
+    #[inline]
+    fn time(&self) -> u64 {
+        (self.key >> 64) as u64
+    }
 }
 
 impl PartialEq for Entry {
     fn eq(&self, other: &Entry) -> bool {
-        self.sequence == other.sequence
+        self.key == other.key
     }
 }
 impl Eq for Entry {}
@@ -173,7 +181,7 @@ impl Ord for Entry {
     /// Reversed: the standard heap gives its greatest entry first, and the earliest is wanted.
     #[inline]
     fn cmp(&self, other: &Entry) -> Ordering {
-        (other.time, other.sequence).cmp(&(self.time, self.sequence))
+        other.key.cmp(&self.key)
     }
 }
 
@@ -339,7 +347,8 @@ impl World {
     #[inline]
     pub(super) fn push(&mut self, time: u64, event: Event) {
         self.sequence += 1;
-        self.queue.push(Entry { time, sequence: self.sequence, event });
+        let key = u128::from(time) << 64 | u128::from(self.sequence);
+        self.queue.push(Entry { key, event });
     }
 
     #[inline]
@@ -439,7 +448,7 @@ impl World {
             return Next::Suspend(yielder);
         }
         let time = self.now + self.step_time(member, call);
-        if self.queue.peek().is_some_and(|first| first.time <= time)
+        if self.queue.peek().is_some_and(|first| first.time() <= time)
             || time > self.time_max
             || self.members[member as usize].stopped
         {
@@ -544,12 +553,12 @@ impl World {
                 self.outcome = Some(if waits { Outcome::Deadlock } else { Outcome::Finished });
                 return Turn::End;
             };
-            if entry.time > self.time_max {
+            if entry.time() > self.time_max {
                 self.outcome = Some(Outcome::TimeLimit);
                 return Turn::End;
             }
-            self.now = self.now.max(entry.time);
-            if let Some(slot) = self.dispatch(entry.time, entry.event) {
+            self.now = self.now.max(entry.time());
+            if let Some(slot) = self.dispatch(entry.time(), entry.event) {
                 self.current = slot;
                 self.ran(slot);
                 return Turn::Resume(slot);
@@ -786,7 +795,7 @@ impl World {
     }
 
     /// Checks that a member may start an operation on a target.
-    pub(super) fn check_start(&mut self, member: u32, at: Epoch, target: MemberId) -> Result<()> {
+    pub(super) fn check_start(&self, member: u32, at: Epoch, target: MemberId) -> Result<()> {
         self.check_self(member)?;
         self.check_member(target)?;
         let now = self.epoch(member);
@@ -794,7 +803,6 @@ impl World {
             return Err(Error::Dead { member: target });
         }
         if at < now {
-            self.tell(member, |_| format!("is refused an operation on m{}: {at} is past", target.0));
             return Err(Error::Stale { now });
         }
         Ok(())
