@@ -276,7 +276,7 @@ fn rewrite_and_read(run: &Run, grain: u64) {
         let shift = random.below(16) / grain * grain;
         (DATA + 1024 * writer + shift, (LEN + random.below(200)) / grain * grain)
     };
-    let rounds = run.count(1500, 12) as u16;
+    let rounds = run.count(5000, 12) as u16;
     let targets: Vec<MemberId> = run.all().collect();
     let mut newest = vec![0; run.members() * run.members()];
     let mut buffer = vec![0; 1024];
