@@ -35,6 +35,7 @@ struct Inner {
 }
 
 /// The engine below a job. An enum and not a trait object: the calls of the hot path are inlined through it.
+#[allow(clippy::large_enum_variant, reason = "it exists once per job, behind an Arc")]
 pub(crate) enum Backend {
     Shm(shm::Shm),
     #[cfg(feature = "sim")]
