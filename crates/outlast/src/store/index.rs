@@ -16,10 +16,9 @@ use super::layout::{NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, class_of};
 use super::write::Config;
 use crate::engine::MemberId;
 
-/// A node as it was read: where it is, and what it is for.
+/// A node as it was read.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    pub(super) offset: u64,
     pub(super) key: Vec<u8>,
 }
 
@@ -121,7 +120,7 @@ impl Op<'_> {
             let mut key = vec![0; ((word >> 16 & 0xffff) as usize).min(super::KEY_LEN_MAX)];
             self.get(member, at + NODE_KEY, &mut key)?;
             if self.load(member, at + NODE_HEAD)? != Head::REMOVED.0 {
-                nodes.push(Node { offset: at, key });
+                nodes.push(Node { key });
             }
             at = self.load(member, at + NODE_NEXT)?;
         }

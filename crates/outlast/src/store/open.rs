@@ -140,6 +140,8 @@ pub(super) struct Inner {
     view: Mutex<Arc<View>>,
     pub(super) repair: Mutex<Repair>,
     closing: Mutex<MemberSet>,
+    /// Whether the roots of all members are known.
+    is_open: AtomicBool,
     pub(super) is_closed: AtomicBool,
     /// What differs between the members' options.
     mismatch: Mutex<Option<String>>,
@@ -190,12 +192,15 @@ impl Store {
             view: Mutex::new(Arc::new(view)),
             repair: Mutex::default(),
             closing: Mutex::default(),
+            is_open: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             mismatch: Mutex::new(None),
         });
         inner.set_up().map_err(engine_error)?;
         job.serve(Arc::new(Background(inner.clone()))).map_err(engine_error)?;
         inner.greet()?;
+        inner.is_open.store(true, Ordering::Release);
+        job.ring(job.me()).map_err(engine_error)?;
         Ok(Store { inner })
     }
 }
@@ -300,6 +305,13 @@ impl Inner {
         (view.epoch == epoch).then_some(view)
     }
 
+    /// Takes the messages that have come.
+    pub(super) fn serve_messages(&self) {
+        while let Some(message) = self.job.receive(PORT) {
+            self.handle(&message);
+        }
+    }
+
     fn handle(&self, message: &Message) {
         let Some(note) = Note::decode(&message.bytes) else { return };
         let from = message.from;
@@ -374,9 +386,10 @@ impl Inner {
         result
     }
 
-    /// Whether a member has said that it is done: then nobody brings up copies any more.
+    /// Whether all who live have said that they are done: then nobody brings up copies any more.
     pub(super) fn is_ending(&self) -> bool {
-        !lock(&self.closing).is_empty()
+        let closing = lock(&self.closing).clone();
+        self.job.view().living().all(|member| closing.contains(member))
     }
 }
 
@@ -396,11 +409,9 @@ fn zero(job: &Job, offset: u64, len: u64) -> Result<(), Error> {
 struct Background(Arc<Inner>);
 
 impl Service for Background {
-    fn run(&self, job: &Job) -> Time {
-        while let Some(message) = job.receive(PORT) {
-            self.0.handle(&message);
-        }
-        if self.0.is_closed.load(Ordering::Acquire) {
+    fn run(&self, _: &Job) -> Time {
+        self.0.serve_messages();
+        if !self.0.is_open.load(Ordering::Acquire) || self.0.is_closed.load(Ordering::Acquire) {
             return Time::NEVER;
         }
         self.0.repair_some()

@@ -62,11 +62,6 @@ impl Space {
     pub(super) fn refused(&self, home: MemberId, class: usize, reason: String) {
         lock(&self.refusals).insert((home, class), reason);
     }
-
-    /// Forgets everything at a home that is dead.
-    pub(super) fn forget(&self, home: MemberId) {
-        lock(&self.magazines).retain(|(member, _), _| *member != home);
-    }
 }
 
 impl Op<'_> {
@@ -107,6 +102,8 @@ impl Op<'_> {
             if job.now() >= until {
                 return Err(Halt::Fail(StoreError::Timeout { member: home, limit }));
             }
+            // Whoever waits serves: the home may itself be waiting for blocks here, with its background.
+            self.store.serve_messages();
             // The home's answer rings; its death too, and then the next call of the engine says so.
             job.park(bell, until);
         }
@@ -192,7 +189,8 @@ impl Inner {
     /// Moves the blocks of all batches for which the wait is over into the magazines.
     fn reuse(&self) -> Step<()> {
         // Taken out, so that no lock is held while the counters are read; two who do this work on different batches.
-        for mut batch in std::mem::take(&mut *lock(&self.space.batches)) {
+        let batches = std::mem::take(&mut *lock(&self.space.batches));
+        for mut batch in batches {
             let mut left = Vec::new();
             for (member, actor, counter) in batch.inside {
                 match self.counter(member, actor) {

@@ -183,7 +183,9 @@ impl Op<'_> {
             true => Ok(()),
             false => self.put(home, offset + value_start(block.len), value),
         });
-        if filled.is_err() {
+        // After a refusal nothing was written. After a timeout something may still be, whenever the home goes on: the
+        // block must not be used for anything else.
+        if matches!(filled, Err(Halt::Again)) {
             self.store.space.keep(home, class, offset);
         }
         filled.map(|()| offset)
@@ -285,7 +287,7 @@ impl Op<'_> {
                 Some((block, value))
             }
         };
-        // T4: install it where it is not. Only what was seen above is replaced: if it has changed, look again.
+        // T3: install it where it is not. Only what was seen above is replaced: if it has changed, look again.
         let mut primary_head = source_head;
         for &(home, word, head, _) in &found {
             let member = config.homes[home];
@@ -318,7 +320,7 @@ impl Op<'_> {
         if self.find_new_homes(config, key.partition)? {
             return Ok(());
         }
-        // T3: its writer must be able to know, before anyone builds on it.
+        // T4: its writer must be able to know, before anyone builds on it.
         if let Some((block, _)) = &version {
             self.tell_writer(block)?;
         }
@@ -409,20 +411,13 @@ impl Op<'_> {
             return Ok(false);
         }
         published.offsets[config.primary] = None;
-        self.finish(config, key, word, before, head, published)?;
+        self.finish(config, key, published)?;
+        let _ = self.tidy_up(config, key, word, before, head);
         Ok(true)
     }
 
-    fn finish(
-        &self,
-        config: &Config,
-        key: &KeyRef<'_>,
-        word: u64,
-        before: Head,
-        head: Head,
-        published: &mut Published<'_>,
-    ) -> Step<()> {
-        let primary = config.homes[config.primary];
+    /// W6 and W7: makes every home hold the version.
+    fn finish(&self, config: &Config, key: &KeyRef<'_>, published: &mut Published<'_>) -> Step<()> {
         let block = published.block;
         let mut is_done = vec![false; config.homes.len()];
         is_done[config.primary] = true;
@@ -443,11 +438,18 @@ impl Op<'_> {
                 break;
             }
         }
+        Ok(())
+    }
+
+    /// W8 and what else is good to do. The version has happened: every complete home of the configuration holds it, or
+    /// something later, so no failure from here on can undo it.
+    fn tidy_up(&self, config: &Config, key: &KeyRef<'_>, word: u64, before: Head, head: Head) -> Step<()> {
+        let primary = config.homes[config.primary];
         if !head.is_stable() {
             self.swap(primary, word, head.0, head.stable().0)?;
         }
-        self.retire_head(primary, before)?;
-        self.ring_waiters(primary, key.partition)
+        self.ring_waiters(primary, key.partition)?;
+        self.retire_head(primary, before)
     }
 
     fn ring_waiters(&self, primary: MemberId, partition: usize) -> Step<()> {
@@ -535,19 +537,15 @@ impl Op<'_> {
         };
         let mut published = Published { block, value, offsets: vec![None; config.homes.len()] };
         let result = self.fill_and_publish(&config, key, word, before, &mut published);
-        // Blocks that nobody has seen are kept for the next time.
+        // Blocks that nobody has seen are kept for the next time, unless a call did not end: it may still have an effect.
         for (home, offset) in published.offsets.iter().enumerate() {
-            if let Some(offset) = offset {
+            if let (Some(offset), Ok(_) | Err(Halt::Again)) = (offset, &result) {
                 store.space.keep(config.homes[home], block_class(&block, primary)?, *offset);
             }
         }
         match result {
             Ok(false) => Err(Halt::Again),
-            Ok(true) => match self.is_still(&config, key.partition) {
-                Ok(true) => Ok(Some(block.version())),
-                Ok(false) | Err(Halt::Again) => self.redo(key, &block),
-                Err(Halt::Fail(error)) => Err(Halt::Fail(error)),
-            },
+            Ok(true) => Ok(Some(block.version())),
             Err(Halt::Again) => self.redo(key, &block),
             Err(fail) => Err(fail),
         }
