@@ -120,11 +120,17 @@ impl Placement {
                 count += 1;
             }
         }
-        let members: Vec<MemberId> =
-            candidates.iter().zip(&chosen).filter(|(_, chosen)| **chosen).map(|(member, _)| *member).collect();
-        // All the dead up to the last home, or all there are if there are too few homes: more deaths than changes of the
-        // list, but it never misses one.
-        let last = members.last().filter(|_| count == self.replicas).map_or(preference.len(), |last| {
+        let members: Vec<MemberId> = candidates
+            .iter()
+            .zip(&chosen)
+            .filter(|(_, chosen)| **chosen)
+            .map(|(member, _)| *member)
+            .collect();
+        // The dead that stand before the last home: their number grows exactly when the list changes. With too few homes,
+        // or with domains, by which the last home may stand further to the front than the one before, all the dead:
+        // more changes than needed, but none is missed.
+        let last = members.last().filter(|_| count == self.replicas && !self.has_domains());
+        let last = last.map_or(preference.len(), |last| {
             preference.iter().position(|member| member == last).expect("chosen from it") + 1
         });
         let dead = preference[..last].iter().filter(|&&member| !view.is_living(member)).count();
