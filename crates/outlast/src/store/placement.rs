@@ -62,8 +62,8 @@ impl Placement {
         partitions: usize,
         domains: Vec<String>,
     ) -> Placement {
-        let split =
-            |path: &String| path.split('/').filter(|part| !part.is_empty()).map(String::from).collect();
+        let outermost =
+            |path: &String| path.split('/').find(|part| !part.is_empty()).unwrap_or_default().to_string();
         Placement {
             regulars,
             members: regulars + spares,
