@@ -214,8 +214,15 @@ impl Job {
             let until = services.iter().map(|service| service.run(self)).min().unwrap_or(Time::NEVER);
             self.park_in_background(bell, until);
         }
-        // The services hold on to the job's layers, and those to the job: let go, so that memory is freed.
-        self.inner.services.lock().unwrap_or_else(|e| e.into_inner()).clear();
+        self.drop_services();
+    }
+
+    /// Lets go of the services: they hold on to the job's layers, and those to the job, so that nothing would ever
+    /// be freed.
+    pub(crate) fn drop_services(&self) {
+        let services = std::mem::take(&mut *self.inner.services.lock().unwrap_or_else(|e| e.into_inner()));
+        // Outside the lock: what is dropped may call the job.
+        drop(services);
     }
 
     /// Attends to a port until the returned guard is dropped: the calling activity takes the port's messages

@@ -1,77 +1,560 @@
-//! The sim engine: coroutines in one thread.
+//! The sim engine: the members of a job as coroutines in one thread, under a seeded simulator.
+//!
+//! It is for tests: it shows what the layers above do in thousands of interleavings, with deaths and stops at any
+//! step, and it shows each of them again, step by step, from the same seed. Time is virtual; when nobody can run, it
+//! jumps to the next event. A run never hangs: what can no longer go on is listed in its [`Report`].
+//!
+//! ```
+//! use outlast::engine::sim::{self, Action, Options, When};
+//! use outlast::{Engine, Epoch, MemberId, Time};
+//!
+//! // Member 1 dies in the middle of its put: any of the two words may have been written.
+//! let options = Options::new(2, 42).fault(When::AtStep(MemberId(1), 2), Action::Kill(MemberId(1)));
+//! let report = sim::run(&options, |job| {
+//!     job.grow(64).unwrap();
+//!     if job.me() == MemberId(1) {
+//!         let _ = job.put(Epoch::ANY, MemberId(0), 0, &[7; 16]);
+//!     } else {
+//!         job.fence(MemberId(1), Time::NEVER).unwrap();
+//!         let mut seen = [0; 16];
+//!         job.get(job.epoch(), job.me(), 0, &mut seen).unwrap();
+//!         assert!(seen.chunks(8).all(|word| word == [0; 8] || word == [7; 8]));
+//!     }
+//!     job.leave().unwrap();
+//! });
+//! assert!(report.is_ok());
+//! assert_eq!(report.kills, 1);
+//! ```
+//!
+//! # What is modelled
+//! Two links, see [`Link`]. On both, every call of the engine is a step: the activity goes on at a random later
+//! moment (mostly soon, rarely very late), and others run meanwhile. Puts and gets of several words have two phases,
+//! with any subset of the words in the first one. A kill or stop strikes at any step, between two phases too. A put
+//! whose writer dies between them stays partial; one whose writer is stopped is completed after the writer goes on.
+//! Waits return early at times. A message of a dead member may come after the notice of the death, or never, but
+//! then so do all later ones of that pair.
+//!
+//! A member whose body returns without [`Engine::leave`] has died, as a process that exits has; so has one whose
+//! body panics. When a member dies, its activities are unwound: their destructors run, and calls of the engine in
+//! them return [`Error::Ended`]. The same holds for calls made while a panic unwinds.
+//!
+//! # How it is built
+//! `world` has the queue of events, scheduling, faults, views and the memory link; `network` what travels;
+//! `segment` the memories; `coroutine` the stacks and all unsafe code.
+
+mod coroutine;
+mod network;
+mod options;
+mod random;
+mod report;
+mod segment;
+mod world;
+
+pub use options::{Action, Cost, Link, Options, PlannedFault, When};
+pub use random::Random;
+pub use report::{Counters, Hung, Outcome, Panicked, Report};
 
 use super::{
-    Activity, Bell, Done, Engine, Epoch, Fault, MemberId, Message, Operation, Pending, Port, Result, Time,
-    View,
+    Activity, Bell, Completion, Done, Engine, Epoch, Error, Fault, MEMBERS_MAX, MemberId, Message, Operation,
+    Pending, Port, Result, Time, View,
 };
+use crate::job::{Backend, Job};
+use coroutine::{Stage, suspend, with_world};
+use network::{Consumer, Wanted};
+use report::{Call, What};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use world::{Direct, Kind, Next, Progress, Wait, World, Yielder};
+
+/// Runs a job in this thread: `body` is the main activity of every member. Returns when every member has ended, or
+/// nothing can happen any more, or a limit is reached.
+///
+/// # Panics
+/// If the options make no sense, and when called from within a body.
+pub fn run(options: &Options, body: impl Fn(Job) + 'static) -> Report {
+    let members = options.members + options.spares;
+    assert!(
+        options.members >= 1 && members <= MEMBERS_MAX,
+        "a job has 1 to {MEMBERS_MAX} members, not {} and {} spares",
+        options.members,
+        options.spares
+    );
+    for fault in &options.faults {
+        let (Action::Kill(victim)
+        | Action::Stop(victim)
+        | Action::Resume(victim)
+        | Action::StopFor(victim, _)) = fault.action;
+        let trigger = match fault.when {
+            When::AtStep(member, _) => member,
+            When::At(_) => victim,
+        };
+        assert!(
+            victim.index() < members && trigger.index() < members,
+            "{fault:?} names a member that the job of {members} does not have"
+        );
+    }
+
+    // Only tells worlds apart; nothing is decided by it.
+    static WORLDS: AtomicU64 = AtomicU64::new(1);
+    let id = WORLDS.fetch_add(1, Ordering::Relaxed);
+    let mut stage = Stage::new(World::new(id, options), options.stack_len);
+    let body: Rc<dyn Fn(Job)> = Rc::new(body);
+    let jobs: Vec<Job> = (0..members as u32)
+        .map(|member| {
+            let time_limit = options.time_limit;
+            Job::new(Backend::Sim(Sim { world: id, member, members: members as u32, time_limit }))
+        })
+        .collect();
+    for job in &jobs {
+        let member = job.me().0;
+        let main = stage.world().make_actor(member, Kind::Main, "main", None);
+        let (body, for_main) = (body.clone(), job.clone());
+        stage.make(main, move || body(for_main));
+        let background = stage.world().make_actor(member, Kind::Background, "background", None);
+        let for_background = Services(job.clone());
+        stage.make(background, move || for_background.0.run_background());
+    }
+    stage.run();
+    let report = stage.world().report();
+    stage.clear();
+    // A service that was added after its member's background had ended.
+    jobs.iter().for_each(Job::drop_services);
+    report
+}
+
+/// Lets go of a member's services when its background activity ends, however that happens: they hold on to the
+/// job, and the job to them.
+struct Services(Job);
+
+impl Drop for Services {
+    fn drop(&mut self) {
+        self.0.drop_services();
+    }
+}
 
 /// A member on the sim engine.
-pub struct Sim;
+///
+/// It may be moved to any thread, but works only in the thread that runs its world, inside its own member's
+/// activities, and as long as that world runs; elsewhere its calls return an error.
+pub struct Sim {
+    world: u64,
+    member: u32,
+    members: u32,
+    time_limit: Duration,
+}
 
-#[allow(unused_variables)]
+impl Sim {
+    /// Calls `inside` with the world; [`Error::Ended`] if there is none.
+    #[inline]
+    fn world<R>(&self, inside: impl FnOnce(&mut World) -> R) -> Result<R> {
+        with_world(self.world, inside).ok_or(Error::Ended)
+    }
+
+    /// A scheduling point: others may run, and this member may die here.
+    #[inline]
+    fn step(&self, call: Call) -> Result<()> {
+        match self.world(|world| world.step(self.member, call))? {
+            Next::Go => Ok(()),
+            Next::Suspend(yielder) => {
+                self.suspend(yielder);
+                Ok(())
+            }
+            Next::Refuse(error) => Err(error),
+        }
+    }
+
+    #[inline]
+    fn suspend(&self, yielder: *const Yielder) {
+        // SAFETY: the world gave the yielder of its current activity to a call of that activity just now, and is not
+        // borrowed: `world` has returned.
+        unsafe { suspend(yielder) }
+    }
+
+    /// Whether an operation on `target` acts on its memory itself.
+    fn is_direct(&self, target: MemberId) -> bool {
+        target.0 == self.member || with_world(self.world, |world| world.link == Link::Memory) == Some(true)
+    }
+
+    /// Does an operation on memory that this member reaches itself.
+    #[inline]
+    fn act(&self, at: Epoch, target: MemberId, offset: u64, mut direct: Direct<'_>) -> Result<u64> {
+        let call = direct.call(target, offset);
+        let mut progress = Progress::Fresh;
+        loop {
+            self.step(call)?;
+            let part =
+                self.world(|world| world.act(self.member, at, target, offset, &mut direct, &mut progress))??;
+            if let Some(word) = part {
+                return Ok(word);
+            }
+        }
+    }
+
+    /// Sends a request and waits for its result.
+    fn ask(&self, call: Call, at: Epoch, target: MemberId, wanted: Wanted) -> Result<Done> {
+        self.step(call)?;
+        let (request, until) = self.world(|world| {
+            let (slot, generation) = world.current();
+            let consumer = Consumer::Activity(slot, generation);
+            let until = Time(world.now).after(self.time_limit).0;
+            world.request(self.member, at, target, wanted, consumer).map(|request| (request, until))
+        })??;
+        loop {
+            let wait = self.world(|world| {
+                if let Some(result) = world.take_result(request) {
+                    return Ok(result);
+                }
+                if world.has_ended(self.member) {
+                    // Another activity of this member has left the job meanwhile, which abandoned the request.
+                    return Ok(Err(Error::Ended));
+                }
+                if world.now >= until {
+                    world.abandon(request);
+                    return Ok(Err(Error::Timeout { member: target, limit: self.time_limit }));
+                }
+                Err(world.block(Wait::Signal, until))
+            })?;
+            match wait {
+                Ok(result) => return result,
+                Err(yielder) => self.suspend(yielder),
+            }
+        }
+    }
+
+    /// A get into a buffer of its own.
+    fn start_get(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<Done> {
+        let operation = Operation::Get { offset, len };
+        let fits = self.world(|world| operation.check(target, world.reachable_len(target)).is_ok())?;
+        if !fits {
+            // Refused before there is a buffer, since the length may be absurd.
+            self.step(call_of(target, &operation))?;
+            self.world(|world| {
+                world.check_start(self.member, at, target)?;
+                operation.check(target, world.reachable_len(target))
+            })??;
+        }
+        let mut buffer = vec![0; len];
+        self.act(at, target, offset, Direct::Get(&mut buffer))?;
+        Ok(Done::Get(buffer))
+    }
+
+    /// An operation whose result is a word.
+    fn word(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Result<u64> {
+        let (offset, direct) = direct_word(operation);
+        if self.is_direct(target) {
+            return self.act(at, target, offset, direct);
+        }
+        self.ask(direct.call(target, offset), at, target, Wanted::new(operation)).map(Done::word)
+    }
+}
+
+/// The direct form of an operation on a word.
+fn direct_word(operation: Operation<'_>) -> (u64, Direct<'static>) {
+    match operation {
+        Operation::Load { offset } => (offset, Direct::Load),
+        Operation::CompareAndSwap { offset, expected, new } => {
+            (offset, Direct::CompareAndSwap { expected, new })
+        }
+        Operation::FetchAdd { offset, delta } => (offset, Direct::FetchAdd(delta)),
+        Operation::Put { .. } | Operation::Get { .. } => unreachable!("not an operation on a word"),
+    }
+}
+
+/// The call that an operation is, for the trace.
+fn call_of(target: MemberId, operation: &Operation<'_>) -> Call {
+    let what = match operation {
+        Operation::Put { .. } => What::Put,
+        Operation::Get { .. } => What::Get,
+        Operation::Load { .. } => What::Load,
+        Operation::CompareAndSwap { .. } => What::CompareAndSwap,
+        Operation::FetchAdd { .. } => What::FetchAdd,
+    };
+    let (offset, len) = operation.range();
+    Call::range(what, target, offset, len as u64)
+}
+
 impl Engine for Sim {
     fn me(&self) -> MemberId {
-        unimplemented!()
+        MemberId(self.member)
     }
+
     fn members(&self) -> usize {
-        unimplemented!()
+        self.members as usize
     }
+
     fn domain(&self, member: MemberId) -> Result<String> {
-        unimplemented!()
+        self.world(|world| world.domain(member))?
     }
+
     fn epoch(&self) -> Epoch {
-        unimplemented!()
+        let _ = self.step(Call::plain(What::Epoch));
+        self.world(|world| world.epoch(self.member)).unwrap_or(Epoch(0))
     }
+
     fn view(&self) -> View {
-        unimplemented!()
+        let _ = self.step(Call::plain(What::View));
+        self.world(|world| world.view(self.member))
+            .unwrap_or_else(|_| View::new(self.members as usize, 0, Default::default(), Default::default()))
     }
+
     fn fence(&self, member: MemberId, until: Time) -> Result<()> {
-        unimplemented!()
+        self.step(Call::to(What::Fence, member))?;
+        let begin = self.world(|world| {
+            world.check_self(self.member)?;
+            world.check_member(member)?;
+            world.fence(member.0);
+            Ok(Time(world.now))
+        })??;
+        if member.0 == self.member {
+            // This suspends for ever, since the member is dead.
+            self.step(Call::to(What::Fence, member))?;
+        }
+        loop {
+            let wait = self.world(|world| {
+                if world.knows_dead(self.member, member.0) {
+                    return Ok(Ok(()));
+                }
+                if world.has_ended(self.member) {
+                    return Ok(Err(Error::Ended));
+                }
+                if world.now >= until.0 {
+                    return Ok(Err(Error::Timeout { member, limit: until.since(begin) }));
+                }
+                Err(world.block(Wait::Bell, until.0))
+            })?;
+            match wait {
+                Ok(result) => return result,
+                Err(yielder) => self.suspend(yielder),
+            }
+        }
     }
+
     fn has_ended(&self) -> bool {
-        unimplemented!()
+        self.step(Call::plain(What::HasEnded)).is_err()
+            || self.world(|world| world.has_ended(self.member)).unwrap_or(true)
     }
+
     fn leave(&self) -> Result<()> {
-        unimplemented!()
+        self.step(Call::plain(What::Leave))?;
+        self.world(|world| {
+            world.check_self(self.member)?;
+            world.leave(self.member);
+            Ok(())
+        })?
     }
+
     fn segment_len(&self, target: MemberId) -> Result<u64> {
-        unimplemented!()
+        let call = Call::to(What::SegmentLen, target);
+        if self.is_direct(target) {
+            self.step(call)?;
+            return self.world(|world| world.segment_len(self.member, target))?;
+        }
+        self.ask(call, Epoch::ANY, target, Wanted::SegmentLen).map(Done::word)
     }
+
     fn grow(&self, len: u64) -> Result<()> {
-        unimplemented!()
+        self.step(Call { len, ..Call::plain(What::Grow) })?;
+        self.world(|world| world.grow(self.member, len))?
     }
+
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
-        unimplemented!()
+        if self.is_direct(target) {
+            let result = match operation {
+                Operation::Put { offset, data } => {
+                    self.act(at, target, offset, Direct::Put(data)).map(|_| Done::Put)
+                }
+                Operation::Get { offset, len } => self.start_get(at, target, offset, len),
+                word => {
+                    let (offset, direct) = direct_word(word);
+                    self.act(at, target, offset, direct).map(Done::Word)
+                }
+            };
+            return Pending::ready(target, result);
+        }
+        let started = self.step(call_of(target, &operation)).and_then(|()| {
+            let (pending, completer) = Pending::later(target);
+            self.world(|world| {
+                let consumer = Consumer::Completer(completer);
+                world.request(self.member, at, target, Wanted::new(operation), consumer)
+            })??;
+            Ok(pending)
+        });
+        started.unwrap_or_else(|error| Pending::ready(target, Err(error)))
     }
+
     fn poll(&self, pending: &mut Pending) -> Option<Result<Done>> {
-        unimplemented!()
+        if let Completion::Now(result) = &mut pending.completion {
+            return result.take();
+        }
+        let ended = self.step(Call::to(What::Poll, pending.target)).is_err();
+        pending.take().or_else(|| (ended || self.has_left()).then_some(Err(Error::Ended)))
     }
+
+    fn wait(&self, mut pending: Pending) -> Result<Done> {
+        let target = pending.target;
+        let address = match &mut pending.completion {
+            Completion::Now(result) => {
+                return result.take().unwrap_or(Err(Error::Unsupported {
+                    what: "waiting for an operation whose result was taken",
+                }));
+            }
+            Completion::Later(slot) => Arc::as_ptr(slot) as usize,
+        };
+        self.step(Call::to(What::Wait, target))?;
+        let mut until = None;
+        loop {
+            if let Some(result) = pending.take() {
+                return result;
+            }
+            let wait = self.world(|world| {
+                if world.has_ended(self.member) {
+                    return Err(Error::Ended);
+                }
+                let until = *until.get_or_insert(Time(world.now).after(self.time_limit).0);
+                if world.now >= until {
+                    return Err(Error::Timeout { member: target, limit: self.time_limit });
+                }
+                Ok(world.block(Wait::Completion(address), until))
+            })?;
+            self.suspend(wait?);
+        }
+    }
+
+    fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
+        if self.is_direct(target) {
+            return self.act(at, target, offset, Direct::Put(data)).map(|_| ());
+        }
+        let operation = Operation::Put { offset, data };
+        self.ask(call_of(target, &operation), at, target, Wanted::new(operation)).map(|_| ())
+    }
+
+    fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        if self.is_direct(target) {
+            return self.act(at, target, offset, Direct::Get(buffer)).map(|_| ());
+        }
+        let operation = Operation::Get { offset, len: buffer.len() };
+        match self.ask(call_of(target, &operation), at, target, Wanted::new(operation))? {
+            Done::Get(bytes) => buffer.copy_from_slice(&bytes),
+            other => unreachable!("a get completed as {other:?}"),
+        }
+        Ok(())
+    }
+
+    fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
+        self.word(at, target, Operation::Load { offset })
+    }
+
+    fn compare_and_swap(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64> {
+        self.word(at, target, Operation::CompareAndSwap { offset, expected, new })
+    }
+
+    fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64> {
+        self.word(at, target, Operation::FetchAdd { offset, delta })
+    }
+
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
-        unimplemented!()
+        self.step(Call::range(What::Send, to, 0, bytes.len() as u64))?;
+        let mut until = None;
+        loop {
+            let wait = self.world(|world| {
+                world.check_send(self.member, to, bytes.len())?;
+                if !world.is_full(to.0) {
+                    world.send(self.member, to.0, port, bytes);
+                    return Ok(None);
+                }
+                let until = *until.get_or_insert(Time(world.now).after(self.time_limit).0);
+                if world.now >= until {
+                    return Err(Error::Timeout { member: to, limit: self.time_limit });
+                }
+                Ok(Some(world.wait_for_room(to.0, until)))
+            })??;
+            match wait {
+                None => return Ok(()),
+                Some(yielder) => self.suspend(yielder),
+            }
+        }
     }
+
     fn receive(&self, port: Port) -> Option<Message> {
-        unimplemented!()
+        self.step(Call::plain(What::Receive)).ok()?;
+        self.world(|world| world.receive(self.member, port)).ok()?
     }
+
     fn now(&self) -> Time {
-        unimplemented!()
+        let _ = self.step(Call::plain(What::Now));
+        self.world(|world| Time(world.now)).unwrap_or(Time::NEVER)
     }
+
     fn time_limit(&self) -> Duration {
-        unimplemented!()
+        self.time_limit
     }
+
     fn bell(&self) -> Bell {
-        unimplemented!()
+        let _ = self.step(Call::plain(What::Bell));
+        self.world(|world| world.bell(self.member)).unwrap_or(Bell(0))
     }
+
     fn park(&self, seen: Bell, until: Time) {
-        unimplemented!()
+        if self.step(Call { offset: until.0, ..Call::plain(What::Park) }).is_err() {
+            return;
+        }
+        if let Ok(Some(yielder)) = self.world(|world| world.park(self.member, seen, until)) {
+            self.suspend(yielder);
+        }
     }
+
     fn ring(&self, member: MemberId) -> Result<()> {
-        unimplemented!()
+        self.step(Call::to(What::Ring, member))?;
+        self.world(|world| {
+            world.check_self(self.member)?;
+            world.check_member(member)?;
+            world.send_ring(self.member, member.0);
+            Ok(())
+        })?
     }
+
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<Activity> {
-        unimplemented!()
+        self.step(Call::plain(What::Spawn))?;
+        self.world(|world| {
+            world.check_self(self.member)?;
+            let activity = Activity::new();
+            let slot = world.make_actor(self.member, Kind::Further, name, Some(activity.clone()));
+            Ok((activity, slot))
+        })?
+        .and_then(|(activity, slot)| {
+            self.world(|world| world.births.push((slot, body)))?;
+            Ok(activity)
+        })
     }
+
     fn inject(&self, fault: Fault) -> Result<()> {
-        unimplemented!()
+        self.step(Call::plain(What::Inject))?;
+        self.world(|world| {
+            world.check_self(self.member)?;
+            world.inject(self.member, fault)
+        })??;
+        if let Fault::Kill(member) | Fault::Stop(member) = fault
+            && member.0 == self.member
+        {
+            // A further step, at which this member dies or is stopped.
+            self.step(Call::plain(What::Inject))?;
+        }
+        Ok(())
+    }
+}
+
+impl Sim {
+    /// Whether this member has left the job or its world is over.
+    fn has_left(&self) -> bool {
+        self.world(|world| world.has_ended(self.member)).unwrap_or(true)
     }
 }

@@ -1,0 +1,504 @@
+//! What travels between members: messages on both links, requests and their answers on the network link.
+//!
+//! A request goes through `Serve` at its target, once or, for a put or get of several words, twice (its two phases),
+//! and `Respond` at its source. All of them are queued with times that grow for each pair of members, so what one
+//! member starts on another takes effect in order. A request that is lost (its target or its source died) goes
+//! through its remaining events without effect; its record is free when nothing refers to it any more.
+
+use super::options::Link;
+use super::segment::{Subset, words_in};
+use super::world::{Direct, Event, Knowledge, Life, World, describe};
+use crate::engine::{
+    Completer, Done, Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, Operation, Port, Result,
+};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A message on its way.
+pub(super) struct Flight {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) port: Port,
+    pub(super) message: Message,
+    pub(super) knowledge: Rc<Knowledge>,
+}
+
+/// What is requested. Unlike an [`Operation`] it owns its bytes.
+pub(super) enum Wanted {
+    Put {
+        offset: u64,
+        data: Vec<u8>,
+    },
+    /// The buffer is made once the range was checked.
+    Get {
+        offset: u64,
+        len: usize,
+        buffer: Vec<u8>,
+    },
+    Load {
+        offset: u64,
+    },
+    CompareAndSwap {
+        offset: u64,
+        expected: u64,
+        new: u64,
+    },
+    FetchAdd {
+        offset: u64,
+        delta: u64,
+    },
+    SegmentLen,
+}
+
+impl Wanted {
+    pub(super) fn new(operation: Operation<'_>) -> Wanted {
+        match operation {
+            Operation::Put { offset, data } => Wanted::Put { offset, data: data.to_vec() },
+            Operation::Get { offset, len } => Wanted::Get { offset, len, buffer: Vec::new() },
+            Operation::Load { offset } => Wanted::Load { offset },
+            Operation::CompareAndSwap { offset, expected, new } => {
+                Wanted::CompareAndSwap { offset, expected, new }
+            }
+            Operation::FetchAdd { offset, delta } => Wanted::FetchAdd { offset, delta },
+        }
+    }
+
+    fn direct(&mut self) -> Option<(u64, Direct<'_>)> {
+        Some(match self {
+            Wanted::Put { offset, data } => (*offset, Direct::Put(data)),
+            Wanted::Get { offset, buffer, .. } => (*offset, Direct::Get(buffer)),
+            Wanted::Load { offset } => (*offset, Direct::Load),
+            Wanted::CompareAndSwap { offset, expected, new } => {
+                (*offset, Direct::CompareAndSwap { expected: *expected, new: *new })
+            }
+            Wanted::FetchAdd { offset, delta } => (*offset, Direct::FetchAdd(*delta)),
+            Wanted::SegmentLen => return None,
+        })
+    }
+
+    /// The operation that is wanted; none for the length of the segment.
+    fn operation(&self) -> Option<Operation<'_>> {
+        Some(match *self {
+            Wanted::Put { offset, ref data } => Operation::Put { offset, data },
+            Wanted::Get { offset, len, .. } => Operation::Get { offset, len },
+            Wanted::Load { offset } => Operation::Load { offset },
+            Wanted::CompareAndSwap { offset, expected, new } => {
+                Operation::CompareAndSwap { offset, expected, new }
+            }
+            Wanted::FetchAdd { offset, delta } => Operation::FetchAdd { offset, delta },
+            Wanted::SegmentLen => return None,
+        })
+    }
+
+    /// How many bytes travel to the target and back.
+    fn bytes(&self) -> (usize, usize) {
+        match self {
+            Wanted::Put { data, .. } => (data.len(), 0),
+            Wanted::Get { len, .. } => (0, *len),
+            _ => (8, 8),
+        }
+    }
+}
+
+/// Who wants the result of a request.
+pub(super) enum Consumer {
+    /// An activity that is blocked until it comes.
+    Activity(u32, u32),
+    /// Whoever holds the [`crate::engine::Pending`].
+    Completer(Completer),
+}
+
+pub(super) struct Request {
+    pub(super) source: u32,
+    pub(super) target: u32,
+    at: Epoch,
+    wanted: Wanted,
+    subset: Subset,
+    /// What the source knew when it started, then what the target knew when it was done.
+    knowledge: Rc<Knowledge>,
+    begun: bool,
+    lost: bool,
+    /// What the target says.
+    answer: Option<Result<Done>>,
+    consumer: Consumer,
+    /// Whether the source has a result, or no longer wants one.
+    settled: bool,
+    /// The result for an activity that has not taken it yet.
+    result: Option<Result<Done>>,
+    /// Whether no event refers to this record any more.
+    over: bool,
+}
+
+/// What kind of traffic; each is ordered by itself.
+#[derive(Clone, Copy)]
+pub(super) enum Lane {
+    Messages,
+    Requests,
+    Answers,
+}
+
+/// When the last thing between each pair of members arrives.
+pub(super) enum Channels {
+    Dense { members: usize, last: Vec<u64> },
+    Sparse(HashMap<u64, u64, BuildHasherDefault<PairHasher>>),
+}
+
+/// Hashes the number of a pair: the standard hasher is seeded differently in each process, and slower.
+#[derive(Default)]
+pub(super) struct PairHasher(u64);
+
+impl Hasher for PairHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = super::random::mix(self.0 ^ value);
+    }
+}
+
+const DENSE_MEMBERS_MAX: usize = 32;
+
+impl Channels {
+    pub(super) fn new(members: usize) -> Channels {
+        if members <= DENSE_MEMBERS_MAX {
+            Channels::Dense { members, last: vec![0; 3 * members * members] }
+        } else {
+            Channels::Sparse(HashMap::default())
+        }
+    }
+
+    fn last(&mut self, lane: Lane, from: u32, to: u32) -> &mut u64 {
+        match self {
+            Channels::Dense { members, last } => {
+                &mut last[(lane as usize * *members + from as usize) * *members + to as usize]
+            }
+            Channels::Sparse(last) => {
+                last.entry((lane as u64) << 32 | u64::from(from) << 16 | u64::from(to)).or_default()
+            }
+        }
+    }
+}
+
+impl World {
+    /// When something that leaves now arrives, after all that went the same way before.
+    fn arrival(&mut self, lane: Lane, from: u32, to: u32, bytes: usize) -> u64 {
+        let time = match self.cost {
+            None => {
+                let base = if self.link == Link::Network { 300 } else { 20 };
+                self.now + base + self.random.delay()
+            }
+            Some(cost) => {
+                let length = (bytes as u64).saturating_mul(cost.gap_per_byte_ps) / 1000;
+                let interface = &mut self.members[from as usize].interface_free_at;
+                let begin = self.now.max(*interface);
+                *interface = begin + length.max(cost.gap.as_nanos() as u64);
+                begin + length + cost.latency.as_nanos() as u64 + cost.overhead.as_nanos() as u64
+            }
+        };
+        let last = self.channels.last(lane, from, to);
+        *last = time.max(*last + 1);
+        *last
+    }
+
+    // ---- Messages.
+
+    pub(super) fn check_send(&mut self, member: u32, to: MemberId, len: usize) -> Result<()> {
+        if len > MESSAGE_LEN_MAX {
+            self.check_self(member)?;
+            return Err(Error::MessageTooLong { len });
+        }
+        self.check_start(member, Epoch::ANY, to)
+    }
+
+    pub(super) fn send(&mut self, from: u32, to: u32, port: Port, bytes: &[u8]) {
+        let counters = &mut self.members[from as usize].counters;
+        counters.messages_sent += 1;
+        counters.message_bytes_sent += bytes.len() as u64;
+        self.note_bytes(bytes);
+        let time = self.arrival(Lane::Messages, from, to, bytes.len());
+        if self.members[to as usize].life != Life::Living {
+            return;
+        }
+        self.members[to as usize].inbox_len += 1;
+        let message = Message { from: MemberId(from), epoch: self.epoch(from), bytes: bytes.to_vec() };
+        let flight = Flight { from, to, port, message, knowledge: self.knowledge(from).clone() };
+        let index = match self.free_flights.pop() {
+            Some(index) => {
+                self.flights[index as usize] = Some(flight);
+                index
+            }
+            None => {
+                self.flights.push(Some(flight));
+                (self.flights.len() - 1) as u32
+            }
+        };
+        self.push(time, Event::Deliver { flight: index });
+    }
+
+    /// Rings another member's bell: on a network that takes a while.
+    pub(super) fn send_ring(&mut self, from: u32, to: u32) {
+        if self.members[to as usize].life != Life::Living {
+            return;
+        }
+        if self.link == Link::Memory || from == to {
+            self.ring(to);
+        } else {
+            let time = self.arrival(Lane::Messages, from, to, 0);
+            self.push(time, Event::Ring { to, for_view: false });
+        }
+    }
+
+    // ---- Requests.
+
+    /// Sends a request; its number.
+    pub(super) fn request(
+        &mut self,
+        source: u32,
+        at: Epoch,
+        target: MemberId,
+        wanted: Wanted,
+        consumer: Consumer,
+    ) -> Result<u32> {
+        self.check_start(source, at, target)?;
+        let mut subset = Subset::All;
+        if let Some(operation) = wanted.operation() {
+            // Only the alignment can be told from here; the target knows how long its segment is.
+            if let Err(error @ Error::Unaligned { .. }) = operation.check(target, u64::MAX) {
+                return Err(error);
+            }
+            let call = super::call_of(target, &operation);
+            self.count(source, call.what, call.len as usize);
+            if self.cost.is_none() && operation.check(target, self.segment_limit).is_ok() {
+                subset = Subset::draw(&mut self.random, words_in(call.offset, call.len as usize));
+            }
+            self.tell(source, |_| format!("asks for {call}"));
+        }
+        let (bytes, _) = wanted.bytes();
+        let first = self.arrival(Lane::Requests, source, target.0, bytes);
+        let request = Request {
+            source,
+            target: target.0,
+            at,
+            wanted,
+            subset,
+            knowledge: self.knowledge(source).clone(),
+            begun: false,
+            lost: false,
+            answer: None,
+            consumer,
+            settled: false,
+            result: None,
+            over: false,
+        };
+        let index = match self.free_requests.pop() {
+            Some(index) => {
+                self.requests[index as usize] = request;
+                index
+            }
+            None => {
+                self.requests.push(request);
+                (self.requests.len() - 1) as u32
+            }
+        };
+        self.members[source as usize].requests.push(index);
+        if subset == Subset::All {
+            self.push(first, Event::Serve { request: index, last: true });
+        } else {
+            self.push(first, Event::Serve { request: index, last: false });
+            let second = first + self.random.delay();
+            *self.channels.last(Lane::Requests, source, target.0) = second;
+            self.push(second, Event::Serve { request: index, last: true });
+        }
+        Ok(index)
+    }
+
+    /// A request, or its second phase, is at its target.
+    pub(super) fn serve(&mut self, index: u32, last: bool, time: u64) {
+        let request = &self.requests[index as usize];
+        let (source, target) = (request.source, request.target);
+        if self.members[target as usize].life != Life::Living
+            || self.is_lost(source, target, time)
+            || self.knows_dead(target, source)
+        {
+            self.requests[index as usize].lost = true;
+        }
+        if !self.requests[index as usize].lost {
+            self.serve_phase(index);
+        }
+        if !last {
+            return;
+        }
+        if self.requests[index as usize].lost {
+            self.end_request(index);
+            return;
+        }
+        let request = &mut self.requests[index as usize];
+        let bytes = request.wanted.bytes().1;
+        if request.answer.is_none() {
+            request.answer = Some(Ok(match &mut request.wanted {
+                Wanted::Get { buffer, .. } => Done::Get(std::mem::take(buffer)),
+                _ => Done::Put,
+            }));
+        }
+        let knowledge = self.knowledge(target).clone();
+        self.requests[index as usize].knowledge = knowledge;
+        let time = self.arrival(Lane::Answers, target, source, bytes);
+        self.push(time, Event::Respond { request: index });
+    }
+
+    fn serve_phase(&mut self, index: u32) {
+        let request = &mut self.requests[index as usize];
+        let (source, target, subset) = (request.source, request.target, request.subset);
+        let second_phase = request.begun;
+        if !second_phase {
+            request.begun = true;
+            let theirs = request.knowledge.clone();
+            let at = request.at;
+            let mine = self.knowledge(target);
+            let is_stale =
+                at != Epoch::ANY && !Rc::ptr_eq(mine, &theirs) && !mine.dead.is_subset(&theirs.dead);
+            self.adopt(target, &theirs);
+            if is_stale {
+                self.note(0x7374_616C_6500);
+                self.tell(target, |_| format!("refuses an operation of m{source}: {at} is past"));
+                let now = self.epoch(target);
+                self.requests[index as usize].answer = Some(Err(Error::Stale { now }));
+                return;
+            }
+        } else if request.answer.is_some() {
+            return;
+        }
+        // The record is taken apart for a moment, since the operation acts on another part of the world.
+        let mut wanted = std::mem::replace(&mut self.requests[index as usize].wanted, Wanted::SegmentLen);
+        let segment_len = self.members[target as usize].segment.len();
+        let check = wanted.operation().map(|operation| operation.check(MemberId(target), segment_len));
+        if let (Some(Ok(())), false, Wanted::Get { len, buffer, .. }) = (&check, second_phase, &mut wanted) {
+            buffer.resize(*len, 0);
+        }
+        let answer = match (check, wanted.direct()) {
+            (Some(Err(error)), _) => Some(Err(error)),
+            (_, None) => Some(Ok(Done::Word(segment_len))),
+            (_, Some((offset, mut direct))) => {
+                let word = self.apply(target, offset, &mut direct, subset, second_phase);
+                self.tell(target, |_| {
+                    let effect = describe(target, offset, &direct, subset, second_phase, word);
+                    format!("serves m{source}: {effect}")
+                });
+                let is_word = !matches!(direct, Direct::Put(_) | Direct::Get(_));
+                is_word.then_some(Ok(Done::Word(word)))
+            }
+        };
+        let request = &mut self.requests[index as usize];
+        request.wanted = wanted;
+        request.answer = answer;
+    }
+
+    /// The answer is back at the source.
+    pub(super) fn respond(&mut self, index: u32, time: u64) {
+        let request = &mut self.requests[index as usize];
+        let (source, target) = (request.source, request.target);
+        let (knowledge, answer) = (request.knowledge.clone(), request.answer.take());
+        if self.members[source as usize].life == Life::Living && !self.is_lost(target, source, time) {
+            self.adopt(source, &knowledge);
+            let answer = match answer {
+                Some(Err(Error::Stale { .. })) => Err(Error::Stale { now: self.epoch(source) }),
+                Some(answer) => answer,
+                None => unreachable!("an answer travels only once it is there"),
+            };
+            self.settle(index, answer);
+        }
+        self.end_request(index);
+    }
+
+    /// Gives the source its result; the first one counts.
+    fn settle(&mut self, index: u32, result: Result<Done>) {
+        let request = &mut self.requests[index as usize];
+        if request.settled {
+            return;
+        }
+        request.settled = true;
+        let (source, target) = (request.source, request.target);
+        let is_ok = result.is_ok();
+        let signal = match &request.consumer {
+            Consumer::Activity(slot, generation) => {
+                request.result = Some(result);
+                Ok((*slot, *generation))
+            }
+            Consumer::Completer(completer) => {
+                completer.complete(result);
+                Err(Arc::as_ptr(&completer.0) as usize)
+            }
+        };
+        self.members[source as usize].requests.retain(|&other| other != index);
+        self.note(u64::from(source) << 32 ^ u64::from(target) ^ u64::from(is_ok) << 16 ^ self.now << 20);
+        self.tell(source, |_| {
+            format!("has an answer of m{target}: {}", if is_ok { "done" } else { "an error" })
+        });
+        match signal {
+            Ok((slot, generation)) => self.signal(slot, generation),
+            Err(address) => {
+                if !self.wake_completion(source, address) {
+                    self.ring(source);
+                }
+            }
+        }
+    }
+
+    /// The result of a request that an activity waits for, once.
+    pub(super) fn take_result(&mut self, index: u32) -> Option<Result<Done>> {
+        let request = &mut self.requests[index as usize];
+        let result = request.result.take()?;
+        if request.over {
+            self.free_requests.push(index);
+        }
+        Some(result)
+    }
+
+    /// The source no longer wants the result. The request goes on: whether it takes effect is unknown.
+    pub(super) fn abandon(&mut self, index: u32) {
+        let request = &mut self.requests[index as usize];
+        let source = request.source;
+        request.settled = true;
+        request.result = None;
+        let is_over = request.over;
+        self.members[source as usize].requests.retain(|&other| other != index);
+        if is_over {
+            self.free_requests.push(index);
+        }
+    }
+
+    /// No event refers to the request any more.
+    fn end_request(&mut self, index: u32) {
+        let request = &mut self.requests[index as usize];
+        request.over = true;
+        // What is not settled waits for the notice of its target's death, or for the end of the caller's patience.
+        if request.settled && request.result.is_none() {
+            self.free_requests.push(index);
+        }
+    }
+
+    /// Requests to members that their source now knows to be dead fail.
+    pub(super) fn fail_requests(&mut self, source: u32, dead: &[u32]) {
+        let failing: Vec<u32> = self.members[source as usize]
+            .requests
+            .iter()
+            .copied()
+            .filter(|&index| dead.contains(&self.requests[index as usize].target))
+            .collect();
+        for index in failing {
+            let member = MemberId(self.requests[index as usize].target);
+            self.settle(index, Err(Error::Dead { member }));
+            let request = &self.requests[index as usize];
+            if request.over && request.result.is_none() {
+                self.free_requests.push(index);
+            }
+        }
+    }
+}
