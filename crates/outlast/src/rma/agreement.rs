@@ -32,11 +32,11 @@
 //! *Accepting at V needs everyone outside V to have entered V*, since gathering hears from all of them, and
 //! contributions travel only in messages of that attempt.
 //!
-//! *Attempts in which somebody accepts form a chain under inclusion.* Let x accept at V and y at W, neither within
-//! the other. Somebody in W but not in V was alive for V to be completed; somebody in V but not in W likewise; so x
-//! and y both are outside... more to the point: the survivor y is outside V (it is alive while V's members are
-//! dead), so it entered V, so its view was V at some moment and W at another; views only grow, so V and W are
-//! ordered after all. Hence the number of the dead orders all attempts that matter, and "newest" is well defined.
+//! *Attempts in which somebody accepts form a chain under inclusion.* Let x accept at V and y at W. Were y in V and x
+//! in W, then y was dead before x entered V, and x before y entered W, and neither could have done it after the
+//! other had. So one of them, say x, is outside W. Then x entered W, by the above, and V too. Its view was W at one
+//! moment and V at another, and views only grow, so one contains the other. Hence the number of the dead orders all
+//! attempts that matter, and "newest" is well defined.
 //!
 //! *Within one attempt all accept the same value*: it is a function of what all participants entered with.
 //!
@@ -187,7 +187,8 @@ struct Schedule {
 
 impl Schedule {
     fn new(size: usize, me: usize, dead: &RankSet) -> Schedule {
-        let living: Vec<u32> = (0..size).filter(|&rank| !dead.contains(rank)).map(|rank| rank as u32).collect();
+        let living: Vec<u32> =
+            (0..size).filter(|&rank| !dead.contains(rank)).map(|rank| rank as u32).collect();
         let position = living.partition_point(|&rank| (rank as usize) < me);
         let count = living.len();
         let (mut distances, mut steps) = (Vec::new(), Vec::new());
@@ -219,8 +220,11 @@ impl Schedule {
 
     /// Everyone that this member hears from or sends to.
     fn partners(&self) -> Vec<usize> {
-        let mut partners: Vec<usize> =
-            self.distances.iter().flat_map(|&distance| [self.after(distance), self.before(distance)]).collect();
+        let mut partners: Vec<usize> = self
+            .distances
+            .iter()
+            .flat_map(|&distance| [self.after(distance), self.before(distance)])
+            .collect();
         partners.sort_unstable();
         partners.dedup();
         partners
@@ -262,6 +266,8 @@ struct Instance {
     /// The newest accepted value, with the number of the dead of its attempt.
     accepted: Option<(u32, Value)>,
     gather: Round,
+    /// Whether this member has accepted in its present attempt.
+    has_accepted: bool,
     confirm: Round,
     decided: Option<Arc<Value>>,
     /// The newest attempt of which all partners have, or get, all that they need from this member.
@@ -349,6 +355,7 @@ impl Agreements {
             schedule,
             accepted: None,
             gather: Round::default(),
+            has_accepted: false,
             confirm: Round::default(),
             decided: None,
             settled: None,
@@ -381,10 +388,13 @@ impl Agreements {
         }
         self.dead = dead.clone();
         let schedule = self.schedule();
-        let Some(instance) = self.current.as_mut().filter(|instance| instance.decided.is_none()) else { return };
+        let Some(instance) = self.current.as_mut().filter(|instance| instance.decided.is_none()) else {
+            return;
+        };
         instance.gathered = Value::of(&instance.own, dead);
         instance.schedule = schedule;
         (instance.gather, instance.confirm) = (Round::default(), Round::default());
+        instance.has_accepted = false;
         self.begin(sends);
     }
 
@@ -488,9 +498,10 @@ impl Instance {
                 self.send_step(communicator, space, GATHER, self.gather.steps, sends);
             }
         }
-        let ballot = schedule.dead.len() as u32;
         // All of the attempt have been heard from: accept, once.
-        if self.confirm.steps == 0 && !self.accepted.as_ref().is_some_and(|(mine, _)| *mine == ballot) {
+        if !self.has_accepted {
+            self.has_accepted = true;
+            let ballot = schedule.dead.len() as u32;
             let value = match self.accepted.take() {
                 Some((_, value)) => value,
                 None => self.gathered.clone(),
@@ -517,7 +528,8 @@ impl Instance {
 
     fn send_step(&self, communicator: u64, space: u8, what: u8, step: usize, sends: &mut Sends) {
         for slot in self.schedule.slots(step) {
-            let mut writer = message(communicator, space, self.number, what, slot as u8, &self.schedule.dead, 48);
+            let mut writer =
+                message(communicator, space, self.number, what, slot as u8, &self.schedule.dead, 48);
             if what == GATHER {
                 self.gathered.write(&mut writer);
                 match &self.accepted {

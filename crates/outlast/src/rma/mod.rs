@@ -2,12 +2,21 @@
 
 #![forbid(unsafe_code)]
 
+mod agreement;
+mod collective;
 mod communicator;
 mod error;
 mod group;
+mod point;
+mod progress;
+mod wire;
 
-pub use communicator::{Communicator, Op, Received, Request, Source, Tag, wait_all, wait_any, wait_some};
+pub use collective::Op;
+pub use communicator::{Agreement, Communicator};
 pub use error::{Error, Result};
+pub use point::{
+    Received, Request, Source, Tag, test_all, test_any, test_some, wait_all, wait_any, wait_some,
+};
 
 /// The largest tag of a message.
 pub const TAG_MAX: u32 = (1 << 31) - 1;
