@@ -54,6 +54,7 @@ struct Registry {
     /// The last communicators that all have freed: what still comes for them is dropped.
     gone: VecDeque<u64>,
     dead: MemberSet,
+    left: MemberSet,
 }
 
 /// How many communicators that are gone are remembered. A message of one that is forgotten would only be kept in
@@ -80,6 +81,8 @@ pub(crate) struct State {
     /// Those of them of whom nothing that had arrived is left unread. Waits end by these only: what a member sent
     /// before it died or left is received, if it came at all.
     pub(crate) silent: RankSet,
+    /// Those of the dead that left the job on purpose: they had done their part in what they took part in.
+    pub(crate) left: RankSet,
     /// Those of the dead that the program has acknowledged.
     pub(crate) acked: RankSet,
     pub(crate) points: Points,
@@ -158,6 +161,7 @@ impl Rma {
             return shared.clone();
         }
         let dead = group.ranks_of(&registry.dead);
+        let left = group.ranks_of(&registry.left);
         let (size, me) = (group.size(), group.me);
         let shared = Arc::new(Shared {
             id,
@@ -168,6 +172,7 @@ impl Rma {
             in_agreement: AtomicBool::new(false),
             state: Mutex::new(State {
                 silent: dead.clone(),
+                left,
                 acked: RankSet::default(),
                 points: Points::default(),
                 collectives: Collectives::default(),
@@ -283,6 +288,7 @@ impl Rma {
         let communicators: Vec<Arc<Shared>> = {
             let mut registry = lock(&self.registry);
             registry.dead = view.dead.clone();
+            registry.left = view.left.clone();
             registry.communicators.values().cloned().collect()
         };
         self.seen_epoch.store(view.epoch.0, Ordering::Relaxed);
@@ -295,6 +301,7 @@ impl Rma {
             }
             let mut sends = Sends::new();
             state.dead = dead;
+            state.left = shared.group.ranks_of(&view.left);
             let state = &mut *state;
             state.recovery.set_dead(&state.dead, &mut sends);
             state.creation.set_dead(&state.dead, &mut sends);
@@ -403,6 +410,7 @@ impl Rma {
                 }
             }
             wire::COLLECTIVE => state.collectives.deliver(from, reader.rest()),
+            wire::BROKEN => state.collectives.break_off(reader.rest()),
             wire::ABORT => state.collectives.abort(from, reader.rest()),
             wire::AGREEMENT => {
                 let bytes = reader.rest();
@@ -470,15 +478,14 @@ impl Rma {
 
     /// Does what follows from a decision, if there is a new one.
     pub(crate) fn after_agreement(&self, shared: &Arc<Shared>, state: &mut State, todo: &mut Todo) {
-        if state.is_creation_abandoned && !state.creation.is_open() {
+        if state.is_creation_abandoned
+            && let Some(kind) = state.creation.unfinished()
+            && let Some(value) = state.creation.take_decision()
+        {
             // The caller left when the communicator was revoked. Others may have what was made: they must not wait
             // for this member in it.
             state.is_creation_abandoned = false;
-            let decision = state.creation.decision().cloned();
-            let kind = state.creation.kind();
-            if let (Some(value), Some(kind)) = (decision, kind)
-                && let Some(made) = self.make_agreed(shared, kind, &value, todo)
-            {
+            if let Some(made) = self.make_agreed(shared, kind, &value, todo) {
                 let mut made_state = lock(&made.state);
                 self.revoke(&made, &mut made_state, todo);
                 drop(made_state);
