@@ -98,7 +98,9 @@ pub(crate) struct State {
     pub(crate) interrupted_by: Option<usize>,
     /// Who has been told that the communicator is revoked.
     told_revoked: RankSet,
+    /// How many of the ranks directly below this one have freed the communicator, with all below them.
     freed_below: u8,
+    has_passed_on_freed: bool,
 }
 
 /// What is to be done once no lock is held.
@@ -182,6 +184,7 @@ impl Rma {
                 interrupted_by: None,
                 told_revoked: RankSet::default(),
                 freed_below: 0,
+                has_passed_on_freed: false,
                 dead,
             }),
         });
@@ -240,12 +243,11 @@ impl Rma {
     /// The same by an activity that counts `own` times among the waiters.
     fn progress_as(&self, job: &Job, own: usize) {
         loop {
-            match self.token.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed) {
+            match self.token.compare_exchange(FREE, HELD, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => break,
                 Err(AGAIN) => return,
                 Err(_) => {
-                    // Acquire: the holder that then looks once more is followed by a release, whoever comes next.
-                    let left = self.token.compare_exchange(HELD, AGAIN, Ordering::AcqRel, Ordering::Relaxed);
+                    let left = self.token.compare_exchange(HELD, AGAIN, Ordering::SeqCst, Ordering::Relaxed);
                     if left.is_ok() {
                         return;
                     }
@@ -268,10 +270,11 @@ impl Rma {
                 has_changed = true;
                 self.note_silent();
             }
-            if self.token.compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed).is_ok() {
+            if self.token.compare_exchange(HELD, FREE, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 break;
             }
-            self.token.store(HELD, Ordering::Relaxed);
+            // Sequentially consistent: who asked before this is served by what is received after it.
+            self.token.swap(HELD, Ordering::SeqCst);
         }
         std::mem::forget(token);
         if has_changed && self.waiters.load(Ordering::SeqCst) > own {
@@ -553,9 +556,11 @@ impl Rma {
     fn pass_on_freed(&self, shared: &Shared, state: &mut State, sends: &mut Sends) {
         let (me, size) = (shared.group.me, shared.group.size());
         let below = (2 * me + 1..=2 * me + 2).filter(|&rank| rank < size).count();
-        if !shared.is_freed.load(Ordering::SeqCst) || (state.freed_below as usize) < below {
+        let is_complete = shared.is_freed.load(Ordering::SeqCst) && state.freed_below as usize == below;
+        if !is_complete || state.has_passed_on_freed {
             return;
         }
+        state.has_passed_on_freed = true;
         if me == 0 {
             self.forget(shared, sends);
         } else {
