@@ -1,6 +1,7 @@
 //! Communicators on the shm engine, with real processes and real deaths. The tests start this binary again, once per
 //! member; see `shm_engine.rs`.
 
+use outlast::engine::Port;
 use outlast::launch::{Launch, Output};
 use outlast::rma::{Communicator, Error, Op, Source, TAG_MAX, Tag, wait_all, wait_any};
 use outlast::{Engine, Job, MemberId, Time};
@@ -349,6 +350,24 @@ fn measure() {
                 }
                 comm.barrier().unwrap();
             };
+            if comm.size() == 2 {
+                // The floor: two messages in each direction, by the engine alone.
+                let (job, other) = (comm.job(), MemberId(1 - comm.rank() as u32));
+                let attending = job.attend(Port::User);
+                report("engine, twice", 20_000, &mut || {
+                    for _ in 0..2 {
+                        job.send(other, Port::User, &[1; 40]).unwrap();
+                        loop {
+                            let bell = job.bell();
+                            if job.receive(Port::User).is_some() {
+                                break;
+                            }
+                            job.park(bell, Time::NEVER);
+                        }
+                    }
+                });
+                drop(attending);
+            }
             report("agree", 20_000, &mut || {
                 comm.agree(1).unwrap();
             });

@@ -922,3 +922,54 @@ fn mismatched_collectives_are_found() {
         },
     );
 }
+
+/// Under the cost model: time and messages per member of the recovery calls grow as the logarithm of the members.
+#[test]
+fn agree_and_shrink_are_of_logarithmic_depth() {
+    let measure = |members: usize, call: fn(&Communicator)| {
+        let mut options = Options::new(members, 1).link(Link::Network);
+        options.cost = Some(sim::Cost::default());
+        let report = sim::run(&options, move |job| {
+            let comm = world(&job);
+            call(&comm);
+            // Nobody leaves while others are at it: that would be a failure.
+            let until = job.now().after(Duration::from_millis(100));
+            while job.now() < until {
+                job.park(job.bell(), until);
+            }
+            job.leave().unwrap();
+        });
+        let messages = report.counters.iter().map(|counters| counters.messages_sent).max().unwrap();
+        assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+        messages
+    };
+    for members in [2usize, 16, 64, 500] {
+        let depth = u64::from(members.next_power_of_two().ilog2());
+        let agree = measure(members, |comm| assert_eq!(comm.agree(5), Ok(5)));
+        assert!(agree <= 2 * depth, "{agree} messages of one of {members} members");
+        let shrink = measure(members, |comm| assert_eq!(comm.shrink().unwrap().size(), comm.size()));
+        assert!(shrink <= 2 * depth, "{shrink} messages of one of {members} members");
+        let barrier = measure(members, |comm| comm.barrier().unwrap());
+        assert!(barrier <= depth, "{barrier} messages of one of {members} members");
+    }
+}
+
+/// What was freed by all is forgotten by all, and messages that come for it later harm nobody.
+#[test]
+fn many_communicators_come_and_go() {
+    for seed in seeds(20) {
+        let (options, _) = options_for(seed, 10);
+        simulate("come and go", &options, move |job| {
+            let comm = world(&job);
+            for round in 0..200u64 {
+                let next = if round % 2 == 0 { comm.duplicate().unwrap() } else { comm.shrink().unwrap() };
+                if round % 8 == 7 {
+                    // Late: the flood may find it gone.
+                    next.revoke().unwrap();
+                }
+                next.free().unwrap();
+            }
+            part(&comm);
+        });
+    }
+}
