@@ -66,7 +66,7 @@ fn some_members(random: &mut Random) -> usize {
 fn options_for(seed: u64, salt: u64) -> (Options, Random) {
     let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9).wrapping_add(salt));
     let members = some_members(&mut random);
-    let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+    let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
     let mut options = Options::new(members, seed).link(link);
     // Notices that come at very different times, and soon, in turn.
     if random.chance(2) {
@@ -363,7 +363,7 @@ fn shrink_survives_two_deaths_at_once_with_the_lowest_rank() {
 #[test]
 fn repeated_shrink_down_to_one() {
     for seed in seeds(100) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(2 + seed as usize % 6, seed).link(link);
         let last: Log<(u32, usize)> = Rc::default();
         let log = last.clone();
@@ -371,7 +371,7 @@ fn repeated_shrink_down_to_one() {
             let mut comm = world(&job);
             while comm.size() > 1 {
                 // The lowest one dies, or the highest, in turn.
-                let victim = if comm.size() % 2 == 0 { 0 } else { comm.size() - 1 };
+                let victim = if comm.size().is_multiple_of(2) { 0 } else { comm.size() - 1 };
                 if comm.rank() == victim {
                     let me = job.me();
                     let _ = job.fence(me, Time::NEVER);
@@ -523,7 +523,7 @@ fn revoke_releases_everybody_and_leaves_agree_and_shrink() {
 #[test]
 fn is_revoked_is_right_at_a_member_that_makes_no_call() {
     for seed in seeds(100) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(3 + seed as usize % 20, seed).link(link);
         simulate("is_revoked", &options, move |job| {
             let comm = world(&job);
@@ -550,7 +550,7 @@ fn is_revoked_is_right_at_a_member_that_makes_no_call() {
 #[test]
 fn a_failure_in_one_communicator_leaves_another_undisturbed() {
     for seed in seeds(200) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(6, seed).link(link);
         simulate("undisturbed", &options, move |job| {
             let comm = world(&job);
@@ -598,7 +598,7 @@ fn late_messages_and_revokes_never_touch_a_later_communicator() {
                 for other in 0..size {
                     let _ = comm.send(other, 1, &[generation as u8; 4]);
                 }
-                if comm.rank() % 2 == 0 {
+                if comm.rank().is_multiple_of(2) {
                     comm.revoke().unwrap();
                 }
                 let next = comm.shrink().unwrap();
@@ -638,7 +638,7 @@ fn late_messages_and_revokes_never_touch_a_later_communicator() {
 #[test]
 fn failure_notification_is_local() {
     for seed in seeds(200) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(3, seed).link(link);
         simulate("local notification", &options, move |job| {
             let comm = world(&job);
@@ -672,7 +672,7 @@ fn failure_notification_is_local() {
 #[test]
 fn a_wildcard_receive_is_pending_until_acknowledged_and_can_be_continued() {
     for seed in seeds(200) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(3, seed).link(link);
         simulate("wildcard", &options, move |job| {
             let comm = world(&job);
@@ -715,7 +715,7 @@ fn a_wildcard_receive_is_pending_until_acknowledged_and_can_be_continued() {
 #[test]
 fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
     for seed in seeds(200) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(4, seed).link(link);
         simulate("sets", &options, move |job| {
             let comm = world(&job);
@@ -769,7 +769,7 @@ fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
 #[test]
 fn a_member_interrupts_the_wait_of_another() {
     for seed in seeds(200) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(2, seed).link(link);
         simulate("interrupt", &options, move |job| {
             let comm = world(&job);
@@ -858,7 +858,7 @@ fn messages_arrive_in_order() {
 #[test]
 fn activities_of_one_member_share_the_progress() {
     for seed in seeds(200) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(3, seed).link(link);
         simulate("activities", &options, move |job| {
             let comm = world(&job);
@@ -895,7 +895,7 @@ fn mismatched_collectives_are_found() {
     fn check(name: &str, call: fn(&Communicator) -> rma::Result<()>) {
         for seed in seeds(50) {
             for members in 2..6 {
-                let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+                let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
                 let options = Options::new(members, seed).link(link);
                 simulate(name, &options, move |job| {
                     let comm = world(&job);
@@ -962,7 +962,8 @@ fn many_communicators_come_and_go() {
         simulate("come and go", &options, move |job| {
             let comm = world(&job);
             for round in 0..200u64 {
-                let next = if round % 2 == 0 { comm.duplicate().unwrap() } else { comm.shrink().unwrap() };
+                let next =
+                    if round.is_multiple_of(2) { comm.duplicate().unwrap() } else { comm.shrink().unwrap() };
                 if round % 8 == 7 {
                     // Late: the flood may find it gone.
                     next.revoke().unwrap();
