@@ -275,6 +275,31 @@ fn a_wait_is_interrupted_and_the_wildcard_is_pending() {
     });
 }
 
+/// Threads of one member wait at once, each on its own communicator and on a common one; the background serves, too.
+#[test]
+fn threads_share_the_progress() {
+    with_members("threads_share_the_progress", 2, |comm| {
+        let other = 1 - comm.rank();
+        let own: Vec<Communicator> = (0..3).map(|_| comm.duplicate().unwrap()).collect();
+        std::thread::scope(|scope| {
+            for (index, own) in own.iter().enumerate() {
+                let comm = &comm;
+                scope.spawn(move || {
+                    for round in 0..3000u32 {
+                        comm.send(other, index as u32, &round.to_le_bytes()).unwrap();
+                        let received = comm.receive(other, index as u32).unwrap();
+                        assert_eq!(received.bytes, round.to_le_bytes());
+                        if round % 16 == 0 {
+                            assert_eq!(own.agree(u64::from(round)), Ok(u64::from(round)));
+                        }
+                    }
+                });
+            }
+        });
+        part(&comm);
+    });
+}
+
 /// In real processes: a member dies at each engine step of agree and shrink, the lowest one and another one.
 #[cfg(feature = "faults")]
 #[test]

@@ -4,6 +4,7 @@
 
 #![cfg(feature = "sim")]
 
+use outlast::engine::Fault;
 use outlast::engine::sim::{self, Action, Link, Options, Random, When};
 use outlast::rma::{self, Communicator, Error, Op, Source, Tag, wait_all, wait_any, wait_some};
 use outlast::{Engine, Job, MemberId, Time};
@@ -969,6 +970,60 @@ fn many_communicators_come_and_go() {
                     next.revoke().unwrap();
                 }
                 next.free().unwrap();
+            }
+            part(&comm);
+        });
+    }
+}
+
+/// All whom the revoking member would tell die at that instant, and it goes on: the others hear of it all the same.
+#[test]
+fn a_revoke_reaches_all_though_its_first_hearers_die() {
+    for seed in seeds(60) {
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let options = Options::new(17, seed).link(link);
+        simulate("revoke, hearers die", &options, move |job| {
+            let comm = world(&job);
+            if comm.rank() == 0 {
+                for victim in [1, 2, 4, 8, 9, 13, 15, 16] {
+                    job.inject(Fault::Kill(MemberId(victim))).unwrap();
+                }
+                comm.revoke().unwrap();
+            }
+            while !comm.is_revoked() {
+                assert!(job.now() < Time(1_000_000_000), "not revoked after a second");
+                job.park(job.bell(), job.now().after(Duration::from_millis(10)));
+            }
+            part(&comm);
+        });
+    }
+}
+
+/// A duplication that succeeds at some members while others leave it, since the old communicator was revoked or a
+/// member died: nobody waits in the new one for those who left.
+#[test]
+fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
+    for seed in seeds(600) {
+        let (options, mut random) = options_for(seed, 11);
+        let options = options.random_faults(random.below(2) as usize, 0, 60);
+        let revokes = random.chance(2);
+        let outcomes: Log<&str> = Rc::default();
+        let log = outcomes.clone();
+        simulate("duplicate, left early", &options, move |job| {
+            let comm = world(&job);
+            match comm.duplicate() {
+                Ok(duplicate) => {
+                    if revokes && comm.rank() + 1 == comm.size() {
+                        comm.revoke().unwrap();
+                    }
+                    log.borrow_mut().push("made");
+                    match duplicate.barrier() {
+                        Ok(()) | Err(Error::Revoked | Error::ProcFailed { .. }) => {}
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+                Err(Error::Revoked | Error::ProcFailed { .. }) => log.borrow_mut().push("left"),
+                Err(other) => panic!("{other}"),
             }
             part(&comm);
         });
