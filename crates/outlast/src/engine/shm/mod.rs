@@ -2,8 +2,8 @@
 //!
 //! All members map the same unnamed memory ([`JobMemory`]), so that a put is a copy and a word operation an atomic
 //! instruction: no system call, no partner. Nothing has a name in a file system, so nothing is left behind whoever
-//! dies. [`layout`] says where things are, [`deaths`] how the survivors learn of a death within a millisecond,
-//! [`mailbox`] how messages travel.
+//! dies. `layout.rs` says where things are, `deaths.rs` how the survivors learn of a death within a millisecond,
+//! `mailbox.rs` how messages travel.
 //!
 //! The memory of a dead member stays mapped and could be read; it counts as lost all the same, as after the loss of
 //! a node, so that programs do not come to depend on it.

@@ -354,3 +354,11 @@ pub(super) fn end_now() -> ! {
     // SAFETY: _exit takes no pointers and does not return.
     unsafe { libc::_exit(137) }
 }
+
+/// Stops this process, and returns when someone lets it go on. The signal is for the calling thread: one for the
+/// process might be taken by another thread, and this one would go on for a moment.
+#[cfg(feature = "faults")]
+pub(super) fn stop_now() {
+    // SAFETY: raise takes no pointers.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
