@@ -23,6 +23,7 @@ pub mod engine;
 mod job;
 pub mod launch;
 mod ranges;
+pub mod rma;
 pub mod store;
 
 pub use engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
