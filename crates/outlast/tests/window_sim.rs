@@ -9,7 +9,6 @@ use outlast::engine::sim::{self, Link, Options};
 
 use outlast::Job;
 
-
 use std::time::Duration;
 use window_scenarios::{MEMBERS, SCENARIOS};
 

@@ -582,7 +582,8 @@ impl Taking<'_> {
             until,
             || {
                 let taking = this.take()?;
-                let found = look(taking);
+                // Before the look: no lock is taken on a window that is known to be revoked.
+                let found = shared.check_usable().and_then(|()| look(taking));
                 holder.set(taking.holder);
                 this.set(Some(taking));
                 found.transpose()
