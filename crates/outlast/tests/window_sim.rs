@@ -5,12 +5,16 @@
 
 mod window_scenarios;
 
-use outlast::engine::sim::{self, Link, Options};
+use outlast::engine::sim::{self, Action, Link, Options, Random, When};
+use outlast::rma::{Communicator, LockKind, Update, Window, WindowError};
 
-use outlast::Job;
+use outlast::{Engine, Job, MemberId, Time};
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
-use window_scenarios::{MEMBERS, SCENARIOS};
+use window_scenarios::{MEMBERS, SCENARIOS, word};
 
 /// How many seeds to run where a test would run `default` many.
 fn seeds(default: u64) -> std::ops::Range<u64> {
@@ -39,6 +43,16 @@ fn options_for(seed: u64) -> Options {
     options.link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
     if seed % 4 < 2 {
         options.detection = Duration::from_nanos(100)..=Duration::from_millis(2);
+    }
+    // In some runs members are stopped for a while, somewhere: that may delay, and nothing else.
+    if seed % 8 >= 4 {
+        let mut random = Random::new(seed ^ 0x0073_746F_7073);
+        for _ in 0..3 {
+            let victim = MemberId(random.below(MEMBERS as u64) as u32);
+            let when = When::AtStep(victim, 1 + random.below(1500));
+            let pause = Duration::from_nanos(random.magnitude(1000, 20_000_000));
+            options = options.fault(when, Action::StopFor(victim, pause));
+        }
     }
     options
 }
@@ -93,3 +107,291 @@ scenarios!(
     failures_are_told_to_some,
     many_share_and_one_excludes,
 );
+
+// ---- Random programs.
+
+type Log<T> = Rc<RefCell<T>>;
+
+/// Who is between lock and unlock, and how.
+#[derive(Default)]
+struct Inside {
+    members: BTreeMap<MemberId, LockKind>,
+    entries: u64,
+    takeovers: u64,
+}
+
+/// Members lock the memory of rank 0, both ways, and are killed and stopped anywhere. Nobody is inside together with
+/// somebody alive whom it excludes; what is guarded is whole unless the lock said that its holder died; and every
+/// call ends.
+#[test]
+fn locks_exclude_under_deaths_and_stops() {
+    let total: Log<Inside> = Rc::default();
+    for seed in seeds(300) {
+        let mut random = Random::new(seed ^ 0x6C6F_636B);
+        let mut options = Options::new(2 + random.below(5) as usize, seed);
+        options.link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        options.time_limit = Duration::from_secs(2);
+        let (kills, stops) = (random.below(4) as usize, random.below(4) as usize);
+        let options = options.random_faults(kills, stops, 1 + random.below(1200));
+        let inside: Log<Inside> = Rc::default();
+        let log = inside.clone();
+        simulate("locks_exclude_under_deaths_and_stops", &options, move |job| exclude(&job, &log));
+        let inside = inside.borrow();
+        total.borrow_mut().entries += inside.entries;
+        total.borrow_mut().takeovers += inside.takeovers;
+    }
+    let total = total.borrow();
+    println!("{} times inside, {} of them after a death", total.entries, total.takeovers);
+    assert!(total.takeovers > 0 || seeds(300).count() < 100, "no lock was ever taken over");
+}
+
+fn exclude(job: &Job, log: &Log<Inside>) {
+    let comm = Communicator::world(job).unwrap();
+    let window = match Window::allocate(&comm, 64) {
+        Ok(window) => window,
+        Err(error) => {
+            assert!(is_excused(&error), "{error:?}");
+            let _ = job.leave();
+            return;
+        }
+    };
+    for round in 0..5 {
+        let kind = if (comm.rank() + round) % 3 == 0 { LockKind::Shared } else { LockKind::Exclusive };
+        let mut is_whole = true;
+        match window.lock(0, kind) {
+            Ok(()) => {}
+            Err(WindowError::Abandoned { by, .. }) => {
+                let failed = window.get_failed();
+                assert!(by.iter().all(|rank| failed.contains(rank)), "{by:?} not in {failed:?}");
+                is_whole = false;
+            }
+            Err(error) => {
+                assert!(is_excused(&error), "{error:?}");
+                continue;
+            }
+        }
+        // Looked at before, as no other member may run while the log is borrowed.
+        let dead = window_scenarios::dead_members(&window);
+        {
+            let mut inside = log.borrow_mut();
+            inside.entries += 1;
+            inside.takeovers += u64::from(!is_whole);
+            for (&other, &other_kind) in &inside.members {
+                let may_both = kind == LockKind::Shared && other_kind == LockKind::Shared;
+                assert!(may_both || dead.contains(&other), "{kind:?} beside {other}, {other_kind:?}");
+            }
+            inside.members.insert(job.me(), kind);
+        }
+        let is_through = change(&window, kind, is_whole);
+        log.borrow_mut().members.remove(&job.me());
+        match window.unlock(0) {
+            Ok(()) => {}
+            Err(error) => assert!(is_excused(&error), "{error:?}"),
+        }
+        if !is_through {
+            break;
+        }
+    }
+    match window.close() {
+        Ok(()) => {}
+        Err(error) => assert!(is_excused(&error), "{error:?}"),
+    }
+    let _ = job.leave();
+}
+
+/// What is done inside: two words that are equal whenever nobody is inside exclusively. Whether the target lives.
+fn change(window: &Window, kind: LockKind, is_whole: bool) -> bool {
+    // The outcome of a call that timed out is unknown, so it is made again: the lock is still held.
+    let again = |call: &mut dyn FnMut() -> Result<u64, WindowError>| loop {
+        match call() {
+            Ok(value) => return Some(value),
+            Err(WindowError::Timeout { .. }) => {}
+            Err(WindowError::ProcFailed { .. }) => return None,
+            Err(error) => panic!("{error:?}"),
+        }
+    };
+    let read = |offset| again(&mut || window.fetch_and_op(0, offset, Update::Keep, 0u64));
+    let (Some(first), Some(second)) = (read(0), read(32)) else { return false };
+    if is_whole {
+        assert_eq!(first, second, "{kind:?}");
+    }
+    if kind == LockKind::Shared {
+        return true;
+    }
+    let next = first.max(second) + 1;
+    for offset in [0, 32] {
+        if again(&mut || window.put_blocking(0, offset, &next.to_le_bytes()).map(|()| 0)).is_none() {
+            return false;
+        }
+    }
+    true
+}
+
+/// What may happen when members die or are stopped for longer than the time limit.
+fn is_excused(error: &WindowError) -> bool {
+    use outlast::rma::Error;
+    match error {
+        WindowError::ProcFailed { .. }
+        | WindowError::Timeout { .. }
+        | WindowError::LockTimeout { .. }
+        | WindowError::Revoked
+        | WindowError::Engine(outlast::Error::Ended) => true,
+        WindowError::Communicator(error) => error.is_failure() || matches!(error, Error::Mismatched { .. }),
+        _ => false,
+    }
+}
+
+/// Some members take locks away from others at random. Whoever lost one hears of it; nothing else goes wrong; at the
+/// end no living member's stamp is left.
+#[test]
+fn locks_can_be_forced_at_any_time() {
+    for seed in seeds(300) {
+        let mut random = Random::new(seed ^ 0x666F_7263);
+        let mut options = options_for(seed);
+        if random.chance(2) {
+            options = options.random_faults(1, 1, 600);
+        }
+        simulate("locks_can_be_forced_at_any_time", &options, move |job| force(&job, seed));
+    }
+}
+
+fn force(job: &Job, seed: u64) {
+    let comm = Communicator::world(job).unwrap();
+    let Ok(window) = Window::open(&comm, 64) else {
+        let _ = job.leave();
+        return;
+    };
+    let mut random = Random::new(seed ^ u64::from(job.me().0) << 32);
+    for _ in 0..6 {
+        let target = random.below(2) as usize;
+        let result = match random.below(3) {
+            0 => window.force_unlock(target).map(|_| ()),
+            choice => {
+                let kind = if choice == 1 { LockKind::Exclusive } else { LockKind::Shared };
+                match window.lock_within(target, kind, Duration::from_millis(1)) {
+                    Ok(()) | Err(WindowError::Abandoned { .. }) => {
+                        let put = window.put(target, 8, &[1; 8]);
+                        put.and_then(|()| window.unlock(target))
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        match result {
+            Ok(()) | Err(WindowError::LockLost { .. }) => {}
+            Err(error) => assert!(is_excused(&error), "{error:?}"),
+        }
+        if let Err(error) = window.unlock(target) {
+            let expected = matches!(error, WindowError::NotLocked { .. } | WindowError::LockLost { .. });
+            assert!(expected || is_excused(&error), "{error:?}");
+        }
+    }
+    let _ = comm.agree_despite_failures(1);
+    for target in [0, 1] {
+        if let Ok(holders) = window.holders(target) {
+            // A stop past the time limit may keep a release under way.
+            let failed = window.get_failed();
+            let late = job.now() > Time(20_000_000_000);
+            assert!(late || holders.iter().all(|rank| failed.contains(rank)), "{holders:?} at {target}");
+        }
+    }
+    if let Err(error) = window.close() {
+        assert!(is_excused(&error), "{error:?}");
+    }
+    let _ = job.leave();
+}
+
+/// Members die while the window is made, used and freed: all survivors have it or none has, and all come to an end.
+#[test]
+fn windows_are_made_and_freed_under_deaths() {
+    for seed in seeds(400) {
+        let mut random = Random::new(seed ^ 0x6D61_6B65);
+        let mut options = Options::new(2 + random.below(6) as usize, seed);
+        options.link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let kills = 1 + random.below(3) as usize;
+        let options = options.random_faults(kills, 0, 1 + random.below(400));
+        let made: Log<Vec<(MemberId, bool)>> = Rc::default();
+        let survived: Log<Vec<MemberId>> = Rc::default();
+        let (log, survivors) = (made.clone(), survived.clone());
+        simulate("windows_are_made_and_freed_under_deaths", &options, move |job| {
+            let comm = Communicator::world(&job).unwrap();
+            let before = job.reserve(64).unwrap();
+            job.release(before, 64);
+            let window = Window::open(&comm, 256);
+            log.borrow_mut().push((job.me(), window.is_ok()));
+            match &window {
+                Err(error) => assert!(is_excused(error), "{error:?}"),
+                Ok(window) => {
+                    for rank in 0..comm.size() {
+                        if let Err(error) = window.put(rank, 0, &[1; 64]) {
+                            assert_eq!(error, WindowError::ProcFailed { ranks: vec![rank] });
+                        }
+                    }
+                    let _ = window.flush_all();
+                    window.shrink().unwrap();
+                    window.close().unwrap();
+                }
+            }
+            let after = job.reserve(64).unwrap();
+            assert_eq!(before, after, "all memory was given back after {:?}", window.err());
+            // Nobody leaves before all are through: leaving is a death for the others.
+            let _ = comm.agree_despite_failures(1);
+            survivors.borrow_mut().push(job.me());
+            job.leave().unwrap();
+        });
+        let survived = survived.borrow();
+        let made: Vec<_> =
+            made.borrow().iter().copied().filter(|(member, _)| survived.contains(member)).collect();
+        assert!(
+            made.iter().all(|(_, is_made)| *is_made == made[0].1),
+            "seed {seed}: some have the window and some do not: {made:?}"
+        );
+    }
+}
+
+/// Over a network, a target that is stopped for longer than the time limit. Calls say so; when it goes on, nothing of
+/// them is left in the way.
+#[test]
+fn a_stopped_target_times_out_and_nothing_stays_behind() {
+    for seed in seeds(60) {
+        let mut options = Options::new(MEMBERS, seed).link(Link::Network);
+        options.time_limit = Duration::from_millis(100);
+        simulate("a_stopped_target_times_out_and_nothing_stays_behind", &options, |job| {
+            let comm = Communicator::world(&job).unwrap();
+            let window = Window::open(&comm, 64).unwrap();
+            comm.barrier().unwrap();
+            // Out of the barrier, which needs them all.
+            if comm.rank() != 2 {
+                comm.send(2, 0, b"").unwrap();
+            } else {
+                [0, 1, 3].iter().for_each(|&rank| drop(comm.receive(rank, 0).unwrap()));
+            }
+            let stopped =
+                WindowError::Timeout { rank: 1, member: MemberId(1), limit: Duration::from_millis(100) };
+            if comm.rank() == 2 {
+                job.inject(outlast::engine::Fault::Stop(MemberId(1))).unwrap();
+                assert_eq!(window.lock(1, LockKind::Exclusive), Err(stopped.clone()));
+                assert_eq!(window.lock(1, LockKind::Shared), Err(stopped.clone()));
+                assert_eq!(window.put_blocking(1, 0, &[1; 8]), Err(stopped.clone()));
+                assert_eq!(window.put(1, 8, &[1; 8]), Ok(()), "complete only at the flush");
+                assert_eq!(window.flush(1), Err(stopped));
+                window.flush(0).unwrap();
+                job.inject(outlast::engine::Fault::Resume(MemberId(1))).unwrap();
+                window_scenarios::wait_until(&job, "what was given up is over", || {
+                    window.holders(1).is_ok_and(|holders| holders.is_empty())
+                });
+                window.lock(1, LockKind::Exclusive).unwrap();
+                assert_eq!(word(&window, 1, 0), 0x0101_0101_0101_0101);
+                window.unlock(1).unwrap();
+            }
+            // The others take part again as soon as they can.
+            while comm.agree_despite_failures(1).is_err() {}
+            // A close that timed out is taken up again.
+            let is_late = |result| matches!(result, Err(WindowError::Timeout { .. }));
+            while is_late(window.close()) {}
+            assert_eq!(window.close(), Err(WindowError::Freed));
+            let _ = comm.agree_despite_failures(1);
+            job.leave().unwrap();
+        });
+    }
+}

@@ -188,7 +188,10 @@ impl Window {
         let shared = &*self.shared;
         let _call = shared.begin()?;
         shared.check_rank(target)?;
-        shared.check_held(target, false)?;
+        if let Err(error) = shared.check_held(target, false) {
+            // Whatever became of the lock: the death is what matters.
+            return shared.check_living(target).and(Err(error));
+        }
         let flushed = shared.complete(Some(target), Patience::Release);
         shared.release_lock(target).and(flushed)
     }

@@ -30,13 +30,15 @@
 //! making it, revoking it, freeing it.
 //!
 //! # Making a window
-//! 1. The channel is made, by `duplicate`: after it all members have it, or it is revoked.
+//! 1. The channel is made, by `duplicate`. If a member dies meanwhile, some may have it and others not; those who have
+//!    not return, and no step below can be completed by anybody.
 //! 2. Each member reserves and clears its memory. Nobody knows of it yet.
-//! 3. All gather where everybody's control block is. If a member dies or has no memory, some may have all and others
-//!    not.
-//! 4. All agree whether everyone has everything. After it all members have the window, or none has, and each gives its
-//!    memory back. A member that does not hear the outcome in time keeps its memory reserved for ever: others may
-//!    have the window, and use it.
+//! 3. All gather where everybody's control block is. Whoever is through knows that all have the channel. If a member
+//!    dies, some may have gathered all and others not; those who have not vote no, without waiting, give their memory
+//!    back and return.
+//! 4. All who are through agree whether everyone is, and whether everyone had memory. After it all members have the
+//!    window, or none has, and each gives its memory back. A member that does not hear the outcome in time keeps its
+//!    memory reserved for ever: others may have the window, and use it.
 //!
 //! # Freeing a window
 //! 1. Each member completes its operations and agrees that it has arrived. After it no living member is in a call on
@@ -208,21 +210,22 @@ impl Window {
             if let Ok((control, owned)) = prepared {
                 release(&job, layout, control, owned);
             }
-            let _ = channel.free();
         };
         let offer = Offer { is_ready: prepared.is_ok(), is_open, control, word, base, len };
         let gathered = match channel.allgather(&offer.encode()) {
-            // Somebody left while the channel was being made, so nobody can have gathered all.
-            Err(super::Error::Revoked) => {
+            Ok(all) => check_offers(&all, is_open),
+            Err(error) => {
+                // Nobody can have the window without this member's vote, so it need not hear the outcome.
+                vote_no(&job, &channel);
                 give_back(prepared);
-                return Err(WindowError::Revoked);
+                return Err(error.into());
             }
-            other => other.map_err(WindowError::from).and_then(|all| check_offers(&all, is_open)),
         };
         let is_fine = prepared.is_ok() && gathered.is_ok();
         // On an error the memory stays reserved: others may have the window.
         let agreed = channel.agree_despite_failures(u64::from(is_fine))?;
         if agreed.flags & 1 == 0 {
+            let _ = channel.free();
             let own_error = prepared.as_ref().err().cloned();
             give_back(prepared);
             return Err(own_error.or(gathered.err()).unwrap_or(match agreed.failed.is_empty() {
@@ -493,6 +496,19 @@ impl Window {
             }
         }
         self.free()
+    }
+}
+
+/// Votes against making a window, for the sake of those who wait for the vote. Not in the calling activity: if some
+/// member has no channel, nobody waits for votes and the agreement ends only at the time limit.
+fn vote_no(job: &Job, channel: &Communicator) {
+    let voter = channel.clone();
+    let vote = move || {
+        let _ = voter.agree_despite_failures(0);
+        let _ = voter.free();
+    };
+    if job.spawn("vote", Box::new(vote)).is_err() {
+        let _ = channel.agree_despite_failures(0);
     }
 }
 
