@@ -231,9 +231,15 @@ fn membarrier() -> Check {
 }
 
 fn has_memfd() -> Result<(), rustix::io::Errno> {
+    const PROBE_LEN: u64 = 1 << 20;
     let file = memfd_create("outlast-doctor", MemfdFlags::CLOEXEC)?;
-    ftruncate(&file, 1 << 20)?;
-    fallocate(&file, FallocateFlags::empty(), 0, 1 << 20)
+    // A file beyond the limit would be SIGXFSZ, not an error.
+    let len = PROBE_LEN.min(getrlimit(Resource::Fsize).current.unwrap_or(PROBE_LEN));
+    if len == 0 {
+        return Err(rustix::io::Errno::FBIG);
+    }
+    ftruncate(&file, len)?;
+    fallocate(&file, FallocateFlags::empty(), 0, len)
 }
 
 fn memory() -> Vec<Check> {
@@ -293,7 +299,7 @@ fn memory() -> Vec<Check> {
             "open files",
             Status::Warning,
             limit.to_string(),
-            "each process holds a file for every other member: raise it with ulimit -n 4096",
+            "the launcher holds up to three files for each member: raise it with ulimit -n 4096",
         ),
         limit => {
             check("shm", "open files", Status::Ok, limit.map_or("unlimited".into(), |l| l.to_string()), "")
@@ -451,6 +457,14 @@ fn verdicts(checks: &[Check], mpi: &OpenMpi) -> Vec<Verdict> {
     let mpirun = mpi.mpirun.as_ref().map_or("mpirun".to_string(), |path| path.display().to_string());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let oversubscribe = if cores < 4 { " --oversubscribe" } else { "" };
+    // Open MPI refuses to run as root without all four.
+    let as_root = match rustix::process::geteuid().is_root() {
+        true => {
+            "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+             PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+        }
+        false => "",
+    };
     vec![
         Verdict {
             engine: "sim",
@@ -467,8 +481,10 @@ fn verdicts(checks: &[Check], mpi: &OpenMpi) -> Vec<Verdict> {
         Verdict {
             engine: "mpi",
             status: mpi_status,
-            because: mpi_missing.unwrap_or("Open MPI with ULFM is here".into()),
-            launch: format!("{mpirun} --with-ft ulfm{oversubscribe} -n 4 PROGRAM ARGS..."),
+            because: mpi_missing.unwrap_or(
+                "Open MPI with ULFM is here; build the program with the feature `mpi` of outlast".into(),
+            ),
+            launch: format!("{as_root}{mpirun} --with-ft ulfm{oversubscribe} -n 4 PROGRAM ARGS..."),
         },
     ]
 }

@@ -3,6 +3,7 @@
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
+mod bench;
 mod demo;
 mod doctor;
 mod quantity;
@@ -24,8 +25,11 @@ enum Command {
     Run(run::Run),
     Demo(demo::Demo),
     Doctor(doctor::Doctor),
+    Bench(bench::Bench),
     #[command(hide = true)]
     DemoMember(demo::DemoMember),
+    #[command(hide = true)]
+    DetectionMember(bench::DetectionMember),
 }
 
 /// Ends with status 2 and a message in the form of the other usage errors.
@@ -42,6 +46,8 @@ fn main() -> ExitCode {
         Command::Demo(demo) => demo.execute(),
         Command::Doctor(doctor) => doctor.execute(),
         Command::DemoMember(member) => member.execute(),
+        Command::Bench(bench) => bench.execute(),
+        Command::DetectionMember(member) => member.execute(),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -8,7 +8,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
     let (number, unit) = text.split_at(digits);
     let seconds = match unit {
-        "us" => 1e-6,
+        "us" | "µs" => 1e-6,
         "ms" => 1e-3,
         "s" => 1.0,
         "m" | "min" => 60.0,
@@ -71,6 +71,7 @@ mod tests {
         assert_eq!(time("2s"), Ok(Duration::from_secs(2)));
         assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(time("3m"), Ok(Duration::from_secs(180)));
+        assert_eq!(time(&format!("{:?}", Duration::from_micros(1234))), Ok(Duration::from_micros(1234)));
         for wrong in ["", "2", "s", "-1s", "1.2.3s", "2 s", "5h", "NaNs", "99999999999999999999999s"] {
             assert!(time(wrong).is_err(), "{wrong}");
         }

@@ -175,6 +175,9 @@ impl Run {
                 | LaunchError::Program { .. }
                 | LaunchError::Memory(JoinError::Invalid { .. })),
             ) => usage_error("run", error),
+            Err(error @ LaunchError::Memory(JoinError::NoRoom { .. })) => {
+                return Err(error).context("cannot start the job (--memory sets the segment limit)");
+            }
             Err(error) => return Err(error).context("cannot start the job"),
         };
         forward_signals(signals, running.control())?;
@@ -224,8 +227,8 @@ impl Run {
             self.kill.iter().map(|(member, at)| format!("{member} at {}", seconds(*at))).collect();
         let plan = if plan.is_empty() { "nobody".to_string() } else { plan.join(", ") };
         eprintln!(
-            "outlast: seed {seed} kills {plan}; repeat with --kill-random {count} --seed {seed} --within {}us",
-            self.within.as_micros()
+            "outlast: seed {seed} kills {plan}; repeat with --kill-random {count} --seed {seed} --within {:?}",
+            self.within
         );
     }
 
@@ -299,8 +302,7 @@ fn report(ended: &[MemberEnd], total: usize) {
         (_, 0) => format!("{running} of {total} go on"),
         _ => format!("{running} of {total} go on, {finished} had finished"),
     };
-    let joined = if end.joined { "" } else { " (it had not joined)" };
-    eprintln!("outlast: {end}{joined}; {rest}");
+    eprintln!("outlast: {end}; {rest}");
 }
 
 fn carry_out(fault: &Fault, control: &Control) {

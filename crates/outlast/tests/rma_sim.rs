@@ -44,6 +44,12 @@ macro_rules! ensure {
     };
 }
 
+/// Ends together: who leaves earlier than the others is a failure for them, in anything but an agreement.
+fn part(comm: &Communicator) {
+    let _ = comm.agree_despite_failures(0);
+    comm.job().leave().unwrap();
+}
+
 fn world(job: &Job) -> Communicator {
     Communicator::world(job).unwrap()
 }
@@ -71,7 +77,6 @@ fn options_for(seed: u64, salt: u64) -> (Options, Random) {
 
 #[derive(Debug)]
 struct Agreed {
-    member: u32,
     round: usize,
     flags: u64,
     failed: Vec<usize>,
@@ -95,7 +100,6 @@ fn check_agree(scenario: &str, options: &Options, rounds: usize, ack_from: usize
             let before = comm.get_failed().unwrap();
             let answer = comm.agree_despite_failures(own).unwrap();
             log.borrow_mut().push(Agreed {
-                member: job.me().0,
                 round,
                 flags: answer.flags,
                 failed: answer.failed.clone(),
@@ -551,6 +555,8 @@ fn a_failure_in_one_communicator_leaves_another_undisturbed() {
         simulate("undisturbed", &options, move |job| {
             let comm = world(&job);
             let half = comm.split(Some(comm.rank() as u32 % 2), 0).unwrap().unwrap();
+            // All have their half before anybody dies.
+            let _ = comm.agree(0);
             if comm.rank() == 3 {
                 let _ = job.fence(job.me(), Time::NEVER);
             }
@@ -570,10 +576,8 @@ fn a_failure_in_one_communicator_leaves_another_undisturbed() {
                 }
                 assert!(!half.is_revoked());
                 assert_eq!(half.agree(9), Ok(9));
-                // Nobody leaves before all are done: to leave is a failure for the others.
-                half.barrier().unwrap();
             }
-            job.leave().unwrap();
+            part(&comm);
         });
     }
 }
@@ -659,8 +663,7 @@ fn failure_notification_is_local() {
                     comm.receive(1, 1).unwrap();
                 }
             }
-            let _ = comm.agree(0);
-            job.leave().unwrap();
+            part(&comm);
         });
     }
 }
@@ -757,8 +760,7 @@ fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
                     }
                 }
             }
-            let _ = comm.agree(0);
-            job.leave().unwrap();
+            part(&comm);
         });
     }
 }
@@ -788,7 +790,7 @@ fn a_member_interrupts_the_wait_of_another() {
                 assert_eq!(comm.receive(0, 9), Err(Error::Interrupted { by: 1 }));
             }
             comm.barrier().unwrap();
-            job.leave().unwrap();
+            part(&comm);
         });
     }
 }
@@ -818,8 +820,7 @@ fn failures_are_propagated_to_a_chosen_subset() {
             }
             let _ = comm.agree(0);
             assert_eq!(comm.get_failed(), Ok(vec![0]), "agreeing spreads what one knows");
-            let _ = comm.agree(0);
-            job.leave().unwrap();
+            part(&comm);
         });
     }
 }
@@ -848,7 +849,7 @@ fn messages_arrive_in_order() {
                 }
             }
             comm.barrier().unwrap();
-            job.leave().unwrap();
+            part(&comm);
         });
     }
 }
@@ -883,7 +884,7 @@ fn activities_of_one_member_share_the_progress() {
             }
             assert!(job.wait_for(&further, Time::NEVER));
             comm.barrier().unwrap();
-            job.leave().unwrap();
+            part(&comm);
         });
     }
 }
@@ -902,7 +903,7 @@ fn mismatched_collectives_are_found() {
                     assert!(matches!(outcome, Err(Error::Mismatched { .. })), "{outcome:?}");
                     assert_eq!(comm.agree(1), Ok(1));
                     comm.barrier().unwrap();
-                    job.leave().unwrap();
+                    part(&comm);
                 });
             }
         }

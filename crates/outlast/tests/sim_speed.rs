@@ -24,7 +24,7 @@ fn mixed(job: Job, rounds: usize) {
         && job.load(Epoch::ANY, MemberId(0), 4088).is_ok_and(|done| done < u64::from(members))
     {
         let bell = job.bell();
-        job.park(bell, Time(job.now().0 + 100_000));
+        job.park(bell, Time(job.now().0 + 10_000_000));
     }
     job.leave().unwrap();
 }

@@ -270,6 +270,8 @@ struct Instance {
     has_accepted: bool,
     confirm: Round,
     decided: Option<Arc<Value>>,
+    /// Whether the program has got the decision, or does not want it any more.
+    is_over: bool,
     /// The newest attempt of which all partners have, or get, all that they need from this member.
     settled: Option<RankSet>,
 }
@@ -316,19 +318,17 @@ impl Agreements {
         }
     }
 
-    /// Whether the last instance that was entered is not decided.
-    pub(crate) fn is_open(&self) -> bool {
-        self.current.as_ref().is_some_and(|instance| instance.decided.is_none())
+    /// What the last instance that was entered is about, unless the program is through with it.
+    pub(crate) fn unfinished(&self) -> Option<Kind> {
+        self.current.as_ref().filter(|instance| !instance.is_over).map(|instance| instance.own.kind)
     }
 
-    /// What the last instance that was entered is about.
-    pub(crate) fn kind(&self) -> Option<Kind> {
-        self.current.as_ref().map(|instance| instance.own.kind)
-    }
-
-    /// The decision of the last instance that was entered, if there is one.
-    pub(crate) fn decision(&self) -> Option<&Arc<Value>> {
-        self.current.as_ref()?.decided.as_ref()
+    /// The decision of the last instance that was entered, once: the program is then through with the instance.
+    pub(crate) fn take_decision(&mut self) -> Option<Arc<Value>> {
+        let instance = self.current.as_mut()?;
+        let value = instance.decided.clone()?;
+        instance.is_over = true;
+        Some(value)
     }
 
     /// A rank that is waited for, if one is.
@@ -345,7 +345,7 @@ impl Agreements {
 
     /// Enters the next instance. The last one must be decided.
     pub(crate) fn enter(&mut self, own: Contribution, sends: &mut Sends) {
-        debug_assert!(!self.is_open());
+        debug_assert!(self.unfinished().is_none());
         let number = self.current.as_ref().map_or(0, |instance| instance.number + 1);
         let schedule = self.schedule();
         let instance = Instance {
@@ -358,6 +358,7 @@ impl Agreements {
             has_accepted: false,
             confirm: Round::default(),
             decided: None,
+            is_over: false,
             settled: None,
         };
         self.previous = self.current.replace(instance);

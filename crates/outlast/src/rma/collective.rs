@@ -14,7 +14,13 @@
 //! to wait, whichever rank it waits for: the rank may have left for the same reason. Every death comes to be known
 //! to all, so nobody waits for ever; those who had all they needed before return success. After a death, all
 //! collective operations of the communicator fail; shrink it.
+//!
+//! A member that has left the job on purpose is different: it had done its part in every operation that it took
+//! part in, and others may leave a while later, as at the end of a program behind its last barrier. So only who
+//! waits for the member itself, or calls an operation that it can take no part in, fails; and tells all others,
+//! who fail in the same operation or in their next one.
 
+use super::group::RankSet;
 use super::progress::{Rma, Shared, lock};
 use super::wire::{self, Reader, Writer};
 use super::{Error, Result};
@@ -95,6 +101,8 @@ pub(crate) struct Collectives {
     /// The number of the next call.
     next: u64,
     arrived: VecDeque<Arrived>,
+    /// The first call that somebody left because members had left the job, and which.
+    broken: Option<(u64, RankSet)>,
     /// The last call that somebody found to be mismatched, and what it said.
     aborted: Option<(u64, String)>,
 }
@@ -106,6 +114,16 @@ impl Collectives {
         let mut read = || Some((reader.u64()?, reader.u8()?, Signature::read(&mut reader)?));
         if let Some((number, slot, signature)) = read() {
             self.arrived.push_back(Arrived { number, slot, from, signature, bytes: reader.rest().to_vec() });
+        }
+    }
+
+    /// Another member has left a call because members had left the job.
+    pub(crate) fn break_off(&mut self, bytes: &[u8]) {
+        let mut reader = Reader::new(bytes);
+        if let (Some(number), Some(ranks)) = (reader.u64(), reader.set())
+            && self.broken.as_ref().is_none_or(|(first, _)| number < *first)
+        {
+            self.broken = Some((number, ranks));
         }
     }
 
@@ -170,28 +188,50 @@ impl<'a> Call<'a> {
         };
         let (me, size) = (shared.group.me, shared.group.size());
         let call = Call { job, rma, shared, signature, number, me, size, _turn: turn };
-        call.check()?;
+        call.check(None)?;
         if cfg!(debug_assertions) && signature.what != What::Barrier {
             call.disseminate(CHECK)?;
         }
         Ok(call)
     }
 
-    /// Why the call cannot go on, if there is a reason.
-    fn check(&self) -> Result<()> {
+    /// Why the call cannot go on, if there is a reason: at its beginning, or while it waits for a rank.
+    fn check(&self, waits_for: Option<usize>) -> Result<()> {
         if self.shared.is_freed.load(Ordering::SeqCst) {
             return Err(Error::Freed);
         }
         if self.shared.is_revoked.load(Ordering::SeqCst) {
             return Err(Error::Revoked);
         }
-        let state = lock(&self.shared.state);
-        if let Some((number, said)) = &state.collectives.aborted
+        let mut state = lock(&self.shared.state);
+        let collectives = &state.collectives;
+        if let Some((number, said)) = &collectives.aborted
             && *number == self.number
         {
             return Err(Error::Mismatched { what: said.clone() });
         }
-        if state.silent.is_empty() { Ok(()) } else { Err(Error::ProcFailed { ranks: state.silent.to_vec() }) }
+        if let Some((number, ranks)) = &collectives.broken
+            && *number <= self.number
+        {
+            return Err(Error::ProcFailed { ranks: ranks.to_vec() });
+        }
+        if !state.silent.is_subset(&state.left) {
+            return Err(Error::ProcFailed { ranks: state.silent.to_vec() });
+        }
+        let is_harmless = match waits_for {
+            None => state.silent.is_empty(),
+            Some(rank) => !state.silent.contains(rank),
+        };
+        if is_harmless {
+            return Ok(());
+        }
+        let ranks = state.silent.clone();
+        state.collectives.broken = Some((self.number, ranks.clone()));
+        drop(state);
+        let mut writer = Writer::new(wire::BROKEN, self.shared.id, 0);
+        writer.u64(self.number).set(&ranks);
+        self.tell_all(&writer.done());
+        Err(Error::ProcFailed { ranks: ranks.to_vec() })
     }
 
     fn send(&self, to: usize, slot: u8, bytes: &[u8]) -> Result<()> {
@@ -226,24 +266,23 @@ impl<'a> Call<'a> {
                     mismatch = Some(what.clone());
                     Some(Err(Error::Mismatched { what }))
                 }
-                None => self.check().err().map(Err),
+                None => self.check(Some(from)).err().map(Err),
             },
             |limit| self.shared.timeout(from, limit),
         );
         if let Some(what) = mismatch {
-            self.tell_all(&what);
+            let mut writer = Writer::new(wire::ABORT, self.shared.id, 8 + what.len());
+            writer.u64(self.number).bytes(what.as_bytes());
+            self.tell_all(&writer.done());
         }
         result
     }
 
-    /// Tells all other members of a mismatch. They might otherwise wait for this one.
-    fn tell_all(&self, what: &str) {
-        let mut writer = Writer::new(wire::ABORT, self.shared.id, 8 + what.len());
-        writer.u64(self.number).bytes(what.as_bytes());
-        let bytes = writer.done();
+    /// Tells all other members something that ends the call. They might otherwise wait for this one.
+    fn tell_all(&self, bytes: &[u8]) {
         for rank in (0..self.size).filter(|&rank| rank != self.me) {
             // Who does not take it ends at its own time limit.
-            let _ = self.rma.transmit(self.job, self.shared.group.member(rank), &bytes);
+            let _ = self.rma.transmit(self.job, self.shared.group.member(rank), bytes);
         }
     }
 

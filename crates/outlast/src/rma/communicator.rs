@@ -428,16 +428,16 @@ impl Communicator {
                 return Err(Error::ProcFailed { ranks: state.dead.to_vec() });
             }
         }
-        // One that ended with a timeout is still open: this call takes it up again if it is of the same kind, and
-        // waits for its end otherwise.
+        // One that ended with a timeout goes on: this call takes it up again if it is of the same kind, and waits for
+        // its end otherwise.
         let open = {
             let state = lock(&self.shared.state);
             let agreements = if is_recovery { &state.recovery } else { &state.creation };
-            agreements.is_open().then(|| agreements.kind())
+            agreements.unfinished()
         };
         if let Some(open) = open {
             let value = self.await_decision(is_recovery)?;
-            if open == Some(kind) {
+            if open == kind {
                 return self.conclude(kind, value);
             }
         }
@@ -452,7 +452,7 @@ impl Communicator {
             let acked = if kind == Kind::Agree { state.acked.clone() } else { RankSet::default() };
             let own = Contribution { kind, flags, id, acked, place };
             self.rma.enter(&self.shared, &mut state, own, &mut todo);
-            state.decision(is_recovery)
+            state.take_decision(is_recovery)
         };
         self.rma.finish(&self.job, todo);
         let value = match decided {
@@ -465,7 +465,7 @@ impl Communicator {
     fn await_decision(&self, is_recovery: bool) -> Result<Arc<Value>> {
         let look = || {
             let mut state = lock(&self.shared.state);
-            if let Some(value) = state.decision(is_recovery) {
+            if let Some(value) = state.take_decision(is_recovery) {
                 return Some(Ok(value));
             }
             if is_recovery {
@@ -474,7 +474,7 @@ impl Communicator {
             // Those who are not in it yet may never come: leave. See `Rma::after_agreement` for what is left behind.
             let error = if self.is_revoked() {
                 Error::Revoked
-            } else if !state.silent.is_empty() {
+            } else if !state.silent.is_subset(&state.left) {
                 Error::ProcFailed { ranks: state.silent.to_vec() }
             } else {
                 return None;
@@ -528,8 +528,8 @@ impl Communicator {
 }
 
 impl State {
-    fn decision(&self, is_recovery: bool) -> Option<Arc<Value>> {
-        let agreements = if is_recovery { &self.recovery } else { &self.creation };
-        agreements.decision().cloned()
+    fn take_decision(&mut self, is_recovery: bool) -> Option<Arc<Value>> {
+        let agreements = if is_recovery { &mut self.recovery } else { &mut self.creation };
+        agreements.take_decision()
     }
 }

@@ -54,6 +54,7 @@ struct Registry {
     /// The last communicators that all have freed: what still comes for them is dropped.
     gone: VecDeque<u64>,
     dead: MemberSet,
+    left: MemberSet,
 }
 
 /// How many communicators that are gone are remembered. A message of one that is forgotten would only be kept in
@@ -80,6 +81,8 @@ pub(crate) struct State {
     /// Those of them of whom nothing that had arrived is left unread. Waits end by these only: what a member sent
     /// before it died or left is received, if it came at all.
     pub(crate) silent: RankSet,
+    /// Those of the dead that left the job on purpose: they had done their part in what they took part in.
+    pub(crate) left: RankSet,
     /// Those of the dead that the program has acknowledged.
     pub(crate) acked: RankSet,
     pub(crate) points: Points,
@@ -95,7 +98,9 @@ pub(crate) struct State {
     pub(crate) interrupted_by: Option<usize>,
     /// Who has been told that the communicator is revoked.
     told_revoked: RankSet,
+    /// How many of the ranks directly below this one have freed the communicator, with all below them.
     freed_below: u8,
+    has_passed_on_freed: bool,
 }
 
 /// What is to be done once no lock is held.
@@ -158,6 +163,7 @@ impl Rma {
             return shared.clone();
         }
         let dead = group.ranks_of(&registry.dead);
+        let left = group.ranks_of(&registry.left);
         let (size, me) = (group.size(), group.me);
         let shared = Arc::new(Shared {
             id,
@@ -168,6 +174,7 @@ impl Rma {
             in_agreement: AtomicBool::new(false),
             state: Mutex::new(State {
                 silent: dead.clone(),
+                left,
                 acked: RankSet::default(),
                 points: Points::default(),
                 collectives: Collectives::default(),
@@ -177,6 +184,7 @@ impl Rma {
                 interrupted_by: None,
                 told_revoked: RankSet::default(),
                 freed_below: 0,
+                has_passed_on_freed: false,
                 dead,
             }),
         });
@@ -235,12 +243,11 @@ impl Rma {
     /// The same by an activity that counts `own` times among the waiters.
     fn progress_as(&self, job: &Job, own: usize) {
         loop {
-            match self.token.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed) {
+            match self.token.compare_exchange(FREE, HELD, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => break,
                 Err(AGAIN) => return,
                 Err(_) => {
-                    // Acquire: the holder that then looks once more is followed by a release, whoever comes next.
-                    let left = self.token.compare_exchange(HELD, AGAIN, Ordering::AcqRel, Ordering::Relaxed);
+                    let left = self.token.compare_exchange(HELD, AGAIN, Ordering::SeqCst, Ordering::Relaxed);
                     if left.is_ok() {
                         return;
                     }
@@ -263,10 +270,11 @@ impl Rma {
                 has_changed = true;
                 self.note_silent();
             }
-            if self.token.compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed).is_ok() {
+            if self.token.compare_exchange(HELD, FREE, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 break;
             }
-            self.token.store(HELD, Ordering::Relaxed);
+            // Sequentially consistent: who asked before this is served by what is received after it.
+            self.token.swap(HELD, Ordering::SeqCst);
         }
         std::mem::forget(token);
         if has_changed && self.waiters.load(Ordering::SeqCst) > own {
@@ -283,6 +291,7 @@ impl Rma {
         let communicators: Vec<Arc<Shared>> = {
             let mut registry = lock(&self.registry);
             registry.dead = view.dead.clone();
+            registry.left = view.left.clone();
             registry.communicators.values().cloned().collect()
         };
         self.seen_epoch.store(view.epoch.0, Ordering::Relaxed);
@@ -295,6 +304,7 @@ impl Rma {
             }
             let mut sends = Sends::new();
             state.dead = dead;
+            state.left = shared.group.ranks_of(&view.left);
             let state = &mut *state;
             state.recovery.set_dead(&state.dead, &mut sends);
             state.creation.set_dead(&state.dead, &mut sends);
@@ -403,6 +413,7 @@ impl Rma {
                 }
             }
             wire::COLLECTIVE => state.collectives.deliver(from, reader.rest()),
+            wire::BROKEN => state.collectives.break_off(reader.rest()),
             wire::ABORT => state.collectives.abort(from, reader.rest()),
             wire::AGREEMENT => {
                 let bytes = reader.rest();
@@ -470,15 +481,14 @@ impl Rma {
 
     /// Does what follows from a decision, if there is a new one.
     pub(crate) fn after_agreement(&self, shared: &Arc<Shared>, state: &mut State, todo: &mut Todo) {
-        if state.is_creation_abandoned && !state.creation.is_open() {
+        if state.is_creation_abandoned
+            && let Some(kind) = state.creation.unfinished()
+            && let Some(value) = state.creation.take_decision()
+        {
             // The caller left when the communicator was revoked. Others may have what was made: they must not wait
             // for this member in it.
             state.is_creation_abandoned = false;
-            let decision = state.creation.decision().cloned();
-            let kind = state.creation.kind();
-            if let (Some(value), Some(kind)) = (decision, kind)
-                && let Some(made) = self.make_agreed(shared, kind, &value, todo)
-            {
+            if let Some(made) = self.make_agreed(shared, kind, &value, todo) {
                 let mut made_state = lock(&made.state);
                 self.revoke(&made, &mut made_state, todo);
                 drop(made_state);
@@ -546,9 +556,11 @@ impl Rma {
     fn pass_on_freed(&self, shared: &Shared, state: &mut State, sends: &mut Sends) {
         let (me, size) = (shared.group.me, shared.group.size());
         let below = (2 * me + 1..=2 * me + 2).filter(|&rank| rank < size).count();
-        if !shared.is_freed.load(Ordering::SeqCst) || (state.freed_below as usize) < below {
+        let is_complete = shared.is_freed.load(Ordering::SeqCst) && state.freed_below as usize == below;
+        if !is_complete || state.has_passed_on_freed {
             return;
         }
+        state.has_passed_on_freed = true;
         if me == 0 {
             self.forget(shared, sends);
         } else {

@@ -10,6 +10,8 @@ pub(crate) const DATA: u8 = 1;
 pub(crate) const COLLECTIVE: u8 = 2;
 /// The members called different collective operations.
 pub(crate) const ABORT: u8 = 3;
+/// The sender has left a collective operation because of members that left the job.
+pub(crate) const BROKEN: u8 = 11;
 /// A step of an agreement.
 pub(crate) const AGREEMENT: u8 = 4;
 /// The communicator is revoked.

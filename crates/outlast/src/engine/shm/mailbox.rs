@@ -90,14 +90,44 @@ impl Shm {
         self.step();
         let until = self.deadline();
         let epoch = self.tables().current_epoch();
-        // Another thread of this member may be in the middle of a message to the same receiver.
-        let mut is_backed = loop {
-            let bell = self.bell_now();
-            if let Some(guard) = try_lock(&self.mailboxes.outgoing[to.index()]) {
-                break guard;
-            }
-            self.wait_for_receiver(to, bell, until)?;
+        let turn = match try_lock(&self.mailboxes.outgoing[to.index()]) {
+            Some(turn) => turn,
+            None => self.wait_for_turn(to, until)?,
         };
+        let result = self.send_in_turn(to, port, bytes, epoch, until, turn);
+        // Threads of this member that wait for their turn park on the own bell.
+        if self.has_waiting_senders() {
+            self.tables().ring_bell(self.me);
+        }
+        result
+    }
+
+    /// Waits while another thread of this member is in the middle of a message to the same receiver.
+    fn wait_for_turn(&self, to: MemberId, until: Time) -> Result<MutexGuard<'_, bool>> {
+        // Announced before the turn is tried again, so that the other thread either ends before it or rings after it.
+        self.waiting_senders.fetch_add(1, Ordering::SeqCst);
+        let turn = loop {
+            let bell = self.bell_now();
+            if let Some(turn) = try_lock(&self.mailboxes.outgoing[to.index()]) {
+                break Ok(turn);
+            }
+            if let Err(error) = self.wait_for_receiver(to, bell, until) {
+                break Err(error);
+            }
+        };
+        self.waiting_senders.fetch_sub(1, Ordering::SeqCst);
+        turn
+    }
+
+    fn send_in_turn(
+        &self,
+        to: MemberId,
+        port: Port,
+        bytes: &[u8],
+        epoch: Epoch,
+        until: Time,
+        mut is_backed: MutexGuard<'_, bool>,
+    ) -> Result<()> {
         if !*is_backed {
             let (ring, len) = self.tables().layout.ring(self.me, to);
             allocate(self.memory.file.as_fd(), ring, len)
@@ -116,11 +146,6 @@ impl Shm {
             self.wait_for_room(to, FRAGMENT_HEADER_LEN + fragment.len().next_multiple_of(8), until)?;
             self.write_fragment(to, port, flags, epoch, fragment);
             if later.is_empty() {
-                drop(is_backed);
-                // Threads of this member that wait for their turn park on the own bell.
-                if self.has_waiting_senders() {
-                    self.tables().ring_bell(self.me);
-                }
                 return Ok(());
             }
             (rest, flags) = (later, 0);
@@ -158,9 +183,7 @@ impl Shm {
             return Err(Error::Timeout { member: to, limit: self.time_limit });
         }
         self.take_in();
-        self.waiting_senders.fetch_add(1, Ordering::SeqCst);
         self.park_foreground(bell, until);
-        self.waiting_senders.fetch_sub(1, Ordering::SeqCst);
         Ok(())
     }
 

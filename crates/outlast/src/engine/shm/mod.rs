@@ -18,6 +18,8 @@ mod layout;
 mod mailbox;
 mod memory;
 mod sys;
+#[cfg(test)]
+mod tests;
 
 pub use layout::SHM_MEMBERS_MAX;
 pub use memory::{JobMemory, available_memory};

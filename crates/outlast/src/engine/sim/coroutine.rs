@@ -149,7 +149,9 @@ impl Stage {
     fn reap(&mut self, slots: &[u32]) {
         for &slot in slots {
             if let Some(routine) = self.routines.get_mut(slot as usize).and_then(Option::as_mut) {
-                self.world.borrow_mut().set_current(Some(slot));
+                // What never began has no stack to suspend: its body is dropped here, as outside any activity.
+                let current = routine.started().then_some(slot);
+                self.world.borrow_mut().set_current(current);
                 self.world.borrow_mut().set_unwinding(true);
                 // A destructor that panics after the unwinding was caught has nobody to tell.
                 let _ = catch_unwind(AssertUnwindSafe(|| routine.force_unwind()));

@@ -1,0 +1,638 @@
+//! What a set of actors did to the store and what they got back.
+//!
+//! Each actor (one thread of one member) keeps its own log, so that recording takes no lock and costs no
+//! more than a push onto a vector; the logs are merged afterwards. A log is kept in memory ([`Log`]) or
+//! written line by line to a file that survives `kill -9` ([`LogWriter`]); [`History::parse`] reads such a
+//! file back.
+//!
+//! The conventions that the checkers rely on:
+//!
+//! - Times are nanoseconds of one clock that all actors share. Two operations are ordered in real time
+//!   only if one returned strictly before the other was invoked; equal times count as concurrent. The
+//!   operations of one actor are ordered by their sequence as well. Calls of one thread that overlap
+//!   (non-blocking puts) are recorded under a thread number of their own each.
+//! - [`Outcome::Ok`] means that the results are binding. [`Outcome::Failed`] means that the store promised
+//!   that nothing happened. [`Outcome::Unknown`] means that the operation may have taken effect at any time
+//!   after its invocation, or may do so later, or never: the actor died or the call timed out.
+//! - Every key is absent at the start, at version `(0, 0)`, and versions grow in the order of the writes.
+//! - A conditional put that succeeded is a read of what it expected and a write. One that found something
+//!   else is `Ok` with a read of what it found, and no write.
+//! - The identity of a number in a counter is [`Value::number`].
+//!
+//! ```
+//! use outlast_check::history::{Access, Actor, History, Kind, Log, Outcome, Value, Version};
+//!
+//! let mut log = Log::new(Actor::new(2, 0));
+//! let intended = Access::write("ck/3", Value::new(0xa0));
+//! log.invoke(1_000, Kind::Put, vec![intended.clone()]);
+//! log.returned(1_250, Outcome::Ok, vec![intended.at(Version::new(12, 2))]);
+//! let history = History::from_logs([log]).unwrap();
+//!
+//! assert_eq!(history.operations()[0].to_string(), "2/0 #0 [1000..1250] put: write ck/3 v12.2 =a0 -> ok");
+//! assert_eq!(History::parse(history.to_text().as_bytes()).unwrap(), history);
+//! ```
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use crate::text;
+
+/// One thread of one member. It does one thing after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Actor {
+    /// The identity of the member, never reused within a run.
+    pub member: u32,
+    /// The thread within the member.
+    pub thread: u32,
+}
+
+impl Actor {
+    /// The actor that is this thread of this member.
+    pub const fn new(member: u32, thread: u32) -> Self {
+        Self { member, thread }
+    }
+}
+
+impl fmt::Display for Actor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.member, self.thread)
+    }
+}
+
+/// A key, cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<[u8]>);
+
+impl Key {
+    /// The bytes of the key.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<&[u8]> for Key {
+    fn from(bytes: &[u8]) -> Self {
+        Self(Arc::from(bytes))
+    }
+}
+
+impl From<&str> for Key {
+    fn from(text: &str) -> Self {
+        Self(Arc::from(text.as_bytes()))
+    }
+}
+
+impl From<Vec<u8>> for Key {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Arc::from(bytes))
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Key {
+    fn from(bytes: &[u8; N]) -> Self {
+        Self(Arc::from(bytes.as_slice()))
+    }
+}
+
+impl From<&Key> for Key {
+    fn from(key: &Key) -> Self {
+        key.clone()
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text::write_key(formatter, self)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Key({self})")
+    }
+}
+
+/// The version of a record: ordered by counter first, then by writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// Grows with every write to the key.
+    pub counter: u64,
+    /// The member that wrote it.
+    pub writer: u32,
+}
+
+impl Version {
+    /// The version of a key that was never written.
+    pub const INITIAL: Version = Version { counter: 0, writer: 0 };
+
+    /// The version with this counter, by this writer.
+    pub const fn new(counter: u64, writer: u32) -> Self {
+        Self { counter, writer }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "v{}.{}", self.counter, self.writer)
+    }
+}
+
+/// What stands for the bytes of a value in a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Value {
+    /// A number or hash that no other write to the same key shares, where possible.
+    pub identity: u64,
+    /// The bytes were no value that anyone wrote, but a mix or a fragment.
+    pub torn: bool,
+}
+
+impl Value {
+    /// An intact value.
+    pub const fn new(identity: u64) -> Self {
+        Self { identity, torn: false }
+    }
+
+    /// An intact number, as [`Mode::Add`] reads and writes it.
+    pub const fn number(number: i64) -> Self {
+        Self::new(number as u64)
+    }
+
+    /// A value that failed its verification.
+    pub const fn torn(identity: u64) -> Self {
+        Self { identity, torn: true }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "={:x}{}", self.identity, if self.torn { "!" } else { "" })
+    }
+}
+
+/// What an access does to its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// A read whose answer is not known (yet). The checkers pass over it; a reader of a report does not.
+    Ask,
+    /// A read, and what it saw. No value means that the key was absent.
+    Read,
+    /// A write. No value means that the key was deleted.
+    Write,
+    /// An atomic addition to a number; an absent key counts as zero. The value is the sum.
+    Add {
+        /// What was added.
+        delta: i64,
+    },
+}
+
+/// One key that an operation touched, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Access {
+    /// The key.
+    pub key: Key,
+    /// What was done to it.
+    pub mode: Mode,
+    /// The version read or written, if the actor was told.
+    pub version: Option<Version>,
+    /// The value read or written.
+    pub value: Option<Value>,
+}
+
+impl Access {
+    fn new(key: impl Into<Key>, mode: Mode, value: Option<Value>) -> Self {
+        Self { key: key.into(), mode, version: None, value }
+    }
+
+    /// A read whose answer is not known.
+    pub fn ask(key: impl Into<Key>) -> Self {
+        Self::new(key, Mode::Ask, None)
+    }
+
+    /// A read that found nothing, unless [`Access::saw`] says what it found.
+    pub fn read(key: impl Into<Key>) -> Self {
+        Self::new(key, Mode::Read, None)
+    }
+
+    /// A write of a value.
+    pub fn write(key: impl Into<Key>, value: Value) -> Self {
+        Self::new(key, Mode::Write, Some(value))
+    }
+
+    /// A deletion.
+    pub fn delete(key: impl Into<Key>) -> Self {
+        Self::new(key, Mode::Write, None)
+    }
+
+    /// An addition whose sum is not known, unless [`Access::saw`] tells it.
+    pub fn add(key: impl Into<Key>, delta: i64) -> Self {
+        Self::new(key, Mode::Add { delta }, None)
+    }
+
+    /// Whether it is a write, a deletion or an addition.
+    pub fn changes(&self) -> bool {
+        matches!(self.mode, Mode::Write | Mode::Add { .. })
+    }
+
+    /// The same access with the version it read or made.
+    pub fn at(mut self, version: Version) -> Self {
+        self.version = Some(version);
+        self
+    }
+
+    /// The same access with the value it saw or made.
+    pub fn saw(mut self, value: Value) -> Self {
+        self.value = Some(value);
+        self
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mode {
+            Mode::Ask => write!(formatter, "ask {}", self.key)?,
+            Mode::Read => write!(formatter, "read {}", self.key)?,
+            Mode::Write if self.value.is_none() => write!(formatter, "delete {}", self.key)?,
+            Mode::Write => write!(formatter, "write {}", self.key)?,
+            Mode::Add { delta } => write!(formatter, "add {delta:+} to {}", self.key)?,
+        }
+        if let Some(version) = self.version {
+            write!(formatter, " {version}")?;
+        }
+        match (self.mode, self.value) {
+            (Mode::Add { .. }, Some(value)) => write!(formatter, " ={}", value.identity as i64),
+            (_, Some(value)) => write!(formatter, " {value}"),
+            (Mode::Read, None) => write!(formatter, " absent"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The call that an operation was. The checkers look at its accesses alone; the kind is for the reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A read of one key.
+    Get,
+    /// A write of one key.
+    Put,
+    /// A conditional write.
+    PutIf,
+    /// A deletion.
+    Delete,
+    /// An atomic addition.
+    Add,
+    /// A read that slept until the key was new enough.
+    Wait,
+    /// Several reads and writes as one.
+    Transaction,
+}
+
+/// Every kind with its name in texts.
+pub(crate) const KIND_NAMES: [(Kind, &str); 7] = [
+    (Kind::Get, "get"),
+    (Kind::Put, "put"),
+    (Kind::PutIf, "put_if"),
+    (Kind::Delete, "delete"),
+    (Kind::Add, "add"),
+    (Kind::Wait, "wait"),
+    (Kind::Transaction, "transaction"),
+];
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = KIND_NAMES.iter().find(|(kind, _)| kind == self).map_or("?", |(_, name)| name);
+        formatter.write_str(name)
+    }
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It took effect, and its results are binding.
+    Ok,
+    /// It did nothing at all, as the store promised by its error.
+    Failed,
+    /// It may have taken effect, may still do so, or never will.
+    Unknown,
+}
+
+/// Every outcome with its name in texts.
+pub(crate) const OUTCOME_NAMES: [(Outcome, &str); 3] =
+    [(Outcome::Ok, "ok"), (Outcome::Failed, "failed"), (Outcome::Unknown, "unknown")];
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = OUTCOME_NAMES.iter().find(|(outcome, _)| outcome == self).map_or("?", |(_, name)| name);
+        formatter.write_str(name)
+    }
+}
+
+/// One call or transaction of one actor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// Who called.
+    pub actor: Actor,
+    /// The position among the actor's operations.
+    pub sequence: u64,
+    /// What was called.
+    pub kind: Kind,
+    /// When it was called.
+    pub invoke_ns: u64,
+    /// When it came back, with whatever outcome; none if it never did.
+    pub return_ns: Option<u64>,
+    /// How it ended. An operation that never came back is [`Outcome::Unknown`].
+    pub outcome: Outcome,
+    /// What it read and wrote, in its own order.
+    pub accesses: Vec<Access>,
+}
+
+impl Operation {
+    /// Whether the operation ended, with a binding result, strictly before the other one began.
+    pub(crate) fn precedes(&self, other: &Operation) -> bool {
+        self.outcome != Outcome::Unknown && self.return_ns.is_some_and(|at| at < other.invoke_ns)
+            || self.outcome != Outcome::Unknown && self.actor == other.actor && self.sequence < other.sequence
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} #{} [{}..", self.actor, self.sequence, self.invoke_ns)?;
+        match self.return_ns {
+            Some(at) => write!(formatter, "{at}] ")?,
+            None => write!(formatter, "never] ")?,
+        }
+        write!(formatter, "{}:", self.kind)?;
+        for (index, access) in self.accesses.iter().enumerate() {
+            write!(formatter, "{} {access}", if index == 0 { "" } else { "," })?;
+        }
+        write!(formatter, " -> {}", self.outcome)
+    }
+}
+
+/// Why a history could not be put together or read.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HistoryError {
+    /// A line of the text form is not what its writer could have written.
+    #[error("line {line}: {reason}")]
+    Line {
+        /// The line, counted from one.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Two operations claim the same place.
+    #[error("actor {actor} has two operations #{sequence}; were two runs merged into one history?")]
+    Duplicate {
+        /// The actor.
+        actor: Actor,
+        /// The sequence that occurs twice.
+        sequence: u64,
+    },
+    /// An operation ended before it began.
+    #[error("operation #{sequence} of actor {actor} returned before it was invoked; use one clock for all")]
+    TimeBackwards {
+        /// The actor.
+        actor: Actor,
+        /// The operation.
+        sequence: u64,
+    },
+    /// An actor did two things at a time.
+    #[error(
+        "operation #{sequence} of actor {actor} began before the one before it returned; \
+         record overlapping calls under different threads"
+    )]
+    Overlap {
+        /// The actor.
+        actor: Actor,
+        /// The later operation.
+        sequence: u64,
+    },
+    /// An operation that never returned claims to know its outcome.
+    #[error("operation #{sequence} of actor {actor} has an outcome but never returned")]
+    OutcomeWithoutReturn {
+        /// The actor.
+        actor: Actor,
+        /// The operation.
+        sequence: u64,
+    },
+}
+
+/// The operations of all actors of one run, in the order of their invocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    operations: Vec<Operation>,
+}
+
+impl History {
+    /// The history of these operations, which may come in any order.
+    pub fn new(mut operations: Vec<Operation>) -> Result<Self, HistoryError> {
+        operations.sort_by_key(|operation| (operation.actor, operation.sequence));
+        for operation in &operations {
+            let Operation { actor, sequence, .. } = *operation;
+            if operation.return_ns.is_some_and(|at| at < operation.invoke_ns) {
+                return Err(HistoryError::TimeBackwards { actor, sequence });
+            }
+            if operation.return_ns.is_none() && operation.outcome != Outcome::Unknown {
+                return Err(HistoryError::OutcomeWithoutReturn { actor, sequence });
+            }
+        }
+        for pair in operations.windows(2) {
+            let Operation { actor, sequence, invoke_ns, .. } = pair[1];
+            if pair[0].actor != actor {
+                continue;
+            }
+            if pair[0].sequence == sequence {
+                return Err(HistoryError::Duplicate { actor, sequence });
+            }
+            if pair[0].return_ns.unwrap_or(pair[0].invoke_ns) > invoke_ns {
+                return Err(HistoryError::Overlap { actor, sequence });
+            }
+        }
+        operations.sort_by_key(|operation| (operation.invoke_ns, operation.actor, operation.sequence));
+        Ok(Self { operations })
+    }
+
+    /// The history of all actors, from the log of each.
+    pub fn from_logs(logs: impl IntoIterator<Item = Log>) -> Result<Self, HistoryError> {
+        Self::new(logs.into_iter().flat_map(|log| log.operations).collect())
+    }
+
+    /// One history out of the parts that separate processes wrote.
+    pub fn merge(parts: impl IntoIterator<Item = History>) -> Result<Self, HistoryError> {
+        Self::new(parts.into_iter().flat_map(|part| part.operations).collect())
+    }
+
+    /// The operations, ordered by invocation.
+    pub fn operations(&self) -> &[Operation] {
+        &self.operations
+    }
+
+    /// The operations themselves.
+    pub fn into_operations(self) -> Vec<Operation> {
+        self.operations
+    }
+
+    /// The text form, one line for each invocation and each return.
+    ///
+    /// ```text
+    /// outlast-history 1
+    /// i MEMBER/THREAD SEQUENCE TIME KIND ACCESS...
+    /// r MEMBER/THREAD SEQUENCE TIME OUTCOME ACCESS...
+    /// ```
+    ///
+    /// An access is `MODE:KEY:VERSION:VALUE`: the mode is `q` (ask), `r` (read), `w` (write) or `a` with the
+    /// amount (add); the key has all but letters, digits and `/_-.` written as `%XX`; the version is
+    /// `COUNTER.WRITER` or `-`; the value is hexadecimal, followed by `!` if torn, or `-`.
+    pub fn to_text(&self) -> String {
+        let mut out = String::from(text::HEADER);
+        for operation in &self.operations {
+            text::write_invoke(&mut out, operation);
+            if operation.return_ns.is_some() {
+                text::write_return(&mut out, operation);
+            }
+        }
+        out
+    }
+
+    /// Reads the text form. A last line without its end was cut off by the death of its writer and is
+    /// passed over, so that its operation is of unknown outcome; anything else amiss is an error that names
+    /// the line.
+    pub fn parse(bytes: &[u8]) -> Result<Self, HistoryError> {
+        Self::new(text::parse(bytes)?)
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.operations.iter().try_for_each(|operation| writeln!(formatter, "{operation}"))
+    }
+}
+
+/// The log of one actor, in memory.
+#[derive(Clone, Debug)]
+pub struct Log {
+    actor: Actor,
+    operations: Vec<Operation>,
+}
+
+impl Log {
+    /// The empty log of an actor.
+    pub fn new(actor: Actor) -> Self {
+        Self { actor, operations: Vec::new() }
+    }
+
+    /// Notes a call before it is made. The accesses are what is certain by now: the writes it is about to
+    /// make, and [`Access::ask`] for the reads. They stand if the call never returns.
+    pub fn invoke(&mut self, now_ns: u64, kind: Kind, accesses: Vec<Access>) {
+        self.operations.push(Operation {
+            actor: self.actor,
+            sequence: self.operations.len() as u64,
+            kind,
+            invoke_ns: now_ns,
+            return_ns: None,
+            outcome: Outcome::Unknown,
+            accesses,
+        });
+    }
+
+    /// Notes how the last call ended, with all its accesses and their results.
+    ///
+    /// # Panics
+    /// If there is no call that has not returned yet.
+    pub fn returned(&mut self, now_ns: u64, outcome: Outcome, accesses: Vec<Access>) {
+        let last = self.operations.last_mut().filter(|operation| operation.return_ns.is_none());
+        let operation = last.expect("a return follows an invocation");
+        operation.return_ns = Some(now_ns);
+        operation.outcome = outcome;
+        operation.accesses = accesses;
+    }
+
+    /// What was recorded so far.
+    pub fn operations(&self) -> &[Operation] {
+        &self.operations
+    }
+}
+
+/// The log of one actor, written line by line, each with one call of `write`, so that everything before
+/// the death of the writer is in the file.
+///
+/// ```
+/// use outlast_check::history::{Access, Actor, History, Kind, LogWriter, Outcome, Value};
+///
+/// let mut file = Vec::new();
+/// let mut log = LogWriter::new(&mut file, Actor::new(1, 0)).unwrap();
+/// log.invoke(5, Kind::Put, &[Access::write("a", Value::new(1))]).unwrap();
+/// // Here the process is killed.
+/// let history = History::parse(&file).unwrap();
+/// assert_eq!(history.operations()[0].outcome, Outcome::Unknown);
+/// ```
+#[derive(Debug)]
+pub struct LogWriter<W: Write> {
+    target: W,
+    line: String,
+    open: Operation,
+}
+
+impl<W: Write> LogWriter<W> {
+    /// Starts a log. The target should be a file without a buffer of its own.
+    pub fn new(mut target: W, actor: Actor) -> io::Result<Self> {
+        target.write_all(text::HEADER.as_bytes())?;
+        let open = Operation {
+            actor,
+            sequence: 0,
+            kind: Kind::Get,
+            invoke_ns: 0,
+            return_ns: Some(0),
+            outcome: Outcome::Ok,
+            accesses: Vec::new(),
+        };
+        Ok(Self { target, line: String::new(), open })
+    }
+
+    /// Notes a call before it is made, as [`Log::invoke`] does.
+    pub fn invoke(&mut self, now_ns: u64, kind: Kind, accesses: &[Access]) -> io::Result<()> {
+        self.open.kind = kind;
+        self.open.invoke_ns = now_ns;
+        self.open.return_ns = None;
+        self.open.accesses = accesses.to_vec();
+        self.line.clear();
+        text::write_invoke(&mut self.line, &self.open);
+        self.open.sequence += 1;
+        self.target.write_all(self.line.as_bytes())
+    }
+
+    /// Notes how the last call ended, as [`Log::returned`] does.
+    ///
+    /// # Panics
+    /// If there is no call that has not returned yet.
+    pub fn returned(&mut self, now_ns: u64, outcome: Outcome, accesses: &[Access]) -> io::Result<()> {
+        assert!(self.open.return_ns.is_none(), "a return follows an invocation");
+        let ended = Operation {
+            sequence: self.open.sequence - 1,
+            return_ns: Some(now_ns),
+            outcome,
+            accesses: accesses.to_vec(),
+            ..self.open
+        };
+        self.open.return_ns = Some(now_ns);
+        self.line.clear();
+        text::write_return(&mut self.line, &ended);
+        self.target.write_all(self.line.as_bytes())
+    }
+}
+
+/// Splits the indices of the operations by actor, each in the order of its sequence.
+pub(crate) fn sessions(operations: &[Operation]) -> Vec<Vec<usize>> {
+    let mut sessions: HashMap<Actor, Vec<usize>> = HashMap::new();
+    for (index, operation) in operations.iter().enumerate() {
+        sessions.entry(operation.actor).or_default().push(index);
+    }
+    let mut sessions: Vec<Vec<usize>> = sessions.into_values().collect();
+    for session in &mut sessions {
+        session.sort_by_key(|&index| operations[index].sequence);
+    }
+    sessions.sort();
+    sessions
+}

@@ -1,0 +1,365 @@
+//! Seeded random programs for the actors of a run.
+//!
+//! The program of an actor depends on the seed, the actor and the [`Options`] alone: not on the results of
+//! its calls, not on the other actors, not on the version of any other crate. So a seed replays.
+//!
+//! ```
+//! use outlast_check::history::Actor;
+//! use outlast_check::workload::{Options, Program};
+//!
+//! let options = Options::default();
+//! let first: Vec<_> = Program::new(&options, 7, Actor::new(0, 0)).take(100).collect();
+//! let again: Vec<_> = Program::new(&options, 7, Actor::new(0, 0)).take(100).collect();
+//! let other: Vec<_> = Program::new(&options, 7, Actor::new(1, 0)).take(100).collect();
+//! assert_eq!(first, again);
+//! assert_ne!(first, other);
+//! ```
+
+use crate::history::{Actor, Key};
+use crate::value;
+
+/// A generator of pseudo-random numbers whose stream never changes: xoshiro256** by Blackman and Vigna
+/// (<https://prng.di.unimi.it/>), its state filled by SplitMix64.
+///
+/// ```
+/// use outlast_check::workload::Random;
+///
+/// let mut random = Random::new(1);
+/// assert!(random.below(6) < 6);
+/// assert_eq!(Random::new(9).next(), Random::new(9).next());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Random {
+    state: [u64; 4],
+}
+
+impl Random {
+    /// The generator of this seed.
+    pub fn new(seed: u64) -> Self {
+        let mut position = seed;
+        let state = std::array::from_fn(|_| {
+            position = position.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            value::scramble(position)
+        });
+        Self { state }
+    }
+
+    /// The generator of this seed for this stream; streams of one seed are independent.
+    pub fn stream(seed: u64, stream: u64) -> Self {
+        Self::new(value::hash(seed, &stream.to_le_bytes()))
+    }
+
+    /// The next 64 bits.
+    #[expect(clippy::should_implement_trait, reason = "a stream without end is no iterator")]
+    pub fn next(&mut self) -> u64 {
+        let state = &mut self.state;
+        let result = state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
+        let shifted = state[1] << 17;
+        state[2] ^= state[0];
+        state[3] ^= state[1];
+        state[1] ^= state[2];
+        state[0] ^= state[3];
+        state[2] ^= shifted;
+        state[3] = state[3].rotate_left(45);
+        result
+    }
+
+    /// A number below the bound, each as likely as the others to within 2^-64 times the bound.
+    ///
+    /// # Panics
+    /// If the bound is zero.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        assert!(bound > 0, "there is no number below zero");
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// True this often in a hundred.
+    pub fn percent(&mut self, chance: u32) -> bool {
+        self.below(100) < u64::from(chance)
+    }
+
+    /// An index into the weights, each as likely as its weight says.
+    ///
+    /// # Panics
+    /// If all weights are zero.
+    pub fn weighted(&mut self, weights: &[u32]) -> usize {
+        let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
+        assert!(total > 0, "at least one weight must be more than zero");
+        let mut rest = self.below(total);
+        for (index, &weight) in weights.iter().enumerate() {
+            if rest < u64::from(weight) {
+                return index;
+            }
+            rest -= u64::from(weight);
+        }
+        unreachable!("the rest is below the sum of the weights")
+    }
+}
+
+/// How often each kind of call is made, relative to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mix {
+    /// Reads.
+    pub get: u32,
+    /// Writes.
+    pub put: u32,
+    /// Conditional writes.
+    pub put_if: u32,
+    /// Deletions.
+    pub delete: u32,
+    /// Additions.
+    pub add: u32,
+    /// Waits for something newer.
+    pub wait: u32,
+    /// Transactions.
+    pub transaction: u32,
+}
+
+impl Default for Mix {
+    fn default() -> Self {
+        Self { get: 35, put: 35, put_if: 8, delete: 3, add: 6, wait: 1, transaction: 12 }
+    }
+}
+
+/// What the programs of a run look like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How often each kind of call is made.
+    pub mix: Mix,
+    /// Keys that all actors use, named `shared/N`.
+    pub shared_keys: u32,
+    /// Keys that one actor alone writes, named `own/MEMBER/THREAD/N`. Others read them.
+    pub private_keys: u32,
+    /// Keys that hold numbers, named `count/N`.
+    pub counters: u32,
+    /// How often, in a hundred, a call goes to a shared key.
+    pub shared_percent: u32,
+    /// The lengths of values, each with its weight.
+    pub lengths: Vec<(usize, u32)>,
+    /// The most keys that a transaction touches.
+    pub transaction_keys: u32,
+    /// How many members there are, so that a program can read the keys of another one.
+    pub members: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mix: Mix::default(),
+            shared_keys: 8,
+            private_keys: 4,
+            counters: 2,
+            shared_percent: 60,
+            lengths: vec![(0, 1), (8, 4), (24, 8), (64, 16), (100, 8), (1024, 4), (5000, 1)],
+            transaction_keys: 4,
+            members: 4,
+        }
+    }
+}
+
+/// What a conditional put expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Nothing under the key.
+    Absent,
+    /// The version that this actor saw last, or a fresh get if it saw none.
+    LastSeen,
+}
+
+/// One step inside a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Read the key.
+    Get(Key),
+    /// Write a value of this length.
+    Put(Key, usize),
+    /// Delete the key.
+    Delete(Key),
+}
+
+/// What to call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Read the key.
+    Get(Key),
+    /// Write a value of this length.
+    Put(Key, usize),
+    /// Write a value of this length on a condition.
+    PutIf(Key, usize, Expect),
+    /// Delete the key.
+    Delete(Key),
+    /// Add to the number.
+    Add(Key, i64),
+    /// Wait for something newer than what this actor saw last, with a short deadline.
+    Wait(Key),
+    /// Do these steps as one; a key is read before it is written, and written once.
+    Transaction(Vec<Step>),
+}
+
+/// One call of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The sequence of the values that it writes: see [`value::fill`].
+    pub sequence: u64,
+    /// What to call.
+    pub action: Action,
+}
+
+/// The endless program of one actor.
+#[derive(Clone, Debug)]
+pub struct Program {
+    options: Options,
+    actor: Actor,
+    random: Random,
+    count: u64,
+}
+
+impl Program {
+    /// The program of this actor under this seed.
+    ///
+    /// # Panics
+    /// If the options leave no key, no length, no member or no call to choose.
+    pub fn new(options: &Options, seed: u64, actor: Actor) -> Self {
+        assert!(options.shared_keys > 0 && options.private_keys > 0 && options.counters > 0, "no keys");
+        assert!(options.members > 0 && options.transaction_keys > 0, "no members or no transaction keys");
+        let stream = u64::from(actor.member) << 32 | u64::from(actor.thread);
+        Self { options: options.clone(), actor, random: Random::stream(seed, stream), count: 0 }
+    }
+
+    fn call(&mut self) -> Call {
+        let Mix { get, put, put_if, delete, add, wait, transaction } = self.options.mix;
+        let action = match self.random.weighted(&[get, put, put_if, delete, add, wait, transaction]) {
+            0 => Action::Get(self.readable_key()),
+            1 => Action::Put(self.writable_key(), self.length()),
+            2 => {
+                let expect = if self.random.percent(25) { Expect::Absent } else { Expect::LastSeen };
+                Action::PutIf(self.writable_key(), self.length(), expect)
+            }
+            3 => Action::Delete(self.writable_key()),
+            4 => {
+                let counter = self.random.below(u64::from(self.options.counters));
+                let delta = 1 + self.random.below(9) as i64;
+                let delta = if self.random.percent(40) { -delta } else { delta };
+                Action::Add(Key::from(format!("count/{counter}").into_bytes()), delta)
+            }
+            5 => Action::Wait(self.readable_key()),
+            _ => self.transaction(),
+        };
+        let sequence = value::sequence(self.actor, self.count);
+        self.count += 1;
+        Call { sequence, action }
+    }
+
+    fn transaction(&mut self) -> Action {
+        let wanted = 1 + self.random.below(u64::from(self.options.transaction_keys));
+        let mut keys: Vec<Key> = Vec::new();
+        let mut steps = Vec::new();
+        for _ in 0..wanted {
+            let write = self.random.percent(60);
+            let key = if write { self.writable_key() } else { self.readable_key() };
+            if keys.contains(&key) {
+                continue;
+            }
+            keys.push(key.clone());
+            if !write || self.random.percent(60) {
+                steps.push(Step::Get(key.clone()));
+            }
+            if write && self.random.percent(8) {
+                steps.push(Step::Delete(key));
+            } else if write {
+                steps.push(Step::Put(key, self.length()));
+            }
+        }
+        Action::Transaction(steps)
+    }
+
+    fn writable_key(&mut self) -> Key {
+        if self.random.percent(self.options.shared_percent) {
+            let number = self.random.below(u64::from(self.options.shared_keys));
+            return Key::from(format!("shared/{number}").into_bytes());
+        }
+        self.private_key_of(self.actor)
+    }
+
+    fn readable_key(&mut self) -> Key {
+        if self.random.percent(self.options.shared_percent) {
+            return self.writable_key();
+        }
+        let member = self.random.below(u64::from(self.options.members)) as u32;
+        self.private_key_of(Actor { member, ..self.actor })
+    }
+
+    fn private_key_of(&mut self, actor: Actor) -> Key {
+        let number = self.random.below(u64::from(self.options.private_keys));
+        Key::from(format!("own/{actor}/{number}").into_bytes())
+    }
+
+    fn length(&mut self) -> usize {
+        let weights: Vec<u32> = self.options.lengths.iter().map(|&(_, weight)| weight).collect();
+        self.options.lengths[self.random.weighted(&weights)].0
+    }
+}
+
+impl Iterator for Program {
+    type Item = Call;
+
+    fn next(&mut self) -> Option<Call> {
+        Some(self.call())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn the_stream_never_changes() {
+        // The first outputs of xoshiro256** for the state 1, 2, 3, 4, as its authors' code gives them.
+        let mut random = Random { state: [1, 2, 3, 4] };
+        assert_eq!([random.next(), random.next(), random.next()], [11520, 0, 1509978240]);
+        // SplitMix64 from zero starts with this well-known number.
+        assert_eq!(Random::new(0).state[0], 0xe220_a839_7b1d_cdaf);
+        // Where the generator stands after a thousand calls shows whether they are chosen as ever.
+        let mut program = Program::new(&Options::default(), 1, Actor::new(2, 0));
+        assert_eq!(program.next().map(|call| call.action), Some(Action::Get(Key::from("own/1/0/1"))));
+        program.by_ref().take(999).for_each(drop);
+        assert_eq!(program.random.next(), 17875959887074661816);
+    }
+
+    #[test]
+    fn everything_asked_for_occurs() {
+        let options = Options { members: 3, ..Options::default() };
+        let mut kinds = HashSet::new();
+        let mut sequences = HashSet::new();
+        for call in Program::new(&options, 5, Actor::new(1, 0)).take(5000) {
+            kinds.insert(std::mem::discriminant(&call.action));
+            assert!(sequences.insert(call.sequence));
+            if let Action::Put(key, length) = &call.action {
+                let own = key.bytes().starts_with(b"own/1/0/");
+                assert!(own || key.bytes().starts_with(b"shared/"));
+                assert!(options.lengths.iter().any(|(allowed, _)| allowed == length));
+            }
+            if let Action::Transaction(steps) = &call.action {
+                assert!(!steps.is_empty() && steps.len() <= 8);
+            }
+        }
+        assert_eq!(kinds.len(), 7);
+    }
+
+    #[test]
+    fn numbers_below_are_spread_evenly() {
+        let mut random = Random::new(3);
+        let mut counts = [0; 7];
+        for _ in 0..70_000 {
+            counts[random.below(7) as usize] += 1;
+        }
+        assert!(counts.iter().all(|&count| (9_500..10_500).contains(&count)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_weight_of_zero_is_never_chosen() {
+        let mut random = Random::new(3);
+        assert!((0..1000).all(|_| random.weighted(&[0, 5, 0, 1, 0]) % 2 == 1));
+    }
+}

@@ -1,0 +1,171 @@
+//! `outlast bench detection`: how long after a kill -9 the survivors know.
+
+use super::{Common, Row, publish};
+use crate::quantity;
+use crate::report::say;
+use anyhow::{Context, ensure};
+use clap::Args;
+use outlast::launch::{Launch, Output, Running};
+use outlast::{Engine, Epoch, JoinOptions, MemberId};
+use rustix::time::{ClockId, clock_gettime};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+A job is started, its last member is killed with kill -9, and each survivor notes when it knows; then the next one,
+until one is left; then a new job, until there were enough kills. The time runs from just before the kill to the
+survivor's own reading of the clock. Each victim has --map bytes of memory in use, which the kernel must tear down.
+
+Examples:
+  Survivors that wait, victims with 1 GiB:
+      outlast bench detection
+  Survivors that compute, more of them than cores:
+      outlast bench detection --ranks 8 --busy --map 64M";
+
+/// Measure how long after a kill -9 each survivor knows of the death.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Detection {
+    /// How many processes a job has
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
+    ranks: u16,
+    /// How many kills to measure
+    #[arg(long, value_name = "K", default_value_t = 30)]
+    kills: usize,
+    /// How much memory each victim has in use
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "1G")]
+    map: u64,
+    /// The survivors compute and look at the epoch now and then, instead of waiting for the news
+    #[arg(long)]
+    busy: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// A member of the benchmark; started by it.
+#[derive(Args)]
+pub(crate) struct DetectionMember {
+    #[arg(long)]
+    map: u64,
+    #[arg(long)]
+    busy: bool,
+}
+
+/// How long the benchmark waits for anything.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn machine_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl DetectionMember {
+    pub(crate) fn execute(self) -> anyhow::Result<bool> {
+        let job = JoinOptions::new().join()?;
+        if job.me() != MemberId(0) {
+            job.grow(self.map)?;
+            let block = vec![1; 1 << 20];
+            for offset in (0..self.map).step_by(block.len()) {
+                let len = block.len().min((self.map - offset) as usize);
+                job.put(Epoch::ANY, job.me(), offset, &block[..len])?;
+            }
+        }
+        tell("ready")?;
+        let mut seen = Epoch(0);
+        let last = Epoch(job.members() as u64 - 1);
+        let end = Instant::now() + LIMIT;
+        while seen < last && Instant::now() < end {
+            let bell = job.bell();
+            if job.epoch() != seen {
+                let at_ns = machine_ns();
+                seen = job.epoch();
+                tell(&format!("{} {at_ns}", seen.0))?;
+            } else if self.busy {
+                // A program that computes looks at the epoch between pieces of work of this length.
+                let piece = Instant::now();
+                while piece.elapsed() < Duration::from_micros(20) {
+                    std::hint::spin_loop();
+                }
+            } else {
+                job.park(bell, job.now().after(LIMIT));
+            }
+        }
+        job.leave()?;
+        Ok(seen == last)
+    }
+}
+
+fn tell(line: &str) -> anyhow::Result<()> {
+    std::io::stdout().write_all(format!("{line}\n").as_bytes()).context("writing to the benchmark")
+}
+
+impl Detection {
+    pub(super) fn execute(self) -> anyhow::Result<bool> {
+        let ranks = usize::from(self.ranks);
+        let mut samples = Vec::new();
+        let mut kills = 0;
+        while kills < self.kills {
+            let mut running = Launch::new(ranks)
+                .program(std::env::current_exe()?)
+                .args(["detection-member", "--map", &self.map.to_string()])
+                .args(self.busy.then_some("--busy"))
+                .segment_limit(self.map.next_multiple_of(1 << 20) + (1 << 20))
+                .die_with_launcher(true)
+                .output(Output::Capture)
+                .start()?;
+            wait_for_line(&running, 0..ranks, "ready")?;
+            for victim in (1..ranks).rev() {
+                // Whatever the last death stirred up has settled.
+                std::thread::sleep(Duration::from_millis(100));
+                let epoch = (ranks - victim).to_string() + " ";
+                let killed_ns = machine_ns();
+                running.kill(MemberId(victim as u32))?;
+                for line in wait_for_line(&running, 0..victim, &epoch)? {
+                    let at_ns: u64 = line.parse().context("a survivor's time")?;
+                    samples.push(at_ns.saturating_sub(killed_ns));
+                }
+                kills += 1;
+            }
+            let outcome = running.wait(LIMIT);
+            ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}");
+            say(self.common.json.as_deref(), format_args!("{kills} of {} kills", self.kills));
+        }
+        let row = Row {
+            what: "detection".into(),
+            engine: "shm".into(),
+            ranks,
+            size: Some(self.map),
+            contender: if self.busy { "survivors compute" } else { "survivors wait" }.into(),
+            ..Row::default()
+        };
+        publish(&self.common, vec![row.with_samples(samples)])?;
+        Ok(true)
+    }
+}
+
+/// Waits until each of these members has written a line that begins so; what follows in each.
+fn wait_for_line(
+    running: &Running,
+    members: std::ops::Range<usize>,
+    beginning: &str,
+) -> anyhow::Result<Vec<String>> {
+    let end = Instant::now() + LIMIT;
+    members
+        .map(|member| {
+            loop {
+                let output = running.output(MemberId(member as u32));
+                let text = String::from_utf8_lossy(&output.stdout).into_owned();
+                let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
+                if let Some(rest) = complete.lines().find_map(|line| line.strip_prefix(beginning)) {
+                    return Ok(rest.to_string());
+                }
+                ensure!(
+                    Instant::now() < end,
+                    "member {member} did not write `{beginning}`: {}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        })
+        .collect()
+}

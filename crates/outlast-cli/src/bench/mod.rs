@@ -1,0 +1,174 @@
+//! `outlast bench`: measurements as commands, in one harness.
+//!
+//! Times on a small machine are noisy, so contenders are measured interleaved in one run and reported as ratios to a
+//! floor measured in that run. Each measurement becomes a [`Row`]; people get a table, machines the JSON of
+//! [`Report`].
+
+mod detection;
+
+use crate::report::{say, write_json};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+pub(crate) use detection::DetectionMember;
+
+/// Measure this machine: how fast things are, against a floor measured in the same run.
+#[derive(Args)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Detection(detection::Detection),
+}
+
+impl Bench {
+    pub(crate) fn execute(self) -> anyhow::Result<bool> {
+        match self.what {
+            What::Detection(detection) => detection.execute(),
+        }
+    }
+}
+
+/// What all benchmarks can be told.
+#[derive(Args)]
+struct Common {
+    /// Write the results as JSON to this file; - is standard output
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Row {
+    what: String,
+    engine: String,
+    ranks: usize,
+    replicas: Option<usize>,
+    size: Option<u64>,
+    contender: String,
+    pinned: bool,
+    samples: usize,
+    p50_ns: u64,
+    p99_ns: u64,
+    p999_ns: u64,
+    max_ns: u64,
+    floor_ns: Option<u64>,
+    ratio: Option<f64>,
+}
+
+impl Row {
+    /// Fills in the percentiles. With few samples the high ones are the largest sample.
+    fn with_samples(mut self, mut samples_ns: Vec<u64>) -> Row {
+        samples_ns.sort_unstable();
+        let percentile = |per_mille: usize| {
+            let rank = (samples_ns.len() * per_mille).div_ceil(1000).max(1) - 1;
+            samples_ns.get(rank).copied().unwrap_or(0)
+        };
+        self.samples = samples_ns.len();
+        (self.p50_ns, self.p99_ns, self.p999_ns) = (percentile(500), percentile(990), percentile(999));
+        self.max_ns = samples_ns.last().copied().unwrap_or(0);
+        self
+    }
+}
+
+/// What a benchmark writes as JSON.
+#[derive(Serialize)]
+struct Report {
+    results: Vec<Row>,
+    machine: Machine,
+    command: String,
+}
+
+/// On what the results were measured.
+#[derive(Serialize)]
+struct Machine {
+    cores: usize,
+    processor: String,
+    kernel: String,
+    memory_bytes: u64,
+}
+
+impl Machine {
+    fn this() -> Machine {
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let processor = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        Machine {
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            processor: processor.map_or("unknown", |(_, name)| name).to_string(),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            memory_bytes: outlast::engine::shm::available_memory(),
+        }
+    }
+}
+
+/// Prints the table and writes the JSON.
+fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
+    let json = common.json.as_deref();
+    let header =
+        ["what", "contender", "ranks", "size", "samples", "p50", "p99", "max", "ratio"].map(String::from);
+    let rows = results.iter().map(|row| {
+        [
+            row.what.clone(),
+            row.contender.clone(),
+            row.ranks.to_string(),
+            row.size.map_or("".into(), crate::quantity::human_bytes),
+            row.samples.to_string(),
+            nanoseconds(row.p50_ns),
+            nanoseconds(row.p99_ns),
+            nanoseconds(row.max_ns),
+            row.ratio.map_or("".into(), |ratio| format!("{ratio:.2}x")),
+        ]
+    });
+    print_table(json, std::iter::once(header).chain(rows).collect());
+    let machine = Machine::this();
+    say(json, format_args!("{} cores, {}, Linux {}", machine.cores, machine.processor, machine.kernel));
+    if let Some(path) = json {
+        let command = std::env::args().collect::<Vec<_>>().join(" ");
+        write_json(path, &Report { results, machine, command })?;
+    }
+    Ok(())
+}
+
+fn print_table<const COLUMNS: usize>(json: Option<&Path>, rows: Vec<[String; COLUMNS]>) {
+    let mut widths = [0; COLUMNS];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    for row in &rows {
+        // Names to the left, numbers to the right.
+        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
+            0 | 1 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        say(json, cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+}
+
+/// A time in the unit that fits it.
+fn nanoseconds(ns: u64) -> String {
+    match ns {
+        0..10_000 => format!("{ns} ns"),
+        10_000..10_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        _ => format!("{:.1} ms", ns as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_samples() {
+        let row = Row::default().with_samples((1..=1000).rev().collect());
+        assert_eq!((row.p50_ns, row.p99_ns, row.p999_ns, row.max_ns), (500, 990, 999, 1000));
+        let row = Row::default().with_samples(vec![7]);
+        assert_eq!((row.p50_ns, row.p99_ns, row.samples), (7, 7, 1));
+        assert_eq!(Row::default().with_samples(vec![]).p50_ns, 0);
+    }
+}

@@ -1,0 +1,103 @@
+//! Tests that need unsafe code: forked children.
+
+use super::super::{Engine, Epoch, Error, MemberId, Port, Time};
+use crate::{Job, JoinOptions};
+use std::time::Duration;
+
+/// Runs `body` in a forked child and returns its exit status. The child must not return into the test harness.
+fn in_forked_child(body: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child only runs `body`, which makes no use of threads, and ends without unwinding.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork failed");
+    if child == 0 {
+        let status = body();
+        // SAFETY: _exit takes no pointers and does not return.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a valid place to write to.
+    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(waited, child);
+    assert!(libc::WIFEXITED(status), "the child was ended by signal {}", libc::WTERMSIG(status));
+    libc::WEXITSTATUS(status)
+}
+
+fn lone_job() -> Job {
+    JoinOptions::new().segment_limit(1 << 20).join().expect("a job of one")
+}
+
+#[test]
+fn a_forked_child_gets_a_clear_error_from_every_call() {
+    let job = lone_job();
+    let me = job.me();
+    job.grow(4096).unwrap();
+    job.put(Epoch::ANY, me, 0, &[5; 64]).unwrap();
+    let child = job.clone();
+    let status = in_forked_child(move || {
+        let mut buffer = [0; 8];
+        let calls = [
+            child.put(Epoch::ANY, me, 0, &[6; 64]),
+            child.get(Epoch::ANY, me, 0, &mut buffer),
+            child.load(Epoch::ANY, me, 0).map(drop),
+            child.compare_and_swap(Epoch::ANY, me, 0, 0, 1).map(drop),
+            child.fetch_add(Epoch::ANY, me, 0, 1).map(drop),
+            child.send(me, Port::User, b"from a child"),
+            child.ring(me),
+            child.grow(8192),
+            child.segment_len(me).map(drop),
+            child.domain(me).map(drop),
+            child.fence(MemberId(0), Time::NEVER),
+            child.leave(),
+            child.spawn("child", Box::new(|| {})).map(drop),
+        ];
+        if let Some(wrong) = calls.iter().position(|result| *result != Err(Error::Forked)) {
+            return 10 + wrong as i32;
+        }
+        // Calls that cannot fail return at once and touch nothing.
+        child.park(child.bell(), Time::NEVER);
+        let is_quiet = child.receive(Port::User).is_none()
+            && child.epoch() == Epoch(0)
+            && child.view().dead.is_empty()
+            && child.has_ended();
+        // Dropping the handle, the last one of the child, must not unmap what may belong to someone else by now.
+        drop(child);
+        if is_quiet { 0 } else { 1 }
+    });
+    assert_eq!(status, 0, "10 + n: the n-th call gave something else");
+    let mut bytes = [0; 64];
+    job.get(Epoch::ANY, me, 0, &mut bytes).unwrap();
+    assert_eq!(bytes, [5; 64], "the parent is a member as before");
+    assert_eq!(job.epoch(), Epoch(0));
+    job.leave().unwrap();
+}
+
+#[test]
+fn a_forked_child_can_start_a_job_of_its_own() {
+    let job = lone_job();
+    let status = in_forked_child(|| match JoinOptions::new().segment_limit(1 << 20).join() {
+        Ok(own) => own.grow(4096).map_or(2, |()| 0),
+        Err(_) => 1,
+    });
+    assert_eq!(status, 0);
+    job.leave().unwrap();
+}
+
+#[test]
+fn a_job_of_one_leaves_nothing_behind() {
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:outlast").count();
+    // Other tests of this binary run at the same time, so only growth over many rounds counts.
+    let before = (threads(), files(), mapped());
+    for _ in 0..100 {
+        let job = lone_job();
+        job.grow(4096).unwrap();
+        job.leave().unwrap();
+    }
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    let is_level = || threads() < before.0 + 20 && files() < before.1 + 20 && mapped() < before.2 + 20;
+    while !is_level() {
+        assert!(std::time::Instant::now() < until, "{before:?} then {:?}", (threads(), files(), mapped()));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
