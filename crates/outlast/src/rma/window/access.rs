@@ -217,7 +217,7 @@ impl Window {
     ///     Err(error) => return Err(error.into()),
     /// }
     /// # window.close()?;
-    /// # job.leave()?;
+    /// # outlast::Engine::leave(&job)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn put_blocking(&self, target: usize, offset: u64, data: &[u8]) -> WindowResult<()> {

@@ -116,7 +116,7 @@ impl Window {
     /// window.put(0, 0, b"mine")?;
     /// window.unlock(0)?;
     /// # window.free()?;
-    /// # job.leave()?;
+    /// # outlast::Engine::leave(&job)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lock(&self, target: usize, kind: LockKind) -> WindowResult<()> {
@@ -142,7 +142,7 @@ impl Window {
     /// }
     /// window.unlock(0)?;
     /// # window.close()?;
-    /// # job.leave()?;
+    /// # outlast::Engine::leave(&job)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lock_within(&self, target: usize, kind: LockKind, limit: Duration) -> WindowResult<()> {

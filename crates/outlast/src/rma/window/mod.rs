@@ -52,6 +52,11 @@
 //! out where the others are. Who dies is left out by the agreements. A member that does not hear the outcome of step
 //! 2 may not use the window any more, as the others may have freed it; it can only call `free` again.
 
+/// The examples of the page are compiled with the tests.
+#[cfg_attr(doctest, doc = include_str!("../../../../../docs/missing-features.md"))]
+#[cfg(doctest)]
+struct MissingFeatures;
+
 mod access;
 mod directory;
 mod error;
@@ -190,7 +195,7 @@ impl Window {
     /// let mut first = [0];
     /// window.get(0, 0, &mut first)?;
     /// window.close()?;                                 // completes, unlocks and frees
-    /// # job.leave()?;
+    /// # outlast::Engine::leave(&job)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open(comm: &Communicator, len: u64) -> WindowResult<Window> {
@@ -302,7 +307,7 @@ impl Window {
     ///     window.shrink()?;                            // with all survivors
     /// }
     /// # window.close()?;
-    /// # job.leave()?;
+    /// # outlast::Engine::leave(&job)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn is_revoked(&self) -> bool {
@@ -334,7 +339,7 @@ impl Window {
     ///     window.flush_all()?;
     /// }
     /// # window.close()?;
-    /// # job.leave()?;
+    /// # outlast::Engine::leave(&job)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn shrink(&self) -> WindowResult<Vec<usize>> {
@@ -464,7 +469,7 @@ impl Window {
     ///     }
     ///     other => other?,
     /// }
-    /// # job.leave()?;
+    /// # outlast::Engine::leave(&job)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn free(&self) -> WindowResult<()> {
