@@ -268,7 +268,7 @@ fn a_killed_holder_releases_those_who_wait_at_once() {
     let comm = world(&job);
     let window = Window::allocate(&comm, 64).unwrap();
     if comm.rank() == 1 {
-        let kind = if seed() % 2 == 0 { LockKind::Exclusive } else { LockKind::Shared };
+        let kind = if seed().is_multiple_of(2) { LockKind::Exclusive } else { LockKind::Shared };
         window.lock(0, kind).unwrap();
         (0..4).filter(|&rank| rank != 1).for_each(|rank| comm.send(rank, 0, b"").unwrap());
         println!("holding");

@@ -40,7 +40,7 @@ fn simulate(test: &str, options: &Options, body: impl Fn(Job) + 'static) -> sim:
 /// Even seeds run over memory, odd ones over a network, with notices that come soon or at very different times.
 fn options_for(seed: u64) -> Options {
     let mut options = Options::new(MEMBERS, seed);
-    options.link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+    options.link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
     if seed % 4 < 2 {
         options.detection = Duration::from_nanos(100)..=Duration::from_millis(2);
     }
@@ -129,7 +129,7 @@ fn locks_exclude_under_deaths_and_stops() {
     for seed in seeds(300) {
         let mut random = Random::new(seed ^ 0x6C6F_636B);
         let mut options = Options::new(2 + random.below(5) as usize, seed);
-        options.link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        options.link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         options.time_limit = Duration::from_secs(2);
         let (kills, stops) = (random.below(4) as usize, random.below(4) as usize);
         let options = options.random_faults(kills, stops, 1 + random.below(1200));
@@ -156,7 +156,8 @@ fn exclude(job: &Job, log: &Log<Inside>) {
         }
     };
     for round in 0..5 {
-        let kind = if (comm.rank() + round) % 3 == 0 { LockKind::Shared } else { LockKind::Exclusive };
+        let kind =
+            if (comm.rank() + round).is_multiple_of(3) { LockKind::Shared } else { LockKind::Exclusive };
         let mut is_whole = true;
         match window.lock(0, kind) {
             Ok(()) => {}
@@ -268,6 +269,62 @@ fn locks_can_be_forced_at_any_time() {
     }
 }
 
+/// A holder is stopped at each step of its unlock, its lock is taken away and taken by another, and it wakes: the lock
+/// of the new holder is untouched, also if the old one had just seen that it still held it.
+#[test]
+fn a_holder_that_is_forced_inside_its_unlock_does_no_harm() {
+    let mut lost = 0;
+    for seed in seeds(120) {
+        let step = 1 + seed / 2 % 60;
+        let options =
+            Options::new(3, seed).link(if seed.is_multiple_of(2) { Link::Memory } else { Link::Network });
+        let results: Log<u64> = Rc::default();
+        let log = results.clone();
+        simulate("a_holder_that_is_forced_inside_its_unlock_does_no_harm", &options, move |job| {
+            let comm = Communicator::world(&job).unwrap();
+            let window = Window::allocate(&comm, 64).unwrap();
+            let kind = if seed.is_multiple_of(4) { LockKind::Shared } else { LockKind::Exclusive };
+            match comm.rank() {
+                1 => {
+                    window.lock(0, kind).unwrap();
+                    comm.send(2, 0, b"").unwrap();
+                    job.inject(outlast::engine::Fault::StopAtStep(step)).unwrap();
+                    match window.unlock(0) {
+                        Ok(()) => {}
+                        Err(WindowError::LockLost { target: 0 }) => *log.borrow_mut() += 1,
+                        other => panic!("{other:?}"),
+                    }
+                    // If it was not stopped yet, it is now or later; the other one wakes it.
+                    comm.receive(2, 1).unwrap();
+                }
+                2 => {
+                    comm.receive(1, 0).unwrap();
+                    window_scenarios::pause(&job, Duration::from_millis(2));
+                    window.force_unlock(0).unwrap();
+                    window.lock(0, LockKind::Exclusive).unwrap();
+                    for _ in 0..3 {
+                        job.inject(outlast::engine::Fault::Resume(MemberId(1))).unwrap();
+                        window_scenarios::pause(&job, Duration::from_millis(2));
+                        window.check_lock(0).unwrap();
+                        window.put_blocking(0, 0, &[2; 8]).unwrap();
+                    }
+                    window.unlock(0).unwrap();
+                    comm.send(1, 1, b"").unwrap();
+                    window_scenarios::pause(&job, Duration::from_millis(50));
+                    job.inject(outlast::engine::Fault::Resume(MemberId(1))).unwrap();
+                }
+                _ => {}
+            }
+            comm.agree_despite_failures(1).unwrap();
+            window.close().unwrap();
+            comm.agree_despite_failures(1).unwrap();
+            job.leave().unwrap();
+        });
+        lost += *results.borrow();
+    }
+    assert!(lost > 0 || seeds(120).count() < 100, "nobody was ever forced inside its unlock");
+}
+
 /// How many locks each rank says it has lost, and how many others say they have taken from it.
 #[derive(Default)]
 struct Forced {
@@ -334,7 +391,7 @@ fn windows_are_made_and_freed_under_deaths() {
     for seed in seeds(400) {
         let mut random = Random::new(seed ^ 0x6D61_6B65);
         let mut options = Options::new(2 + random.below(6) as usize, seed);
-        options.link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        options.link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let kills = 1 + random.below(3) as usize;
         let options = options.random_faults(kills, 0, 1 + random.below(400));
         let made: Log<Vec<(MemberId, bool)>> = Rc::default();

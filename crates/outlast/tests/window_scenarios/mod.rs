@@ -13,7 +13,7 @@ pub(crate) const MEMBERS: usize = 4;
 /// A scenario by its name.
 pub(crate) type Scenario = (&'static str, fn(&Job));
 
-/// All scenarios that need no further set-up. The first word of a name is for the table in docs/missing-features.md.
+/// All scenarios.
 pub(crate) const SCENARIOS: &[Scenario] = &[
     ("operations_do_what_they_say", operations_do_what_they_say),
     ("bad_input_changes_nothing", bad_input_changes_nothing),
@@ -311,7 +311,7 @@ fn members_may_show_nothing(job: &Job) {
     let len = if me == 2 { 16 } else { 0 };
     let window = Window::open(&comm, len).unwrap();
     window.put_blocking(2, 0, &[me as u8; 16]).unwrap();
-    assert_eq!(window.len(0), Ok(if me == 0 { 0 } else { window.len(0).unwrap() }));
+    assert_eq!((window.len(0), window.len(2)), (Ok(0), Ok(16)));
     if me == 1 {
         assert!(matches!(window.put(3, 0, &[1]), Err(WindowError::OutOfRange { window_len: 0, .. })));
     }
@@ -365,8 +365,6 @@ fn a_dead_exclusive_holder_is_taken_over_once(job: &Job) {
         die(job);
     }
     rank_dies(&comm, job, 1);
-    // The death may have come before the lock was taken; then there is nothing to tell.
-    let mut was_held = false;
     if comm.rank() >= 2 {
         let result = window.lock(0, LockKind::Exclusive);
         let told = word(&window, 0, 16);
@@ -376,14 +374,12 @@ fn a_dead_exclusive_holder_is_taken_over_once(job: &Job) {
                 assert_eq!(by, &[1]);
                 assert_eq!(told, 0, "only the first one is told");
                 assert_eq!(word(&window, 0, 0), 0x0101_0101_0101_0101);
-                was_held = true;
             }
             other => panic!("{other:?}"),
         }
         window.put_blocking(0, 16, &1u64.to_le_bytes()).unwrap();
         window.unlock(0).unwrap();
     }
-    let _ = was_held;
     end(job, &comm, &window);
 }
 
@@ -512,9 +508,9 @@ fn a_forced_holder_wakes_late(job: &Job) {
             // Stopped somewhere in here.
             await_word(&comm, 2, 2);
             let lost = WindowError::LockLost { target: 0 };
-            match comm.size() % 2 {
-                _ if job.now().0 % 3 == 0 => assert_eq!(window.put(0, 0, &[9; 16]), Err(lost)),
-                _ if job.now().0 % 3 == 1 => assert_eq!(window.unlock(0), Err(lost)),
+            match job.now().0 % 3 {
+                0 => assert_eq!(window.put(0, 0, &[9; 16]), Err(lost)),
+                1 => assert_eq!(window.unlock(0), Err(lost)),
                 _ => assert_eq!(window.flush(0), Err(lost)),
             }
             assert_eq!(window.unlock(0), Err(WindowError::NotLocked { target: 0 }));
@@ -690,7 +686,7 @@ fn a_target_dies_under_everything(job: &Job) {
     drop(calls);
     assert_eq!(window.get_failed(), [1]);
     // The others are as before.
-    window.put_blocking((comm.rank() + 2) % 4 & !1, 0, b"alive").unwrap();
+    window.put_blocking(((comm.rank() + 2) % 4) & !1, 0, b"alive").unwrap();
     assert_eq!(window.flush_all(), Err(failed(1)));
     end(job, &comm, &window);
 }
@@ -872,7 +868,7 @@ fn an_open_window_needs_no_lock(job: &Job) {
 fn a_locked_window_is_not_freed(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
-    let kind = if job.now().0 % 2 == 0 { LockKind::Exclusive } else { LockKind::Shared };
+    let kind = if job.now().0.is_multiple_of(2) { LockKind::Exclusive } else { LockKind::Shared };
     if comm.rank() == 1 {
         window.lock(2, kind).unwrap();
     }
@@ -893,7 +889,7 @@ fn a_locked_window_is_not_freed(job: &Job) {
 fn a_lock_of_the_dead_does_not_keep_a_window(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
-    let target = if job.now().0 % 2 == 0 { 1 } else { 2 };
+    let target = if job.now().0.is_multiple_of(2) { 1 } else { 2 };
     if comm.rank() == 1 {
         window.lock(target, LockKind::Shared).unwrap();
         window.lock(3 - target, LockKind::Exclusive).unwrap();
@@ -948,15 +944,13 @@ fn others_read_while_a_member_grows(job: &Job) {
     comm.barrier().unwrap();
     // Reads and writes over the borders of ranges.
     if comm.rank() == 2 {
-        {
-            let len = window.len(1).unwrap() - 16;
-            let data: Vec<u8> = (0..len).map(|at| at as u8).collect();
-            window.put(1, 16, &data).unwrap();
-            window.flush(1).unwrap();
-            let mut back = vec![0; len as usize];
-            window.get(1, 16, &mut back).unwrap();
-            assert_eq!(back, data);
-        }
+        let len = window.len(1).unwrap() - 16;
+        let data: Vec<u8> = (0..len).map(|at| at as u8).collect();
+        window.put(1, 16, &data).unwrap();
+        window.flush(1).unwrap();
+        let mut back = vec![0; len as usize];
+        window.get(1, 16, &mut back).unwrap();
+        assert_eq!(back, data);
     }
     end(job, &comm, &window);
 }
@@ -987,7 +981,7 @@ fn attached_ranges_come_and_go(job: &Job) {
                 let tag = u64::from_le_bytes(last[LEN - 8..].try_into().unwrap());
                 assert!(tag == 0 || tag == previous, "{tag:#x} in {previous:#x}");
                 window.detach(previous).unwrap();
-                assert_eq!(window.detach(previous).unwrap_err().to_string().contains("attached"), true);
+                assert!(matches!(window.detach(previous), Err(WindowError::NotAttached { .. })));
                 let gone = window.get(1, previous, &mut [0; 8]);
                 assert_eq!(gone, Err(WindowError::NotAttached { target: 1, offset: previous, len: 8 }));
                 // Takes the memory at once if it was given back too early.
@@ -1003,7 +997,6 @@ fn attached_ranges_come_and_go(job: &Job) {
         window.put_blocking(1, 8, &1u64.to_le_bytes()).unwrap();
     } else {
         let until = job.now().after(Duration::from_secs(20));
-        let mut reads = 0;
         while word(&window, 1, 8) == 0 {
             assert!(job.now() < until, "attaching never ends");
             let offset = word(&window, 1, 0);
@@ -1013,7 +1006,6 @@ fn attached_ranges_come_and_go(job: &Job) {
             let result = if comm.rank() == 2 {
                 let mut seen = vec![0; LEN];
                 window.get(1, offset, &mut seen).map(|()| {
-                    reads += 1;
                     assert_eq!(seen[..LEN - 8], filled(offset), "never that of another range");
                 })
             } else {
@@ -1024,7 +1016,6 @@ fn attached_ranges_come_and_go(job: &Job) {
                 Err(error) => panic!("{error}"),
             }
         }
-        let _ = reads;
     }
     meet(&comm);
     if comm.rank() == 1 {
@@ -1061,7 +1052,7 @@ fn many_share_and_one_excludes(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
     for _ in 0..4 {
-        if comm.rank() % 2 == 0 {
+        if comm.rank().is_multiple_of(2) {
             window.lock(1, LockKind::Exclusive).unwrap();
             let count = word(&window, 1, 0) + 1;
             window.put(1, 0, &count.to_le_bytes()).unwrap();

@@ -452,7 +452,7 @@ impl Shared {
     /// The same for words.
     fn find_words(&self, target: usize, offset: u64, count: usize) -> WindowResult<Found> {
         self.check_rank(target)?;
-        if offset % 8 != 0 {
+        if !offset.is_multiple_of(8) {
             return Err(WindowError::Unaligned { offset });
         }
         let len = count.checked_mul(8).ok_or_else(|| WindowError::Invalid {
@@ -460,7 +460,7 @@ impl Shared {
         })?;
         let found = self.find(target, offset, len)?;
         // Ranges begin at multiples of 64, so a word can only be cut by the end of a range of an odd length.
-        if found.pieces.iter().any(|piece| piece.place % 8 != 0 || piece.len % 8 != 0) {
+        if found.pieces.iter().any(|piece| !piece.place.is_multiple_of(8) || !piece.len.is_multiple_of(8)) {
             if found.is_counted {
                 self.leave();
             }
@@ -795,6 +795,18 @@ impl Shared {
         let result = self.wait_for(patience, Time::NEVER, look, || WindowError::AlreadyTaken);
         self.keep_rest(op);
         result.map(Done::word)
+    }
+
+    /// The same without waiting for it: it takes effect before all that this activity starts on the target later. For
+    /// words that hold this member's stamp, which is right to remove whatever the view is.
+    pub(super) fn swap_behind(&self, target: usize, word: u64, expected: u64, new: u64) {
+        let action = Action::Swap { place: self.controls[target] + word, expected, new };
+        let pending = self.job.start(Epoch::ANY, self.members[target], action.operation());
+        let found = Found { pieces: Vec::new(), is_counted: false };
+        let parts = vec![Part { action, pending: Some(pending), is_done: false }];
+        let mut op = Op { is_given_up: true, ..self.op(target, &found, parts) };
+        let _ = self.advance(&mut op);
+        self.keep_rest(op);
     }
 
     /// Loads a word of a control block.

@@ -78,7 +78,7 @@ pub(super) struct Piece {
 
 /// The directory word after `word` that names the block at `place`.
 pub(super) fn next_word(word: u64, place: u64) -> u64 {
-    ((word >> PLACE_BITS) + 1) << PLACE_BITS | place / 64
+    (((word >> PLACE_BITS) + 1) << PLACE_BITS) | (place / 64)
 }
 
 /// Where the block is that the directory word names.

@@ -283,7 +283,9 @@ impl Shared {
             LockKind::Exclusive => taking.exclusively(),
             LockKind::Shared => taking.shared(),
         };
-        taking.stop_waiting();
+        if result.as_ref().err().is_none_or(answers) {
+            taking.stop_waiting();
+        }
         let mut state = lock(&self.state);
         match (&result, state.held.get_mut(&target)) {
             (Ok(_), Some(held)) => held.is_pending = false,
@@ -377,7 +379,7 @@ impl Shared {
         let mut expected = if value { 0 } else { bit };
         loop {
             let new = if value { expected | bit } else { expected & !bit };
-            let found = self.swap(target, word, expected, new, Patience::Release)?;
+            let found = self.swap(target, word, expected, new, Patience::Operation)?;
             if found == expected {
                 return Ok(());
             }
@@ -395,6 +397,11 @@ impl Shared {
         let wait = |pending| self.job.wait(pending).map(Done::word);
         pending.into_iter().map(wait).collect::<Result<_, _>>().map_err(|error| self.refused(error, target))
     }
+}
+
+/// Whether a call that ended like this has had answers from its target until the end.
+fn answers(error: &WindowError) -> bool {
+    matches!(error, WindowError::LockTimeout { .. } | WindowError::Interrupted { .. })
 }
 
 /// The ranks whose bits are set.
@@ -440,8 +447,10 @@ impl Taking<'_> {
                 }
                 Err(error) => {
                     // Also if it is unknown whether the stamp got there: this comes after it.
-                    let _ = shared.swap(self.target, EXCLUSIVE, self.stamp, self.before, Patience::Release);
-                    shared.ring_waiting(self.target);
+                    shared.swap_behind(self.target, EXCLUSIVE, self.stamp, self.before);
+                    if answers(&error) {
+                        shared.ring_waiting(self.target);
+                    }
                     return Err(error);
                 }
             }
@@ -526,9 +535,7 @@ impl Taking<'_> {
                 if found == Ok(expected) {
                     break;
                 }
-                expected = found.inspect_err(|_| {
-                    let _ = shared.swap(taking.target, own, taking.stamp, 0, Patience::Release);
-                })?;
+                expected = found.inspect_err(|_| shared.swap_behind(taking.target, own, taking.stamp, 0))?;
             }
             let found = shared.load(taking.target, EXCLUSIVE);
             match found {
@@ -536,7 +543,7 @@ impl Taking<'_> {
                     Ok(Some(shared.rank_of_stamp(found).into_iter().collect()))
                 }
                 _ => {
-                    let _ = shared.swap(taking.target, own, taking.stamp, 0, Patience::Release);
+                    shared.swap_behind(taking.target, own, taking.stamp, 0);
                     let found = found?;
                     taking.holder = found;
                     // It may wait for the stamp that has just gone.
@@ -598,9 +605,9 @@ impl Taking<'_> {
         )
     }
 
+    /// Not called where the target may not answer: left set, the bit costs a needless ring, and no more.
     fn stop_waiting(&mut self) {
         if std::mem::take(&mut self.waits) {
-            // Left set, the bit costs a needless ring.
             let word = self.shared.layout.waiting(self.shared.me / 64);
             let _ = self.shared.set_bit(self.target, word, false);
         }
