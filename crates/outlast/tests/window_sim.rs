@@ -294,8 +294,9 @@ fn a_holder_that_is_forced_inside_its_unlock_does_no_harm() {
                         Err(WindowError::LockLost { target: 0 }) => *log.borrow_mut() += 1,
                         other => panic!("{other:?}"),
                     }
-                    // If it was not stopped yet, it is now or later; the other one wakes it.
-                    comm.receive(2, 1).unwrap();
+                    // If it was not stopped yet, it is now, and rank 0 wakes it.
+                    (0..80).for_each(|_| drop(job.epoch()));
+                    comm.send(0, 1, b"").unwrap();
                 }
                 2 => {
                     comm.receive(1, 0).unwrap();
@@ -309,11 +310,15 @@ fn a_holder_that_is_forced_inside_its_unlock_does_no_harm() {
                         window.put_blocking(0, 0, &[2; 8]).unwrap();
                     }
                     window.unlock(0).unwrap();
-                    comm.send(1, 1, b"").unwrap();
-                    window_scenarios::pause(&job, Duration::from_millis(50));
-                    job.inject(outlast::engine::Fault::Resume(MemberId(1))).unwrap();
+                    comm.send(0, 0, b"").unwrap();
                 }
-                _ => {}
+                _ => {
+                    comm.receive(2, 0).unwrap();
+                    window_scenarios::wait_until(&job, "rank 1 is through", || {
+                        job.inject(outlast::engine::Fault::Resume(MemberId(1))).unwrap();
+                        comm.probe(1, 1).unwrap().is_some()
+                    });
+                }
             }
             comm.agree_despite_failures(1).unwrap();
             window.close().unwrap();
