@@ -295,7 +295,9 @@ fn a_holder_that_is_forced_inside_its_unlock_does_no_harm() {
                         other => panic!("{other:?}"),
                     }
                     // If it was not stopped yet, it is now, and rank 0 wakes it.
-                    (0..80).for_each(|_| drop(job.epoch()));
+                    for _ in 0..80 {
+                        let _ = job.epoch();
+                    }
                     comm.send(0, 1, b"").unwrap();
                 }
                 2 => {
