@@ -1,6 +1,7 @@
 //! Communicators on the shm engine, with real processes and real deaths. The tests start this binary again, once per
 //! member; see `shm_engine.rs`.
 
+use outlast::engine::Port;
 use outlast::launch::{Launch, Output};
 use outlast::rma::{Communicator, Error, Op, Source, TAG_MAX, Tag, wait_all, wait_any};
 use outlast::{Engine, Job, MemberId, Time};
@@ -274,6 +275,31 @@ fn a_wait_is_interrupted_and_the_wildcard_is_pending() {
     });
 }
 
+/// Threads of one member wait at once, each on its own communicator and on a common one; the background serves, too.
+#[test]
+fn threads_share_the_progress() {
+    with_members("threads_share_the_progress", 2, |comm| {
+        let other = 1 - comm.rank();
+        let own: Vec<Communicator> = (0..3).map(|_| comm.duplicate().unwrap()).collect();
+        std::thread::scope(|scope| {
+            for (index, own) in own.iter().enumerate() {
+                let comm = &comm;
+                scope.spawn(move || {
+                    for round in 0..3000u32 {
+                        comm.send(other, index as u32, &round.to_le_bytes()).unwrap();
+                        let received = comm.receive(other, index as u32).unwrap();
+                        assert_eq!(received.bytes, round.to_le_bytes());
+                        if round % 16 == 0 {
+                            assert_eq!(own.agree(u64::from(round)), Ok(u64::from(round)));
+                        }
+                    }
+                });
+            }
+        });
+        part(&comm);
+    });
+}
+
 /// In real processes: a member dies at each engine step of agree and shrink, the lowest one and another one.
 #[cfg(feature = "faults")]
 #[test]
@@ -349,6 +375,24 @@ fn measure() {
                 }
                 comm.barrier().unwrap();
             };
+            if comm.size() == 2 {
+                // The floor: two messages in each direction, by the engine alone.
+                let (job, other) = (comm.job(), MemberId(1 - comm.rank() as u32));
+                let attending = job.attend(Port::User);
+                report("engine, twice", 20_000, &mut || {
+                    for _ in 0..2 {
+                        job.send(other, Port::User, &[1; 40]).unwrap();
+                        loop {
+                            let bell = job.bell();
+                            if job.receive(Port::User).is_some() {
+                                break;
+                            }
+                            job.park(bell, Time::NEVER);
+                        }
+                    }
+                });
+                drop(attending);
+            }
             report("agree", 20_000, &mut || {
                 comm.agree(1).unwrap();
             });

@@ -4,6 +4,7 @@
 
 #![cfg(feature = "sim")]
 
+use outlast::engine::Fault;
 use outlast::engine::sim::{self, Action, Link, Options, Random, When};
 use outlast::rma::{self, Communicator, Error, Op, Source, Tag, wait_all, wait_any, wait_some};
 use outlast::{Engine, Job, MemberId, Time};
@@ -66,7 +67,7 @@ fn some_members(random: &mut Random) -> usize {
 fn options_for(seed: u64, salt: u64) -> (Options, Random) {
     let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9).wrapping_add(salt));
     let members = some_members(&mut random);
-    let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+    let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
     let mut options = Options::new(members, seed).link(link);
     // Notices that come at very different times, and soon, in turn.
     if random.chance(2) {
@@ -363,7 +364,7 @@ fn shrink_survives_two_deaths_at_once_with_the_lowest_rank() {
 #[test]
 fn repeated_shrink_down_to_one() {
     for seed in seeds(100) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(2 + seed as usize % 6, seed).link(link);
         let last: Log<(u32, usize)> = Rc::default();
         let log = last.clone();
@@ -371,7 +372,7 @@ fn repeated_shrink_down_to_one() {
             let mut comm = world(&job);
             while comm.size() > 1 {
                 // The lowest one dies, or the highest, in turn.
-                let victim = if comm.size() % 2 == 0 { 0 } else { comm.size() - 1 };
+                let victim = if comm.size().is_multiple_of(2) { 0 } else { comm.size() - 1 };
                 if comm.rank() == victim {
                     let me = job.me();
                     let _ = job.fence(me, Time::NEVER);
@@ -523,7 +524,7 @@ fn revoke_releases_everybody_and_leaves_agree_and_shrink() {
 #[test]
 fn is_revoked_is_right_at_a_member_that_makes_no_call() {
     for seed in seeds(100) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(3 + seed as usize % 20, seed).link(link);
         simulate("is_revoked", &options, move |job| {
             let comm = world(&job);
@@ -550,7 +551,7 @@ fn is_revoked_is_right_at_a_member_that_makes_no_call() {
 #[test]
 fn a_failure_in_one_communicator_leaves_another_undisturbed() {
     for seed in seeds(200) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(6, seed).link(link);
         simulate("undisturbed", &options, move |job| {
             let comm = world(&job);
@@ -598,7 +599,7 @@ fn late_messages_and_revokes_never_touch_a_later_communicator() {
                 for other in 0..size {
                     let _ = comm.send(other, 1, &[generation as u8; 4]);
                 }
-                if comm.rank() % 2 == 0 {
+                if comm.rank().is_multiple_of(2) {
                     comm.revoke().unwrap();
                 }
                 let next = comm.shrink().unwrap();
@@ -638,7 +639,7 @@ fn late_messages_and_revokes_never_touch_a_later_communicator() {
 #[test]
 fn failure_notification_is_local() {
     for seed in seeds(200) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(3, seed).link(link);
         simulate("local notification", &options, move |job| {
             let comm = world(&job);
@@ -672,7 +673,7 @@ fn failure_notification_is_local() {
 #[test]
 fn a_wildcard_receive_is_pending_until_acknowledged_and_can_be_continued() {
     for seed in seeds(200) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(3, seed).link(link);
         simulate("wildcard", &options, move |job| {
             let comm = world(&job);
@@ -715,7 +716,7 @@ fn a_wildcard_receive_is_pending_until_acknowledged_and_can_be_continued() {
 #[test]
 fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
     for seed in seeds(200) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(4, seed).link(link);
         simulate("sets", &options, move |job| {
             let comm = world(&job);
@@ -769,7 +770,7 @@ fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
 #[test]
 fn a_member_interrupts_the_wait_of_another() {
     for seed in seeds(200) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(2, seed).link(link);
         simulate("interrupt", &options, move |job| {
             let comm = world(&job);
@@ -858,7 +859,7 @@ fn messages_arrive_in_order() {
 #[test]
 fn activities_of_one_member_share_the_progress() {
     for seed in seeds(200) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
         let options = Options::new(3, seed).link(link);
         simulate("activities", &options, move |job| {
             let comm = world(&job);
@@ -895,7 +896,7 @@ fn mismatched_collectives_are_found() {
     fn check(name: &str, call: fn(&Communicator) -> rma::Result<()>) {
         for seed in seeds(50) {
             for members in 2..6 {
-                let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+                let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
                 let options = Options::new(members, seed).link(link);
                 simulate(name, &options, move |job| {
                     let comm = world(&job);
@@ -921,4 +922,110 @@ fn mismatched_collectives_are_found() {
             if comm.rank() == 1 { comm.shrink().map(|_| ()) } else { comm.agree(0).map(|_| ()) }
         },
     );
+}
+
+/// Under the cost model: time and messages per member of the recovery calls grow as the logarithm of the members.
+#[test]
+fn agree_and_shrink_are_of_logarithmic_depth() {
+    let measure = |members: usize, call: fn(&Communicator)| {
+        let mut options = Options::new(members, 1).link(Link::Network);
+        options.cost = Some(sim::Cost::default());
+        let report = sim::run(&options, move |job| {
+            let comm = world(&job);
+            call(&comm);
+            // Nobody leaves while others are at it: that would be a failure.
+            let until = job.now().after(Duration::from_millis(100));
+            while job.now() < until {
+                job.park(job.bell(), until);
+            }
+            job.leave().unwrap();
+        });
+        let messages = report.counters.iter().map(|counters| counters.messages_sent).max().unwrap();
+        assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+        messages
+    };
+    for members in [2usize, 16, 64, 500] {
+        let depth = u64::from(members.next_power_of_two().ilog2());
+        let agree = measure(members, |comm| assert_eq!(comm.agree(5), Ok(5)));
+        assert!(agree <= 2 * depth, "{agree} messages of one of {members} members");
+        let shrink = measure(members, |comm| assert_eq!(comm.shrink().unwrap().size(), comm.size()));
+        assert!(shrink <= 2 * depth, "{shrink} messages of one of {members} members");
+        let barrier = measure(members, |comm| comm.barrier().unwrap());
+        assert!(barrier <= depth, "{barrier} messages of one of {members} members");
+    }
+}
+
+/// What was freed by all is forgotten by all, and messages that come for it later harm nobody.
+#[test]
+fn many_communicators_come_and_go() {
+    for seed in seeds(20) {
+        let (options, _) = options_for(seed, 10);
+        simulate("come and go", &options, move |job| {
+            let comm = world(&job);
+            for round in 0..200u64 {
+                let next =
+                    if round.is_multiple_of(2) { comm.duplicate().unwrap() } else { comm.shrink().unwrap() };
+                if round % 8 == 7 {
+                    // Late: the flood may find it gone.
+                    next.revoke().unwrap();
+                }
+                next.free().unwrap();
+            }
+            part(&comm);
+        });
+    }
+}
+
+/// All whom the revoking member would tell die at that instant, and it goes on: the others hear of it all the same.
+#[test]
+fn a_revoke_reaches_all_though_its_first_hearers_die() {
+    for seed in seeds(60) {
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let options = Options::new(17, seed).link(link);
+        simulate("revoke, hearers die", &options, move |job| {
+            let comm = world(&job);
+            if comm.rank() == 0 {
+                for victim in [1, 2, 4, 8, 9, 13, 15, 16] {
+                    job.inject(Fault::Kill(MemberId(victim))).unwrap();
+                }
+                comm.revoke().unwrap();
+            }
+            while !comm.is_revoked() {
+                assert!(job.now() < Time(1_000_000_000), "not revoked after a second");
+                job.park(job.bell(), job.now().after(Duration::from_millis(10)));
+            }
+            part(&comm);
+        });
+    }
+}
+
+/// A duplication that succeeds at some members while others leave it, since the old communicator was revoked or a
+/// member died: nobody waits in the new one for those who left.
+#[test]
+fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
+    for seed in seeds(600) {
+        let (options, mut random) = options_for(seed, 11);
+        let options = options.random_faults(random.below(2) as usize, 0, 60);
+        let revokes = random.chance(2);
+        let outcomes: Log<&str> = Rc::default();
+        let log = outcomes.clone();
+        simulate("duplicate, left early", &options, move |job| {
+            let comm = world(&job);
+            match comm.duplicate() {
+                Ok(duplicate) => {
+                    if revokes && comm.rank() + 1 == comm.size() {
+                        comm.revoke().unwrap();
+                    }
+                    log.borrow_mut().push("made");
+                    match duplicate.barrier() {
+                        Ok(()) | Err(Error::Revoked | Error::ProcFailed { .. }) => {}
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+                Err(Error::Revoked | Error::ProcFailed { .. }) => log.borrow_mut().push("left"),
+                Err(other) => panic!("{other}"),
+            }
+            part(&comm);
+        });
+    }
 }

@@ -81,7 +81,7 @@ pub(crate) enum Kind {
 const MIXED: u8 = 0;
 
 /// Up to this many participants everyone sends to everyone: one step instead of a logarithmic number.
-const ALL_TO_ALL_MAX: usize = 8;
+const ALL_TO_ALL_MAX: usize = 4;
 
 /// Where a rank wants to go in a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -135,7 +135,8 @@ impl Communicator {
         self.check_usable()?;
         if to == self.rank() {
             lock(&self.shared.state).points.deliver(to, tag, bytes.to_vec());
-            return Ok(self.job.ring(self.job.me())?);
+            self.rma.wake_others(&self.job);
+            return Ok(());
         }
         self.rma.catch_up(&self.job);
         if lock(&self.shared.state).dead.contains(to) {
@@ -294,7 +295,8 @@ impl Communicator {
         self.rma.freed(&self.shared, &mut todo);
         self.rma.finish(&self.job, todo);
         // Waits of other threads on it are over.
-        Ok(self.job.ring(self.job.me())?)
+        self.rma.wake_others(&self.job);
+        Ok(())
     }
 
     // ---- Failures.
@@ -306,8 +308,9 @@ impl Communicator {
         let mut todo = Todo::default();
         self.rma.revoke(&self.shared, &mut lock(&self.shared.state), &mut todo);
         self.rma.finish(&self.job, todo);
-        // Other threads of this member wait in it, too.
-        Ok(self.job.ring(self.job.me())?)
+        // Other threads of this member may wait in it.
+        self.rma.wake_others(&self.job);
+        Ok(())
     }
 
     /// Whether some member has revoked the communicator, as far as this one knows. One load; the news arrives in
@@ -381,7 +384,8 @@ impl Communicator {
         self.check_usable()?;
         if rank == self.rank() {
             lock(&self.shared.state).interrupted_by = Some(rank);
-            return Ok(self.job.ring(self.job.me())?);
+            self.rma.wake_others(&self.job);
+            return Ok(());
         }
         self.tell(rank, wire::INTERRUPT)
     }

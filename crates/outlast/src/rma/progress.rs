@@ -5,6 +5,10 @@
 //! note for the one who has it, who then looks once more before giving it up: no message is left behind by an
 //! activity that is about to finish. Whoever handled something for others rings the own bell afterwards.
 //!
+//! Calls come in bursts, and the messages of the next call often arrive just before it. So a member does not cease to
+//! attend to the port when a wait ends: it holds a *lease*, which its background ends when no wait has begun for a
+//! while. Until then the background sleeps, and senders need not wake it.
+//!
 //! A handler changes the state of a communicator under that communicator's lock and lists what is to be sent. The
 //! sending happens after the lock was released: no lock of the process is held across a call of the engine.
 
@@ -19,6 +23,7 @@ use crate::{Engine, Job, MemberId, MemberSet, Service, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -36,12 +41,19 @@ pub(crate) struct Rma {
     token: AtomicU32,
     /// How many activities wait in [`Rma::block`].
     waiters: AtomicUsize,
+    /// Whether the port is attended to between waits; one of the constants below.
+    lease: AtomicU32,
+    /// How many waits there have been, and how many the background knows of.
+    waits: AtomicU64,
+    waits_seen: AtomicU64,
     /// The epoch of the view that the communicators know.
     seen_epoch: AtomicU64,
     registry: Mutex<Registry>,
     /// The next identity to propose; see [`Rma::propose_ids`].
     next_id: AtomicU64,
     next_part: AtomicU32,
+    /// What is to be said of freed communicators, to whom: kept until it is worth a message.
+    farewells: Mutex<BTreeMap<(MemberId, u8), Vec<u64>>>,
     /// Long messages that are being put together.
     partial: Mutex<BTreeMap<(MemberId, u32), Vec<u8>>>,
 }
@@ -53,6 +65,8 @@ struct Registry {
     early: BTreeMap<u64, Vec<Message>>,
     /// The last communicators that all have freed: what still comes for them is dropped.
     gone: VecDeque<u64>,
+    /// Per communicator that this member has not made yet: how many of the ranks directly below it have freed it.
+    freed_early: BTreeMap<u64, u8>,
     dead: MemberSet,
     left: MemberSet,
 }
@@ -60,6 +74,9 @@ struct Registry {
 /// How many communicators that are gone are remembered. A message of one that is forgotten would only be kept in
 /// vain: identities are not used again.
 const GONE_MAX: usize = 1024;
+
+/// How many freed communicators are spoken of in one message.
+const FAREWELLS: usize = 64;
 
 /// A communicator, as all its handles at one member share it.
 pub(crate) struct Shared {
@@ -116,6 +133,15 @@ impl Todo {
     }
 }
 
+/// How long the port stays attended to after a wait: for this long, at most twice, a message may lie unread at a
+/// member that computes.
+const LEASE: Duration = Duration::from_micros(500);
+
+const LEASE_NONE: u32 = 0;
+/// Somebody is changing it.
+const LEASE_CHANGES: u32 = 1;
+const LEASE_HELD: u32 = 2;
+
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 /// Held, and somebody asked that its holder look once more.
@@ -138,10 +164,14 @@ impl Rma {
             me,
             token: AtomicU32::new(FREE),
             waiters: AtomicUsize::new(0),
+            lease: AtomicU32::new(LEASE_NONE),
+            waits: AtomicU64::new(0),
+            waits_seen: AtomicU64::new(0),
             seen_epoch: AtomicU64::new(0),
             registry: Mutex::default(),
             next_id: AtomicU64::new((u64::from(me.0) + 1) << NUMBER_BITS),
             next_part: AtomicU32::new(0),
+            farewells: Mutex::default(),
             partial: Mutex::default(),
         });
         if is_new {
@@ -164,6 +194,7 @@ impl Rma {
         }
         let dead = group.ranks_of(&registry.dead);
         let left = group.ranks_of(&registry.left);
+        let freed_below = registry.freed_early.remove(&id).unwrap_or(0);
         let (size, me) = (group.size(), group.me);
         let shared = Arc::new(Shared {
             id,
@@ -183,7 +214,7 @@ impl Rma {
                 is_creation_abandoned: false,
                 interrupted_by: None,
                 told_revoked: RankSet::default(),
-                freed_below: 0,
+                freed_below,
                 has_passed_on_freed: false,
                 dead,
             }),
@@ -213,7 +244,10 @@ impl Rma {
         }
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let _waiter = Waiter(&self.waiters);
-        let _attending = job.attend(Port::Rma);
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        if self.lease.load(Ordering::Relaxed) == LEASE_NONE {
+            self.take_lease(job);
+        }
         let mut until = None;
         loop {
             let bell = job.bell();
@@ -231,6 +265,38 @@ impl Rma {
             }
             job.park(bell, until);
         }
+    }
+
+    /// Attends to the port from now on. Only a hint for the engine, so it does not matter who is faster.
+    #[cold]
+    fn take_lease(&self, job: &Job) {
+        let (none, changes) = (LEASE_NONE, LEASE_CHANGES);
+        if self.lease.compare_exchange(none, changes, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            job.set_attending(Port::Rma, true);
+            self.lease.store(LEASE_HELD, Ordering::SeqCst);
+            // The background has to know that there is something to end.
+            let _ = job.ring(self.me);
+        }
+    }
+
+    /// Ends the lease if no wait has begun since the last look; when to look again.
+    fn look_at_lease(&self, job: &Job) -> Time {
+        if self.lease.load(Ordering::SeqCst) == LEASE_NONE {
+            return Time::NEVER;
+        }
+        let waits = self.waits.load(Ordering::Relaxed);
+        let is_used = self.waits_seen.swap(waits, Ordering::Relaxed) != waits;
+        if !is_used && self.waiters.load(Ordering::SeqCst) == 0 {
+            let (held, changes) = (LEASE_HELD, LEASE_CHANGES);
+            if self.lease.compare_exchange(held, changes, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                job.set_attending(Port::Rma, false);
+                self.lease.store(LEASE_NONE, Ordering::SeqCst);
+                // What came meanwhile was rung for at nobody.
+                self.progress(job);
+                return Time::NEVER;
+            }
+        }
+        job.now().after(LEASE)
     }
 
     // ---- Progress.
@@ -278,6 +344,14 @@ impl Rma {
         }
         std::mem::forget(token);
         if has_changed && self.waiters.load(Ordering::SeqCst) > own {
+            let _ = job.ring(self.me);
+        }
+    }
+
+    /// Wakes the activities of this member that wait, if there are any, after something has changed for them.
+    pub(crate) fn wake_others(&self, job: &Job) {
+        // Ordered after the change by its lock, and a wait counts before it looks: one sees the other.
+        if self.waiters.load(Ordering::SeqCst) > 0 {
             let _ = job.ring(self.me);
         }
     }
@@ -383,6 +457,13 @@ impl Rma {
             drop(partial);
             return self.handle(message, todo);
         }
+        if matches!(kind, wire::FREED | wire::GONE) {
+            let ids = std::iter::once(id).chain(std::iter::from_fn(|| reader.u64()));
+            for id in ids {
+                self.hear_farewell(kind, id, todo);
+            }
+            return;
+        }
         let shared = {
             let mut registry = lock(&self.registry);
             match registry.communicators.get(&id) {
@@ -430,11 +511,6 @@ impl Rma {
                 self.tell_revoked(&shared, state, &mut sends);
             }
             wire::INTERRUPT => state.interrupted_by = Some(from),
-            wire::FREED => {
-                state.freed_below += 1;
-                self.pass_on_freed(&shared, state, &mut sends);
-            }
-            wire::GONE => self.forget(&shared, &mut sends),
             // A notice did its work when the engine received it.
             _ => {}
         }
@@ -547,13 +623,19 @@ impl Rma {
     }
 
     // ---- Forgetting.
+    //
+    // A communicator is kept after it was freed, since others may still need a decision from this member. Once all
+    // have freed it, nobody can ask any more, and all forget it: rank r hears of that from below, from the ranks
+    // 2r+1 and 2r+2, and passes it on to above; rank 0 then tells all, the same way down. There is no hurry, so
+    // that many of these messages travel as one. If a member died this comes to no end and the communicator stays:
+    // no more of them than there are deaths times communicators in use.
 
-    /// Passes on that this member and all below it have freed the communicator. Rank r is above ranks 2r+1 and 2r+2.
-    ///
-    /// A communicator is kept after it was freed, since others may still need a decision from this member. Once all
-    /// have freed it, nobody can ask any more. If a member died, this is not found out and the communicator stays:
-    /// no more of them than there are deaths times communicators in use.
-    fn pass_on_freed(&self, shared: &Shared, state: &mut State, sends: &mut Sends) {
+    /// This member has freed the communicator.
+    pub(crate) fn freed(&self, shared: &Shared, todo: &mut Todo) {
+        self.pass_on_freed(shared, &mut lock(&shared.state), todo);
+    }
+
+    fn pass_on_freed(&self, shared: &Shared, state: &mut State, todo: &mut Todo) {
         let (me, size) = (shared.group.me, shared.group.size());
         let below = (2 * me + 1..=2 * me + 2).filter(|&rank| rank < size).count();
         let is_complete = shared.is_freed.load(Ordering::SeqCst) && state.freed_below as usize == below;
@@ -562,23 +644,33 @@ impl Rma {
         }
         state.has_passed_on_freed = true;
         if me == 0 {
-            self.forget(shared, sends);
+            self.forget(shared, todo);
         } else {
-            sends.push(((me - 1) / 2, Writer::new(wire::FREED, shared.id, 0).done()));
+            self.say_farewell(shared.group.member((me - 1) / 2), wire::FREED, shared.id, todo);
         }
     }
 
-    /// This member has freed the communicator.
-    pub(crate) fn freed(&self, shared: &Shared, todo: &mut Todo) {
-        let mut sends = Sends::new();
-        self.pass_on_freed(shared, &mut lock(&shared.state), &mut sends);
-        todo.add(shared, sends);
+    fn hear_farewell(&self, kind: u8, id: u64, todo: &mut Todo) {
+        let found = lock(&self.registry).communicators.get(&id).cloned();
+        match found {
+            // Not made here yet: kept until it is.
+            None if kind == wire::FREED => {
+                *lock(&self.registry).freed_early.entry(id).or_default() += 1;
+            }
+            None => {}
+            Some(shared) if kind == wire::FREED => {
+                let mut state = lock(&shared.state);
+                state.freed_below += 1;
+                self.pass_on_freed(&shared, &mut state, todo);
+            }
+            Some(shared) => self.forget(&shared, todo),
+        }
     }
 
-    fn forget(&self, shared: &Shared, sends: &mut Sends) {
+    fn forget(&self, shared: &Shared, todo: &mut Todo) {
         let (me, size) = (shared.group.me, shared.group.size());
         for rank in (2 * me + 1..=2 * me + 2).filter(|&rank| rank < size) {
-            sends.push((rank, Writer::new(wire::GONE, shared.id, 0).done()));
+            self.say_farewell(shared.group.member(rank), wire::GONE, shared.id, todo);
         }
         let mut registry = lock(&self.registry);
         if registry.communicators.remove(&shared.id).is_some() {
@@ -586,6 +678,20 @@ impl Rma {
             if registry.gone.len() > GONE_MAX {
                 registry.gone.pop_front();
             }
+        }
+    }
+
+    fn say_farewell(&self, to: MemberId, kind: u8, id: u64, todo: &mut Todo) {
+        let mut farewells = lock(&self.farewells);
+        let ids = farewells.entry((to, kind)).or_default();
+        ids.push(id);
+        if ids.len() >= FAREWELLS {
+            let mut writer = Writer::new(kind, ids[0], 8 * ids.len());
+            for &id in &ids[1..] {
+                writer.u64(id);
+            }
+            ids.clear();
+            todo.sends.push((to, writer.done()));
         }
     }
 }
@@ -597,6 +703,6 @@ const CREATION: u8 = 1;
 impl Service for Rma {
     fn run(&self, job: &Job) -> Time {
         self.progress(job);
-        Time::NEVER
+        self.look_at_lease(job)
     }
 }
