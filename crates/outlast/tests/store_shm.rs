@@ -119,6 +119,52 @@ fn additions_count_once_under_kills() {
     });
 }
 
+/// The heir of a dead member adopts its keys, and nobody else does.
+#[test]
+fn the_heir_adopts_the_keys_of_the_dead() {
+    play("the_heir_adopts_the_keys_of_the_dead", 4, 1, |job| {
+        let store = open(&job, 2);
+        let mut seen = store.epoch();
+        for number in 0..20 {
+            store.put(format!("task/{}/{number}", job.me().0).as_bytes(), b"to do").expect("put");
+        }
+        store.put(format!("ready/{}", job.me().0).as_bytes(), b"").expect("put");
+        for member in 0..4 {
+            let key = format!("ready/{member}");
+            store.wait(key.as_bytes(), None, job.now().after(LIMIT)).expect("waited").expect("ready");
+        }
+        assert_eq!(store.scan(b"task/").expect("listed").len(), 80);
+        assert_eq!(store.keys_of(MemberId(3)).expect("listed").len(), 21);
+        if job.me() == MemberId(3) {
+            store.wait(b"listed", None, job.now().after(LIMIT)).expect("waited").expect("listed");
+            job.fence(job.me(), Time::NEVER).expect("killed");
+        }
+        if job.me() == MemberId(0) {
+            store.put(b"listed", b"").expect("put");
+        }
+        wait_until(&job, "the death", || store.epoch() != seen);
+        let deaths = store.failures_since(&mut seen);
+        assert_eq!((deaths.len(), deaths[0].member, deaths[0].left), (1, MemberId(3), false));
+        assert_eq!(seen, store.epoch());
+        let heir = deaths[0].heir();
+        assert!(heir != MemberId(3) && heir == store.heir_of(MemberId(3)));
+        if heir == store.me() {
+            for key in store.keys_of(MemberId(3)).expect("listed") {
+                assert_eq!(store.adopt(&key), Ok(true));
+            }
+            assert_eq!(store.adopt(b"no such key"), Ok(false));
+            store.put(b"adopted", b"").expect("put");
+        }
+        store.wait(b"adopted", None, job.now().after(LIMIT)).expect("waited").expect("adopted");
+        assert_eq!(store.keys_of(MemberId(3)).expect("listed"), Vec::<Vec<u8>>::new());
+        assert!(store.keys_of(heir).expect("listed").len() >= 41);
+        let task = store.get(b"task/3/7").expect("read").expect("there");
+        assert_eq!((task.bytes(), task.owner()), (&b"to do"[..], heir));
+        store.close().expect("closed");
+        job.leave().expect("left");
+    });
+}
+
 #[test]
 fn what_one_member_writes_another_waits_for() {
     play("what_one_member_writes_another_waits_for", 2, 0, |job| {

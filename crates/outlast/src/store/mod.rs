@@ -23,6 +23,7 @@ mod error;
 mod head;
 mod index;
 mod layout;
+mod list;
 mod open;
 mod placement;
 mod repair;
@@ -30,6 +31,7 @@ mod space;
 mod write;
 
 pub use error::{StoreError, StoreResult};
+pub use list::Death;
 pub use open::Options;
 pub use placement::REPLICAS_MAX;
 

@@ -140,6 +140,8 @@ pub(super) struct Inner {
     view: Mutex<Arc<View>>,
     pub(super) repair: Mutex<Repair>,
     closing: Mutex<MemberSet>,
+    /// The dead in the order in which this member learned of them.
+    pub(super) deaths: Mutex<Vec<MemberId>>,
     /// Whether the roots of all members are known.
     is_open: AtomicBool,
     pub(super) is_closed: AtomicBool,
@@ -192,6 +194,7 @@ impl Store {
             view: Mutex::new(Arc::new(view)),
             repair: Mutex::default(),
             closing: Mutex::default(),
+            deaths: Mutex::default(),
             is_open: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             mismatch: Mutex::new(None),

@@ -56,6 +56,8 @@ pub(super) struct Current {
 pub(super) enum Change<'a> {
     Put(&'a [u8]),
     Owned(Vec<u8>),
+    /// The same value, owned by the member that writes it.
+    Adopt(Vec<u8>),
     Delete,
     Nothing,
 }
@@ -518,6 +520,11 @@ impl Op<'_> {
         let (value, is_deleted) = match change(current.as_ref(), &mut buffer)? {
             Change::Put(value) => (value, false),
             Change::Owned(value) => {
+                owned = value;
+                (owned.as_slice(), false)
+            }
+            Change::Adopt(value) => {
+                owner = store.me();
                 owned = value;
                 (owned.as_slice(), false)
             }
