@@ -412,3 +412,50 @@ fn a_member_that_ends_before_it_joins_is_dead() {
     wait_until(&job, "the death of the one that never joined", || job.view().dead.contains(SECOND));
     job.leave().unwrap();
 }
+
+/// Two threads of one member that send to the same receiver take turns; the one that waits is woken when the other
+/// is done, however the two fall together. A missed wakeup would last until the time limit.
+#[test]
+fn threads_that_send_to_one_receiver_wake_each_other() {
+    let test = "threads_that_send_to_one_receiver_wake_each_other";
+    if !is_member(test) {
+        expect_ok(members(test, 2).start().unwrap());
+        return;
+    }
+    let job = JoinOptions::new().time_limit(Duration::from_secs(5)).join().unwrap();
+    if job.me() == FIRST {
+        let mut ends = 0;
+        while ends < 2 && job.epoch() == Epoch(0) {
+            let bell = job.bell();
+            match job.receive(Port::User) {
+                Some(message) => ends += usize::from(message.bytes.is_empty()),
+                None => job.park(bell, job.now().after(Duration::from_millis(5))),
+            }
+        }
+        job.leave().unwrap();
+        return;
+    }
+    // In rounds: nobody sends again, and so wakes the other by chance, before both are through.
+    let together = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let send = |len: usize| {
+        let (job, together, bytes) = (job.clone(), together.clone(), vec![7; len]);
+        move || {
+            for round in 1..20_000 {
+                together.fetch_add(1, Ordering::SeqCst);
+                while together.load(Ordering::SeqCst) < 2 * round {
+                    std::hint::spin_loop();
+                }
+                let sent = Instant::now();
+                job.send(FIRST, Port::User, &bytes).unwrap();
+                let took = sent.elapsed();
+                assert!(took < Duration::from_secs(2), "a send took {took:?}");
+            }
+            job.send(FIRST, Port::User, &[]).unwrap();
+        }
+    };
+    let threads = [send(64), send(1 << 10)].map(std::thread::spawn);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    job.leave().unwrap();
+}
