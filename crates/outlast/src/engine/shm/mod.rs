@@ -71,6 +71,15 @@ impl Shm {
             Some(found) => found,
             None => (JobMemory::create(1, 0, options.segment_limit)?, MemberId(0)),
         };
+        Shm::take_place(memory, me, options)
+    }
+
+    /// Takes the place of member `me` in a job.
+    fn take_place(
+        memory: JobMemory,
+        me: MemberId,
+        options: &JoinOptions,
+    ) -> std::result::Result<Shm, JoinError> {
         let domain = match &options.domain {
             Some(path) => path.clone(),
             None => std::env::var("OUTLAST_DOMAIN").unwrap_or_default(),
@@ -117,6 +126,9 @@ impl Shm {
                 eprintln!("outlast: the background of {me} panicked; ending this process");
                 sys::end_now();
             }
+            // The thread that leaves may not have come to the log yet. Should the process die before it does, only
+            // the word would tell the others, and that is about to be given up.
+            memory.tables.declare_dead(me, true);
             sys::disown_robust_word(mapping, word);
         };
         std::thread::Builder::new()

@@ -1,8 +1,11 @@
-//! Tests that need unsafe code: forked children.
+//! Tests that need unsafe code (forked children) or the inside of the engine (a process that ends half-way).
 
 use super::super::{Engine, Epoch, Error, MemberId, Port, Time};
+use super::{ENDED, JobMemory, Shm};
 use crate::{Job, JoinOptions};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// Runs `body` in a forked child and returns its exit status. The child must not return into the test harness.
 fn in_forked_child(body: impl FnOnce() -> i32) -> i32 {
@@ -100,4 +103,40 @@ fn a_job_of_one_leaves_nothing_behind() {
         assert!(std::time::Instant::now() < until, "{before:?} then {:?}", (threads(), files(), mapped()));
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Member 0 of a job of two, with its background.
+fn first_of_two() -> Arc<Shm> {
+    let memory = JobMemory::create(2, 0, Some(1 << 20)).unwrap();
+    let shm = Arc::new(Shm::take_place(memory, MemberId(0), &JoinOptions::new()).unwrap());
+    let background = shm.clone();
+    let body = move || {
+        while !background.has_ended() {
+            background.park_in_background(background.bell(), Time::NEVER);
+        }
+    };
+    shm.start_background(Box::new(body)).unwrap();
+    shm
+}
+
+fn comes_true(condition: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_secs(5);
+    while !condition() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    condition()
+}
+
+/// A process may die inside `leave`, when its background has ended and it has not come to the log. Nothing would
+/// tell the others then.
+#[test]
+fn a_background_does_not_end_before_its_member_is_in_the_log() {
+    let shm = first_of_two();
+    let word = shm.tables().robust_word(shm.me);
+    assert_ne!(word.load(Ordering::SeqCst), 0);
+    // The first half of `leave`; the second one never comes.
+    shm.guard.word().store(ENDED, Ordering::SeqCst);
+    shm.tables().ring_bell(shm.me);
+    assert!(comes_true(|| word.load(Ordering::SeqCst) == 0), "the background goes on");
+    assert!(shm.tables().view().left.contains(shm.me), "nobody will ever know that it has ended");
 }
