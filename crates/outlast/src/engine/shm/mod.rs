@@ -245,9 +245,12 @@ impl Shm {
                 self.dead[member.index() / 64].fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
             }
             let after = view.epoch.0 + 1;
-            if before >= after
-                || guard.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-            {
+            if before >= after {
+                return Ok(view.epoch);
+            }
+            if guard.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                // Whoever raised the epoch may be stopped, or dead and no member, before it came to ring here.
+                self.tables().ring_bell(self.me);
                 return Ok(view.epoch);
             }
         }
@@ -390,6 +393,8 @@ impl Engine for Shm {
         // The guard first: whoever then finds this member in the log knows that it left by itself.
         self.guard.word().store(ENDED, Ordering::SeqCst);
         self.tables().declare_dead(self.me, true);
+        // If another one raised the epoch, it may not have come to ring here.
+        self.tables().ring_bell(self.me);
         Ok(())
     }
 

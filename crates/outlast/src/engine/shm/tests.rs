@@ -140,3 +140,27 @@ fn a_background_does_not_end_before_its_member_is_in_the_log() {
     assert!(comes_true(|| word.load(Ordering::SeqCst) == 0), "the background goes on");
     assert!(shm.tables().view().left.contains(shm.me), "nobody will ever know that it has ended");
 }
+
+/// Whoever declares a death may be stopped, or be a launcher that dies, after it raised the epoch and before it rang
+/// any bell.
+#[test]
+fn a_change_of_the_view_rings_also_if_its_maker_does_not() {
+    let shm = first_of_two();
+    let parked = shm.clone();
+    let thread = std::thread::spawn(move || {
+        loop {
+            let bell = parked.bell();
+            if parked.epoch() != Epoch(0) {
+                return;
+            }
+            parked.park(bell, Time::NEVER);
+        }
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    // What `declare_dead` does, up to the bells.
+    shm.tables().death(0).store(2, Ordering::SeqCst);
+    shm.tables().epoch().store(1, Ordering::SeqCst);
+    let woke = comes_true(|| thread.is_finished());
+    shm.leave().unwrap();
+    assert!(woke, "a thread that waits for a change of the view slept through one");
+}
