@@ -459,3 +459,89 @@ fn threads_that_send_to_one_receiver_wake_each_other() {
     }
     job.leave().unwrap();
 }
+
+fn alone(segment_len: u64) -> Job {
+    let job = JoinOptions::new().segment_limit(1 << 20).join().unwrap();
+    job.grow(segment_len).unwrap();
+    job
+}
+
+/// Calls `look` with a range again and again while another thread fills all of it with zeros and ones in turn.
+fn while_changing(job: &Job, offset: u64, len: usize, misaligned_by: usize, mut look: impl FnMut()) {
+    // What other shapes left in the words at the ends.
+    job.put(Epoch::ANY, job.me(), 0, &vec![0; 1 << 16]).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (writer, over) = (job.clone(), is_over.clone());
+    let write = move || {
+        let (zeros, ones) = (vec![0; len + 8], vec![0xff; len + 8]);
+        while !over.load(Ordering::Relaxed) {
+            for bytes in [&zeros, &ones] {
+                writer.put(Epoch::ANY, writer.me(), offset, &bytes[misaligned_by..][..len]).unwrap();
+            }
+        }
+    };
+    let activity = job.spawn("writer", Box::new(write)).unwrap();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(300) {
+        look();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    assert!(job.wait_for(&activity, job.now().after(LIMIT)));
+}
+
+/// Whatever the offset, the length and the alignment of the caller's bytes, no word is torn.
+#[test]
+fn odd_ranges_tear_no_word() {
+    let job = alone(1 << 18);
+    let is_whole = |word: u64| word == 0 || word == u64::MAX;
+    for (offset, len, misaligned_by) in
+        [(4, 20, 0), (4, 100, 0), (0, 68, 0), (0, 250, 1), (3, 1000, 0), (0, 16384, 3), (4, 16384, 0)]
+    {
+        let words = (offset as u64).next_multiple_of(8)..(offset as u64 + len as u64) & !7;
+        while_changing(&job, offset as u64, len, misaligned_by, || {
+            for word in words.clone().step_by(8) {
+                let found = job.load(Epoch::ANY, job.me(), word).unwrap();
+                assert!(is_whole(found), "{found:x} at {word} by a put of {len} B at {offset}");
+            }
+        });
+    }
+    for (offset, len, misaligned_by) in
+        [(4, 20, 0), (4, 100, 0), (0, 68, 0), (0, 100, 0), (0, 1024, 3), (0, 16384, 3), (4, 16384, 0)]
+    {
+        let mut buffer = vec![0; len + 8];
+        while_changing(&job, 0, (offset + len).next_multiple_of(8), 0, || {
+            let buffer = &mut buffer[misaligned_by..][..len];
+            job.get(Epoch::ANY, job.me(), offset as u64, buffer).unwrap();
+            for word in buffer[(8 - offset % 8) % 8..].chunks_exact(8) {
+                let found = u64::from_ne_bytes(word.try_into().unwrap());
+                assert!(is_whole(found), "{found:x} by a get of {len} B at {offset}");
+            }
+        });
+    }
+    job.leave().unwrap();
+}
+
+/// Puts and gets of every small shape change and show exactly their bytes.
+#[test]
+fn odd_ranges_are_copied_exactly() {
+    let job = alone(4096);
+    let me = job.me();
+    let mut model = [0xaa; 400];
+    job.put(Epoch::ANY, me, 0, &model).unwrap();
+    let source: Vec<u8> = (0..400).map(|i| (i * 7 + 1) as u8).collect();
+    for offset in 0..20 {
+        for len in (0..40).chain(60..150).chain([255, 256, 300]) {
+            let bytes = &source[(offset + len) % 13..][..len];
+            job.put(Epoch::ANY, me, offset as u64, bytes).unwrap();
+            model[offset..offset + len].copy_from_slice(bytes);
+            let mut all = [0; 400];
+            job.get(Epoch::ANY, me, 0, &mut all).unwrap();
+            assert_eq!(all, model, "put of {len} B at {offset}");
+            let mut some = [0; 400];
+            let some = &mut some[offset % 5..][..len];
+            job.get(Epoch::ANY, me, offset as u64, some).unwrap();
+            assert_eq!(some, &model[offset..offset + len], "get of {len} B at {offset}");
+        }
+    }
+    job.leave().unwrap();
+}

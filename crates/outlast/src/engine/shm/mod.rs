@@ -462,7 +462,8 @@ impl Engine for Shm {
         let place = self.locate(at, target, Operation::Put { offset, data })?;
         if cfg!(feature = "faults") {
             // A test build may die or stop between the halves.
-            let (first, second) = data.split_at((data.len() / 2).next_multiple_of(8).min(data.len()));
+            let middle = (place + data.len() / 2).next_multiple_of(8) - place;
+            let (first, second) = data.split_at(middle.min(data.len()));
             self.tables().mapping.write(place, first);
             self.step();
             self.tables().mapping.write(place + first.len(), second);

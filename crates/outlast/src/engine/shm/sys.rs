@@ -7,7 +7,7 @@ use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A mapping of the job's memory. Everything in it may be changed by other processes at any time, so it is reached
 /// only through atomics and through copies that assume nothing about what they find.
@@ -91,59 +91,143 @@ impl Mapping {
 /// compiler and free to race with other processes.
 const INLINE_LEN_MAX: usize = 64;
 
+/// How much of a long copy to a place of another alignment goes through a buffer at once.
+const BOUNCE_LEN: usize = 1024;
+
+/// Words of shared memory are never torn. What the C library does to a range depends on its length and on the
+/// alignment of both sides: it moves the last bytes by a move of their own, which may end in the middle of a word, and
+/// moves in step with its *destination*. So it gets only whole words, and when it reads shared memory, a destination
+/// that is in step with it. Words that are meant in part are exchanged as a whole.
+///
 /// # Safety
 /// `to` points to `bytes.len()` bytes of mapped shared memory.
 #[inline]
 unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
-    if bytes.len() <= INLINE_LEN_MAX && (to as usize).is_multiple_of(8) {
-        let mut words = bytes.chunks_exact(8);
-        let mut at = to;
-        for word in &mut words {
-            // SAFETY: inside the range, and aligned since `to` is.
-            unsafe {
-                AtomicU64::from_ptr(at.cast())
-                    .store(u64::from_ne_bytes(word.try_into().expect("8 bytes")), Ordering::Relaxed);
-                at = at.add(8);
-            }
+    let skip = to as usize % 8;
+    if skip != 0 || !bytes.len().is_multiple_of(8) {
+        // SAFETY: promised by the caller.
+        return unsafe { copy_in_parts(to, bytes) };
+    }
+    if bytes.len() > INLINE_LEN_MAX {
+        // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private memory.
+        return unsafe { foreign_copy(to, bytes.as_ptr(), bytes.len()) };
+    }
+    let mut at = to;
+    for word in bytes.chunks_exact(8) {
+        // SAFETY: inside the range, and aligned since `to` is.
+        unsafe {
+            AtomicU64::from_ptr(at.cast())
+                .store(u64::from_ne_bytes(word.try_into().expect("8 bytes")), Ordering::Relaxed);
+            at = at.add(8);
         }
-        for &byte in words.remainder() {
-            // SAFETY: inside the range.
-            unsafe {
-                AtomicU8::from_ptr(at).store(byte, Ordering::Relaxed);
-                at = at.add(1);
-            }
+    }
+}
+
+/// # Safety
+/// As for [`copy_in`].
+unsafe fn copy_in_parts(to: *mut u8, bytes: &[u8]) {
+    let (head, rest) = bytes.split_at(((8 - to as usize % 8) % 8).min(bytes.len()));
+    let (body, tail) = rest.split_at(rest.len() & !7);
+    // SAFETY: the parts follow each other inside the range; `body` begins at a word and is whole words.
+    unsafe {
+        merge(to, head);
+        if !body.is_empty() {
+            copy_in(to.add(head.len()), body);
         }
+        merge(to.add(head.len() + body.len()), tail);
+    }
+}
+
+/// Changes bytes inside one word, all at once.
+///
+/// # Safety
+/// As for [`copy_in`], and all the bytes are in one word.
+unsafe fn merge(to: *mut u8, bytes: &[u8]) {
+    if bytes.is_empty() {
         return;
     }
-    // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private memory.
-    unsafe { foreign_copy(to, bytes.as_ptr(), bytes.len()) }
+    let skip = to as usize % 8;
+    // SAFETY: the mapping is page-aligned, so the whole word is inside it.
+    let word = unsafe { AtomicU64::from_ptr(to.sub(skip).cast()) };
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |found| {
+        let mut found = found.to_ne_bytes();
+        found[skip..skip + bytes.len()].copy_from_slice(bytes);
+        Some(u64::from_ne_bytes(found))
+    });
 }
 
 /// # Safety
 /// `from` points to `bytes.len()` bytes of mapped shared memory.
 #[inline]
 unsafe fn copy_out(from: *const u8, bytes: &mut [u8]) {
-    if bytes.len() <= INLINE_LEN_MAX && (from as usize).is_multiple_of(8) {
-        let mut at = from.cast_mut();
-        let mut words = bytes.chunks_exact_mut(8);
-        for word in &mut words {
-            // SAFETY: inside the range, and aligned since `from` is.
-            unsafe {
-                word.copy_from_slice(&AtomicU64::from_ptr(at.cast()).load(Ordering::Relaxed).to_ne_bytes());
-                at = at.add(8);
-            }
+    let skip = from as usize % 8;
+    if skip != 0 || !bytes.len().is_multiple_of(8) {
+        // SAFETY: promised by the caller.
+        return unsafe { copy_out_parts(from, bytes) };
+    }
+    if bytes.len() > INLINE_LEN_MAX {
+        // SAFETY: promised by the caller.
+        return unsafe { copy_out_long(from, bytes) };
+    }
+    let mut at = from.cast_mut();
+    for word in bytes.chunks_exact_mut(8) {
+        // SAFETY: inside the range, and aligned since `from` is.
+        unsafe {
+            word.copy_from_slice(&AtomicU64::from_ptr(at.cast()).load(Ordering::Relaxed).to_ne_bytes());
+            at = at.add(8);
         }
-        for byte in words.into_remainder() {
-            // SAFETY: inside the range.
-            unsafe {
-                *byte = AtomicU8::from_ptr(at).load(Ordering::Relaxed);
-                at = at.add(1);
-            }
+    }
+}
+
+/// # Safety
+/// As for [`copy_out`], and the range is whole words.
+#[inline]
+unsafe fn copy_out_long(from: *const u8, bytes: &mut [u8]) {
+    if (bytes.as_ptr() as usize).is_multiple_of(8) {
+        // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private memory.
+        return unsafe { foreign_copy(bytes.as_mut_ptr(), from, bytes.len()) };
+    }
+    let mut bounce = [0u64; BOUNCE_LEN / 8];
+    let mut at = from;
+    for part in bytes.chunks_mut(BOUNCE_LEN) {
+        // SAFETY: the part is not longer than the buffer, nor than what is left of the range.
+        unsafe {
+            foreign_copy(bounce.as_mut_ptr().cast(), at, part.len());
+            std::ptr::copy_nonoverlapping(bounce.as_ptr().cast(), part.as_mut_ptr(), part.len());
+            at = at.add(part.len());
         }
+    }
+}
+
+/// # Safety
+/// As for [`copy_out`].
+unsafe fn copy_out_parts(from: *const u8, bytes: &mut [u8]) {
+    let (head, rest) = bytes.split_at_mut(((8 - from as usize % 8) % 8).min(bytes.len()));
+    let whole = rest.len() & !7;
+    let (body, tail) = rest.split_at_mut(whole);
+    // SAFETY: the parts follow each other inside the range; `body` begins at a word and is whole words.
+    unsafe {
+        pick(from, head);
+        if !body.is_empty() {
+            copy_out(from.add(head.len()), body);
+        }
+        pick(from.add(head.len() + body.len()), tail);
+    }
+}
+
+/// Reads bytes inside one word, all at once.
+///
+/// # Safety
+/// As for [`copy_out`], and all the bytes are in one word.
+unsafe fn pick(from: *const u8, bytes: &mut [u8]) {
+    if bytes.is_empty() {
         return;
     }
-    // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private memory.
-    unsafe { foreign_copy(bytes.as_mut_ptr(), from, bytes.len()) }
+    let skip = from as usize % 8;
+    // SAFETY: the mapping is page-aligned, so the whole word is inside it.
+    let word = unsafe { AtomicU64::from_ptr(from.sub(skip).cast_mut().cast()) };
+    let found = word.load(Ordering::Relaxed).to_ne_bytes();
+    bytes.copy_from_slice(&found[skip..skip + bytes.len()]);
 }
 
 /// The C library's memcpy through a pointer that the optimizer cannot see through, so that it assumes nothing about
