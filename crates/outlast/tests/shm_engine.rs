@@ -545,3 +545,35 @@ fn odd_ranges_are_copied_exactly() {
     }
     job.leave().unwrap();
 }
+
+/// A put is ordered before the loads that follow it: of two members that each write their own word and then load the
+/// other's, one sees the other.
+#[test]
+fn a_put_is_ordered_before_the_loads_that_follow() {
+    const ROUNDS: u64 = 300_000;
+    let job = alone(1 << 14);
+    let me = job.me();
+    let places = [4096, 8192];
+    let arrived = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let play = |side: usize| {
+        let (job, arrived) = (job.clone(), arrived.clone());
+        let meet = move |count: u64| {
+            arrived.fetch_add(1, Ordering::SeqCst);
+            while arrived.load(Ordering::SeqCst) < count {
+                std::hint::spin_loop();
+            }
+        };
+        move || -> Vec<bool> {
+            let round = |round: u64| {
+                meet(2 * round);
+                job.put(Epoch::ANY, me, places[side], &round.to_ne_bytes()).unwrap();
+                job.load(Epoch::ANY, me, places[1 - side]).unwrap() < round
+            };
+            (1..=ROUNDS).map(round).collect()
+        }
+    };
+    let [first, second] = [play(0), play(1)].map(std::thread::spawn).map(|thread| thread.join().unwrap());
+    let missed = first.iter().zip(&second).filter(|&(&first, &second)| first && second).count();
+    assert_eq!(missed, 0, "in so many of {ROUNDS} rounds neither saw the other");
+    job.leave().unwrap();
+}

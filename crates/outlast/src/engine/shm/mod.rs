@@ -346,6 +346,8 @@ impl Engine for Shm {
         if self.guard.word().load(Ordering::Relaxed) == 0 {
             return Epoch(0);
         }
+        // A put must not come late for those who act on a new epoch while its caller finds the old one afterwards.
+        sys::order_puts();
         self.tables().current_epoch()
     }
 
@@ -473,12 +475,14 @@ impl Engine for Shm {
         }
         // What the caller writes next, by whatever means, is not seen before this.
         fence(Ordering::Release);
+        sys::owe_order();
         Ok(())
     }
 
     #[inline]
     fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let place = self.locate(at, target, Operation::Get { offset, len: buffer.len() })?;
+        sys::order_puts();
         self.tables().mapping.read(place, buffer);
         // What the caller reads next was not read before this.
         fence(Ordering::Acquire);
@@ -488,6 +492,7 @@ impl Engine for Shm {
     #[inline]
     fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
         let place = self.locate(at, target, Operation::Load { offset })?;
+        sys::order_puts();
         Ok(self.tables().mapping.word(place).load(Ordering::SeqCst))
     }
 
@@ -503,7 +508,11 @@ impl Engine for Shm {
         let place = self.locate(at, target, Operation::CompareAndSwap { offset, expected, new })?;
         let word = self.tables().mapping.word(place);
         match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(found) | Err(found) => Ok(found),
+            Ok(found) => {
+                sys::have_order();
+                Ok(found)
+            }
+            Err(found) => Ok(found),
         }
     }
 

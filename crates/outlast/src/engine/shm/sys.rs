@@ -3,11 +3,12 @@
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::cell::Cell;
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A mapping of the job's memory. Everything in it may be changed by other processes at any time, so it is reached
 /// only through atomics and through copies that assume nothing about what they find.
@@ -241,6 +242,33 @@ unsafe fn foreign_copy(to: *mut u8, from: *const u8, len: usize) {
     let copy: Copy = std::hint::black_box(libc::memcpy as Copy);
     // SAFETY: promised by the caller.
     unsafe { copy(to.cast(), from.cast(), len) };
+}
+
+thread_local! {
+    /// Whether this thread has put something that its later loads may still overtake.
+    static OWES_ORDER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes a put. The fence that orders it before later loads is expensive, and most puts are followed by a
+/// compare-and-swap, which does the same.
+#[inline]
+pub(super) fn owe_order() {
+    OWES_ORDER.set(true);
+}
+
+/// Notes an exchange of a word, which orders what was before it.
+#[inline]
+pub(super) fn have_order() {
+    OWES_ORDER.set(false);
+}
+
+/// Orders the puts of this thread before what it loads next.
+#[inline]
+pub(super) fn order_puts() {
+    if OWES_ORDER.get() {
+        fence(Ordering::SeqCst);
+        OWES_ORDER.set(false);
+    }
 }
 
 /// A page of this process that a forked child finds zeroed: how a child knows that it is one.
