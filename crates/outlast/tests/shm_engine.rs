@@ -577,3 +577,36 @@ fn a_put_is_ordered_before_the_loads_that_follow() {
     assert_eq!(missed, 0, "in so many of {ROUNDS} rounds neither saw the other");
     job.leave().unwrap();
 }
+
+/// A member whose background panics ends, also if its standard error is a pipe that nobody reads any more. If only
+/// the background ended, the others would take the member for dead while it goes on writing.
+#[test]
+fn a_background_that_panics_ends_its_process() {
+    let test = "a_background_that_panics_ends_its_process";
+    if !is_member(test) {
+        let break_and_run = "import os, sys; r, w = os.pipe(); os.dup2(w, 2); os.close(r); os.close(w); os.execv(sys.argv[1], sys.argv[1:])";
+        let launch = Launch::new(2)
+            .program("python3")
+            .args(["-c", break_and_run])
+            .args([std::env::current_exe().unwrap().to_str().unwrap(), test, "--exact", "--nocapture"])
+            .env(ROLE, test)
+            .output(Output::Capture);
+        let outcome = expect_ok(launch.start().unwrap());
+        assert_eq!(outcome.deaths().count(), 1, "{outcome}");
+        return;
+    }
+    struct Panics;
+    impl outlast::Service for Panics {
+        fn run(&self, _: &Job) -> Time {
+            panic!("as the test wants");
+        }
+    }
+    let job = outlast::join().unwrap();
+    if job.me() == SECOND {
+        job.serve(Arc::new(Panics)).unwrap();
+        std::thread::sleep(LIMIT);
+        unreachable!("ended long before");
+    }
+    wait_until(&job, "the end of the other", || job.view().dead.contains(SECOND));
+    job.leave().unwrap();
+}

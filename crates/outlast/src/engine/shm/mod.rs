@@ -123,8 +123,7 @@ impl Shm {
             }
             // A member without its background would be alive and deaf: better that it ends, and all know.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
-                eprintln!("outlast: the background of {me} panicked; ending this process");
-                sys::end_now();
+                sys::end_with(&format!("outlast: the background of {me} panicked; ending this process\n"));
             }
             // The thread that leaves may not have come to the log yet. Should the process die before it does, only
             // the word would tell the others, and that is about to be given up.
@@ -238,8 +237,10 @@ impl Shm {
             if view.dead.contains(self.me) {
                 // Leaving sets the guard before it enters the log.
                 self.check_guard()?;
-                eprintln!("outlast: {} was declared dead by the others; ending this process", self.me);
-                sys::end_now();
+                let me = self.me;
+                sys::end_with(&format!(
+                    "outlast: {me} was declared dead by the others; ending this process\n"
+                ));
             }
             for member in view.dead.iter() {
                 self.dead[member.index() / 64].fetch_or(1 << (member.index() % 64), Ordering::SeqCst);

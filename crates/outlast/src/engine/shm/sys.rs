@@ -467,6 +467,19 @@ pub(super) fn end_now() -> ! {
     unsafe { libc::_exit(137) }
 }
 
+/// Says why and ends this process at once. Nobody may read what it says: a pipe that is closed must not make it panic,
+/// and one that is full must not make it wait.
+pub(super) fn end_with(last_words: &str) -> ! {
+    let error_stream = io::stderr();
+    let error_stream = error_stream.as_fd();
+    let mut fds = [rustix::event::PollFd::new(&error_stream, rustix::event::PollFlags::OUT)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    if let Ok(1) = rustix::event::poll(&mut fds, Some(&at_once)) {
+        let _ = rustix::io::write(error_stream, last_words.as_bytes());
+    }
+    end_now()
+}
+
 /// Stops this process, and returns when someone lets it go on. The signal is for the calling thread: one for the
 /// process might be taken by another thread, and this one would go on for a moment.
 #[cfg(feature = "faults")]
