@@ -32,6 +32,7 @@ use crate::{JoinError, JoinOptions};
 use layout::{PAGE, Tables};
 use mailbox::Mailboxes;
 use rustix::process::{Pid, Signal};
+use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
@@ -43,6 +44,11 @@ const SPIN: u32 = 100;
 
 /// Set in the guard word when this member has ended; see [`Shm::guard`].
 const ENDED: u64 = u64::MAX;
+
+thread_local! {
+    /// Whether this thread is the background of a member.
+    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
+}
 
 /// A member on the shm engine.
 pub struct Shm {
@@ -117,6 +123,7 @@ impl Shm {
             let (mapping, word) = (&memory.tables.mapping, memory.tables.robust_word_offset(me));
             let owned = sys::own_robust_word(mapping, word);
             let is_owned = owned.is_ok();
+            IS_BACKGROUND.set(true);
             let _ = sender.send(owned);
             if !is_owned {
                 return;
@@ -185,6 +192,10 @@ impl Shm {
     /// Looks at the bell for a moment, then sleeps on it.
     fn park_foreground(&self, seen: Bell, until: Time) {
         let bell = self.tables().bell(self.me);
+        if IS_BACKGROUND.get() {
+            // A service that waits in the middle of its work. There may be nobody else who watches.
+            return self.watch(bell, seen.0 as u32, self.tables().sleepers(self.me), until);
+        }
         for _ in 0..SPIN {
             if bell.load(Ordering::Relaxed) != seen.0 as u32 {
                 return;
@@ -196,6 +207,24 @@ impl Shm {
         sleepers.fetch_add(1, Ordering::SeqCst);
         sys::wait_on(bell, seen.0 as u32, self.until_ns(until));
         sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Sleeps on a bell and on the words of the others, for a while, and declares those that have died.
+    fn watch(&self, bell: &AtomicU32, seen: u32, sleepers: &AtomicU32, until: Time) {
+        let look_again = self.now_time().after(deaths::LOOK_INTERVAL);
+        let mut words = vec![(bell, seen)];
+        words.extend(self.watched());
+        let is_marked = |&(_, word): &(_, u32)| word & sys::OWNER_DIED != 0;
+        if !words[1..].iter().any(is_marked) {
+            // Sequentially consistent with the ringing of the bell, as in `park_foreground`.
+            sleepers.fetch_add(1, Ordering::SeqCst);
+            sys::wait_on_any(&words, self.until_ns(until.min(look_again)));
+            sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+        if self.check_guard().is_ok() {
+            self.look_at_all();
+            let _ = self.catch_up();
+        }
     }
 
     /// The words of the members that this one watches: all that live, or as many as the kernel takes, from the next
@@ -589,19 +618,12 @@ impl Engine for Shm {
     }
 
     fn park_in_background(&self, seen: Bell, until: Time) {
-        let look_again = self.now_time().after(deaths::LOOK_INTERVAL);
-        let mut words = vec![(self.tables().background_bell(self.me), (seen.0 >> 32) as u32)];
-        words.extend(self.watched());
-        let is_marked = |&(_, word): &(_, u32)| word & sys::OWNER_DIED != 0;
-        if !words[1..].iter().any(is_marked) {
-            let sleeps = self.tables().background_sleeps(self.me);
-            sleeps.store(1, Ordering::SeqCst);
-            sys::wait_on_any(&words, self.until_ns(until.min(look_again)));
-            sleeps.store(0, Ordering::SeqCst);
+        if self.check_guard() == Err(Error::Forked) {
+            return std::thread::yield_now();
         }
+        let (bell, sleeps) = (self.tables().background_bell(self.me), self.tables().background_sleeps(self.me));
+        self.watch(bell, (seen.0 >> 32) as u32, sleeps, until);
         if self.check_guard().is_ok() {
-            self.look_at_all();
-            let _ = self.catch_up();
             self.take_in();
         }
     }

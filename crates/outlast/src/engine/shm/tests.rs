@@ -1,7 +1,7 @@
 //! Tests that need unsafe code (forked children) or the inside of the engine (a process that ends half-way).
 
 use super::super::{Engine, Epoch, Error, MemberId, Port, Time};
-use super::{ENDED, JobMemory, Shm};
+use super::{ENDED, JobMemory, Shm, sys};
 use crate::{Job, JoinOptions};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -107,11 +107,17 @@ fn a_job_of_one_leaves_nothing_behind() {
 
 /// Member 0 of a job of two, with its background.
 fn first_of_two() -> Arc<Shm> {
-    let memory = JobMemory::create(2, 0, Some(1 << 20)).unwrap();
+    first_of(2, |_| ())
+}
+
+/// Member 0 of a job, with a background that works between its waits.
+fn first_of(members: usize, work: impl Fn(&Shm) + Send + 'static) -> Arc<Shm> {
+    let memory = JobMemory::create(members, 0, Some(1 << 20)).unwrap();
     let shm = Arc::new(Shm::take_place(memory, MemberId(0), &JoinOptions::new()).unwrap());
     let background = shm.clone();
     let body = move || {
         while !background.has_ended() {
+            work(&background);
             background.park_in_background(background.bell(), Time::NEVER);
         }
     };
@@ -163,4 +169,22 @@ fn a_change_of_the_view_rings_also_if_its_maker_does_not() {
     let woke = comes_true(|| thread.is_finished());
     shm.leave().unwrap();
     assert!(woke, "a thread that waits for a change of the view slept through one");
+}
+
+/// A service may have to wait for a stopped member in the middle of its work, the services of all members at once even.
+/// Deaths are noticed all the same.
+#[test]
+fn a_background_that_waits_for_a_receiver_sees_deaths() {
+    let (silent, dying) = (MemberId(1), MemberId(2));
+    // The silent one never takes a message: the ring is full after the first few.
+    let shm = first_of(3, move |shm| drop(shm.send(silent, Port::User, &[0; 60_000])));
+    for member in [silent, dying] {
+        shm.memory.claim(member, "").unwrap();
+        shm.memory.joined(member);
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    shm.tables().robust_word(dying).store(sys::OWNER_DIED, Ordering::SeqCst);
+    let noticed = comes_true(|| shm.epoch() == Epoch(1));
+    shm.leave().unwrap();
+    assert!(noticed, "the only one that could watch waited for someone else");
 }
