@@ -33,6 +33,10 @@ impl Mapping {
         let mapping = Mapping { base: NonNull::new(base.cast()).expect("mmap returned null"), len };
         // SAFETY: the range is the mapping just made. A forked child without it cannot hurt the job.
         unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontFork)? };
+        // Nor may it be written to a core file: all of the job's memory, holes included, which that would fill, while
+        // the death is not announced before the file is complete.
+        // SAFETY: as above.
+        unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontDump)? };
         Ok(mapping)
     }
 

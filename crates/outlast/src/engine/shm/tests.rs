@@ -188,3 +188,18 @@ fn a_background_that_waits_for_a_receiver_sees_deaths() {
     shm.leave().unwrap();
     assert!(noticed, "the only one that could watch waited for someone else");
 }
+
+/// A core file of one member would hold the memory of all, and its death would not be known before it is written.
+#[test]
+fn the_memory_of_the_job_is_in_no_core_file() {
+    let shm = first_of_two();
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let flags: Vec<&str> = maps
+        .split("/memfd:outlast")
+        .skip(1)
+        .filter_map(|one| one.lines().find_map(|line| line.strip_prefix("VmFlags:")))
+        .collect();
+    assert!(!flags.is_empty());
+    assert!(flags.iter().all(|flags| flags.split_whitespace().any(|flag| flag == "dd")), "{flags:?}");
+    shm.leave().unwrap();
+}
