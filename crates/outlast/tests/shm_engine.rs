@@ -610,3 +610,43 @@ fn a_background_that_panics_ends_its_process() {
     wait_until(&job, "the end of the other", || job.view().dead.contains(SECOND));
     job.leave().unwrap();
 }
+
+/// A member that leaves while another of its threads is in the middle of a long put: once the others know that it has
+/// left, it writes nothing any more, as one that was killed.
+#[test]
+fn who_has_left_writes_nothing_after_the_notice() {
+    const LEN: usize = 32 << 20;
+    let test = "who_has_left_writes_nothing_after_the_notice";
+    if !is_member(test) {
+        for _ in 0..3 {
+            expect_ok(members(test, 2).start().unwrap());
+        }
+        return;
+    }
+    let job = outlast::join().unwrap();
+    if job.me() == SECOND {
+        wait_until(&job, "the survivor's segment", || job.segment_len(FIRST) == Ok(LEN as u64));
+        let put = |byte: u8| {
+            let (job, bytes) = (job.clone(), vec![byte; LEN]);
+            move || while job.put(Epoch::ANY, FIRST, 0, &bytes).is_ok() {}
+        };
+        let activities = [1, 2, 3].map(|byte| job.spawn("put", Box::new(put(byte))).unwrap());
+        wait_until(&job, "the puts", || job.load(Epoch::ANY, FIRST, 0) != Ok(0));
+        std::thread::sleep(Duration::from_millis(100));
+        job.leave().unwrap();
+        while !activities.iter().all(|activity| activity.is_finished()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        return;
+    }
+    job.grow(LEN as u64).unwrap();
+    wait_until(&job, "the other has left", || job.epoch() == Epoch(1));
+    // In places all over the segment.
+    let words = || (0..LEN as u64).step_by(4096).map(|at| job.load(Epoch::ANY, FIRST, at)).collect::<Vec<_>>();
+    let at_notice = words();
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(words() == at_notice, "one that has left wrote after the notice");
+    }
+    job.leave().unwrap();
+}

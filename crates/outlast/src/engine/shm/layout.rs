@@ -138,6 +138,11 @@ impl Layout {
         self.segments + member.index() * self.segment_stride
     }
 
+    /// Where all segments are.
+    pub(super) fn all_segments(&self) -> std::ops::Range<usize> {
+        self.segments..self.total_len
+    }
+
     /// Where the ring from `sender` to `receiver` begins, and how long it is, header included.
     pub(super) fn ring(&self, sender: MemberId, receiver: MemberId) -> (usize, usize) {
         let len = RING_HEADER_LEN + self.ring_len;

@@ -134,7 +134,7 @@ impl Shm {
             }
             // The thread that leaves may not have come to the log yet. Should the process die before it does, only
             // the word would tell the others, and that is about to be given up.
-            memory.tables.declare_dead(me, true);
+            memory.depart(me);
             sys::disown_robust_word(mapping, word);
         };
         std::thread::Builder::new()
@@ -424,7 +424,7 @@ impl Engine for Shm {
         self.check_guard()?;
         // The guard first: whoever then finds this member in the log knows that it left by itself.
         self.guard.word().store(ENDED, Ordering::SeqCst);
-        self.tables().declare_dead(self.me, true);
+        self.memory.depart(self.me);
         // If another one raised the epoch, it may not have come to ring here.
         self.tables().ring_bell(self.me);
         Ok(())

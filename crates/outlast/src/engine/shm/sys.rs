@@ -40,6 +40,22 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Cuts a range off from the other processes: when this returns, no thread of this process writes to the shared
+    /// memory there any more, and what one in the middle of a copy still writes goes to a copy of its own.
+    pub(super) fn make_private(&self, file: impl AsFd, range: std::ops::Range<usize>) -> io::Result<()> {
+        let place = self.at(range.start, range.len());
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: the range is part of this mapping, stays mapped, readable and writable, and its content, which may
+        // change at any time as far as anyone here knows, is reached only through atomics and foreign copies.
+        unsafe {
+            let flags = flags | MapFlags::FIXED;
+            rustix::mm::mmap(place.cast(), range.len(), protection, flags, file, range.start as u64)?;
+            rustix::mm::madvise(place.cast(), range.len(), Advice::LinuxDontFork)?;
+            rustix::mm::madvise(place.cast(), range.len(), Advice::LinuxDontDump)?;
+        }
+        Ok(())
+    }
+
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(
             offset.checked_add(len).is_some_and(|end| end <= self.len),
