@@ -121,7 +121,7 @@ impl Shm {
         let (memory, me) = (self.memory.clone(), self.me);
         let run = move || {
             let (mapping, word) = (&memory.tables.mapping, memory.tables.robust_word_offset(me));
-            let owned = sys::own_robust_word(mapping, word);
+            let owned = sys::own_robust_word(mapping, word, memory.tables.robust_head_offset(me));
             let is_owned = owned.is_ok();
             IS_BACKGROUND.set(true);
             let _ = sender.send(owned);

@@ -337,7 +337,7 @@ const WAITERS: u32 = 0x8000_0000;
 
 /// The kernel's `struct robust_list_head`, for a list of one entry.
 #[repr(C)]
-pub(super) struct RobustHead {
+struct RobustHead {
     list: *mut libc::c_void,
     futex_offset: libc::c_long,
     pending: *mut libc::c_void,
@@ -346,18 +346,27 @@ pub(super) struct RobustHead {
 /// Makes the calling thread the owner of the robust word at `word_offset`, whose list entry is the 8 bytes before
 /// it: when the thread ends in whatever way, the kernel sets [`OWNER_DIED`] in the word and wakes a waiter.
 ///
-/// The head is leaked: the kernel reads it at the thread's very end.
-pub(super) fn own_robust_word(mapping: &Mapping, word_offset: usize) -> io::Result<()> {
+/// The head is at `head_offset`, in the shared memory too, although only this process can use it: the kernel reads it
+/// at the thread's very end, and when it kills a process for want of memory, it may have taken away all private memory
+/// by then.
+pub(super) fn own_robust_word(
+    mapping: &Mapping,
+    word_offset: usize,
+    head_offset: usize,
+) -> io::Result<()> {
     let entry_offset = word_offset - 8;
-    let entry: *mut libc::c_void = mapping.at(entry_offset, 16).cast();
-    let head =
-        Box::leak(Box::new(RobustHead { list: entry, futex_offset: 8, pending: std::ptr::null_mut() }));
+    let entry = mapping.at(entry_offset, 16);
+    let head = mapping.at(head_offset, size_of::<RobustHead>());
+    // A list of one entry, whose word is 8 bytes behind it, and nothing pending.
+    mapping.word(head_offset).store(entry.addr() as u64, Ordering::Relaxed);
+    mapping.word(head_offset + 8).store(8, Ordering::Relaxed);
+    mapping.word(head_offset + 16).store(0, Ordering::Relaxed);
     // The list is circular: its only entry points back to the head.
-    mapping.word(entry_offset).store((&raw const *head).addr() as u64, Ordering::Relaxed);
+    mapping.word(entry_offset).store(head.addr() as u64, Ordering::Relaxed);
     let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     mapping.half(word_offset).store(thread | WAITERS, Ordering::SeqCst);
-    // SAFETY: the head lives for ever, and its entry as long as the mapping; if that is gone at the thread's end,
-    // the kernel stops walking the list. The list of the C library that this replaces is empty: this thread is
+    // SAFETY: the head and its entry live as long as the mapping; if that is gone at the thread's end, the kernel
+    // stops walking the list. The list of the C library that this replaces is empty: this thread is
     // the engine's own and locks no robust mutexes.
     let status = unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<RobustHead>()) };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

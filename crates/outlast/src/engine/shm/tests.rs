@@ -203,3 +203,23 @@ fn the_memory_of_the_job_is_in_no_core_file() {
     assert!(flags.iter().all(|flags| flags.split_whitespace().any(|flag| flag == "dd")), "{flags:?}");
     shm.leave().unwrap();
 }
+
+/// What the kernel reads when a member dies is in memory that it does not take away before.
+#[test]
+fn the_robust_list_is_in_shared_memory() {
+    let shm = first_of_two();
+    let thread = shm.tables().robust_word(shm.me).load(Ordering::SeqCst) & 0x3fff_ffff;
+    let (mut head, mut len) = (0usize, 0usize);
+    // SAFETY: both pointers are valid to write to.
+    let status = unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &raw mut head, &raw mut len) };
+    assert_eq!(status, 0);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_inside = |line: &str| {
+        let (first, rest) = line.split_once('-')?;
+        let (last, rest) = rest.split_once(' ')?;
+        let range = usize::from_str_radix(first, 16).ok()?..usize::from_str_radix(last, 16).ok()?;
+        Some(range.contains(&head) && rest.starts_with("rw-s"))
+    };
+    assert!(maps.lines().any(|line| is_inside(line) == Some(true)), "the head is at {head:x}");
+    shm.leave().unwrap();
+}
