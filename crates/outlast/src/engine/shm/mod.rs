@@ -349,7 +349,11 @@ impl Shm {
         if self.tables().look_at(member) {
             return Ok(());
         }
-        rustix::process::pidfd_send_signal(pidfd.map_err(failed)?, signal).map_err(failed)
+        match rustix::process::pidfd_send_signal(pidfd.map_err(failed)?, signal) {
+            // It has ended and was waited for since that look: the proof is there.
+            Err(rustix::io::Errno::SRCH) => Ok(()),
+            other => other.map_err(failed),
+        }
     }
 }
 
