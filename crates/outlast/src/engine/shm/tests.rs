@@ -29,6 +29,14 @@ fn lone_job() -> Job {
     JoinOptions::new().segment_limit(1 << 20).join().expect("a job of one")
 }
 
+struct Idle;
+
+impl crate::Service for Idle {
+    fn run(&self, _: &Job) -> Time {
+        Time::NEVER
+    }
+}
+
 #[test]
 fn a_forked_child_gets_a_clear_error_from_every_call() {
     let job = lone_job();
@@ -51,6 +59,8 @@ fn a_forked_child_gets_a_clear_error_from_every_call() {
             child.domain(me).map(drop),
             child.fence(MemberId(0), Time::NEVER),
             child.leave(),
+            child.reserve(64).map(drop),
+            child.serve(Arc::new(Idle)),
             child.spawn("child", Box::new(|| {})).map(drop),
         ];
         if let Some(wrong) = calls.iter().position(|result| *result != Err(Error::Forked)) {
@@ -58,6 +68,7 @@ fn a_forked_child_gets_a_clear_error_from_every_call() {
         }
         // Calls that cannot fail return at once and touch nothing.
         child.park(child.bell(), Time::NEVER);
+        child.park_in_background(child.bell(), Time::NEVER);
         let is_quiet = child.receive(Port::User).is_none()
             && child.epoch() == Epoch(0)
             && child.view().dead.is_empty()
