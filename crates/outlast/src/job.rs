@@ -235,6 +235,8 @@ impl Job {
 
     /// Adds a service to the background activity of this member.
     pub fn serve(&self, service: Arc<dyn Service>) -> Result<()> {
+        // Before the lock, which a forked child may find held for ever.
+        self.segment_len(self.me())?;
         self.inner.services.lock().unwrap_or_else(|e| e.into_inner()).push(service);
         self.ring(self.me())
     }
@@ -254,6 +256,8 @@ impl Job {
     /// Reserves `len` bytes of this member's own segment for a layer above, at a multiple of 64, growing the segment
     /// if need be. What is there is unspecified. [`Error::OutOfMemory`] changes nothing.
     pub fn reserve(&self, len: u64) -> Result<u64> {
+        // Before the lock, which a forked child may find held for ever.
+        self.segment_len(self.me())?;
         let too_long = || Error::OutOfMemory { wanted: len, reason: "no segment can be that long".into() };
         loop {
             let wanted = {
