@@ -3,8 +3,8 @@
 //! - On shm: `cargo run --release --example latency -p outlast`, or under `outlast run -n 2`.
 //! - On mpi: build it with the feature `mpi`, and start it with `mpirun --with-ft ulfm -n 2`.
 //!
-//! Member 0 measures while member 1 first waits in the engine for its messages, and then computes elsewhere. Should
-//! either die, the other says so and ends.
+//! Member 0 measures while member 1 first waits in the engine for its messages, and then computes elsewhere; an
+//! argument says how many times, once unless given. Should either die, the other says so and ends.
 
 use outlast::engine::{Error, Message, Port};
 use outlast::{Engine, Epoch, Job, MemberId, launch};
@@ -26,11 +26,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err(format!("two members are needed, and there are {}", job.members()).into());
     }
     job.grow(LARGE as u64)?;
-    let result = match job.me() {
-        MEASURING => measure(&job),
-        _ => serve(&job),
-    };
-    match result {
+    let times: usize = std::env::args().nth(1).map_or(Ok(1), |text| text.parse())?;
+    let part = if job.me() == MEASURING { measure } else { serve };
+    match (0..times).try_for_each(|_| part(&job)) {
         Ok(()) => {}
         // Nothing is wrong with this member, so it ends well.
         Err(Error::Dead { member }) => println!("{} ends, since {member} is dead", job.me()),

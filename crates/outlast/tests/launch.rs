@@ -193,9 +193,11 @@ fn the_example_survives_a_kill() {
 /// A measurement whose partner is killed says so, and ends.
 #[test]
 fn the_example_that_measures_survives_a_kill() {
-    let started = |victim: MemberId| {
+    let kill = |victim: MemberId| {
         let mut job = Launch::new(2)
             .program(example("latency"))
+            // Far more than it comes to before the kill.
+            .args(["1000"])
             .segment_limit(4 << 20)
             .output(Output::Capture)
             .start()
@@ -210,7 +212,7 @@ fn the_example_that_measures_survives_a_kill() {
         job.wait(LIMIT)
     };
     for (victim, survivor) in [(0, 1), (1, 0)] {
-        let outcome = started(MemberId(victim));
+        let outcome = kill(MemberId(victim));
         assert!(outcome.survivors_ok() && outcome.deaths().count() == 1, "{outcome}");
         let said = outcome.stdout(MemberId(survivor));
         assert!(said.contains(&format!("member {survivor} ends, since member {victim} is dead")), "{said}");
