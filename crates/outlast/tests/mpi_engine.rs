@@ -374,6 +374,29 @@ fn operations(m: &Member) {
 }
 
 #[test]
+fn large_gets_in_both_directions_hold_nobody() {
+    let test = "large_gets_in_both_directions_hold_nobody";
+    run(test, 2, gets).expect_finished(&[0, 1]);
+}
+
+/// Both ask for more than is asked for at a time, so that both have a get at the head of what they send that waits for
+/// answers of the other.
+fn gets(m: &Member) {
+    let (job, me) = (&m.job, m.me());
+    let len = 2 << 20;
+    job.put(Epoch(0), job.me(), DATA, &vec![me as u8 + 1; len]).expect("a put into one's own memory");
+    m.barrier(2);
+    let other = MemberId(1 - me as u32);
+    for _ in 0..20 {
+        let mut bytes = vec![0; len];
+        job.get(Epoch(0), other, DATA, &mut bytes).expect("a get");
+        assert!(bytes.iter().all(|&byte| usize::from(byte) == other.index() + 1), "bytes of {other}");
+    }
+    m.barrier(2);
+    m.end(2, "");
+}
+
+#[test]
 fn messages_arrive_once_and_in_order() {
     let test = "messages_arrive_once_and_in_order";
     run(test, 4, messages).expect_finished(&[0, 1, 2, 3]);

@@ -305,6 +305,14 @@ impl Core {
                 }
                 continue;
             }
+            if matches!(link.queue.front()?, Outgoing::Get { .. }) && link.get_bytes >= GET_WINDOW {
+                // The get waits for answers of the other member, whose queue may have such a get at its head too:
+                // both would wait for ever if answers waited behind them. Nothing else of what is queued may overtake.
+                let is_answer = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Small { header, .. } if header.kind == Kind::Reply);
+                let at = link.queue.iter().position(is_answer)?;
+                let answer = link.queue.remove(at)?;
+                link.queue.push_front(answer);
+            }
             let (header, payload) = match link.queue.front()? {
                 Outgoing::Small { header, payload } => (*header, &payload[..]),
                 Outgoing::Data { header, data, sent } => {
@@ -313,9 +321,6 @@ impl Core {
                     (header, &data[*sent..data.len().min(sent + self.piece_len)])
                 }
                 Outgoing::Get { header, asked } => {
-                    if link.get_bytes >= GET_WINDOW {
-                        return None;
-                    }
                     let mut header = *header;
                     header.words[2] = *asked as u64;
                     (header, &[][..])
