@@ -308,8 +308,10 @@ impl Core {
             if matches!(link.queue.front()?, Outgoing::Get { .. }) && link.get_bytes >= GET_WINDOW {
                 // The get waits for answers of the other member, whose queue may have such a get at its head too:
                 // both would wait for ever if answers waited behind them. Nothing else of what is queued may overtake.
-                let is_answer = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Small { header, .. } if header.kind == Kind::Reply);
-                let at = link.queue.iter().position(is_answer)?;
+                let at = link.queue.iter().position(|outgoing| match outgoing {
+                    Outgoing::Small { header, .. } => header.kind == Kind::Reply,
+                    _ => false,
+                })?;
                 let answer = link.queue.remove(at)?;
                 link.queue.push_front(answer);
             }
