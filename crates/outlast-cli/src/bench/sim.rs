@@ -5,7 +5,7 @@ use crate::report::say;
 use anyhow::{Context, ensure};
 use clap::Args;
 use outlast::engine::sim::{self, Cost, Link, Options};
-use outlast::{Engine, Epoch, Job, MemberId};
+use outlast::{Engine, Epoch, Error, Job, MemberId};
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
@@ -115,11 +115,14 @@ fn mixed(job: &Job, rounds: u64) {
         let _ = job.compare_and_swap(job.epoch(), target, 2048, 0, 0);
     }
     // Nobody leaves before all are done, so that the measured part has no deaths unless they are planned.
-    let _ = job.fetch_add(Epoch::ANY, MemberId(0), 4088, 1);
+    let nap = || job.park(job.bell(), job.now().after(Duration::from_millis(10)));
+    // After few rounds member 0 may not have grown its segment yet.
+    while let Err(Error::OutOfRange { .. }) = job.fetch_add(Epoch::ANY, MemberId(0), 4088, 1) {
+        nap();
+    }
     while job.epoch() == Epoch(0) && job.load(Epoch::ANY, MemberId(0), 4088).is_ok_and(|done| done < members)
     {
-        let bell = job.bell();
-        job.park(bell, job.now().after(Duration::from_millis(10)));
+        nap();
     }
     job.leave().expect("a member leaves once");
 }
