@@ -1,5 +1,4 @@
-//! Passes the run path of the MPI library on to the command and its tests, when there is one: the processes that mpirun
-//! starts have to find it.
+//! Passes the run path of the MPI library on to this package's command and tests, when there is one.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

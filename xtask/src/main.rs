@@ -76,13 +76,16 @@ fn run_all_tests(gate: &mut Gate) -> anyhow::Result<()> {
     mpi_tests(gate)
 }
 
-/// Installs Open MPI and tests the mpi engine.
+/// Installs Open MPI, and tests the mpi engine: what is special about it, and its part of the conformance suite.
 fn mpi_tests(gate: &mut Gate) -> anyhow::Result<()> {
     mpi::install()?;
-    let engine = ["--package", "outlast", "--features", "mpi,faults"];
+    // One selection of features for all of it, so that nothing is built twice.
+    let features = ["--features", "outlast/faults,outlast-conformance/mpi"];
+    let engine = [&["--package", "outlast", "--package", "outlast-conformance"], &features[..]].concat();
     gate.step("lints of the mpi engine", minutes(4), clippy(&[&engine[..], &["--all-targets"]].concat()))?;
-    let tests = [&["test"], &engine[..], &["--lib", "--test", "mpi_engine"]].concat();
-    gate.step("tests of the mpi engine", minutes(8), cargo(&tests))
+    let tests = |only: &[&'static str]| cargo(&[&["test"], &engine[..], only].concat());
+    gate.step("tests of the mpi engine", minutes(8), tests(&["--lib", "--test", "mpi_engine"]))?;
+    gate.step("conformance of the mpi engine", minutes(8), tests(&["--test", "mpi"]))
 }
 
 /// Runs the conformance suite again and again, with other seeds each time, and the tests with real processes.

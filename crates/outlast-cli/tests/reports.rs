@@ -1,4 +1,4 @@
-//! `outlast doctor` and `outlast demo`: their reports parse, and standard output holds nothing else.
+//! `outlast doctor`, `outlast demo` and `outlast bench`: their reports parse, and standard output holds nothing else.
 
 mod common;
 
@@ -43,6 +43,21 @@ fn doctor_sees_a_low_limit() {
     let table = String::from_utf8_lossy(&run.stdout);
     assert_eq!(run.status.code(), Some(1), "{table}");
     assert!(table.contains("ulimit -f unlimited"), "{table}");
+}
+
+#[test]
+fn the_speed_of_the_simulator_is_reported_as_json() {
+    let run = outlast(&["bench", "sim", "--steps", "1000", "--runs", "1", "--json", "-"]);
+    assert_eq!(run.code(), 0, "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
+    let rows = report["results"].as_array().expect("a list");
+    assert!(rows.iter().any(|row| row["ranks"] == 4096), "{report}");
+    for row in rows {
+        assert_eq!(row["engine"], "sim", "{row}");
+        assert!(row["steps_per_s"].as_u64().is_some_and(|steps| steps > 0), "{row}");
+    }
+    let run = outlast(&["bench", "sim", "--steps", "0"]);
+    assert_eq!(run.code(), 2, "{run:?}");
 }
 
 #[test]

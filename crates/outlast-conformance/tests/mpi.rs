@@ -1,8 +1,9 @@
 //! The scenarios that the mpi engine is held to, under a real mpirun: that which `MPIRUN` names, the one that
 //! `cargo xtask mpi` installed, or that of the `PATH`.
 
-use outlast_conformance::{Scenario, mpi, scenarios};
+use outlast_conformance::{mpi, scenario, scenarios};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 fn mpirun() -> PathBuf {
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mpi/bin/mpirun");
@@ -14,17 +15,89 @@ fn mpirun() -> PathBuf {
 }
 
 /// One job after the other: on a small machine mpirun's processes take all there is.
-#[test]
-fn the_part_for_mpi() {
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn run(name: &str) {
+    let scenario = scenario(name).expect("a scenario of that name");
     let program = Path::new(env!("CARGO_BIN_EXE_outlast-conformance"));
-    let part: Vec<&'static Scenario> = scenarios().iter().filter(|scenario| scenario.runs_on_mpi()).collect();
-    assert!(!part.is_empty());
-    let failures: Vec<String> = part
-        .into_iter()
-        .filter_map(|scenario| {
-            let failure = mpi::run(&mpirun(), program, scenario, 1).err()?;
-            Some(format!("{}: {failure}", scenario.name))
-        })
-        .collect();
-    assert!(failures.is_empty(), "{} scenarios failed:\n{}", failures.len(), failures.join("\n"));
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Err(failure) = mpi::run(&mpirun(), program, scenario, 1) {
+        let (program, mpirun) = (program.display(), mpirun());
+        panic!(
+            "{failure}\n  again: {program} mpi --scenario {name} --seeds 1..2 --mpirun {}",
+            mpirun.display()
+        );
+    }
+}
+
+macro_rules! on_mpi {
+    ($($test:ident => $name:literal,)*) => {
+        $(
+            #[test]
+            fn $test() {
+                run($name);
+            }
+        )*
+
+        const TESTED: &[&str] = &[$($name),*];
+    };
+}
+
+on_mpi! {
+    job_of_one => "job-of-one",
+    one_sided_pairs => "one-sided-pairs",
+    one_sided_order => "one-sided-order",
+    one_sided_in_flight => "one-sided-in-flight",
+    atomics_add_up => "atomics-add-up",
+    words_are_not_torn => "words-are-not-torn",
+    words_are_not_torn_unaligned => "words-are-not-torn-unaligned",
+    messages_in_order => "messages-in-order",
+    messages_to_a_busy_receiver => "messages-to-a-busy-receiver",
+    bell_and_park => "bell-and-park",
+    no_lost_wakeups => "no-lost-wakeups",
+    grow_while_others_read => "grow-while-others-read",
+    out_of_memory => "out-of-memory",
+    bad_input => "bad-input",
+    activities => "activities",
+    services => "services",
+    operations_after_a_death => "operations-after-a-death",
+    operations_around_a_death => "operations-around-a-death",
+    operations_pending_at_a_death => "operations-pending-at-a-death",
+    writer_dies_mid_put => "writer-dies-mid-put",
+    adder_dies_mid_add => "adder-dies-mid-add",
+    messages_of_the_dead => "messages-of-the-dead",
+    sender_dies_mid_message => "sender-dies-mid-message",
+    receiver_dies_in_a_flood => "receiver-dies-in-a-flood",
+    lowest_dies => "lowest-dies",
+    two_deaths_at_once => "two-deaths-at-once",
+    all_but_one_die => "all-but-one-die",
+    death_while_parked => "death-while-parked",
+    ends_without_leaving => "ends-without-leaving",
+    stale_is_refused => "stale-is-refused",
+    past_is_refused => "past-is-refused",
+    epoch_before_action => "epoch-before-action",
+    leaving => "leaving",
+    fence_kills_the_living => "fence-kills-the-living",
+    fence_oneself => "fence-oneself",
+    stopped_is_not_dead => "stopped-is-not-dead",
+    writer_stopped_mid_put => "writer-stopped-mid-put",
+    stopped_does_not_answer => "stopped-does-not-answer",
+    fenced_while_stopped => "fenced-while-stopped",
+    wakes_after_its_expected_death => "wakes-after-its-expected-death",
+    storm => "storm",
+}
+
+#[test]
+fn every_scenario_of_the_part_for_mpi_has_a_test() {
+    let part: Vec<&str> = scenarios().iter().filter(|s| s.runs_on_mpi()).map(|s| s.name).collect();
+    assert_eq!(TESTED, part);
+}
+
+/// A scenario that fails is reported as failed: mpirun's own status says nothing.
+#[test]
+fn a_program_that_is_no_member_fails() {
+    let scenario = scenario("one-sided-pairs").expect("a scenario of that name");
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let failure = mpi::run(&mpirun(), Path::new("/bin/true"), scenario, 1).expect_err("nobody finished");
+    assert!(failure.contains("0 members began and 0 finished"), "{failure}");
 }

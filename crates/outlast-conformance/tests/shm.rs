@@ -13,10 +13,9 @@ fn run(name: &str) {
 }
 
 macro_rules! on_shm {
-    ($($(#[$attribute:meta])* $test:ident => $name:literal,)*) => {
+    ($($test:ident => $name:literal,)*) => {
         $(
             #[test]
-            $(#[$attribute])*
             fn $test() {
                 run($name);
             }
@@ -68,7 +67,6 @@ on_shm! {
     fence_kills_the_living => "fence-kills-the-living",
     fence_oneself => "fence-oneself",
     stopped_is_not_dead => "stopped-is-not-dead",
-    #[ignore = "takes 10 s; part of the soak"]
     stopped_is_not_dead_slow => "stopped-is-not-dead-slow",
     writer_stopped_mid_put => "writer-stopped-mid-put",
     stopped_does_not_answer => "stopped-does-not-answer",

@@ -1,21 +1,32 @@
 //! Which engine a process gets, in builds without the mpi engine. Each case is a process of its own, since the
-//! environment decides.
+//! environment decides: a test starts this test binary again with its own name, and that process joins and says what
+//! came of it.
 
 #![cfg(not(feature = "mpi"))]
 
 use std::process::Command;
 
-/// The test that the processes run, and the variable that makes it do something.
-const MEMBER: &str = "member";
-const ASKED: &str = "OUTLAST_TEST_JOIN";
+const ROLE: &str = "OUTLAST_TEST_JOINER_OF";
 
-/// What joining says in an environment.
-fn join_with(environment: &[(&str, &str)]) -> String {
+/// Whether this process is one that the named test has started. If so, it joins and says what came of it.
+fn joins_for(test: &str) -> bool {
+    let is_joiner = std::env::var(ROLE).is_ok_and(|name| name == test);
+    if is_joiner {
+        match outlast::join() {
+            Ok(job) => println!("joined {job:?}"),
+            Err(error) => println!("refused: {error}"),
+        }
+    }
+    is_joiner
+}
+
+/// What a process says that joins in this environment.
+fn join_with(test: &str, environment: &[(&str, &str)]) -> String {
     let output = Command::new(std::env::current_exe().expect("this test's own path"))
-        .args(["--ignored", "--exact", MEMBER, "--nocapture"])
+        .args([test, "--exact", "--nocapture"])
         .env_remove("OUTLAST_ENGINE")
         .env_remove("OUTLAST_JOB")
-        .env(ASKED, "1")
+        .env(ROLE, test)
         .envs(environment.iter().copied())
         .output()
         .expect("the process starts");
@@ -23,32 +34,33 @@ fn join_with(environment: &[(&str, &str)]) -> String {
 }
 
 #[test]
-#[ignore = "runs inside the processes that the other tests start"]
-fn member() {
-    if std::env::var_os(ASKED).is_some() {
-        match outlast::join() {
-            Ok(job) => println!("joined {job:?}"),
-            Err(error) => println!("refused: {error}"),
-        }
-    }
-}
-
-#[test]
 fn a_build_without_mpi_names_the_feature() {
+    let test = "a_build_without_mpi_names_the_feature";
+    if joins_for(test) {
+        return;
+    }
     for environment in [[("OUTLAST_ENGINE", "mpi")], [("OMPI_COMM_WORLD_SIZE", "4")], [("PMIX_RANK", "0")]] {
-        let said = join_with(&environment);
+        let said = join_with(test, &environment);
         assert!(said.contains("refused") && said.contains("cargo feature `mpi`"), "{environment:?}: {said}");
     }
 }
 
 #[test]
 fn under_mpirun_another_engine_can_still_be_chosen() {
-    let said = join_with(&[("OMPI_COMM_WORLD_SIZE", "4"), ("OUTLAST_ENGINE", "shm")]);
+    let test = "under_mpirun_another_engine_can_still_be_chosen";
+    if joins_for(test) {
+        return;
+    }
+    let said = join_with(test, &[("OMPI_COMM_WORLD_SIZE", "4"), ("OUTLAST_ENGINE", "shm")]);
     assert!(said.contains("joined"), "{said}");
 }
 
 #[test]
 fn an_unknown_engine_is_named() {
-    let said = join_with(&[("OUTLAST_ENGINE", "tcp")]);
+    let test = "an_unknown_engine_is_named";
+    if joins_for(test) {
+        return;
+    }
+    let said = join_with(test, &[("OUTLAST_ENGINE", "tcp")]);
     assert!(said.contains("refused") && said.contains("`tcp`"), "{said}");
 }

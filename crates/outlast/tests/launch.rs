@@ -190,6 +190,43 @@ fn the_example_survives_a_kill() {
     }
 }
 
+/// A measurement whose partner is killed says so, and ends.
+#[test]
+fn the_example_that_measures_survives_a_kill() {
+    let kill = |victim: MemberId| {
+        let mut job = Launch::new(2)
+            .program(example("latency"))
+            // Far more than it comes to before the kill.
+            .args(["1000"])
+            .segment_limit(4 << 20)
+            .output(Output::Capture)
+            .start()
+            .expect("starts");
+        // The first figure comes while the measurement goes on.
+        let until = Instant::now() + LIMIT;
+        while job.output(MemberId(0)).stdout.is_empty() {
+            assert!(Instant::now() < until, "member 0 does not speak");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        job.kill(victim).expect("is a member");
+        job.wait(LIMIT)
+    };
+    for (victim, survivor) in [(0, 1), (1, 0)] {
+        let outcome = kill(MemberId(victim));
+        assert!(outcome.survivors_ok() && outcome.deaths().count() == 1, "{outcome}");
+        let said = outcome.stdout(MemberId(survivor));
+        assert!(said.contains(&format!("member {survivor} ends, since member {victim} is dead")), "{said}");
+    }
+}
+
+#[test]
+fn the_example_that_measures_has_figures_for_everything() {
+    let output = std::process::Command::new(example("latency")).output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.matches(" us, max ").count(), 7, "{said}");
+}
+
 #[test]
 fn the_example_starts_itself() {
     let output = std::process::Command::new(example("survivors")).output().expect("runs");

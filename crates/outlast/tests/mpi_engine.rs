@@ -1,7 +1,7 @@
 //! The mpi engine under real `mpirun`, real SIGKILL and real SIGSTOP.
 //!
-//! Each test starts this same binary under mpirun; every rank then runs the ignored test `member`, which finds its
-//! scenario in the environment. A member that has seen everything it expects writes a file that says so: mpirun's
+//! Each test starts this test binary again under mpirun with the name of the test; the ranks find themselves in the
+//! same function and play their part. A member that has seen everything it expects writes a file that says so: mpirun's
 //! exit status means nothing after a failure. A job that is not over at its deadline is killed and fails the test.
 
 use outlast::engine::{Done, Fault, MESSAGE_LEN_MAX, Operation, Port};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const SCENARIO: &str = "OUTLAST_TEST_SCENARIO";
+const ROLE: &str = "OUTLAST_TEST_MEMBER_OF";
 const FOLDER: &str = "OUTLAST_TEST_FOLDER";
 
 /// How long a job may take. All of them are over in a few seconds on an idle machine.
@@ -47,12 +47,19 @@ fn mpirun() -> PathBuf {
     }
 }
 
-/// Runs a scenario on this many members.
-fn run(scenario: &str, members: usize) -> Ran {
-    run_with(scenario, members, &["--with-ft", "ulfm"])
+/// The options of mpirun for jobs that outlast deaths.
+const ULFM: &[&str] = &["--with-ft", "ulfm"];
+
+/// Runs the named test on this many members, each of whom plays the part.
+fn run(test: &str, members: usize, part: fn(&Member)) -> Ran {
+    run_with(test, members, ULFM, || play(part, Duration::from_secs(30)))
 }
 
-fn run_with(scenario: &str, members: usize, options: &[&str]) -> Ran {
+/// As [`run`], with other options of mpirun, and a part that joins by itself. It does not return in a member.
+fn run_with(test: &str, members: usize, options: &[&str], part: impl FnOnce()) -> Ran {
+    if std::env::var(ROLE).is_ok_and(|name| name == test) {
+        be_member(part);
+    }
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let folder = tempfile::tempdir().expect("a folder for the members' reports");
     let log = std::fs::File::create(folder.path().join("log")).expect("a file for the output");
@@ -62,8 +69,8 @@ fn run_with(scenario: &str, members: usize, options: &[&str]) -> Ran {
         .args(options)
         .args(["--oversubscribe", "-n", &members.to_string()])
         .arg(&executable)
-        .args(["--ignored", "--exact", "member", "--nocapture", "--test-threads=1"])
-        .env(SCENARIO, scenario)
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, test)
         .env(FOLDER, folder.path())
         .env_remove("OUTLAST_ENGINE")
         .stdin(Stdio::null())
@@ -82,7 +89,7 @@ fn run_with(scenario: &str, members: usize, options: &[&str]) -> Ran {
         let group = rustix::process::Pid::from_child(&child);
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         let _ = child.wait();
-        panic!("{scenario} hung: not over after {DEADLINE:?}; it wrote:\n{output}");
+        panic!("{test} hung: not over after {DEADLINE:?}; it wrote:\n{output}");
     }
     assert_eq!(left_behind, Vec::<usize>::new(), "members that outlived mpirun; the job wrote:\n{output}");
     let read = |member: usize| std::fs::read_to_string(folder.path().join(format!("finished.{member}"))).ok();
@@ -221,13 +228,23 @@ impl Member {
     }
 }
 
-#[test]
-#[ignore = "runs inside the jobs that the other tests start"]
-fn member() {
-    let Ok(scenario) = std::env::var(SCENARIO) else { return };
-    let folder = PathBuf::from(std::env::var_os(FOLDER).expect("set with the scenario"));
+/// Plays a part as a member that joins with this time limit.
+fn play(part: fn(&Member), time_limit: Duration) {
+    let job = JoinOptions::new().time_limit(time_limit).join().unwrap_or_else(|error| panic!("{error}"));
+    job.grow(SEGMENT_LEN).expect("room for the segment");
+    part(&Member { job, folder: report_folder(), barriers: Default::default() });
+}
+
+/// Where members write what the test reads.
+fn report_folder() -> PathBuf {
+    PathBuf::from(std::env::var_os(FOLDER).expect("set with the name of the test"))
+}
+
+/// Runs a member's part as the whole of this process.
+fn be_member(part: impl FnOnce()) -> ! {
     let rank = std::env::var("OMPI_COMM_WORLD_RANK").expect("mpirun sets it");
-    std::fs::write(folder.join(format!("pid.{rank}")), std::process::id().to_string()).expect("a file");
+    let pid = std::process::id().to_string();
+    std::fs::write(report_folder().join(format!("pid.{rank}")), pid).expect("a file");
     // Should the test itself be killed, nobody would end a member that hangs.
     std::thread::spawn(|| {
         std::thread::sleep(DEADLINE + Duration::from_secs(5));
@@ -239,36 +256,17 @@ fn member() {
         report(info);
         std::process::exit(101);
     }));
-    if scenario == "no_ulfm" {
-        let error = outlast::join().expect_err("ULFM is not in force");
-        std::fs::write(folder.join("finished.0"), error.to_string()).expect("a report");
-        std::process::exit(0);
-    }
-    let limit = if scenario == "stop" { Duration::from_secs(3) } else { Duration::from_secs(30) };
-    let job = JoinOptions::new().time_limit(limit).join().unwrap_or_else(|error| panic!("{error}"));
-    job.grow(SEGMENT_LEN).expect("room for the segment");
-    let member = Member { job, folder, barriers: Default::default() };
-    match scenario.as_str() {
-        "operations" => operations(&member),
-        "messages" => messages(&member),
-        "kill" => kill(&member),
-        "die" => die(&member),
-        "stop" => stop(&member),
-        "stale" => stale(&member),
-        "exit" => exit(&member),
-        "leave" => leave(&member),
-        "measure" => measure(&member),
-        other => panic!("no scenario {other}"),
-    }
+    part();
     // Without a word to MPI, as a program would.
-    std::process::exit(0);
+    std::process::exit(0)
 }
 
 // ---- The scenarios.
 
 #[test]
 fn operations_reach_every_member() {
-    run("operations", 4).expect_finished(&[0, 1, 2, 3]);
+    let test = "operations_reach_every_member";
+    run(test, 4, operations).expect_finished(&[0, 1, 2, 3]);
 }
 
 fn operations(m: &Member) {
@@ -376,8 +374,32 @@ fn operations(m: &Member) {
 }
 
 #[test]
+fn large_gets_in_both_directions_hold_nobody() {
+    let test = "large_gets_in_both_directions_hold_nobody";
+    run(test, 2, gets).expect_finished(&[0, 1]);
+}
+
+/// Both ask for more than is asked for at a time, so that both have a get at the head of what they send that waits for
+/// answers of the other.
+fn gets(m: &Member) {
+    let (job, me) = (&m.job, m.me());
+    let len = 2 << 20;
+    job.put(Epoch(0), job.me(), DATA, &vec![me as u8 + 1; len]).expect("a put into one's own memory");
+    m.barrier(2);
+    let other = MemberId(1 - me as u32);
+    for _ in 0..20 {
+        let mut bytes = vec![0; len];
+        job.get(Epoch(0), other, DATA, &mut bytes).expect("a get");
+        assert!(bytes.iter().all(|&byte| usize::from(byte) == other.index() + 1), "bytes of {other}");
+    }
+    m.barrier(2);
+    m.end(2, "");
+}
+
+#[test]
 fn messages_arrive_once_and_in_order() {
-    run("messages", 4).expect_finished(&[0, 1, 2, 3]);
+    let test = "messages_arrive_once_and_in_order";
+    run(test, 4, messages).expect_finished(&[0, 1, 2, 3]);
 }
 
 fn messages(m: &Member) {
@@ -429,7 +451,8 @@ fn messages(m: &Member) {
 
 #[test]
 fn survivors_of_a_kill_go_on() {
-    let ran = run("kill", 4);
+    let test = "survivors_of_a_kill_go_on";
+    let ran = run(test, 4, kill);
     ran.expect_finished(&[0, 1, 2]);
     // Not checked, since the machine may be loaded: shown with --nocapture.
     println!("detected after {:?} us", ran.finished.iter().flatten().collect::<Vec<_>>());
@@ -500,7 +523,8 @@ fn kill(m: &Member) {
 
 #[test]
 fn a_member_that_dies_at_any_step_holds_nobody() {
-    run("die", 4).expect_finished(&[0, 1, 2]);
+    let test = "a_member_that_dies_at_any_step_holds_nobody";
+    run(test, 4, die).expect_finished(&[0, 1, 2]);
 }
 
 /// Member 3 dies at a step of its own choice, in the middle of moving data.
@@ -527,7 +551,8 @@ fn die(m: &Member) {
 
 #[test]
 fn a_stopped_member_is_named_in_time_and_is_not_dead() {
-    run("stop", 4).expect_finished(&[0, 1, 2, 3]);
+    let test = "a_stopped_member_is_named_in_time_and_is_not_dead";
+    run_with(test, 4, ULFM, || play(stop, Duration::from_secs(3))).expect_finished(&[0, 1, 2, 3]);
 }
 
 /// Member 0 stops member 1, calls it, resumes it, stops it again and fences member 2, stopped as well.
@@ -588,7 +613,8 @@ fn stop(m: &Member) {
 
 #[test]
 fn an_operation_of_an_older_view_is_refused_by_its_target() {
-    run("stale", 4).expect_finished(&[0, 1, 2]);
+    let test = "an_operation_of_an_older_view_is_refused_by_its_target";
+    run(test, 4, stale).expect_finished(&[0, 1, 2]);
 }
 
 /// Member 2 stops between starting a put at epoch 0 and handing it to MPI. Meanwhile member 3 dies and the target,
@@ -633,7 +659,8 @@ fn stale(m: &Member) {
 
 #[test]
 fn an_exit_without_leaving_is_a_death() {
-    run("exit", 4).expect_finished(&[0, 3]);
+    let test = "an_exit_without_leaving_is_a_death";
+    run(test, 4, exit).expect_finished(&[0, 3]);
 }
 
 fn exit(m: &Member) {
@@ -654,7 +681,8 @@ fn exit(m: &Member) {
 
 #[test]
 fn a_member_may_leave_early() {
-    run("leave", 4).expect_finished(&[0, 1, 2, 3]);
+    let test = "a_member_may_leave_early";
+    run(test, 4, leave).expect_finished(&[0, 1, 2, 3]);
 }
 
 fn leave(m: &Member) {
@@ -677,76 +705,11 @@ fn leave(m: &Member) {
 
 #[test]
 fn a_job_without_ulfm_is_told_what_to_type() {
-    let ran = run_with("no_ulfm", 1, &[]);
+    let test = "a_job_without_ulfm_is_told_what_to_type";
+    let ran = run_with(test, 1, &[], || {
+        let error = outlast::join().expect_err("ULFM is not in force");
+        std::fs::write(report_folder().join("finished.0"), error.to_string()).expect("a report");
+    });
     ran.expect_finished(&[0]);
     assert!(ran.finished[0].as_deref().unwrap_or_default().contains("mpirun --with-ft ulfm"));
-}
-
-// ---- Figures.
-
-/// Not a check: prints what docs/decisions/0002-mpi-over-messages.md quotes.
-#[test]
-#[ignore = "a measurement; run it by name on an idle machine"]
-fn measure_latency() {
-    let ran = run("measure", 2);
-    ran.expect_finished(&[0, 1]);
-    println!("{}", ran.finished[0].as_deref().unwrap_or_default());
-}
-
-fn measure(m: &Member) {
-    let (job, peer) = (&m.job, MemberId(1));
-    let mut report = String::new();
-    let mut time = |what: &str, rounds: usize, operation: &mut dyn FnMut()| {
-        let until = Instant::now() + Duration::from_secs(2);
-        let mut ns: Vec<u64> = (0..rounds)
-            .take_while(|_| Instant::now() < until)
-            .map(|_| {
-                let started = Instant::now();
-                operation();
-                started.elapsed().as_nanos() as u64
-            })
-            .collect();
-        ns.sort_unstable();
-        let at = |share: f64| ns[((ns.len() - 1) as f64 * share) as usize] as f64 / 1000.0;
-        report += &format!("{what}: p50 {:.1} us, p99 {:.1} us, max {:.1} us\n", at(0.5), at(0.99), at(1.0));
-    };
-    for (state, rounds) in [("waits in the engine", 20_000), ("computes elsewhere", 1000)] {
-        m.barrier(2);
-        if m.me() == 0 {
-            let mut buffer = [0; 64];
-            time(&format!("put 64 B, target {state}"), rounds, &mut || {
-                job.put(Epoch(0), peer, DATA, &[1; 64]).expect("a put")
-            });
-            time(&format!("get 64 B, target {state}"), rounds, &mut || {
-                job.get(Epoch(0), peer, DATA, &mut buffer).expect("a get")
-            });
-            time(&format!("put 1 MiB, target {state}"), rounds / 50, &mut || {
-                job.put(Epoch(0), peer, DATA, &[1; 1 << 20]).expect("a put");
-            });
-            // A target that computes elsewhere would not send anything back.
-            if state.starts_with("waits") {
-                time("message there and back", rounds / 20, &mut || {
-                    job.send(peer, Port::User, b"ping").expect("a message");
-                    m.receive();
-                });
-            }
-            job.send(peer, Port::User, b"end").expect("a message");
-        } else if state.starts_with("waits") {
-            while m.receive().bytes != b"end" {
-                job.send(MemberId(0), Port::User, b"pong").expect("a message");
-            }
-        } else {
-            // Computes outside of the engine, and looks for the end now and then.
-            'computing: loop {
-                m.sleep(Duration::from_millis(100));
-                while let Some(message) = job.receive(Port::User) {
-                    if message.bytes == b"end" {
-                        break 'computing;
-                    }
-                }
-            }
-        }
-        m.barrier(2);
-    }
-    m.end(2, &report);
 }

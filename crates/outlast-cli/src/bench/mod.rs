@@ -5,6 +5,7 @@
 //! [`Report`].
 
 mod detection;
+mod sim;
 
 use crate::report::{say, write_json};
 use clap::{Args, Subcommand};
@@ -23,12 +24,14 @@ pub(crate) struct Bench {
 #[derive(Subcommand)]
 enum What {
     Detection(detection::Detection),
+    Sim(sim::Sim),
 }
 
 impl Bench {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         match self.what {
             What::Detection(detection) => detection.execute(),
+            What::Sim(sim) => sim.execute(),
         }
     }
 }
@@ -58,6 +61,9 @@ struct Row {
     max_ns: u64,
     floor_ns: Option<u64>,
     ratio: Option<f64>,
+    /// Only of the simulator, whose speed is counted in steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steps_per_s: Option<u64>,
 }
 
 impl Row {
@@ -108,8 +114,8 @@ impl Machine {
 /// Prints the table and writes the JSON.
 fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
     let json = common.json.as_deref();
-    let header =
-        ["what", "contender", "ranks", "size", "samples", "p50", "p99", "max", "ratio"].map(String::from);
+    let header = ["what", "contender", "ranks", "size", "samples", "p50", "p99", "max", "ratio", "steps/s"]
+        .map(String::from);
     let rows = results.iter().map(|row| {
         [
             row.what.clone(),
@@ -121,6 +127,7 @@ fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
             nanoseconds(row.p99_ns),
             nanoseconds(row.max_ns),
             row.ratio.map_or("".into(), |ratio| format!("{ratio:.2}x")),
+            row.steps_per_s.map_or("".into(), |steps| steps.to_string()),
         ]
     });
     print_table(json, std::iter::once(header).chain(rows).collect());

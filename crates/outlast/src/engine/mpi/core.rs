@@ -305,6 +305,16 @@ impl Core {
                 }
                 continue;
             }
+            if matches!(link.queue.front()?, Outgoing::Get { .. }) && link.get_bytes >= GET_WINDOW {
+                // The get waits for answers of the other member, whose queue may have such a get at its head too:
+                // both would wait for ever if answers waited behind them. Nothing else of what is queued may overtake.
+                let at = link.queue.iter().position(|outgoing| match outgoing {
+                    Outgoing::Small { header, .. } => header.kind == Kind::Reply,
+                    _ => false,
+                })?;
+                let answer = link.queue.remove(at)?;
+                link.queue.push_front(answer);
+            }
             let (header, payload) = match link.queue.front()? {
                 Outgoing::Small { header, payload } => (*header, &payload[..]),
                 Outgoing::Data { header, data, sent } => {
@@ -313,9 +323,6 @@ impl Core {
                     (header, &data[*sent..data.len().min(sent + self.piece_len)])
                 }
                 Outgoing::Get { header, asked } => {
-                    if link.get_bytes >= GET_WINDOW {
-                        return None;
-                    }
                     let mut header = *header;
                     header.words[2] = *asked as u64;
                     (header, &[][..])

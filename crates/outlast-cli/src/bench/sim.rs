@@ -1,0 +1,159 @@
+//! `outlast bench sim`: how many engine steps a second the simulator takes.
+
+use super::{Common, Row, publish};
+use crate::report::say;
+use anyhow::{Context, ensure};
+use clap::Args;
+use outlast::engine::sim::{self, Cost, Link, Options};
+use outlast::{Engine, Epoch, Error, Job, MemberId};
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Every member puts, gets and swaps 64 bytes at the others in turn. What counts is the time that the thread had a processor, so that other work on the machine does not
+show; p50 to max are that time per step, one sample for each run, and steps/s belongs to p50. The last row is
+many short runs of 4 members with a death and a stop each, as a search for faults does them.
+
+Build with --release; other builds are many times slower.
+
+Examples:
+  All cases, a few seconds:
+      outlast bench sim
+  Longer runs, for steadier figures:
+      outlast bench sim --steps 10000000";
+
+/// Measure how many engine steps a second the simulator takes.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Sim {
+    /// About how many steps a run has
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000))]
+    steps: u64,
+    /// How many runs each case has; they are interleaved
+    #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    runs: u16,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// One case: the same work on another simulated machine.
+struct Case {
+    contender: &'static str,
+    members: usize,
+    link: Link,
+    has_cost: bool,
+    /// Many short runs with faults instead of a long one.
+    is_search: bool,
+}
+
+const fn case(contender: &'static str, members: usize, link: Link) -> Case {
+    Case { contender, members, link, has_cost: false, is_search: false }
+}
+
+const CASES: &[Case] = &[
+    case("memory", 8, Link::Memory),
+    case("memory", 64, Link::Memory),
+    case("memory", 1024, Link::Memory),
+    case("memory", 4096, Link::Memory),
+    Case { has_cost: true, ..case("memory, cost model", 8, Link::Memory) },
+    case("network", 8, Link::Network),
+    case("network", 1024, Link::Network),
+    Case { is_search: true, ..case("short runs with faults", 4, Link::Memory) },
+];
+
+/// What one run took.
+struct Sample {
+    steps: u64,
+    processor: Duration,
+}
+
+impl Case {
+    fn options(&self, seed: u64) -> Options {
+        let cost = self.has_cost.then(Cost::default);
+        Options { cost, steps_max: u64::MAX, ..Options::new(self.members, seed).link(self.link) }
+    }
+
+    /// Runs about this many steps.
+    fn run(&self, steps: u64) -> anyhow::Result<Sample> {
+        let began = processor_time()?;
+        let mut taken = 0;
+        if self.is_search {
+            for seed in 0.. {
+                taken += sim::run(&self.options(seed).random_faults(1, 1, 50), |job| mixed(&job, 5)).steps;
+                if taken >= steps {
+                    break;
+                }
+            }
+        } else {
+            // A round is three operations and a look at the epoch, of a few steps each.
+            let rounds = (steps / (10 * self.members as u64)).max(1);
+            let report = sim::run(&self.options(1), move |job| mixed(&job, rounds));
+            ensure!(report.is_ok(), "the simulated job ended as {:?}: {:?}", report.outcome, report.panics);
+            taken = report.steps;
+        }
+        Ok(Sample { steps: taken, processor: processor_time()? - began })
+    }
+}
+
+/// How long this thread has had a processor.
+fn processor_time() -> anyhow::Result<Duration> {
+    let path = "/proc/thread-self/schedstat";
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
+    let ns = text.split(' ').next().and_then(|word| word.parse().ok());
+    ns.map(Duration::from_nanos).with_context(|| format!("{path} begins with no number: {text}"))
+}
+
+/// A mix of what a store does: puts of 64 bytes, gets, compare-and-swaps, and looks at the epoch. Others may die
+/// meanwhile, so nothing is done about calls that fail.
+fn mixed(job: &Job, rounds: u64) {
+    job.grow(4096).expect("a simulated segment has room for 4096 bytes");
+    let members = job.members() as u64;
+    for round in 0..rounds {
+        let target = MemberId(((u64::from(job.me().0) + round) % members) as u32);
+        let mut buffer = [0; 64];
+        let _ = job.put(Epoch::ANY, target, 64 * (round % 16), &[round as u8; 64]);
+        let _ = job.get(Epoch::ANY, target, 0, &mut buffer);
+        let _ = job.compare_and_swap(job.epoch(), target, 2048, 0, 0);
+    }
+    // Nobody leaves before all are done, so that the measured part has no deaths unless they are planned.
+    let nap = || job.park(job.bell(), job.now().after(Duration::from_millis(10)));
+    // After few rounds member 0 may not have grown its segment yet.
+    while let Err(Error::OutOfRange { .. }) = job.fetch_add(Epoch::ANY, MemberId(0), 4088, 1) {
+        nap();
+    }
+    while job.epoch() == Epoch(0) && job.load(Epoch::ANY, MemberId(0), 4088).is_ok_and(|done| done < members)
+    {
+        nap();
+    }
+    job.leave().expect("a member leaves once");
+}
+
+impl Sim {
+    pub(super) fn execute(self) -> anyhow::Result<bool> {
+        let json = self.common.json.as_deref();
+        if cfg!(debug_assertions) {
+            say(json, "This is no release build: expect a fraction of the speed.");
+        }
+        let mut samples: Vec<Vec<u64>> = CASES.iter().map(|_| Vec::new()).collect();
+        for run in 1..=self.runs {
+            for (case, samples) in CASES.iter().zip(&mut samples) {
+                let Sample { steps, processor } = case.run(self.steps)?;
+                ensure!(steps > 0, "a run without a step");
+                samples.push((processor.as_nanos() as u64 / steps).max(1));
+            }
+            say(json, format_args!("{run} of {} runs", self.runs));
+        }
+        let rows = CASES.iter().zip(samples).map(|(case, samples)| {
+            let row = Row {
+                what: "step".into(),
+                engine: "sim".into(),
+                ranks: case.members,
+                contender: case.contender.into(),
+                ..Row::default()
+            };
+            let row = row.with_samples(samples);
+            Row { steps_per_s: Some(1_000_000_000 / row.p50_ns), ..row }
+        });
+        publish(&self.common, rows.collect())?;
+        Ok(true)
+    }
+}
