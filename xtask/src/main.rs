@@ -1,5 +1,7 @@
 //! `cargo xtask`: the one tool for working on Outlast.
 
+mod mpi;
+
 use anyhow::{Context, bail};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -13,6 +15,7 @@ cargo xtask TASK
                        below 15 minutes on 2 cores
   soak [--minutes M]   the long form (60 minutes unless said): the conformance suite with new seeds in every round, on
                        sim and on shm, and all tests in between, until the time is over or something fails
+  mpi                  installs Open MPI with ULFM into target/mpi, for the feature `mpi`
   help                 this text
 
 A step that fails, or that takes longer than its bound, ends the task with status 1. Nothing is retried.";
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
             Ok(minutes) if (1..=10_000).contains(&minutes) => soak(minutes),
             _ => return usage(&format!("`{minutes}` is not a number of minutes from 1 to 10000")),
         },
+        ["mpi"] => mpi::install().map(|folder| println!("Open MPI with ULFM is in {}", folder.display())),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())
@@ -72,9 +76,13 @@ fn run_all_tests(gate: &mut Gate) -> anyhow::Result<()> {
     mpi_tests(gate)
 }
 
-/// Installs Open MPI and tests the mpi engine. There is no mpi engine yet, so there is nothing to do.
-fn mpi_tests(_gate: &mut Gate) -> anyhow::Result<()> {
-    Ok(())
+/// Installs Open MPI and tests the mpi engine.
+fn mpi_tests(gate: &mut Gate) -> anyhow::Result<()> {
+    mpi::install()?;
+    let engine = ["--package", "outlast", "--features", "mpi,faults"];
+    gate.step("lints of the mpi engine", minutes(4), clippy(&[&engine[..], &["--all-targets"]].concat()))?;
+    let tests = [&["test"], &engine[..], &["--lib", "--test", "mpi_engine"]].concat();
+    gate.step("tests of the mpi engine", minutes(8), cargo(&tests))
 }
 
 /// Runs the conformance suite again and again, with other seeds each time, and the tests with real processes.

@@ -9,6 +9,8 @@ use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+#[cfg(feature = "mpi")]
+use crate::engine::mpi;
 #[cfg(feature = "sim")]
 use crate::engine::sim;
 
@@ -38,8 +40,11 @@ struct Inner {
 }
 
 /// The engine below a job. An enum and not a trait object: the calls of the hot path are inlined through it.
+#[allow(clippy::large_enum_variant, reason = "it exists once per job, behind an Arc")]
 pub(crate) enum Backend {
     Shm(shm::Shm),
+    #[cfg(feature = "mpi")]
+    Mpi(mpi::Mpi),
     #[cfg(feature = "sim")]
     Sim(sim::Sim),
 }
@@ -93,22 +98,47 @@ impl JoinOptions {
     /// Joins the job that this process was started in, or a new job of one. Waits, within the time limit, until all
     /// members have joined or died.
     pub fn join(self) -> std::result::Result<Job, JoinError> {
-        match std::env::var("OUTLAST_ENGINE").as_deref() {
-            Err(_) | Ok("" | "shm") => {}
+        let backend = match std::env::var("OUTLAST_ENGINE").as_deref() {
+            Ok("mpi") => self.attach_mpi()?,
+            // Under mpirun a job of one for each rank is never what is meant; `outlast run` inside it is.
+            Err(_) | Ok("") if is_under_mpirun() && std::env::var_os("OUTLAST_JOB").is_none() => {
+                self.attach_mpi()?
+            }
+            Err(_) | Ok("" | "shm") => Backend::Shm(shm::Shm::attach(&self)?),
             Ok(other) => return Err(JoinError::UnknownEngine { name: other.to_string() }),
-        }
-        let job = Job::new(Backend::Shm(shm::Shm::attach(&self)?));
+        };
+        let job = Job::new(backend);
         let background = job.clone();
         match &job.inner.backend {
             Backend::Shm(shm) => {
                 shm.start_background(Box::new(move || background.run_background()))?;
                 shm.wait_for_all()?;
             }
+            #[cfg(feature = "mpi")]
+            Backend::Mpi(mpi) => {
+                mpi.start_background(Box::new(move || background.run_background()))?;
+                mpi.wait_for_all()?;
+            }
             #[cfg(feature = "sim")]
             Backend::Sim(_) => unreachable!("a simulated member is made by the simulator"),
         }
         Ok(job)
     }
+
+    #[cfg(feature = "mpi")]
+    fn attach_mpi(&self) -> std::result::Result<Backend, JoinError> {
+        mpi::Mpi::attach(self).map(Backend::Mpi)
+    }
+
+    #[cfg(not(feature = "mpi"))]
+    fn attach_mpi(&self) -> std::result::Result<Backend, JoinError> {
+        Err(JoinError::MissingFeature { engine: "mpi", feature: "mpi" })
+    }
+}
+
+/// Whether Open MPI's launcher started this process.
+fn is_under_mpirun() -> bool {
+    ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK"].iter().any(|name| std::env::var_os(name).is_some())
 }
 
 /// Joins the job that this process was started in, with the default options; see [`JoinOptions`].
@@ -121,10 +151,28 @@ pub fn join() -> std::result::Result<Job, JoinError> {
 #[non_exhaustive]
 pub enum JoinError {
     /// `OUTLAST_ENGINE` names an engine that this build does not have.
-    #[error("unknown engine `{name}` in OUTLAST_ENGINE; this build has: shm")]
+    #[error(
+        "unknown engine `{name}` in OUTLAST_ENGINE; this build has: shm, and mpi with the cargo feature `mpi`"
+    )]
     UnknownEngine {
         /// What it says.
         name: String,
+    },
+    /// The engine that is wanted was not compiled in.
+    #[error(
+        "this job wants the engine `{engine}`, which this build does not have; build with the cargo feature `{feature}` of the crate outlast, or set OUTLAST_ENGINE to another engine"
+    )]
+    MissingFeature {
+        /// The engine that OUTLAST_ENGINE or the launcher asks for.
+        engine: &'static str,
+        /// The cargo feature that brings it.
+        feature: &'static str,
+    },
+    /// MPI refused something, or is not what the engine needs.
+    #[error("cannot join over MPI: {reason}")]
+    Mpi {
+        /// What is wrong, and what to do.
+        reason: String,
     },
     /// What the launcher passed on cannot be used.
     #[error("cannot join the job that OUTLAST_JOB names: {reason}")]
@@ -292,6 +340,8 @@ macro_rules! on_engine {
     ($self:ident, $engine:ident => $call:expr) => {
         match &$self.inner.backend {
             Backend::Shm($engine) => $call,
+            #[cfg(feature = "mpi")]
+            Backend::Mpi($engine) => $call,
             #[cfg(feature = "sim")]
             Backend::Sim($engine) => $call,
         }

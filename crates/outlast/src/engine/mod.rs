@@ -29,7 +29,12 @@
 //!    the newer one first. [`Epoch::ANY`] stands for "whatever the view is" and is never refused as stale.
 //! 3. On engines with memory that all members map, the check at the target is not atomic with the operation: the
 //!    epoch may rise in between. So a caller that needs its whole operation inside one view compares
-//!    [`Engine::epoch`] again afterwards and redoes the operation if it changed.
+//!    [`Engine::epoch`] again afterwards and redoes the operation if it changed. The same holds on every engine for
+//!    a put that travels in pieces: only its first piece is checked.
+//!
+//! Where members have views of their own, equal epochs of different members are not equal views: compare epochs only
+//! with those of the same member, and leave it to the engine to compare views. If an operation is both too late
+//! for its view and for its target, it may say [`Error::Stale`] or [`Error::Dead`].
 //!
 //! # Order
 //! Operations that one activity starts on one target take effect in the order in which they were started.
@@ -39,8 +44,8 @@
 //! of the same activity before them.
 //!
 //! # Waiting
-//! Every member has a *bell*. A message to it, a change of its view and [`Engine::ring`] ring it. Waiting is always
-//! the same loop: note the bell, look for what is wanted, [`Engine::park`] until the bell rang or the time is over.
+//! Every member has a *bell*. A message to it, a change of its view, the completion of an operation that it has
+//! started, and [`Engine::ring`] ring it. Waiting is always the same loop: note the bell, look for what is wanted, [`Engine::park`] until the bell rang or the time is over.
 //! Nothing rings for a plain put; whoever needs that rings after it.
 //!
 //! # Activities
@@ -56,6 +61,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 mod error;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 pub mod shm;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -336,7 +343,7 @@ pub trait Engine {
 
     // ---- Memory.
 
-    /// How long a member's segment is now. It only grows.
+    /// How long a member's segment is now. It only grows. Asking another member may take a message and an answer.
     fn segment_len(&self, target: MemberId) -> Result<u64>;
 
     /// Makes this member's own segment at least `len` bytes long; the new bytes are zero. Nobody else takes part:
@@ -412,7 +419,8 @@ pub trait Engine {
     /// if the receiver does not take messages for the time limit; the message is then not delivered.
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
 
-    /// The next message for `port`, if one is there. Messages of a dead member may still come.
+    /// The next message for `port`, if one is there. Moves data meanwhile, as [`Engine::poll`] does. Messages of a dead
+    /// member may still come.
     fn receive(&self, port: Port) -> Option<Message>;
 
     /// Says that the calling activity attends to `port` (`true`) or no longer does (`false`): until then it takes

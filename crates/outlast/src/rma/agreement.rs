@@ -434,7 +434,8 @@ impl Agreements {
         if let Some(value) = instance.decided.clone() {
             // The sender is in an attempt that this member never came to: it needs the value.
             let is_settled = instance.settled.as_ref().is_some_and(|settled| attempt.is_subset(settled));
-            if what != DECIDED && !is_settled {
+            // If the sender has died meanwhile, nobody needs an answer.
+            if what != DECIDED && !is_settled && !self.dead.contains(from) {
                 let bytes = decided_message(communicator, space, number, &value);
                 let schedule = match schedule {
                     Some(schedule) if schedule.dead == self.dead => schedule,
@@ -566,4 +567,189 @@ fn decided_message(communicator: u64, space: u8, number: u32, value: &Value) -> 
     let mut writer = message(communicator, space, number, DECIDED, 0, &RankSet::default(), 48);
     value.write(&mut writer);
     writer.done()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// A generator that is good enough to choose what happens next.
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((self.0 >> 33) % bound as u64) as usize
+        }
+    }
+
+    /// A message on its way, with what its sender knew of deaths.
+    type Flight = (Vec<u8>, RankSet);
+
+    /// Members without an engine: messages in order for each pair, deaths at any moment, even in the middle of
+    /// sending, with the loss of what was not delivered, notices that reach each member at its own time.
+    struct Model {
+        members: Vec<Agreements>,
+        dead: RankSet,
+        views: Vec<RankSet>,
+        /// By sender and receiver.
+        channels: Vec<Vec<VecDeque<Flight>>>,
+    }
+
+    impl Model {
+        fn new(size: usize) -> Model {
+            Model {
+                members: (0..size).map(|me| Agreements::new(7, 0, size, me, RankSet::default())).collect(),
+                dead: RankSet::default(),
+                views: vec![RankSet::default(); size],
+                channels: (0..size).map(|_| (0..size).map(|_| VecDeque::new()).collect()).collect(),
+            }
+        }
+
+        /// Puts messages on their way; if the sender dies, after the first few of them.
+        fn send(&mut self, from: usize, sends: Sends, dice: &mut Dice, may_die: &mut usize) {
+            let mut count = sends.len();
+            if *may_die > 0 && !sends.is_empty() && dice.below(30) == 0 {
+                *may_die -= 1;
+                self.dead.insert(from);
+                count = dice.below(sends.len() + 1);
+            }
+            for (to, bytes) in sends.into_iter().take(count) {
+                assert!(!self.views[from].contains(to), "nobody talks to those it knows to be dead");
+                self.channels[from][to].push_back((bytes, self.views[from].clone()));
+            }
+        }
+
+        fn learn(&mut self, member: usize, news: &RankSet, sends: &mut Sends) {
+            self.views[member].union_with(news);
+            let view = self.views[member].clone();
+            self.members[member].set_dead(&view, sends);
+        }
+    }
+
+    fn own(rank: usize, instance: usize) -> Contribution {
+        let flags = !(1u64 << rank) ^ (instance as u64) << 40;
+        Contribution { kind: Kind::Agree, flags, id: rank as u64, acked: RankSet::default(), place: None }
+    }
+
+    fn run(seed: u64) {
+        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let size = 1 + dice.below(9);
+        let instances = 3;
+        let mut model = Model::new(size);
+        let mut may_die = dice.below(size);
+        let mut entered = vec![0; size];
+        // All that was ever returned, also by those who died.
+        let mut returned: Vec<Vec<(usize, Arc<Value>)>> = vec![Vec::new(); instances];
+        let mut idle = 0;
+        while idle < 20_000 {
+            let member = dice.below(size);
+            idle += 1;
+            if model.dead.contains(member) {
+                continue;
+            }
+            let mut sends = Sends::new();
+            match dice.below(4) {
+                // The program calls, if it has the answer of the last call.
+                0 if entered[member] < instances && model.members[member].unfinished().is_none() => {
+                    model.members[member].enter(own(member, entered[member]), &mut sends);
+                    entered[member] += 1;
+                }
+                0 => {
+                    if model.members[member].unfinished().is_some()
+                        && let Some(value) = model.members[member].take_decision()
+                    {
+                        returned[entered[member] - 1].push((member, value));
+                    }
+                }
+                // A notice.
+                1 => {
+                    let news: RankSet =
+                        model.dead.iter().filter(|&rank| rank != member && dice.below(3) == 0).collect();
+                    model.learn(member, &news, &mut sends);
+                }
+                _ => {
+                    let from = dice.below(size);
+                    // What the dead sent may be lost from some moment on.
+                    if model.dead.contains(from) && dice.below(4) == 0 {
+                        model.channels[from][member].clear();
+                    }
+                    if let Some((bytes, view)) = model.channels[from][member].pop_front() {
+                        idle = 0;
+                        model.learn(member, &view, &mut sends);
+                        model.members[member].receive(from, &bytes[9..], &mut sends);
+                    }
+                }
+            }
+            if !sends.is_empty() {
+                idle = 0;
+            }
+            model.send(member, sends, &mut dice, &mut may_die);
+        }
+        for (instance, answers) in returned.iter().enumerate() {
+            let Some((_, first)) = answers.first() else { continue };
+            assert!(answers.iter().all(|(_, value)| value == first), "seed {seed}, {instance}: {answers:?}");
+        }
+        for member in (0..size).filter(|&member| !model.dead.contains(member)) {
+            assert_eq!(entered[member], instances, "seed {seed}: {member} of {size} is stuck");
+            let has_returned = returned[instances - 1].iter().any(|(returning, _)| *returning == member);
+            assert!(has_returned, "seed {seed}: {member} of {size} has no answer");
+            let (_, value) = &returned[instances - 1][0];
+            assert_eq!(value.flags & (1 << member), 0, "seed {seed}: {member} contributed in vain");
+        }
+    }
+
+    #[test]
+    fn all_that_return_return_the_same_in_random_runs_without_an_engine() {
+        for seed in 0..300 {
+            run(seed);
+        }
+    }
+
+    #[test]
+    fn everybody_hears_of_everybody() {
+        for size in 1..40 {
+            let schedules: Vec<Schedule> =
+                (0..size).map(|me| Schedule::new(size, me, &RankSet::default())).collect();
+            let mut heard: Vec<RankSet> = (0..size).map(|me| [me].into_iter().collect()).collect();
+            for step in 0..schedules[0].steps.len() {
+                let before = heard.clone();
+                for (me, schedule) in schedules.iter().enumerate() {
+                    for slot in schedule.slots(step) {
+                        let partner = schedule.before(schedule.distances[slot]);
+                        assert_eq!(schedules[partner].after(schedule.distances[slot]), me);
+                        heard[me].union_with(&before[partner]);
+                    }
+                }
+            }
+            assert!(heard.iter().all(|heard| heard.len() == size), "of {size}");
+        }
+    }
+
+    #[test]
+    fn values_are_read_as_they_were_written() {
+        let place = Place { rank: 3, color: 9, key: -5 };
+        let own = Contribution {
+            kind: Kind::Split,
+            flags: 6,
+            id: 1 << 50,
+            acked: [1].into_iter().collect(),
+            place: Some(place),
+        };
+        let mut value = Value::of(&own, &[1, 2].into_iter().collect());
+        value.add(&Value::of(
+            &Contribution { place: Some(Place { rank: 0, ..place }), flags: 3, id: 5, ..own.clone() },
+            &[1, 2].into_iter().collect(),
+        ));
+        assert_eq!((value.flags, value.id, value.places.len()), (2, 5, 2));
+        assert_eq!((value.unacked.to_vec(), value.places[0].rank), (vec![2], 0));
+        let mut writer = Writer::new(wire::AGREEMENT, 0, 0);
+        value.write(&mut writer);
+        let bytes = writer.done();
+        assert_eq!(Value::read(&mut Reader::new(&bytes[9..])), Some(value.clone()));
+        let other = Contribution { kind: Kind::Duplicate, ..own };
+        value.add(&Value::of(&other, &RankSet::default()));
+        assert!(!value.is_of(Kind::Split) && !value.is_of(Kind::Duplicate));
+    }
 }

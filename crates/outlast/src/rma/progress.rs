@@ -46,6 +46,8 @@ pub(crate) struct Rma {
     /// How many waits there have been, and how many the background knows of.
     waits: AtomicU64,
     waits_seen: AtomicU64,
+    /// Whether the background looks at the lease from time to time. Not during a long wait, whose end tells it.
+    is_lease_watched: AtomicBool,
     /// The epoch of the view that the communicators know.
     seen_epoch: AtomicU64,
     registry: Mutex<Registry>,
@@ -167,6 +169,7 @@ impl Rma {
             lease: AtomicU32::new(LEASE_NONE),
             waits: AtomicU64::new(0),
             waits_seen: AtomicU64::new(0),
+            is_lease_watched: AtomicBool::new(true),
             seen_epoch: AtomicU64::new(0),
             registry: Mutex::default(),
             next_id: AtomicU64::new((u64::from(me.0) + 1) << NUMBER_BITS),
@@ -231,11 +234,12 @@ impl Rma {
         &self,
         job: &Job,
         mut look: impl FnMut() -> Option<Result<T>>,
-        whom: impl FnOnce(std::time::Duration) -> Error,
+        whom: impl FnOnce(Duration) -> Error,
     ) -> Result<T> {
         if let Some(result) = look() {
             return result;
         }
+        /// Counts a waiting activity, also if it is unwound.
         struct Waiter<'a>(&'a AtomicUsize);
         impl Drop for Waiter<'_> {
             fn drop(&mut self) {
@@ -243,11 +247,27 @@ impl Rma {
             }
         }
         self.waiters.fetch_add(1, Ordering::SeqCst);
-        let _waiter = Waiter(&self.waiters);
+        let waiter = Waiter(&self.waiters);
         self.waits.fetch_add(1, Ordering::Relaxed);
         if self.lease.load(Ordering::Relaxed) == LEASE_NONE {
             self.take_lease(job);
         }
+        let result = self.wait(job, look, whom);
+        drop(waiter);
+        // Sequentially consistent with `look_at_lease`: it sees that nobody waits, or this sees that it does not watch.
+        if !self.is_lease_watched.load(Ordering::SeqCst) {
+            self.is_lease_watched.store(true, Ordering::SeqCst);
+            let _ = job.ring(self.me);
+        }
+        result
+    }
+
+    fn wait<T>(
+        &self,
+        job: &Job,
+        mut look: impl FnMut() -> Option<Result<T>>,
+        whom: impl FnOnce(Duration) -> Error,
+    ) -> Result<T> {
         let mut until = None;
         loop {
             let bell = job.bell();
@@ -286,7 +306,13 @@ impl Rma {
         }
         let waits = self.waits.load(Ordering::Relaxed);
         let is_used = self.waits_seen.swap(waits, Ordering::Relaxed) != waits;
-        if !is_used && self.waiters.load(Ordering::SeqCst) == 0 {
+        if !is_used && self.waiters.load(Ordering::SeqCst) > 0 {
+            self.is_lease_watched.store(false, Ordering::SeqCst);
+            if self.waiters.load(Ordering::SeqCst) > 0 {
+                return Time::NEVER;
+            }
+            self.is_lease_watched.store(true, Ordering::SeqCst);
+        } else if !is_used {
             let (held, changes) = (LEASE_HELD, LEASE_CHANGES);
             if self.lease.compare_exchange(held, changes, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 job.set_attending(Port::Rma, false);

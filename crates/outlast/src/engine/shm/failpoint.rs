@@ -1,7 +1,6 @@
 //! Faults that strike a real process at a chosen engine step, for tests.
 
 use super::sys;
-use rustix::process::{Signal, getpid, kill_process};
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 /// What happens at the step.
@@ -37,7 +36,6 @@ impl Planned {
         if self.act.load(Ordering::SeqCst) == Act::Die as u32 {
             sys::end_now();
         }
-        // Returns when someone lets this process go on.
-        let _ = kill_process(getpid(), Signal::STOP);
+        sys::stop_now();
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! All members map the same unnamed memory ([`JobMemory`]), so that a put is a copy and a word operation an atomic
 //! instruction: no system call, no partner. Nothing has a name in a file system, so nothing is left behind whoever
-//! dies. [`layout`] says where things are, [`deaths`] how the survivors learn of a death within a millisecond,
-//! [`mailbox`] how messages travel.
+//! dies. `layout.rs` says where things are, `deaths.rs` how the survivors learn of a death within a millisecond,
+//! `mailbox.rs` how messages travel.
 //!
 //! The memory of a dead member stays mapped and could be read; it counts as lost all the same, as after the loss of
 //! a node, so that programs do not come to depend on it.
@@ -233,9 +233,12 @@ impl Shm {
                 self.dead[member.index() / 64].fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
             }
             let after = view.epoch.0 + 1;
-            if before >= after
-                || guard.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-            {
+            if before >= after {
+                return Ok(view.epoch);
+            }
+            if guard.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                // Whoever raised the epoch may have died before it rang all bells.
+                self.tables().ring_bell(self.me);
                 return Ok(view.epoch);
             }
         }
@@ -444,8 +447,9 @@ impl Engine for Shm {
     fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
         let place = self.locate(at, target, Operation::Put { offset, data })?;
         if cfg!(feature = "faults") {
-            // A test build may die or stop between the halves.
-            let (first, second) = data.split_at((data.len() / 2).next_multiple_of(8).min(data.len()));
+            // A test build may die or stop between the halves, which meet between two words of the target.
+            let middle = (place + data.len() / 2).next_multiple_of(8) - place;
+            let (first, second) = data.split_at(middle.min(data.len()));
             self.tables().mapping.write(place, first);
             self.step();
             self.tables().mapping.write(place + first.len(), second);
@@ -561,6 +565,8 @@ impl Engine for Shm {
     }
 
     fn park_in_background(&self, seen: Bell, until: Time) {
+        // What came after the last look and before the bell was noted rings for nobody any more.
+        self.take_in();
         let look_again = self.now_time().after(deaths::LOOK_INTERVAL);
         let mut words = vec![(self.tables().background_bell(self.me), (seen.0 >> 32) as u32)];
         words.extend(self.watched());

@@ -87,63 +87,92 @@ impl Mapping {
     }
 }
 
-/// Short copies are done word by word, in line; longer ones by the C library, which is a foreign routine to the
-/// compiler and free to race with other processes.
+/// Copies up to this length are done in line.
 const INLINE_LEN_MAX: usize = 64;
+
+/// How a copy between shared and private memory is cut: the bytes before the first word of the shared side, the words,
+/// and the bytes after the last one. No word may be torn, so the middle goes word by word, or, where it is long and both
+/// sides are aligned alike, by the C library, which is a foreign routine to the compiler and moves whole words then.
+struct Cut {
+    before: usize,
+    words: usize,
+    by_library: bool,
+}
+
+impl Cut {
+    fn new(shared: usize, private: usize, len: usize) -> Cut {
+        let before = shared.next_multiple_of(8).wrapping_sub(shared).min(len);
+        let words = (len - before) / 8;
+        let by_library = words * 8 > INLINE_LEN_MAX && (private + before).is_multiple_of(8);
+        Cut { before, words, by_library }
+    }
+}
 
 /// # Safety
 /// `to` points to `bytes.len()` bytes of mapped shared memory.
 #[inline]
 unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
-    if bytes.len() <= INLINE_LEN_MAX && (to as usize).is_multiple_of(8) {
-        let mut words = bytes.chunks_exact(8);
-        let mut at = to;
-        for word in &mut words {
-            // SAFETY: inside the range, and aligned since `to` is.
-            unsafe {
-                AtomicU64::from_ptr(at.cast())
-                    .store(u64::from_ne_bytes(word.try_into().expect("8 bytes")), Ordering::Relaxed);
-                at = at.add(8);
+    let cut = Cut::new(to as usize, bytes.as_ptr() as usize, bytes.len());
+    let (before, rest) = bytes.split_at(cut.before);
+    let (middle, after) = rest.split_at(cut.words * 8);
+    // SAFETY: all places lie inside the range; the words are aligned, since `before` ends at a multiple of 8.
+    unsafe {
+        let words = to.add(cut.before);
+        bytes_in(to, before);
+        if cut.by_library {
+            foreign_copy(words, middle.as_ptr(), middle.len());
+        } else {
+            for (index, word) in middle.chunks_exact(8).enumerate() {
+                let word = u64::from_ne_bytes(word.try_into().expect("8 bytes"));
+                AtomicU64::from_ptr(words.add(index * 8).cast()).store(word, Ordering::Relaxed);
             }
         }
-        for &byte in words.remainder() {
-            // SAFETY: inside the range.
-            unsafe {
-                AtomicU8::from_ptr(at).store(byte, Ordering::Relaxed);
-                at = at.add(1);
-            }
-        }
-        return;
+        bytes_in(words.add(middle.len()), after);
     }
-    // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private memory.
-    unsafe { foreign_copy(to, bytes.as_ptr(), bytes.len()) }
+}
+
+/// # Safety
+/// As for [`copy_in`].
+#[inline]
+unsafe fn bytes_in(to: *mut u8, bytes: &[u8]) {
+    for (index, &byte) in bytes.iter().enumerate() {
+        // SAFETY: inside the range.
+        unsafe { AtomicU8::from_ptr(to.add(index)).store(byte, Ordering::Relaxed) };
+    }
 }
 
 /// # Safety
 /// `from` points to `bytes.len()` bytes of mapped shared memory.
 #[inline]
 unsafe fn copy_out(from: *const u8, bytes: &mut [u8]) {
-    if bytes.len() <= INLINE_LEN_MAX && (from as usize).is_multiple_of(8) {
-        let mut at = from.cast_mut();
-        let mut words = bytes.chunks_exact_mut(8);
-        for word in &mut words {
-            // SAFETY: inside the range, and aligned since `from` is.
-            unsafe {
-                word.copy_from_slice(&AtomicU64::from_ptr(at.cast()).load(Ordering::Relaxed).to_ne_bytes());
-                at = at.add(8);
+    let cut = Cut::new(from as usize, bytes.as_ptr() as usize, bytes.len());
+    let (before, rest) = bytes.split_at_mut(cut.before);
+    let (middle, after) = rest.split_at_mut(cut.words * 8);
+    let from = from.cast_mut();
+    // SAFETY: all places lie inside the range; the words are aligned, since `before` ends at a multiple of 8.
+    unsafe {
+        let words = from.add(cut.before);
+        bytes_out(from, before);
+        if cut.by_library {
+            foreign_copy(middle.as_mut_ptr(), words, middle.len());
+        } else {
+            for (index, word) in middle.chunks_exact_mut(8).enumerate() {
+                let found = AtomicU64::from_ptr(words.add(index * 8).cast()).load(Ordering::Relaxed);
+                word.copy_from_slice(&found.to_ne_bytes());
             }
         }
-        for byte in words.into_remainder() {
-            // SAFETY: inside the range.
-            unsafe {
-                *byte = AtomicU8::from_ptr(at).load(Ordering::Relaxed);
-                at = at.add(1);
-            }
-        }
-        return;
+        bytes_out(words.add(middle.len()), after);
     }
-    // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private memory.
-    unsafe { foreign_copy(bytes.as_mut_ptr(), from, bytes.len()) }
+}
+
+/// # Safety
+/// As for [`copy_out`].
+#[inline]
+unsafe fn bytes_out(from: *mut u8, bytes: &mut [u8]) {
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        // SAFETY: inside the range.
+        *byte = unsafe { AtomicU8::from_ptr(from.add(index)).load(Ordering::Relaxed) };
+    }
 }
 
 /// The C library's memcpy through a pointer that the optimizer cannot see through, so that it assumes nothing about
@@ -353,4 +382,12 @@ pub(super) fn end_now() -> ! {
     // SIGKILL of oneself does not return; should it ever be refused, exit without handlers.
     // SAFETY: _exit takes no pointers and does not return.
     unsafe { libc::_exit(137) }
+}
+
+/// Stops this process, and returns when someone lets it go on. The signal is for the calling thread: one for the
+/// process might be taken by another thread, and this one would go on for a moment.
+#[cfg(feature = "faults")]
+pub(super) fn stop_now() {
+    // SAFETY: raise takes no pointers.
+    unsafe { libc::raise(libc::SIGSTOP) };
 }

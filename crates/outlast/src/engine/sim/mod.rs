@@ -39,10 +39,13 @@
 //! them return [`Error::Ended`]. The same holds for calls made while a panic unwinds.
 //!
 //! # How it is built
-//! `world` has the queue of events, scheduling, faults, views and the memory link; `network` what travels;
-//! `segment` the memories; `coroutine` the stacks and all unsafe code.
+//! `world` has the queue of events, the scheduler and the activities; `fate` stops, deaths and views; `memory`
+//! operations on memory in reach, `segment` the memories themselves; `network` what travels; `coroutine` the stacks
+//! and the way from a call into the world, with nearly all unsafe code.
 
 mod coroutine;
+mod fate;
+mod memory;
 mod network;
 mod options;
 mod random;
@@ -60,13 +63,14 @@ use super::{
 };
 use crate::job::{Backend, Job};
 use coroutine::{Stage, suspend, with_world};
+use memory::{Direct, Progress};
 use network::{Consumer, Wanted};
 use report::{Call, What};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use world::{Direct, Kind, Next, Progress, Wait, World, Yielder};
+use world::{Kind, Next, Wait, World, Yielder};
 
 /// Runs a job in this thread: `body` is the main activity of every member. Returns when every member has ended, or
 /// nothing can happen any more, or a limit is reached.

@@ -5,9 +5,11 @@
 //! member starts on another takes effect in order. A request that is lost (its target or its source died) goes
 //! through its remaining events without effect; its record is free when nothing refers to it any more.
 
+use super::memory::{Direct, describe};
 use super::options::Link;
+use super::random::mix;
 use super::segment::{Subset, words_in};
-use super::world::{Direct, Event, Knowledge, Life, World, describe};
+use super::world::{Event, Knowledge, Life, Wait, World, Yielder};
 use crate::engine::{
     Completer, Done, Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, Operation, Port, Result,
 };
@@ -242,6 +244,73 @@ impl World {
         self.push(time, Event::Deliver { flight: index });
     }
 
+    /// Whether a message to this member must wait for room.
+    pub(super) fn is_full(&self, to: u32) -> bool {
+        self.members[to as usize].life == Life::Living
+            && self.members[to as usize].inbox_len >= self.inbox_messages_max
+    }
+
+    pub(super) fn wait_for_room(&mut self, to: u32, until: u64) -> *const Yielder {
+        let waiter = self.current();
+        self.members[to as usize].senders.push(waiter);
+        self.block(Wait::Signal, until)
+    }
+
+    pub(super) fn deliver(&mut self, flight: u32, time: u64) {
+        let Some(Flight { from, to, port, message, knowledge }) = self.flights[flight as usize].take() else {
+            return;
+        };
+        self.free_flights.push(flight);
+        if self.members[to as usize].life != Life::Living {
+            return;
+        }
+        if self.is_lost(from, to, time) {
+            self.members[to as usize].inbox_len -= 1;
+            self.tell(to, |_| format!("never gets a message of m{from}, which died"));
+            return;
+        }
+        self.adopt(to, &knowledge);
+        self.note(u64::from(from) << 32 ^ u64::from(to) ^ time << 13);
+        self.tell(to, |world| {
+            let late = if world.knows_dead(to, from) { ", who is dead" } else { "" };
+            format!("gets a message of {} B from m{from}{late}", message.bytes.len())
+        });
+        self.members[to as usize].inbox[port as usize].push_back(message);
+        self.ring(to);
+    }
+
+    pub(super) fn receive(&mut self, member: u32, port: Port) -> Option<Message> {
+        let state = &mut self.members[member as usize];
+        let message = state.inbox[port as usize].pop_front()?;
+        state.inbox_len -= 1;
+        state.counters.messages_received += 1;
+        state.counters.message_bytes_received += message.bytes.len() as u64;
+        let senders = std::mem::take(&mut state.senders);
+        for (slot, generation) in senders {
+            self.signal(slot, generation);
+        }
+        self.note(u64::from(message.from.0));
+        Some(message)
+    }
+
+    /// Whether something that a member sent and that was due at `time` was lost with its sender. What one pair
+    /// exchanges is lost from some moment on, so that no hole comes before something that arrived.
+    pub(super) fn is_lost(&self, from: u32, to: u32, time: u64) -> bool {
+        let sender = &self.members[from as usize];
+        if sender.life != Life::Dead {
+            return false;
+        }
+        let draw =
+            mix(self.seed ^ (u64::from(from) << 32 | u64::from(to)).wrapping_mul(0xA24B_AED4_963E_E407));
+        let grace = match draw & 3 {
+            0 => 0,
+            1 => draw >> 50,
+            2 => draw >> 44,
+            _ => draw >> 38,
+        };
+        time > sender.died_at.saturating_add(grace)
+    }
+
     /// Rings another member's bell: on a network that takes a while.
     pub(super) fn send_ring(&mut self, from: u32, to: u32) {
         if self.members[to as usize].life != Life::Living {
@@ -266,7 +335,10 @@ impl World {
         wanted: Wanted,
         consumer: Consumer,
     ) -> Result<u32> {
-        self.check_start(source, at, target)?;
+        if let Err(error) = self.check_start(source, at, target) {
+            self.tell(source, |_| format!("is refused an operation on m{}: {error}", target.0));
+            return Err(error);
+        }
         let mut subset = Subset::All;
         if let Some(operation) = wanted.operation() {
             // Only the alignment can be told from here; the target knows how long its segment is.
@@ -274,9 +346,12 @@ impl World {
                 return Err(error);
             }
             let call = super::call_of(target, &operation);
-            self.count(source, call.what, call.len as usize);
-            if self.cost.is_none() && operation.check(target, self.segment_limit).is_ok() {
-                subset = Subset::draw(&mut self.random, words_in(call.offset, call.len as usize));
+            // What cannot fit into any segment has a length that nothing should be computed from.
+            if operation.check(target, self.segment_limit).is_ok() {
+                self.count(source, call.what, call.len as usize);
+                if self.cost.is_none() {
+                    subset = Subset::draw(&mut self.random, words_in(call.offset, call.len as usize));
+                }
             }
             self.tell(source, |_| format!("asks for {call}"));
         }
@@ -426,6 +501,11 @@ impl World {
         request.settled = true;
         let (source, target) = (request.source, request.target);
         let is_ok = result.is_ok();
+        self.tell(source, |_| match &result {
+            Ok(_) => format!("has the answer of m{target}"),
+            Err(error) => format!("has no result of m{target}: {error}"),
+        });
+        let request = &mut self.requests[index as usize];
         let signal = match &request.consumer {
             Consumer::Activity(slot, generation) => {
                 request.result = Some(result);
@@ -438,9 +518,6 @@ impl World {
         };
         self.members[source as usize].requests.retain(|&other| other != index);
         self.note(u64::from(source) << 32 ^ u64::from(target) ^ u64::from(is_ok) << 16 ^ self.now << 20);
-        self.tell(source, |_| {
-            format!("has an answer of m{target}: {}", if is_ok { "done" } else { "an error" })
-        });
         match signal {
             Ok((slot, generation)) => self.signal(slot, generation),
             Err(address) => {

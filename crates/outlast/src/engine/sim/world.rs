@@ -9,10 +9,8 @@ use super::network::{Channels, Flight, Request};
 use super::options::{Action, Cost, Link, Options, When};
 use super::random::{Random, mix};
 use super::report::{Call, Clock, Counters, Hung, Outcome, Panicked, Report, What};
-use super::segment::{Segment, Subset, words_in};
-use crate::engine::{
-    Activity, Bell, Epoch, Error, Fault, MemberId, MemberSet, Message, Operation, Port, Result, Time, View,
-};
+use super::segment::Segment;
+use crate::engine::{Activity, Bell, Epoch, Error, MemberId, MemberSet, Message, Port, Result, Time};
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
@@ -40,29 +38,29 @@ pub(super) enum Life {
 pub(super) struct Member {
     pub(super) life: Life,
     /// Whether its process runs, stopped or not.
-    runs: bool,
+    pub(super) runs: bool,
     pub(super) stopped: bool,
     /// What arrived while it was stopped, with the time at which it did.
-    held: Vec<(u64, Event)>,
+    pub(super) held: Vec<(u64, Event)>,
     pub(super) died_at: u64,
     pub(super) bell: u64,
     /// Whether a ring for a change of the view is on its way; bursts of deaths then ring once.
-    ring_is_due: bool,
+    pub(super) ring_is_due: bool,
     /// Deaths to be noticed together, in jobs too large for a notice each.
-    notices: Vec<u32>,
-    activities: Vec<u32>,
+    pub(super) notices: Vec<u32>,
+    pub(super) activities: Vec<u32>,
     pub(super) segment: Segment,
-    inbox: [VecDeque<Message>; Port::COUNT],
+    pub(super) inbox: [VecDeque<Message>; Port::COUNT],
     /// Messages in the inbox and on their way to it.
     pub(super) inbox_len: usize,
     /// Activities that wait for room in the inbox.
-    senders: Vec<(u32, u32)>,
+    pub(super) senders: Vec<(u32, u32)>,
     /// Requests of this member that are not complete.
     pub(super) requests: Vec<u32>,
     pub(super) counters: Counters,
     /// Faults at steps of this member, the next one last.
-    step_faults: Vec<(u64, Action)>,
-    next_fault_step: u64,
+    pub(super) step_faults: Vec<(u64, Action)>,
+    pub(super) next_fault_step: u64,
     /// When its network interface is free, under a cost model.
     pub(super) interface_free_at: u64,
 }
@@ -154,15 +152,23 @@ pub(super) enum Event {
     },
 }
 
+/// An event in the queue.
 struct Entry {
-    time: u64,
-    sequence: u64,
+    /// The time in the upper half and the sequence number in the lower one: one comparison without a branch.
+    key: u128,
     event: Event,
+}
+
+impl Entry {
+    #[inline]
+    fn time(&self) -> u64 {
+        (self.key >> 64) as u64
+    }
 }
 
 impl PartialEq for Entry {
     fn eq(&self, other: &Entry) -> bool {
-        self.sequence == other.sequence
+        self.key == other.key
     }
 }
 impl Eq for Entry {}
@@ -175,7 +181,7 @@ impl Ord for Entry {
     /// Reversed: the standard heap gives its greatest entry first, and the earliest is wanted.
     #[inline]
     fn cmp(&self, other: &Entry) -> Ordering {
-        (other.time, other.sequence).cmp(&(self.time, self.sequence))
+        other.key.cmp(&self.key)
     }
 }
 
@@ -203,106 +209,56 @@ pub(super) enum Ending {
     Panicked(String),
 }
 
-/// A one-sided operation that acts on the target's memory itself.
-pub(super) enum Direct<'a> {
-    Put(&'a [u8]),
-    Get(&'a mut [u8]),
-    Load,
-    CompareAndSwap { expected: u64, new: u64 },
-    FetchAdd(u64),
-}
-
-impl Direct<'_> {
-    pub(super) fn call(&self, target: MemberId, offset: u64) -> Call {
-        let (what, len) = match self {
-            Direct::Put(data) => (What::Put, data.len()),
-            Direct::Get(buffer) => (What::Get, buffer.len()),
-            Direct::Load => (What::Load, 8),
-            Direct::CompareAndSwap { .. } => (What::CompareAndSwap, 8),
-            Direct::FetchAdd(_) => (What::FetchAdd, 8),
-        };
-        Call::range(what, target, offset, len as u64)
-    }
-
-    pub(super) fn check(&self, target: MemberId, offset: u64, segment_len: u64) -> Result<()> {
-        match self {
-            Direct::Put(data) => Operation::Put { offset, data }.check(target, segment_len),
-            Direct::Get(buffer) => Operation::Get { offset, len: buffer.len() }.check(target, segment_len),
-            _ => Operation::Load { offset }.check(target, segment_len),
-        }
-    }
-
-    pub(super) fn words(&self, offset: u64) -> usize {
-        match self {
-            Direct::Put(data) => words_in(offset, data.len()),
-            Direct::Get(buffer) => words_in(offset, buffer.len()),
-            _ => 1,
-        }
-    }
-}
-
-/// How far a direct operation has come.
-#[derive(Clone, Copy)]
-pub(super) enum Progress {
-    Fresh,
-    /// Its epoch and its target were checked. The world may change before it acts, as on real shared memory.
-    Checked,
-    /// Its first phase is done.
-    Half(Subset),
-}
-
 pub(super) struct World {
     pub(super) id: u64,
     pub(super) link: Link,
     pub(super) cost: Option<Cost>,
-    regulars: usize,
-    spares: usize,
-    seed: u64,
-    detection: (u64, u64),
+    pub(super) regulars: usize,
+    pub(super) spares: usize,
+    pub(super) seed: u64,
+    pub(super) detection: (u64, u64),
     pub(super) segment_limit: u64,
-    inbox_messages_max: usize,
-    domains: Vec<String>,
-    steps_max: u64,
-    time_max: u64,
-    planned: Vec<Action>,
+    pub(super) inbox_messages_max: usize,
+    pub(super) domains: Vec<String>,
+    pub(super) steps_max: u64,
+    pub(super) time_max: u64,
+    pub(super) planned: Vec<Action>,
 
     pub(super) random: Random,
     pub(super) now: u64,
-    sequence: u64,
+    pub(super) sequence: u64,
     queue: BinaryHeap<Entry>,
     pub(super) members: Vec<Member>,
     actors: Vec<Actor>,
-    free_actors: Vec<u32>,
+    pub(super) free_actors: Vec<u32>,
     /// One for all on the memory link, one for each member on the network link.
-    knowledge: Vec<Rc<Knowledge>>,
+    pub(super) knowledge: Vec<Rc<Knowledge>>,
     pub(super) requests: Vec<Request>,
     pub(super) free_requests: Vec<u32>,
     pub(super) flights: Vec<Option<Flight>>,
     pub(super) free_flights: Vec<u32>,
     pub(super) channels: Channels,
     /// The activity that runs now, if one does.
-    current: u32,
+    pub(super) current: u32,
     /// Whether an activity is being unwound by force.
-    unwinding: bool,
-    reap: Vec<u32>,
+    pub(super) unwinding: bool,
+    pub(super) reap: Vec<u32>,
     pub(super) births: Vec<(u32, Box<dyn FnOnce() + Send>)>,
     /// How many members have a running process.
-    running: usize,
-    outcome: Option<Outcome>,
+    pub(super) running: usize,
+    pub(super) outcome: Option<Outcome>,
 
-    steps: u64,
-    kills: u64,
-    stops: u64,
-    digest: u64,
-    panics: Vec<Panicked>,
-    trace: Option<Vec<String>>,
+    pub(super) steps: u64,
+    pub(super) kills: u64,
+    pub(super) stops: u64,
+    pub(super) digest: u64,
+    pub(super) panics: Vec<Panicked>,
+    pub(super) trace: Option<Vec<String>>,
 }
 
 const NONE: u32 = u32::MAX;
-/// In larger jobs the deaths that a member has not noticed yet are noticed together.
-const NOTICES_APART_MAX: usize = 256;
 
-fn nanos(duration: Duration) -> u64 {
+pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -391,7 +347,8 @@ impl World {
     #[inline]
     pub(super) fn push(&mut self, time: u64, event: Event) {
         self.sequence += 1;
-        self.queue.push(Entry { time, sequence: self.sequence, event });
+        let key = u128::from(time) << 64 | u128::from(self.sequence);
+        self.queue.push(Entry { key, event });
     }
 
     #[inline]
@@ -436,14 +393,14 @@ impl World {
     }
 
     /// How long it takes until a woken activity runs.
-    fn wake_time(&mut self) -> u64 {
+    pub(super) fn wake_time(&mut self) -> u64 {
         match self.cost {
             Some(cost) => nanos(cost.overhead),
             None => self.random.delay(),
         }
     }
 
-    fn detection_time(&mut self) -> u64 {
+    pub(super) fn detection_time(&mut self) -> u64 {
         match self.cost {
             Some(_) => self.detection.0,
             None => self.random.magnitude(self.detection.0, self.detection.1),
@@ -491,7 +448,7 @@ impl World {
             return Next::Suspend(yielder);
         }
         let time = self.now + self.step_time(member, call);
-        if self.queue.peek().is_some_and(|first| first.time <= time)
+        if self.queue.peek().is_some_and(|first| first.time() <= time)
             || time > self.time_max
             || self.members[member as usize].stopped
         {
@@ -596,12 +553,12 @@ impl World {
                 self.outcome = Some(if waits { Outcome::Deadlock } else { Outcome::Finished });
                 return Turn::End;
             };
-            if entry.time > self.time_max {
+            if entry.time() > self.time_max {
                 self.outcome = Some(Outcome::TimeLimit);
                 return Turn::End;
             }
-            self.now = self.now.max(entry.time);
-            if let Some(slot) = self.dispatch(entry.time, entry.event) {
+            self.now = self.now.max(entry.time());
+            if let Some(slot) = self.dispatch(entry.time(), entry.event) {
                 self.current = slot;
                 self.ran(slot);
                 return Turn::Resume(slot);
@@ -611,7 +568,7 @@ impl World {
 
     /// Lets an event happen; the activity to resume, if it is one's turn. `time` is when it was due: earlier than
     /// now if it was held at a stopped member.
-    fn dispatch(&mut self, time: u64, event: Event) -> Option<u32> {
+    pub(super) fn dispatch(&mut self, time: u64, event: Event) -> Option<u32> {
         let held_at = match event {
             Event::Run { slot, generation } => {
                 let actor = &self.actors[slot as usize];
@@ -823,288 +780,6 @@ impl World {
             .collect()
     }
 
-    // ---- Faults.
-
-    fn strike_at_step(&mut self, member: u32) {
-        let steps = self.members[member as usize].counters.steps;
-        while let Some(&(step, action)) = self.members[member as usize].step_faults.last() {
-            if step > steps {
-                break;
-            }
-            self.members[member as usize].step_faults.pop();
-            self.strike(action);
-        }
-        self.members[member as usize].sort_step_faults();
-    }
-
-    fn strike(&mut self, action: Action) {
-        match action {
-            Action::Kill(member) => self.kill(member.0),
-            Action::Stop(member) => {
-                self.stop(member.0);
-            }
-            Action::Resume(member) => self.resume(member.0),
-            Action::StopFor(member, pause) => {
-                if self.stop(member.0) {
-                    let time = self.now.saturating_add(nanos(pause));
-                    self.push(time, Event::Resume { member: member.0 });
-                }
-            }
-        }
-    }
-
-    pub(super) fn inject(&mut self, member: u32, fault: Fault) -> Result<()> {
-        match fault {
-            Fault::Kill(target) | Fault::Stop(target) | Fault::Resume(target) => self.check_member(target)?,
-            Fault::DieAtStep(_) | Fault::StopAtStep(_) => {}
-        }
-        let state = &mut self.members[member as usize];
-        let steps = state.counters.steps;
-        match fault {
-            Fault::Kill(target) => self.kill(target.0),
-            Fault::Stop(target) => {
-                self.stop(target.0);
-            }
-            Fault::Resume(target) => self.resume(target.0),
-            Fault::DieAtStep(n) => {
-                state.step_faults.push((steps.saturating_add(n), Action::Kill(MemberId(member))));
-                state.sort_step_faults();
-            }
-            Fault::StopAtStep(n) => {
-                state.step_faults.push((steps.saturating_add(n), Action::Stop(MemberId(member))));
-                state.sort_step_faults();
-            }
-        }
-        Ok(())
-    }
-
-    fn kill(&mut self, member: u32) {
-        if self.members[member as usize].runs {
-            if self.members[member as usize].life == Life::Living {
-                self.kills += 1;
-            }
-            self.tell(member, |_| "is killed".to_string());
-            self.die(member);
-        }
-    }
-
-    fn stop(&mut self, member: u32) -> bool {
-        let state = &mut self.members[member as usize];
-        if !state.runs || state.stopped {
-            return false;
-        }
-        state.stopped = true;
-        self.stops += 1;
-        self.note(0x73_746F_7000 ^ u64::from(member));
-        self.tell(member, |_| "is stopped".to_string());
-        true
-    }
-
-    fn resume(&mut self, member: u32) {
-        let state = &mut self.members[member as usize];
-        if !state.runs || !state.stopped {
-            return;
-        }
-        state.stopped = false;
-        let held = std::mem::take(&mut state.held);
-        self.note(0x676F_2000 ^ u64::from(member));
-        self.tell(member, |_| "goes on".to_string());
-        self.release(held);
-    }
-
-    /// Lets happen, in order, what was held at a stopped member.
-    fn release(&mut self, held: Vec<(u64, Event)>) {
-        for (time, event) in held {
-            if let Event::Run { .. } = event {
-                let later = self.now + self.wake_time();
-                self.push(later, event);
-            } else {
-                self.dispatch(time, event);
-            }
-        }
-    }
-
-    /// The process of a member ends, for whatever reason.
-    fn die(&mut self, member: u32) {
-        let now = self.now;
-        let state = &mut self.members[member as usize];
-        if !state.runs {
-            return;
-        }
-        let was_living = state.life == Life::Living;
-        state.runs = false;
-        state.stopped = false;
-        state.died_at = now;
-        if was_living {
-            state.life = Life::Dead;
-        }
-        self.running -= 1;
-        self.note(0x6469_6500 ^ u64::from(member) ^ now << 20);
-        let state = &mut self.members[member as usize];
-        self.reap.extend_from_slice(&state.activities);
-        let held = std::mem::take(&mut state.held);
-        self.stop_serving(member);
-        self.release(held);
-        if was_living {
-            if self.link == Link::Memory {
-                let time = now + self.detection_time();
-                self.push(time, Event::Logged { dead: member });
-            } else {
-                self.spread(member, true);
-            }
-        }
-    }
-
-    /// What a member that left or died no longer has.
-    fn stop_serving(&mut self, member: u32) {
-        let state = &mut self.members[member as usize];
-        state.inbox = Default::default();
-        state.inbox_len = 0;
-        if self.link == Link::Network || state.life == Life::Left {
-            state.segment.clear();
-        }
-        let senders = std::mem::take(&mut state.senders);
-        for request in std::mem::take(&mut state.requests) {
-            self.abandon(request);
-        }
-        for (slot, generation) in senders {
-            self.signal(slot, generation);
-        }
-    }
-
-    // ---- Views.
-
-    /// What a member knows of deaths.
-    #[inline]
-    pub(super) fn knowledge(&self, member: u32) -> &Rc<Knowledge> {
-        &self.knowledge[if self.link == Link::Memory { 0 } else { member as usize }]
-    }
-
-    pub(super) fn epoch(&self, member: u32) -> Epoch {
-        Epoch(self.knowledge(member).epoch)
-    }
-
-    pub(super) fn knows_dead(&self, member: u32, target: u32) -> bool {
-        let knowledge = self.knowledge(member);
-        knowledge.epoch != 0 && knowledge.dead.contains(MemberId(target))
-    }
-
-    pub(super) fn view(&self, member: u32) -> View {
-        let knowledge = self.knowledge(member);
-        View::new(self.regulars, self.spares, knowledge.dead.clone(), knowledge.left.clone())
-    }
-
-    /// Enters deaths into a view; whether any was new.
-    fn enter(&mut self, view: usize, dead: &[u32]) -> bool {
-        if dead.iter().all(|&member| self.knowledge[view].dead.contains(MemberId(member))) {
-            return false;
-        }
-        let knowledge = Rc::make_mut(&mut self.knowledge[view]);
-        for &member in dead {
-            if knowledge.dead.insert(MemberId(member)) {
-                knowledge.epoch += 1;
-                if self.members[member as usize].life == Life::Left {
-                    knowledge.left.insert(MemberId(member));
-                }
-            }
-        }
-        true
-    }
-
-    /// The memory link: a death enters the view of all at one moment; then the bells ring, each at its own time.
-    fn log_death(&mut self, dead: u32) {
-        if !self.enter(0, &[dead]) {
-            return;
-        }
-        self.members[dead as usize].segment.clear();
-        self.note(u64::from(dead));
-        self.tell(dead, |world| format!("is known to be dead: epoch {}", world.knowledge[0].epoch));
-        for member in 0..self.members.len() {
-            let state = &mut self.members[member];
-            if state.life == Life::Living && !state.ring_is_due {
-                state.ring_is_due = true;
-                let time = self.now + self.wake_time();
-                self.push(time, Event::Ring { to: member as u32, for_view: true });
-            }
-        }
-    }
-
-    /// The network link: the notice of a death goes to each member.
-    fn spread(&mut self, dead: u32, by_detection: bool) {
-        for member in 0..self.members.len() {
-            if member == dead as usize || self.members[member].life != Life::Living {
-                continue;
-            }
-            if self.members.len() > NOTICES_APART_MAX {
-                self.members[member].notices.push(dead);
-                if self.members[member].notices.len() > 1 {
-                    continue;
-                }
-            }
-            let time = self.now + if by_detection { self.detection_time() } else { self.wake_time() };
-            let to = member as u32;
-            let together = self.members.len() > NOTICES_APART_MAX;
-            self.push(time, if together { Event::Notices { to } } else { Event::Notice { to, dead } });
-        }
-    }
-
-    /// The network link: a member learns of deaths.
-    fn learn_deaths(&mut self, member: u32, dead: &[u32]) {
-        if self.members[member as usize].life != Life::Living || !self.enter(member as usize, dead) {
-            return;
-        }
-        for &dead in dead {
-            self.note(u64::from(member) << 32 | u64::from(dead));
-        }
-        self.tell(member, |world| {
-            let knowledge = &world.knowledge[member as usize];
-            format!("learns of deaths: {} dead, epoch {}", knowledge.dead, knowledge.epoch)
-        });
-        self.fail_requests(member, dead);
-        self.ring(member);
-    }
-
-    /// A member adopts what another one knew.
-    pub(super) fn adopt(&mut self, member: u32, other: &Rc<Knowledge>) {
-        let mine = self.knowledge(member);
-        if self.link == Link::Memory || other.epoch == 0 || Rc::ptr_eq(mine, other) {
-            return;
-        }
-        if **mine == **other {
-            // Sharing makes the next comparison cheap.
-            self.knowledge[member as usize] = other.clone();
-            return;
-        }
-        let news: Vec<u32> =
-            other.dead.iter().filter(|&dead| !mine.dead.contains(dead)).map(|dead| dead.0).collect();
-        if !news.is_empty() {
-            self.learn_deaths(member, &news);
-        }
-    }
-
-    pub(super) fn leave(&mut self, member: u32) {
-        self.members[member as usize].life = Life::Left;
-        self.members[member as usize].died_at = self.now;
-        self.stop_serving(member);
-        if self.link == Link::Memory {
-            self.log_death(member);
-        } else {
-            self.enter(member as usize, &[member]);
-            self.spread(member, false);
-        }
-        self.ring(member);
-    }
-
-    pub(super) fn fence(&mut self, target: u32) {
-        if self.members[target as usize].life == Life::Living {
-            self.kill(target);
-        }
-    }
-
-    pub(super) fn has_ended(&self, member: u32) -> bool {
-        self.outcome.is_some() || self.members[member as usize].life != Life::Living
-    }
-
     // ---- Checks that many calls share.
 
     pub(super) fn check_self(&self, member: u32) -> Result<()> {
@@ -1120,7 +795,7 @@ impl World {
     }
 
     /// Checks that a member may start an operation on a target.
-    pub(super) fn check_start(&mut self, member: u32, at: Epoch, target: MemberId) -> Result<()> {
+    pub(super) fn check_start(&self, member: u32, at: Epoch, target: MemberId) -> Result<()> {
         self.check_self(member)?;
         self.check_member(target)?;
         let now = self.epoch(member);
@@ -1128,7 +803,6 @@ impl World {
             return Err(Error::Dead { member: target });
         }
         if at < now {
-            self.tell(member, |_| format!("is refused an operation on m{}: {at} is past", target.0));
             return Err(Error::Stale { now });
         }
         Ok(())
@@ -1137,199 +811,6 @@ impl World {
     pub(super) fn domain(&self, member: MemberId) -> Result<String> {
         self.check_member(member)?;
         Ok(self.domains.get(member.index()).cloned().unwrap_or_default())
-    }
-
-    // ---- Memory.
-
-    pub(super) fn grow(&mut self, member: u32, len: u64) -> Result<()> {
-        self.check_self(member)?;
-        if len > self.segment_limit {
-            let reason =
-                format!("the simulated limit is {} bytes; raise Options::segment_limit", self.segment_limit);
-            return Err(Error::OutOfMemory { wanted: len, reason });
-        }
-        self.members[member as usize].segment.grow(len);
-        Ok(())
-    }
-
-    pub(super) fn segment_len(&mut self, member: u32, target: MemberId) -> Result<u64> {
-        self.check_start(member, Epoch::ANY, target)?;
-        Ok(self.members[target.index()].segment.len())
-    }
-
-    /// How long the segment of a member that may not exist is.
-    pub(super) fn reachable_len(&self, target: MemberId) -> u64 {
-        self.members.get(target.index()).map_or(0, |member| member.segment.len())
-    }
-
-    /// Counts an operation that a member starts.
-    pub(super) fn count(&mut self, member: u32, what: What, len: usize) {
-        let counters = &mut self.members[member as usize].counters;
-        counters.operations += 1;
-        match what {
-            What::Put => counters.operation_bytes_written += len as u64,
-            What::Get => counters.operation_bytes_read += len as u64,
-            What::Load => counters.operation_bytes_read += 8,
-            _ => {
-                counters.operation_bytes_read += 8;
-                counters.operation_bytes_written += 8;
-            }
-        }
-    }
-
-    /// Does the next part of an operation on memory that the member reaches itself: what it gave, or that there is
-    /// more to do after another step.
-    pub(super) fn act(
-        &mut self,
-        member: u32,
-        at: Epoch,
-        target: MemberId,
-        offset: u64,
-        direct: &mut Direct<'_>,
-        progress: &mut Progress,
-    ) -> Result<Option<u64>> {
-        let is_torn = self.cost.is_none();
-        if let Progress::Fresh = *progress {
-            self.check_start(member, at, target)?;
-            direct.check(target, offset, self.members[target.index()].segment.len())?;
-            let call = direct.call(target, offset);
-            self.count(member, call.what, call.len as usize);
-            *progress = Progress::Checked;
-            // On real shared memory the view may change between the check and the effect.
-            if is_torn && self.random.next() & 3 == 0 {
-                return Ok(None);
-            }
-        }
-        if self.knows_dead(member, target.0) {
-            // The death was noticed while the operation was under way, and the memory is gone.
-            return match direct {
-                Direct::Put(_) if self.random.chance(2) => Ok(Some(0)),
-                _ => Err(Error::Dead { member: target }),
-            };
-        }
-        self.check_self(member)?;
-        let (subset, second_phase) = match *progress {
-            Progress::Half(subset) => (subset, true),
-            _ if is_torn => (Subset::draw(&mut self.random, direct.words(offset)), false),
-            _ => (Subset::All, false),
-        };
-        let word = self.apply(target.0, offset, direct, subset, second_phase);
-        self.tell(member, |_| describe(target.0, offset, direct, subset, second_phase, word));
-        if subset != Subset::All && !second_phase {
-            *progress = Progress::Half(subset);
-            return Ok(None);
-        }
-        Ok(Some(word))
-    }
-
-    /// Does one phase of an operation to the target's memory. The range must have been checked.
-    pub(super) fn apply(
-        &mut self,
-        target: u32,
-        offset: u64,
-        direct: &mut Direct<'_>,
-        subset: Subset,
-        second_phase: bool,
-    ) -> u64 {
-        let segment = &mut self.members[target as usize].segment;
-        let index = (offset / 8) as usize;
-        let word = match direct {
-            Direct::Put(data) => {
-                segment.put(offset, data, subset, second_phase);
-                if !second_phase {
-                    self.note_bytes(data);
-                }
-                return 0;
-            }
-            Direct::Get(buffer) => {
-                segment.get(offset, buffer, subset, second_phase);
-                return 0;
-            }
-            Direct::Load => segment.load(index),
-            Direct::CompareAndSwap { expected, new } => {
-                let found = segment.load(index);
-                if found == *expected {
-                    segment.store(index, *new);
-                }
-                found
-            }
-            Direct::FetchAdd(delta) => {
-                let found = segment.load(index);
-                segment.store(index, found.wrapping_add(*delta));
-                found
-            }
-        };
-        self.note(word);
-        word
-    }
-
-    // ---- Messages.
-
-    /// Whether a message to this member must wait for room.
-    pub(super) fn is_full(&self, to: u32) -> bool {
-        self.members[to as usize].life == Life::Living
-            && self.members[to as usize].inbox_len >= self.inbox_messages_max
-    }
-
-    pub(super) fn wait_for_room(&mut self, to: u32, until: u64) -> *const Yielder {
-        let waiter = self.current();
-        self.members[to as usize].senders.push(waiter);
-        self.block(Wait::Signal, until)
-    }
-
-    fn deliver(&mut self, flight: u32, time: u64) {
-        let Some(Flight { from, to, port, message, knowledge }) = self.flights[flight as usize].take() else {
-            return;
-        };
-        self.free_flights.push(flight);
-        if self.members[to as usize].life != Life::Living {
-            return;
-        }
-        if self.is_lost(from, to, time) {
-            self.members[to as usize].inbox_len -= 1;
-            self.tell(to, |_| format!("never gets a message of m{from}, which died"));
-            return;
-        }
-        self.adopt(to, &knowledge);
-        self.note(u64::from(from) << 32 ^ u64::from(to) ^ time << 13);
-        self.tell(to, |world| {
-            let late = if world.knows_dead(to, from) { ", who is dead" } else { "" };
-            format!("gets a message of {} B from m{from}{late}", message.bytes.len())
-        });
-        self.members[to as usize].inbox[port as usize].push_back(message);
-        self.ring(to);
-    }
-
-    pub(super) fn receive(&mut self, member: u32, port: Port) -> Option<Message> {
-        let state = &mut self.members[member as usize];
-        let message = state.inbox[port as usize].pop_front()?;
-        state.inbox_len -= 1;
-        state.counters.messages_received += 1;
-        state.counters.message_bytes_received += message.bytes.len() as u64;
-        let senders = std::mem::take(&mut state.senders);
-        for (slot, generation) in senders {
-            self.signal(slot, generation);
-        }
-        self.note(u64::from(message.from.0));
-        Some(message)
-    }
-
-    /// Whether something that a member sent and that was due at `time` was lost with its sender. What one pair
-    /// exchanges is lost from some moment on, so that no hole comes before something that arrived.
-    pub(super) fn is_lost(&self, from: u32, to: u32, time: u64) -> bool {
-        let sender = &self.members[from as usize];
-        if sender.life != Life::Dead {
-            return false;
-        }
-        let draw =
-            mix(self.seed ^ (u64::from(from) << 32 | u64::from(to)).wrapping_mul(0xA24B_AED4_963E_E407));
-        let grace = match draw & 3 {
-            0 => 0,
-            1 => draw >> 50,
-            2 => draw >> 44,
-            _ => draw >> 38,
-        };
-        time > sender.died_at.saturating_add(grace)
     }
 
     // ---- Waiting.
@@ -1350,39 +831,5 @@ impl World {
             until = until.min(self.now + self.random.magnitude(100, 1_000_000));
         }
         Some(self.block(Wait::Bell, until))
-    }
-}
-
-impl Member {
-    /// Puts the next fault last and notes when it is due.
-    fn sort_step_faults(&mut self) {
-        self.step_faults.sort_by_key(|&(step, _)| std::cmp::Reverse(step));
-        self.next_fault_step = self.step_faults.last().map_or(u64::MAX, |&(step, _)| step);
-    }
-}
-
-/// An operation's effect, for people.
-pub(super) fn describe(
-    target: u32,
-    offset: u64,
-    direct: &Direct<'_>,
-    subset: Subset,
-    second_phase: bool,
-    word: u64,
-) -> String {
-    let call = direct.call(MemberId(target), offset);
-    match direct {
-        Direct::Put(_) | Direct::Get(_) if subset != Subset::All => {
-            let phase = 1 + u32::from(second_phase);
-            let words = subset.describe(direct.words(offset), second_phase);
-            format!("{call} (phase {phase}: {words})")
-        }
-        Direct::Put(_) | Direct::Get(_) => call.to_string(),
-        Direct::Load => format!("{call}: {word:#x}"),
-        Direct::CompareAndSwap { expected, new } if word == *expected => {
-            format!("{call}: {word:#x} becomes {new:#x}")
-        }
-        Direct::CompareAndSwap { expected, .. } => format!("{call}: {word:#x} is not {expected:#x}"),
-        Direct::FetchAdd(delta) => format!("{call}: {word:#x} plus {delta:#x}"),
     }
 }

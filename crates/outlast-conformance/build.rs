@@ -1,0 +1,11 @@
+//! Passes the run path of the MPI library on to the command and its tests, when there is one: the processes that mpirun
+//! starts have to find it.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    for folder in
+        std::env::var("DEP_OUTLAST_MPI_RPATH").unwrap_or_default().split(':').filter(|f| !f.is_empty())
+    {
+        println!("cargo::rustc-link-arg=-Wl,-rpath,{folder}");
+    }
+}

@@ -1,0 +1,32 @@
+//! Running scenarios on mpi: the members are the processes of an `mpirun`.
+
+use crate::Scenario;
+use crate::member::watch;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Runs a scenario once under this mpirun, with `program` (the command of this crate, built with the feature `mpi`) as
+/// its members. Returns how long it took, or what went wrong. Nothing of it is left running.
+///
+/// The exit status of mpirun says nothing once a process has died, so it is the members that tell how they fared.
+pub fn run(
+    mpirun: &Path,
+    program: &Path,
+    scenario: &'static Scenario,
+    seed: u64,
+) -> Result<Duration, String> {
+    let began = Instant::now();
+    let mut command = Command::new(mpirun);
+    command
+        .args(["--with-ft", "ulfm", "--oversubscribe", "-n", &scenario.members.to_string()])
+        .arg(program)
+        .args(["member", "--scenario", scenario.name, "--seed", &seed.to_string()])
+        .env_remove("OUTLAST_ENGINE");
+    // In a container everybody is root, and mpirun refuses to run as root unless told twice.
+    for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
+        command.env(name, "1").env(format!("{name}_CONFIRM"), "1");
+    }
+    watch(command, scenario)?.check(scenario)?;
+    Ok(began.elapsed())
+}

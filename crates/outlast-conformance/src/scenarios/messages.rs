@@ -1,0 +1,215 @@
+//! Messages, while nobody dies and when somebody does.
+
+use crate::{DATA, Inbox, Run, WAIT};
+use outlast::engine::{Fault, MESSAGE_LEN_MAX, Port};
+use outlast::{Engine, Error, MemberId};
+use std::time::Duration;
+
+const PORTS: [Port; Port::COUNT] = [Port::Rma, Port::Store, Port::User];
+
+pub(crate) fn in_order(run: &Run) {
+    run.begin(0);
+    let mut inboxes = PORTS.map(|port| Inbox::new(run, port, 0));
+    let all: Vec<MemberId> = run.all().collect();
+    let mut random = run.own_random(0);
+    let each = run.count(400, 12);
+    for _ in 0..each {
+        for &target in &all {
+            for inbox in &mut inboxes {
+                let len = random.pick(&[0, 1, 7, 8, 9, 63, 64, 65, 500, 4096, 5000, 20_000]);
+                inbox.send(target, len);
+            }
+        }
+        // Some members receive as they go, others only at the end.
+        if run.id().is_multiple_of(2) && random.below(3) == 0 {
+            inboxes[random.below(3) as usize].drain();
+        }
+    }
+    for inbox in &mut inboxes {
+        inbox.await_from(&all, each);
+    }
+    run.barrier("all letters");
+    for inbox in &mut inboxes {
+        inbox.drain();
+        assert!(all.iter().all(|&from| inbox.count_from(from) == each), "{run:?}: a letter came twice");
+    }
+    run.finish();
+}
+
+pub(crate) fn large_and_empty(run: &Run) {
+    run.begin(0);
+    let mut inbox = Inbox::new(run, Port::User, 0);
+    let all: Vec<MemberId> = run.all().collect();
+    let lens = [0, MESSAGE_LEN_MAX, 0, 3, MESSAGE_LEN_MAX - 1, 0, 300_000, 0];
+    let lens = &lens[..run.count(8, 4) as usize];
+    let rounds = run.count(4, 1);
+    for _ in 0..rounds {
+        for &len in lens {
+            for &target in &all {
+                inbox.send(target, len);
+            }
+        }
+    }
+    inbox.await_from(&all, rounds * lens.len() as u64);
+    run.finish();
+}
+
+pub(crate) fn busy_receiver(run: &Run) {
+    const BUSY: MemberId = MemberId(0);
+    run.begin(0);
+    let each = run.count(6000, 150);
+    let mut inbox = Inbox::new(run, Port::User, 0);
+    if run.me() == BUSY {
+        let senders: Vec<MemberId> = run.others().collect();
+        run.compute_for(Duration::from_millis(300));
+        inbox.await_from(&senders, each);
+    } else {
+        for _ in 0..each {
+            inbox.send(BUSY, 1000);
+        }
+    }
+    run.finish();
+}
+
+pub(crate) fn sleeping_receiver(run: &Run) {
+    const SLEEPER: MemberId = MemberId(0);
+    const STALL: Duration = Duration::from_millis(30);
+    run.begin(0);
+    let each = run.count(200, 12);
+    let mut inbox = Inbox::new(run, Port::User, 0);
+    if run.me() == SLEEPER {
+        // Its main activity looks at no message until all are sent; its background makes room for them.
+        run.until_rung("the last letter", || run.others().all(|sender| run.told(u64::from(sender.0)) == 1));
+        inbox.await_from(&run.others().collect::<Vec<_>>(), each);
+    } else {
+        let mut stalls = 0;
+        for _ in 0..each {
+            let began = run.now();
+            inbox.send(SLEEPER, 100_000);
+            stalls += u64::from(run.now().since(began) > STALL);
+        }
+        // A machine under load delays some; an engine that forgets to look for messages delays many.
+        assert!(stalls <= 1 + each / 20, "{run:?}: {stalls} of {each} letters took longer than {STALL:?}");
+        run.tell(SLEEPER, run.id(), 1);
+    }
+    run.finish();
+}
+
+pub(crate) fn mutual_flood(run: &Run) {
+    run.begin(0);
+    let each = run.count(4000, 100);
+    let mut inbox = Inbox::new(run, Port::User, 0);
+    let others: Vec<MemberId> = run.others().collect();
+    for _ in 0..each {
+        for &target in &others {
+            inbox.send(target, 1000);
+        }
+    }
+    inbox.await_from(&others, each);
+    run.finish();
+}
+
+pub(crate) fn of_the_dead(run: &Run) {
+    let victim = MemberId(run.shared_random(&[]).below(3) as u32);
+    run.begin(64 * 3);
+    let mut inbox = Inbox::new(run, Port::User, 0);
+    let each = run.count(500, 8);
+    if run.me() == victim {
+        for number in 0..each {
+            for target in run.others() {
+                inbox.send(target, [16, 0, 3000][number as usize % 3]);
+            }
+        }
+        run.die();
+    }
+    run.await_dead(&[victim]);
+    // Letters of the dead may still come; however long one waits, the next one is the next one.
+    let other = run.living_others()[0];
+    inbox.send(other, 10);
+    inbox.await_from(&[other], 1);
+    run.within(Duration::from_millis(50), || {
+        inbox.drain();
+        inbox.count_from(victim) == each
+    });
+    assert!(inbox.count_from(victim) <= each, "{run:?}: more letters than the dead sent");
+    run.check_all_goes_on(1);
+    run.finish();
+}
+
+pub(crate) fn sender_dies(run: &Run) {
+    const RECEIVER: MemberId = MemberId(0);
+    let victims = [MemberId(1), MemberId(3)];
+    run.begin(64 * 5);
+    let mut inbox = Inbox::new(run, Port::User, 0);
+    let mut random = run.own_random(0);
+    let each = run.count(300, 6);
+    if victims.contains(&run.me()) {
+        run.fault(Fault::DieAtStep(1 + random.below(run.count(3000, 60))));
+        for _ in 0..each {
+            let long = run.count(MESSAGE_LEN_MAX as u64, 90_000) as usize;
+            inbox.send(RECEIVER, random.pick(&[long, long / 5, 10, 0]));
+        }
+        run.die();
+    }
+    if run.me() == RECEIVER {
+        let senders = [MemberId(2), MemberId(4)];
+        inbox.await_from(&senders, each);
+        run.until("the deaths of the senders", || {
+            inbox.drain();
+            run.view().dead.len() == 2
+        });
+    } else {
+        for _ in 0..each {
+            inbox.send(RECEIVER, random.pick(&[2000, 100_000, 0]));
+        }
+    }
+    run.await_dead(&victims);
+    run.barrier("letters after the deaths");
+    let mut later = Inbox::new(run, Port::Store, 1);
+    for target in run.living() {
+        later.send(target, run.count(MESSAGE_LEN_MAX as u64, 50_000) as usize);
+        later.send(target, 5);
+    }
+    later.await_from(&run.living(), 2);
+    inbox.drain();
+    run.check_all_goes_on(1);
+    run.finish();
+}
+
+pub(crate) fn receiver_dies(run: &Run) {
+    const RECEIVER: MemberId = MemberId(1);
+    run.begin(64 * 3);
+    if run.me() == RECEIVER {
+        // It takes nothing, and is killed while the others press on.
+        run.until("being killed", || false);
+    }
+    let mut inbox = Inbox::new(run, Port::User, 0);
+    let mut random = run.own_random(0);
+    let until = run.now().after(WAIT);
+    let kill_at = random.below(run.count(300, 40));
+    let mut number = 0;
+    loop {
+        if run.me() == MemberId(0) && number == kill_at {
+            run.kill(RECEIVER);
+        }
+        number += 1;
+        match inbox.try_send(RECEIVER, random.pick(&[10, 3000, 100_000])) {
+            // Nobody fills what room there is before the one that kills has come to that.
+            Ok(()) if number > 350 => run.pause(Duration::from_millis(5)),
+            Ok(()) if number % 16 == 0 => run.pause(Duration::from_micros(100)),
+            Ok(()) => {}
+            Err(Error::Dead { member }) => {
+                assert_eq!(member, RECEIVER);
+                break;
+            }
+            Err(error) => panic!("{run:?}: letter {number} to {RECEIVER}: {error}"),
+        }
+        assert!(run.now() < until, "{run:?}: waited {WAIT:?} in vain for the death of the receiver");
+    }
+    assert!(run.view().dead.contains(RECEIVER), "{run:?}: Dead before the view has the death");
+    run.await_dead(&[RECEIVER]);
+    assert_eq!(run.send(RECEIVER, Port::User, &[1]), Err(Error::Dead { member: RECEIVER }));
+    assert!(run.segment_len(run.me()).expect("one's own segment") >= DATA);
+    run.check_all_goes_on(1);
+    run.finish();
+}

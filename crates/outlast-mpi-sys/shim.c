@@ -1,0 +1,180 @@
+/* The part of MPI that Outlast calls. Predefined handles are macros in mpi.h, and constants differ between
+ * implementations, so a few lines of C stand between: every function returns MPI's code, results go through
+ * pointers, and handles are passed as the pointers that they are in Open MPI. */
+
+#define _DEFAULT_SOURCE 1 /* for on_exit */
+#include <mpi.h>
+#include <mpi-ext.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#if !defined(OPEN_MPI) || !defined(OMPI_HAVE_MPI_EXT_FTMPI) || !OMPI_HAVE_MPI_EXT_FTMPI
+#error "Outlast needs Open MPI 5 with ULFM; type: cargo xtask mpi"
+#endif
+_Static_assert(OMPI_MAJOR_VERSION >= 5, "Outlast needs Open MPI 5 or later");
+_Static_assert(MPIX_ERR_PROC_FAILED == 75, "the class is named in lib.rs");
+_Static_assert(MPIX_ERR_PROC_FAILED_PENDING == 76, "the class is named in lib.rs");
+_Static_assert(MPIX_ERR_REVOKED == 77, "the class is named in lib.rs");
+_Static_assert(sizeof(MPI_Comm) == sizeof(void *), "handles are passed as pointers");
+_Static_assert(sizeof(MPI_Request) == sizeof(void *), "handles are passed as pointers");
+
+/* Initializes MPI unless the program has done so; `is_ours` says which. */
+int outlast_mpi_init(int *provided, int *is_ours) {
+    int is_initialized = 0;
+    int code = MPI_Initialized(&is_initialized);
+    if (code != MPI_SUCCESS)
+        return code;
+    *is_ours = !is_initialized;
+    if (is_initialized)
+        return MPI_Query_thread(provided);
+    code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, provided);
+    if (code != MPI_SUCCESS)
+        return code;
+    /* Errors that belong to no communicator of ours are raised on these two, and end the process by default. */
+    code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if (code != MPI_SUCCESS)
+        return code;
+    return MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+}
+
+int outlast_mpi_thread_multiple(void) { return MPI_THREAD_MULTIPLE; }
+
+MPI_Request outlast_mpi_request_null(void) { return MPI_REQUEST_NULL; }
+
+/* Whether the job was started with ULFM in force. */
+int outlast_mpi_has_ulfm(int *has_ulfm) {
+    int *value = NULL;
+    int is_set = 0;
+    int code = MPI_Comm_get_attr(MPI_COMM_WORLD, MPIX_FT, &value, &is_set);
+    *has_ulfm = code == MPI_SUCCESS && is_set && *value;
+    return code;
+}
+
+/* Begins to duplicate the world; `comm` is valid once `request` is complete, and must not move until then. */
+int outlast_mpi_dup_world(MPI_Comm *comm, MPI_Request *request) {
+    return MPI_Comm_idup(MPI_COMM_WORLD, comm, request);
+}
+
+int outlast_mpi_errors_return(MPI_Comm comm) { return MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN); }
+
+int outlast_mpi_rank_and_size(MPI_Comm comm, int *rank, int *size) {
+    int code = MPI_Comm_rank(comm, rank);
+    return code != MPI_SUCCESS ? code : MPI_Comm_size(comm, size);
+}
+
+int outlast_mpi_isend(const void *bytes, int len, int to, int tag, MPI_Comm comm, MPI_Request *request) {
+    return MPI_Isend(bytes, len, MPI_BYTE, to, tag, comm, request);
+}
+
+int outlast_mpi_irecv(void *bytes, int len, int from, int tag, MPI_Comm comm, MPI_Request *request) {
+    return MPI_Irecv(bytes, len, MPI_BYTE, from, tag, comm, request);
+}
+
+/* Which of the requests are complete: for each its index, its own code and the bytes received. A request that ended
+ * with an error is not freed by MPI, but never reported again: its slot is set to null here, so that no later call
+ * looks at it. `statuses` has room for `count`. */
+int outlast_mpi_test_some(int count, MPI_Request *requests, int *done, int *indices, int *codes, int *lens,
+                          MPI_Status *statuses) {
+    int code = MPI_Testsome(count, requests, done, indices, statuses);
+    /* It looks first and moves data afterwards: what that brought is seen only by a second call. */
+    if (code == MPI_SUCCESS && *done == 0)
+        code = MPI_Testsome(count, requests, done, indices, statuses);
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) {
+        *done = 0;
+        return code;
+    }
+    if (*done == MPI_UNDEFINED)
+        *done = 0;
+    for (int i = 0; i < *done; i++) {
+        codes[i] = code == MPI_SUCCESS ? MPI_SUCCESS : statuses[i].MPI_ERROR;
+        lens[i] = 0;
+        if (codes[i] == MPI_SUCCESS)
+            MPI_Get_count(&statuses[i], MPI_BYTE, &lens[i]);
+        else
+            requests[indices[i]] = MPI_REQUEST_NULL;
+    }
+    return MPI_SUCCESS;
+}
+
+size_t outlast_mpi_status_size(void) { return sizeof(MPI_Status); }
+
+int outlast_mpi_test(MPI_Request *request, int *is_done) {
+    return MPI_Test(request, is_done, MPI_STATUS_IGNORE);
+}
+
+/* Asks for the end of a receive that is no longer wanted; the buffer stays MPI's until it is tested complete. */
+int outlast_mpi_cancel(MPI_Request *request) { return MPI_Cancel(request); }
+
+/* The ranks in `comm` that have failed, at most `room` of them. Local, and acknowledges nothing. */
+int outlast_mpi_get_failed(MPI_Comm comm, int *ranks, int room, int *count) {
+    MPI_Group failed = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
+    *count = 0;
+    int code = MPIX_Comm_get_failed(comm, &failed);
+    if (code != MPI_SUCCESS)
+        return code;
+    int size = 0;
+    code = MPI_Group_size(failed, &size);
+    if (code == MPI_SUCCESS && size > 0) {
+        if (size > room)
+            size = room;
+        int *positions = malloc((size_t)size * sizeof *positions);
+        if (positions == NULL) {
+            code = MPI_ERR_NO_MEM;
+        } else {
+            for (int i = 0; i < size; i++)
+                positions[i] = i;
+            code = MPI_Comm_group(comm, &all);
+            if (code == MPI_SUCCESS) {
+                code = MPI_Group_translate_ranks(failed, size, positions, all, ranks);
+                MPI_Group_free(&all);
+            }
+            free(positions);
+        }
+    }
+    /* MPI_GROUP_EMPTY may be freed as well: the call only gives the handle back. */
+    MPI_Group_free(&failed);
+    if (code == MPI_SUCCESS)
+        *count = size;
+    return code;
+}
+
+int outlast_mpi_error_class(int code) {
+    int class = code;
+    return MPI_Error_class(code, &class) == MPI_SUCCESS ? class : code;
+}
+
+/* The text of a code, into a buffer of MPI_MAX_ERROR_STRING bytes. */
+int outlast_mpi_error_text(int code, char *text) {
+    int len = 0;
+    return MPI_Error_string(code, text, &len) == MPI_SUCCESS ? len : 0;
+}
+
+int outlast_mpi_error_text_max(void) { return MPI_MAX_ERROR_STRING; }
+
+static const volatile int *outlast_has_left;
+static pid_t outlast_member_pid;
+
+/* The launcher tells the other ranks of a death by signal and of an exit with status 0, but not of an exit with
+ * another status: for that it lets them wait, and ends the whole job about a second later. So such an exit, and
+ * an exit without leaving, is made a death by signal. */
+static void outlast_at_exit(int status, void *context) {
+    (void)context;
+    if (getpid() != outlast_member_pid)
+        return; /* A forked child is no member, and ends as it likes. */
+    int is_finalized = 0;
+    if (MPI_Finalized(&is_finalized) == MPI_SUCCESS && is_finalized)
+        return; /* The program has ended MPI itself: the launcher takes any status from now on. */
+    if (status != 0 || !*outlast_has_left) {
+        fflush(NULL);
+        kill(getpid(), SIGKILL);
+    }
+}
+
+/* From now on an exit of this process with a status other than 0, or while `*has_left` is 0, is a death. */
+int outlast_mpi_die_on_exit(const volatile int *has_left) {
+    outlast_has_left = has_left;
+    outlast_member_pid = getpid();
+    return on_exit(outlast_at_exit, NULL) == 0 ? MPI_SUCCESS : MPI_ERR_NO_MEM;
+}

