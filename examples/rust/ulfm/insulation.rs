@@ -1,0 +1,82 @@
+//! Insulation: a failure in one communicator leaves another one undisturbed.
+//!
+//! Six members work in two halves, the even ones and the odd ones. One dies: its half revokes its communicator, shrinks
+//! and goes on; the other half works on all the while and never sees an error, though all in it know of the death
+//! in the end. Run it with `cargo run -p outlast --example insulation -- --kill 3`, or with another member, or without.
+
+mod support;
+
+use outlast::rma::{Communicator, Error, Op};
+use outlast::{Engine, Job, launch};
+
+const MEMBERS: usize = 6;
+const ROUNDS: u64 = 50;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    if let Some(outcome) = launch::this_program(MEMBERS)? {
+        print!("{outcome}");
+        std::process::exit(if outcome.survivors_ok() { 0 } else { 1 });
+    }
+    let job = outlast::join()?;
+    let world = Communicator::world(&job)?;
+    let parity = world.rank() as u32 % 2;
+    let mut half = world.split(Some(parity), 0)?.ok_or("a colour was given")?;
+    // All have their half before anybody dies; an agreement is not disturbed by one who dies right after it.
+    world.agree_despite_failures(0)?;
+    let is_killing = std::env::args().len() > 1;
+    let mut disturbances = 0;
+    // How many rounds count, and what they add up to: one for each member that took part.
+    let mut rounds = 0;
+    let mut sum = 0;
+    loop {
+        if rounds == ROUNDS / 2 && support::is_victim(&job) {
+            support::die(&job);
+        }
+        let outcome = round(&world, &half);
+        match &outcome {
+            Ok(_) => {}
+            Err(Error::ProcFailed { .. } | Error::Revoked) => half.revoke()?,
+            Err(error) => return Err(error.clone().into()),
+        }
+        // A round counts if it went well at all members of this half. The other half is not asked.
+        if half.agree_despite_failures(u64::from(outcome.is_ok()))?.flags == 0 {
+            disturbances += 1;
+            half = half.shrink()?;
+            println!("{} repeats round {rounds}; its half has {} members", job.me(), half.size());
+            continue;
+        }
+        let (members, knows) = outcome?;
+        rounds += 1;
+        sum += members;
+        // With a death to come, the undisturbed half works until all of it know of the death.
+        if rounds >= ROUNDS && (knows || !is_killing) {
+            break;
+        }
+    }
+    finish(&job, &world, &half, disturbances)?;
+    // Three members each in the first half of the rounds, and from then on as many as the half has now.
+    let expected = ROUNDS / 2 * 3 + (rounds - ROUNDS / 2) * half.size() as u64;
+    support::check(&job, sum, expected)?;
+    job.leave()?;
+    Ok(())
+}
+
+/// One round of a half: how many took part, and whether all of them know of a failure somewhere.
+fn round(world: &Communicator, half: &Communicator) -> Result<(u64, bool), Error> {
+    let mut members = [1];
+    half.allreduce_u64(Op::Sum, &mut members)?;
+    let mut knows = [u64::from(!world.get_failed()?.is_empty())];
+    half.allreduce_u64(Op::Min, &mut knows)?;
+    Ok((members[0], knows[0] == 1))
+}
+
+/// All survivors meet once more and check that only the half of the dead was disturbed.
+fn finish(job: &Job, world: &Communicator, half: &Communicator, disturbances: u64) -> Result<(), String> {
+    let all = world.agree_despite_failures(0).map_err(|error| error.to_string())?;
+    let is_hit = all.failed.iter().any(|rank| rank % 2 == world.rank() % 2);
+    if is_hit != (disturbances > 0) || half.is_revoked() {
+        return Err(format!("{} was disturbed {disturbances} times by {:?}", job.me(), all.failed));
+    }
+    println!("{} was {}", job.me(), if is_hit { "disturbed and went on" } else { "undisturbed" });
+    Ok(())
+}
