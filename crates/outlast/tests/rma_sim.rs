@@ -923,13 +923,19 @@ fn mismatched_collectives_are_found() {
             }
         }
     }
-    check("roots", |comm| comm.broadcast(comm.rank() % 2, &mut [0; 4]));
-    check("lengths", |comm| comm.broadcast(0, &mut vec![0; if comm.rank() == 1 { 3 } else { 4 }]));
-    check("operations", |comm| if comm.rank() == 1 { comm.barrier() } else { comm.broadcast(0, &mut [1]) });
-    check("reductions", |comm| {
-        let op = if comm.rank() == 1 { Op::Max } else { Op::Min };
-        comm.allreduce_u64(op, &mut [1])
-    });
+    // Only builds with debug assertions compare before they begin; others find what they come across.
+    if cfg!(debug_assertions) {
+        check("roots", |comm| comm.broadcast(comm.rank() % 2, &mut [0; 4]));
+        check("lengths", |comm| comm.broadcast(0, &mut vec![0; if comm.rank() == 1 { 3 } else { 4 }]));
+        check(
+            "operations",
+            |comm| if comm.rank() == 1 { comm.barrier() } else { comm.broadcast(0, &mut [1]) },
+        );
+        check("reductions", |comm| {
+            let op = if comm.rank() == 1 { Op::Max } else { Op::Min };
+            comm.allreduce_u64(op, &mut [1])
+        });
+    }
     check(
         "recoveries",
         |comm| {

@@ -11,7 +11,7 @@ use outlast::{Engine, Job, launch};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-const MEMBERS: usize = 5;
+pub(crate) const MEMBERS: usize = 5;
 const TASKS: u64 = 60;
 
 // The tags of the messages.
@@ -27,13 +27,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         print!("{outcome}");
         std::process::exit(if outcome.survivors_ok() { 0 } else { 1 });
     }
-    let job = outlast::join()?;
-    let mut comm = Communicator::world(&job)?;
+    take_part(&outlast::join()?)
+}
+
+/// What each member does.
+pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
+    let mut comm = Communicator::world(job)?;
     let mut results = Results::new();
     let sum = loop {
         let is_master = comm.rank() == 0;
-        let outcome =
-            if is_master { lead(&job, &comm, &mut results) } else { work(&job, &comm, &mut results) };
+        let outcome = if is_master { lead(job, &comm, &mut results) } else { work(job, &comm, &mut results) };
         // Only the death of the master is an error. All others come here when they wait for it next.
         if comm.agree_despite_failures(u64::from(outcome.is_ok()))?.flags == 1 {
             break outcome?;
@@ -41,14 +44,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         comm = comm.shrink()?;
         println!("{} has a new master, {}", job.me(), comm.members()[0]);
     };
-    support::check(&job, sum, (0..TASKS).map(|task| task * task).sum())?;
+    support::check(job, sum, (0..TASKS).map(|task| task * task).sum())?;
     job.leave()?;
     Ok(())
 }
 
 /// Does a task; it takes a moment.
-fn solve(task: u64) -> u64 {
-    std::thread::sleep(Duration::from_millis(1));
+fn solve(job: &Job, task: u64) -> u64 {
+    job.park(job.bell(), job.now().after(Duration::from_millis(1)));
     task * task
 }
 
@@ -93,7 +96,7 @@ fn lead(job: &Job, comm: &Communicator, results: &mut Results) -> Result<u64, Er
             }
             // Nobody is left to give a task to.
             Err(Error::ProcFailed { .. }) => {
-                results.extend(bag.drain(..).map(|task| (task, solve(task))));
+                results.extend(bag.drain(..).map(|task| (task, solve(job, task))));
             }
             Err(error) => return Err(error),
         }
@@ -122,7 +125,7 @@ fn work(job: &Job, comm: &Communicator, results: &mut Results) -> Result<u64, Er
         if support::is_victim(job) {
             support::die(job);
         }
-        results.insert(number, solve(number));
+        results.insert(number, solve(job, number));
         report = encode(&Results::from([(number, results[&number])]));
     }
 }

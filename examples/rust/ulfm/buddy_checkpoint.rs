@@ -10,7 +10,7 @@ use outlast::rma::{Communicator, Error, Op, Update, Window, WindowError};
 use outlast::{Engine, Job, launch};
 use std::collections::BTreeMap;
 
-const MEMBERS: usize = 5;
+pub(crate) const MEMBERS: usize = 5;
 const STEPS: u64 = 30;
 const STEPS_PER_CHECKPOINT: u64 = 4;
 /// A checkpoint in a window: how many blocks, then the number and the value of each.
@@ -24,8 +24,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         print!("{outcome}");
         std::process::exit(if outcome.survivors_ok() { 0 } else { 1 });
     }
-    let job = outlast::join()?;
-    let mut comm = Communicator::world(&job)?;
+    take_part(&outlast::join()?)
+}
+
+/// What each member does.
+pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
+    let mut comm = Communicator::world(job)?;
     let mut saved = Blocks::from([(comm.rank() as u64, comm.rank() as u64 + 1)]);
     let mut window = Window::open(&comm, 2 * CHECKPOINT_LEN)?;
     // Two places take turns, so that a checkpoint that is not completed leaves the one before it whole.
@@ -36,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while step < STEPS {
         let until = STEPS.min(step + STEPS_PER_CHECKPOINT);
         let mut blocks = saved.clone();
-        let outcome = advance(&job, &comm, &mut blocks, step..until)
+        let outcome = advance(job, &comm, &mut blocks, step..until)
             .map_err(WindowError::from)
             .and_then(|()| save(&comm, &window, 1 - place, &blocks));
         match &outcome {
@@ -66,7 +70,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut sum = [0];
     sum[0] = saved.values().fold(0, |sum: u64, value| sum.wrapping_add(*value));
     comm.allreduce_u64(Op::Sum, &mut sum)?;
-    support::check(&job, sum[0], expected())?;
+    support::check(job, sum[0], expected())?;
     comm.agree_despite_failures(0)?;
     job.leave()?;
     Ok(())

@@ -9,7 +9,7 @@ mod support;
 use outlast::rma::{Communicator, Error, Op};
 use outlast::{Engine, Job, launch};
 
-const MEMBERS: usize = 7;
+pub(crate) const MEMBERS: usize = 7;
 const ROWS: usize = 2;
 const COLUMNS: usize = 3;
 const STEPS: u64 = 20;
@@ -19,13 +19,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         print!("{outcome}");
         std::process::exit(if outcome.survivors_ok() { 0 } else { 1 });
     }
-    let job = outlast::join()?;
-    let mut all = Communicator::world(&job)?;
+    take_part(&outlast::join()?)
+}
+
+/// What each member does.
+pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
+    let mut all = Communicator::world(job)?;
     let mut grid = None;
     let mut total = 0;
     let mut step = 0;
     while step < STEPS {
-        let outcome = advance(&job, &all, &mut grid, step);
+        let outcome = advance(job, &all, &mut grid, step);
         match &outcome {
             Ok(_) => {}
             Err(Error::ProcFailed { .. } | Error::Revoked) => {
@@ -52,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if all.size() < ROWS * COLUMNS {
         return Err("too few members are left for the grid".into());
     }
-    support::check(&job, total, (0..STEPS).map(total_of).sum())?;
+    support::check(job, total, (0..STEPS).map(total_of).sum())?;
     job.leave()?;
     Ok(())
 }

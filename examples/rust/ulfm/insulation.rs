@@ -9,7 +9,7 @@ mod support;
 use outlast::rma::{Communicator, Error, Op};
 use outlast::{Engine, Job, launch};
 
-const MEMBERS: usize = 6;
+pub(crate) const MEMBERS: usize = 6;
 const ROUNDS: u64 = 50;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,8 +17,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         print!("{outcome}");
         std::process::exit(if outcome.survivors_ok() { 0 } else { 1 });
     }
-    let job = outlast::join()?;
-    let world = Communicator::world(&job)?;
+    take_part(&outlast::join()?)
+}
+
+/// What each member does.
+pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
+    let world = Communicator::world(job)?;
     let parity = world.rank() as u32 % 2;
     let mut half = world.split(Some(parity), 0)?.ok_or("a colour was given")?;
     // All have their half before anybody dies; an agreement is not disturbed by one who dies right after it.
@@ -29,8 +33,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut rounds = 0;
     let mut sum = 0;
     loop {
-        if rounds == ROUNDS / 2 && support::is_victim(&job) {
-            support::die(&job);
+        if rounds == ROUNDS / 2 && support::is_victim(job) {
+            support::die(job);
         }
         let outcome = round(&world, &half);
         match &outcome {
@@ -53,10 +57,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             break;
         }
     }
-    finish(&job, &world, &half, disturbances)?;
+    finish(job, &world, &half, disturbances)?;
     // Three members each in the first half of the rounds, and from then on as many as the half has now.
     let expected = ROUNDS / 2 * 3 + (rounds - ROUNDS / 2) * half.size() as u64;
-    support::check(&job, sum, expected)?;
+    support::check(job, sum, expected)?;
     job.leave()?;
     Ok(())
 }

@@ -10,7 +10,7 @@ mod support;
 use outlast::rma::{Communicator, Error, Op};
 use outlast::{Engine, Job, launch};
 
-const MEMBERS: usize = 4;
+pub(crate) const MEMBERS: usize = 4;
 const ITERATIONS: u64 = 16;
 /// How many transfers an iteration has; the members share them.
 const TRANSFERS: u64 = 10;
@@ -27,14 +27,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         print!("{outcome}");
         std::process::exit(if outcome.survivors_ok() { 0 } else { 1 });
     }
-    let job = outlast::join()?;
-    let mut comm = Communicator::world(&job)?;
+    take_part(&outlast::join()?)
+}
+
+/// What each member does.
+pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
+    let mut comm = Communicator::world(job)?;
     let mut committed = Accounts { paid: 0, received: 0 };
     let mut iteration = 0;
     while iteration < ITERATIONS {
         // The iteration works on a copy, so going back is forgetting the copy.
         let mut accounts = committed.clone();
-        let outcome = iterate(&job, &comm, iteration, &mut accounts);
+        let outcome = iterate(job, &comm, iteration, &mut accounts);
         match &outcome {
             Ok(()) => {}
             Err(Error::ProcFailed { .. } | Error::Revoked) => comm.revoke()?,
@@ -61,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if committed.paid != committed.received {
         return Err(format!("{} was paid and {} received", committed.paid, committed.received).into());
     }
-    support::check(&job, committed.received, (0..ITERATIONS * TRANSFERS).map(amount).sum())?;
+    support::check(job, committed.received, (0..ITERATIONS * TRANSFERS).map(amount).sum())?;
     job.leave()?;
     Ok(())
 }

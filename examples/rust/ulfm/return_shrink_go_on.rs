@@ -8,7 +8,7 @@ mod support;
 use outlast::rma::{Communicator, Error, Op};
 use outlast::{Engine, Job, launch};
 
-const MEMBERS: usize = 5;
+pub(crate) const MEMBERS: usize = 5;
 const ROUNDS: u64 = 10;
 const NUMBERS_PER_ROUND: u64 = 100_000;
 
@@ -17,12 +17,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         print!("{outcome}");
         std::process::exit(if outcome.survivors_ok() { 0 } else { 1 });
     }
-    let job = outlast::join()?;
-    let mut comm = Communicator::world(&job)?;
+    take_part(&outlast::join()?)
+}
+
+/// What each member does.
+pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
+    let mut comm = Communicator::world(job)?;
     // The sum of each round that is done here. Others may be a round ahead or behind when a failure strikes.
     let mut sums = Vec::new();
     loop {
-        let outcome = go_on(&job, &comm, &mut sums);
+        let outcome = go_on(job, &comm, &mut sums);
         match &outcome {
             Ok(()) => {}
             // The others may wait for each other in a round that cannot be completed: revoking calls them all here.
@@ -37,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{} goes on as rank {} of {}", job.me(), comm.rank(), comm.size());
     }
     let last = ROUNDS * NUMBERS_PER_ROUND - 1;
-    support::check(&job, sums.iter().sum(), last * (last + 1) / 2)?;
+    support::check(job, sums.iter().sum(), last * (last + 1) / 2)?;
     job.leave()?;
     Ok(())
 }

@@ -1,14 +1,14 @@
 //! What the examples of this folder share: whom `--kill MEMBER` names, the killing, and the check of the result.
 
-use outlast::{Engine, Job};
+use outlast::{Engine, Job, MemberId};
 
 /// Whether this member is the one that `--kill MEMBER` names. Members keep their number, ranks change.
 pub(crate) fn is_victim(job: &Job) -> bool {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => false,
-        ["--kill", member] => member.parse() == Ok(job.me().0),
-        _ => {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--kill").skip(1);
+    match (std::env::args().any(|argument| argument == "--kill"), arguments.next().map(|text| text.parse())) {
+        (false, _) => false,
+        (true, Some(Ok(member))) => job.me() == MemberId(member),
+        (true, _) => {
             eprintln!("the arguments are: [--kill MEMBER]");
             std::process::exit(2);
         }
