@@ -71,24 +71,11 @@ fn return_shrink_go_on() {
     check("return_shrink_go_on", 5, sum, |_| vec![(" goes on as rank ", 4), (" of 4\n", 4)]);
 }
 
-/// How many rounds the halves make depends on when the death is known, so each member says by itself what is right.
 #[test]
 fn insulation() {
-    let (is_ok, text) = run("insulation", &[]);
-    assert!(is_ok, "{text}");
-    assert_eq!(text.matches(" has 150, which is right").count(), 6, "{text}");
-    assert_eq!(text.matches(" was undisturbed").count(), 6, "{text}");
-    for victim in 0..6 {
-        let (is_ok, text) = run("insulation", &["--kill", &victim.to_string()]);
-        assert!(is_ok, "{victim} killed:\n{text}");
-        assert_eq!(text.matches(" is killed").count(), 1, "{victim} killed:\n{text}");
-        assert_eq!(text.matches(", which is right").count(), 5, "{victim} killed:\n{text}");
-        for member in (0..6).filter(|&member| member != victim) {
-            let is_hit = member % 2 == victim % 2;
-            let how = if is_hit { "disturbed and went on" } else { "undisturbed" };
-            assert!(text.contains(&format!("{} was {how}", outlast::MemberId(member))), "{text}");
-        }
-    }
+    check("insulation", 6, 599 * 600 / 2, |_| {
+        vec![(" was disturbed and went on", 2), (" was undisturbed", 3)]
+    });
 }
 
 #[test]

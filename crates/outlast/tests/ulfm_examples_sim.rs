@@ -30,7 +30,7 @@ type TakePart = fn(&Job) -> Result<(), Box<dyn std::error::Error>>;
 /// the right result. An error is excused only if `excuse` knows it.
 fn check(test: &str, members: usize, kills: u64, steps: u64, excuse: fn(&str) -> bool, take_part: TakePart) {
     let read = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let (first, count) = (read("OUTLAST_SEED_FIRST").unwrap_or(0), read("OUTLAST_SEEDS").unwrap_or(150));
+    let (first, count) = (read("OUTLAST_SEED_FIRST").unwrap_or(0), read("OUTLAST_SEEDS").unwrap_or(100));
     let (mut finished, mut deaths) = (0, 0);
     for seed in first..first + count {
         let mut random = Random::new(seed ^ 0x756C_666D);
@@ -89,13 +89,10 @@ fn iterations_as_transactions_in_sim() {
     check("iterations_as_transactions_in_sim", iterations_as_transactions::MEMBERS, 3, 600, never, take_part);
 }
 
-/// Who dies before the halves are made keeps them from being made. Later deaths are not all in the half, nor at the
-/// round, that the example counts on for its sum, which it says.
+/// Who dies before the halves are made keeps them from being made.
 #[test]
 fn insulation_in_sim() {
-    let excuse = |error: &str| {
-        error.contains("dead") || error.contains("revoked") || error.contains("which should be")
-    };
+    let excuse = |error: &str| error.contains("dead") || error.contains("revoked");
     check("insulation_in_sim", insulation::MEMBERS, 1, 2000, excuse, insulation::take_part);
 }
 

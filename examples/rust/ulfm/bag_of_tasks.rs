@@ -37,7 +37,12 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
     let sum = loop {
         let is_master = comm.rank() == 0;
         let outcome = if is_master { lead(job, &comm, &mut results) } else { work(job, &comm, &mut results) };
-        // Only the death of the master is an error. All others come here when they wait for it next.
+        if let Err(error) = &outcome
+            && !error.is_failure()
+        {
+            return Err(error.clone().into());
+        }
+        // Only the death of the master is a failure. All workers come here when they wait for it next.
         if comm.agree_despite_failures(u64::from(outcome.is_ok()))?.flags == 1 {
             break outcome?;
         }
@@ -79,24 +84,27 @@ fn lead(job: &Job, comm: &Communicator, results: &mut Results) -> Result<u64, Er
                 bag.pop_front();
             }
         }
+        if given.is_empty() {
+            // Nobody is left to give a task to.
+            results.extend(bag.drain(..).map(|task| (task, solve(job, task))));
+            continue;
+        }
         match comm.receive(Source::Any, REPORT) {
             Ok(report) => {
                 results.extend(decode(&report.bytes));
                 given.remove(&report.source);
                 idle.push_back(report.source);
             }
-            Err(Error::ProcFailedPending { ranks }) => {
-                // Acknowledged, so that the next receive waits for the others again.
+            Err(Error::ProcFailedPending { .. }) => {
+                // Acknowledged, so that the next receive waits for the others again. That may be more than the error
+                // has named: who died in between will not be named again.
                 comm.failure_ack()?;
-                idle.retain(|worker| !ranks.contains(worker));
-                for task in ranks.iter().filter_map(|worker| given.remove(worker)) {
+                let dead = comm.failure_get_acked()?;
+                idle.retain(|worker| !dead.contains(worker));
+                for task in dead.iter().filter_map(|worker| given.remove(worker)) {
                     println!("{} gives task {task} again", job.me());
                     bag.push_front(task);
                 }
-            }
-            // Nobody is left to give a task to.
-            Err(Error::ProcFailed { .. }) => {
-                results.extend(bag.drain(..).map(|task| (task, solve(job, task))));
             }
             Err(error) => return Err(error),
         }

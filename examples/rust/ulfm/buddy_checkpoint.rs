@@ -35,7 +35,8 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
     // Two places take turns, so that a checkpoint that is not completed leaves the one before it whole.
     let mut place = 0;
     save(&comm, &window, place, &saved)?;
-    comm.agree_despite_failures(0)?;
+    // From here on a death is survived. Who dies before may have no copy yet, and then this is an error at all.
+    comm.agree(0)?;
     let mut step = 0;
     while step < STEPS {
         let until = STEPS.min(step + STEPS_PER_CHECKPOINT);
@@ -49,7 +50,9 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
             Err(WindowError::Communicator(error)) if error.is_failure() => comm.revoke()?,
             Err(error) => return Err(error.clone().into()),
         }
-        if comm.agree_despite_failures(u64::from(outcome.is_ok()))?.flags == 1 {
+        // Who died may not have saved its blocks, so with a death the checkpoint does not count.
+        let agreed = comm.agree_despite_failures(u64::from(outcome.is_ok()))?;
+        if agreed.flags == 1 && agreed.failed.is_empty() {
             (saved, step, place) = (blocks, until, 1 - place);
             continue;
         }
@@ -65,10 +68,11 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
         comm = smaller;
         window = Window::open(&comm, 2 * CHECKPOINT_LEN)?;
         save(&comm, &window, place, &saved)?;
+        // One more death is survived when the copies are complete again.
+        comm.agree(0)?;
         println!("{} goes back to step {step}", job.me());
     }
-    let mut sum = [0];
-    sum[0] = saved.values().fold(0, |sum: u64, value| sum.wrapping_add(*value));
+    let mut sum = [saved.values().fold(0, |sum: u64, value| sum.wrapping_add(*value))];
     comm.allreduce_u64(Op::Sum, &mut sum)?;
     support::check(job, sum[0], expected())?;
     comm.agree_despite_failures(0)?;

@@ -73,8 +73,12 @@ impl Grid {
         let rank = all.rank();
         let has_place = rank < ROWS * COLUMNS;
         let row = all.split(has_place.then_some((rank / COLUMNS) as u32), 0)?;
-        let column = all.split(has_place.then_some((rank % COLUMNS) as u32), 0)?;
-        match row.zip(column) {
+        let column = all.split(has_place.then_some((rank % COLUMNS) as u32), 0);
+        if let (Err(_), Some(row)) = (&column, &row) {
+            // Others may have got their column, and would wait in the row for this member.
+            row.revoke()?;
+        }
+        match row.zip(column?) {
             Some((row, column)) => {
                 println!("{} is in row {}, column {}", job.me(), column.rank(), row.rank());
                 Ok(Some(Grid { row, column }))
