@@ -13,8 +13,9 @@ cargo xtask TASK
 
   test                 everything that has to be green: format, lints, tests, documentation, Open MPI and its tests;
                        below 15 minutes on 2 cores
-  soak [--minutes M]   the long form (60 minutes unless said): the conformance suite with new seeds in every round, on
-                       sim and on shm, and all tests in between, until the time is over or something fails
+  soak [--minutes M]   the long form (60 minutes unless said): the scenarios of communicators and windows over 100,000
+                       seeds and more, the conformance suite on sim and on shm, and all tests in between, with new seeds
+                       in every round, until the time is over or something fails
   mpi                  installs Open MPI with ULFM into target/mpi, for the feature `mpi`
   help                 this text
 
@@ -99,6 +100,8 @@ fn soak(length_min: u64) -> anyhow::Result<()> {
 fn soak_rounds(gate: &mut Gate, until: Instant) -> anyhow::Result<()> {
     const SIM_SEEDS_PER_ROUND: u64 = 2_000;
     const SHM_SEEDS_PER_ROUND: u64 = 5;
+    // For each of the more than fifty scenarios of communicators and windows: more than 100,000 in all.
+    const RMA_SEEDS_PER_ROUND: u64 = 2_000;
     let conformance = ["run", "--release", "--quiet", "--package", "outlast-conformance", "--"];
     let tests = ["test", "--release", "--workspace", "--features", FEATURES];
     // Built first, so that no round pays for it.
@@ -107,10 +110,16 @@ fn soak_rounds(gate: &mut Gate, until: Instant) -> anyhow::Result<()> {
         // The seeds of the first round begin where those of `cargo xtask test` have long ended.
         let seeds = |count: u64| format!("{}..{}", round * count, (round + 1) * count);
         let (sim, shm) = (seeds(SIM_SEEDS_PER_ROUND), seeds(SHM_SEEDS_PER_ROUND));
+        let rma = seeds(RMA_SEEDS_PER_ROUND);
         let steps = [
             ("sim", &sim, cargo(&[&conformance[..], &["sim", "--seeds", &sim]].concat())),
             ("shm", &shm, cargo(&[&conformance[..], &["shm", "--slow", "--seeds", &shm]].concat())),
             ("tests", &String::new(), cargo(&tests)),
+            (
+                "communicators and windows",
+                &rma,
+                rma_scenarios(round * RMA_SEEDS_PER_ROUND, RMA_SEEDS_PER_ROUND),
+            ),
         ];
         for (name, seeds, command) in steps {
             if Instant::now() >= until {
@@ -120,6 +129,17 @@ fn soak_rounds(gate: &mut Gate, until: Instant) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The scenarios of communicators and windows under the simulator, `count` seeds for each; `docs/ulfm-tests.md` has the
+/// same as a command. The sweeps over the steps of one operation take hundreds of runs for each seed: the tests make them.
+fn rma_scenarios(first: u64, count: u64) -> Command {
+    let tests = ["test", "--release", "--package", "outlast", "--features", "sim,faults"];
+    let of_rma = ["--test", "rma_sim", "--test", "window_sim", "--", "--nocapture"];
+    let without_sweeps = ["--skip", "_at_each_step_", "--skip", "_two_deaths_at_once_"];
+    let mut command = cargo(&[&tests[..], &of_rma, &without_sweeps].concat());
+    command.env("OUTLAST_SEED_FIRST", first.to_string()).env("OUTLAST_SEEDS", count.to_string());
+    command
 }
 
 const fn minutes(count: u64) -> Duration {

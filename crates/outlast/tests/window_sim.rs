@@ -20,7 +20,13 @@ use window_scenarios::{MEMBERS, SCENARIOS, word};
 fn seeds(default: u64) -> std::ops::Range<u64> {
     let read = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = read("OUTLAST_SEED_FIRST").unwrap_or(0);
-    first..first + read("OUTLAST_SEEDS").unwrap_or(default)
+    let count = read("OUTLAST_SEEDS");
+    if let Some(count) = count {
+        // `cargo xtask soak` adds these up.
+        let test = std::thread::current().name().unwrap_or("a test").to_string();
+        println!("{test}: {count} runs, seeds {first}..{}", first + count);
+    }
+    first..first + count.unwrap_or(default)
 }
 
 /// Runs one simulation; a panic, a deadlock or a call without end in it is a failure, with what replays it.
