@@ -5,6 +5,8 @@
 //! [`Report`].
 
 mod detection;
+mod plot;
+mod ulfm;
 
 use crate::report::{say, write_json};
 use clap::{Args, Subcommand};
@@ -12,6 +14,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 pub(crate) use detection::DetectionMember;
+pub(crate) use ulfm::UlfmMember;
 
 /// Measure this machine: how fast things are, against a floor measured in the same run.
 #[derive(Args)]
@@ -23,12 +26,14 @@ pub(crate) struct Bench {
 #[derive(Subcommand)]
 enum What {
     Detection(detection::Detection),
+    Ulfm(ulfm::Ulfm),
 }
 
 impl Bench {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         match self.what {
             What::Detection(detection) => detection.execute(),
+            What::Ulfm(ulfm) => ulfm.execute(),
         }
     }
 }
@@ -58,6 +63,9 @@ struct Row {
     max_ns: u64,
     floor_ns: Option<u64>,
     ratio: Option<f64>,
+    /// Sent by each member for a call; only where they were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<f64>,
 }
 
 impl Row {
@@ -108,8 +116,8 @@ impl Machine {
 /// Prints the table and writes the JSON.
 fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
     let json = common.json.as_deref();
-    let header =
-        ["what", "contender", "ranks", "size", "samples", "p50", "p99", "max", "ratio"].map(String::from);
+    let header = ["what", "contender", "ranks", "size", "samples", "p50", "p99", "max", "ratio", "messages"]
+        .map(String::from);
     let rows = results.iter().map(|row| {
         [
             row.what.clone(),
@@ -121,6 +129,7 @@ fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
             nanoseconds(row.p99_ns),
             nanoseconds(row.max_ns),
             row.ratio.map_or("".into(), |ratio| format!("{ratio:.2}x")),
+            row.messages.map_or("".into(), |messages| format!("{messages:.1}")),
         ]
     });
     print_table(json, std::iter::once(header).chain(rows).collect());
