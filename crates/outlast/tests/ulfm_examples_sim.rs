@@ -4,6 +4,8 @@
 #![cfg(feature = "sim")]
 // The programs' own `main` and their killing are not for the simulator.
 #![allow(dead_code)]
+// Each of them is a program of its own and has its own copy of what they share.
+#![allow(clippy::duplicate_mod)]
 
 #[path = "../../../examples/rust/ulfm/bag_of_tasks.rs"]
 mod bag_of_tasks;
