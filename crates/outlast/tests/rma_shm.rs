@@ -1,7 +1,6 @@
 //! Communicators on the shm engine, with real processes and real deaths. The tests start this binary again, once per
 //! member; see `shm_engine.rs`.
 
-use outlast::engine::Port;
 use outlast::launch::{Launch, Output};
 use outlast::rma::{Communicator, Error, Op, Source, TAG_MAX, Tag, wait_all, wait_any};
 use outlast::{Engine, Job, MemberId, Time};

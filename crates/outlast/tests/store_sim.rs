@@ -1,7 +1,7 @@
 //! The store under the simulator: random programs, deaths and stops at any step, and checkers that know nothing of
 //! either.
 //!
-//! `OUTLAST_SEEDS=A..B` chooses the seeds; a failing one prints how to run it alone.
+//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one; a failing one prints how to run it alone.
 
 #![cfg(feature = "sim")]
 
@@ -31,9 +31,9 @@ struct Shape {
 }
 
 fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("OUTLAST_SEEDS") else { return default };
-    let (from, to) = text.split_once("..").expect("OUTLAST_SEEDS is A..B");
-    from.parse().expect("a number")..to.parse().expect("a number")
+    let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let first = read("OUTLAST_SEED_FIRST").unwrap_or(default.start);
+    first..first + read("OUTLAST_SEEDS").unwrap_or(default.end - default.start)
 }
 
 type Logs = Arc<Mutex<BTreeMap<(u32, u32), Log>>>;
@@ -274,8 +274,7 @@ fn run_all(test: &str, default: std::ops::Range<u64>, shape: impl Fn(u64) -> Sha
         match run_seed(seed, shape, trace) {
             Ok(more) => steps += more,
             Err(violation) => panic!(
-                "seed {seed}, {shape:?}\n{violation}\nreplay: OUTLAST_TRACE=1 OUTLAST_SEEDS={seed}..{} cargo test -p outlast --features sim,faults --test store_sim {test} -- --nocapture",
-                seed + 1
+                "seed {seed}, {shape:?}\n{violation}\nreplay: OUTLAST_TRACE=1 OUTLAST_SEED_FIRST={seed} OUTLAST_SEEDS=1 cargo test -p outlast --features sim,faults --test store_sim {test} -- --exact --nocapture"
             ),
         }
     }
