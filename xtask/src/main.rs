@@ -24,8 +24,9 @@ A step that fails, or that takes longer than its bound, ends the task with statu
 /// The features under which the workspace is checked and tested: all but `mpi`, which needs Open MPI.
 const FEATURES: &str = "outlast/sim,outlast/faults";
 
-/// How long `cargo xtask test` may take in all.
-const TEST_LIMIT: Duration = Duration::from_secs(15 * 60);
+/// When `cargo xtask test` counts as hung. It takes below 15 minutes on 2 cores that have nothing else to do; this bound, and
+/// those of its steps, leave room for a machine that has.
+const TEST_LIMIT: Duration = minutes(60);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -67,13 +68,13 @@ fn test() -> anyhow::Result<()> {
 
 fn run_all_tests(gate: &mut Gate) -> anyhow::Result<()> {
     gate.step("format", minutes(2), cargo(&["fmt", "--all", "--check"]))?;
-    gate.step("lints", minutes(6), clippy(&["--workspace", "--all-targets", "--features", FEATURES]))?;
-    gate.step("lints of the default features", minutes(4), clippy(&["--package", "outlast-cli"]))?;
-    gate.step("tests", minutes(8), cargo(&["test", "--workspace", "--features", FEATURES]))?;
+    gate.step("lints", minutes(15), clippy(&["--workspace", "--all-targets", "--features", FEATURES]))?;
+    gate.step("lints of the default features", minutes(10), clippy(&["--package", "outlast-cli"]))?;
+    gate.step("tests", minutes(30), cargo(&["test", "--workspace", "--features", FEATURES]))?;
     let mut documentation =
         cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--features", FEATURES]);
     documentation.env("RUSTDOCFLAGS", "-D warnings");
-    gate.step("documentation", minutes(4), documentation)?;
+    gate.step("documentation", minutes(10), documentation)?;
     mpi_tests(gate)
 }
 
@@ -83,10 +84,10 @@ fn mpi_tests(gate: &mut Gate) -> anyhow::Result<()> {
     // One selection of features for all of it, so that nothing is built twice.
     let features = ["--features", "outlast/faults,outlast-conformance/mpi"];
     let engine = [&["--package", "outlast", "--package", "outlast-conformance"], &features[..]].concat();
-    gate.step("lints of the mpi engine", minutes(4), clippy(&[&engine[..], &["--all-targets"]].concat()))?;
+    gate.step("lints of the mpi engine", minutes(10), clippy(&[&engine[..], &["--all-targets"]].concat()))?;
     let tests = |only: &[&'static str]| cargo(&[&["test"], &engine[..], only].concat());
-    gate.step("tests of the mpi engine", minutes(8), tests(&["--lib", "--test", "mpi_engine"]))?;
-    gate.step("conformance of the mpi engine", minutes(8), tests(&["--test", "mpi"]))
+    gate.step("tests of the mpi engine", minutes(15), tests(&["--lib", "--test", "mpi_engine"]))?;
+    gate.step("conformance of the mpi engine", minutes(15), tests(&["--test", "mpi"]))
 }
 
 /// Runs the conformance suite again and again, with other seeds each time, and the tests with real processes.
