@@ -625,7 +625,8 @@ impl Engine for Shm {
         if self.check_guard() == Err(Error::Forked) {
             return std::thread::yield_now();
         }
-        let (bell, sleeps) = (self.tables().background_bell(self.me), self.tables().background_sleeps(self.me));
+        let (bell, sleeps) =
+            (self.tables().background_bell(self.me), self.tables().background_sleeps(self.me));
         self.watch(bell, (seen.0 >> 32) as u32, sleeps, until);
         if self.check_guard().is_ok() {
             self.take_in();

@@ -44,7 +44,8 @@ impl Mapping {
     /// memory there any more, and what one in the middle of a copy still writes goes to a copy of its own.
     pub(super) fn make_private(&self, file: impl AsFd, range: std::ops::Range<usize>) -> io::Result<()> {
         let place = self.at(range.start, range.len());
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: the range is part of this mapping, stays mapped, readable and writable, and its content, which may
         // change at any time as far as anyone here knows, is reached only through atomics and foreign copies.
         unsafe {
@@ -349,11 +350,7 @@ struct RobustHead {
 /// The head is at `head_offset`, in the shared memory too, although only this process can use it: the kernel reads it
 /// at the thread's very end, and when it kills a process for want of memory, it may have taken away all private memory
 /// by then.
-pub(super) fn own_robust_word(
-    mapping: &Mapping,
-    word_offset: usize,
-    head_offset: usize,
-) -> io::Result<()> {
+pub(super) fn own_robust_word(mapping: &Mapping, word_offset: usize, head_offset: usize) -> io::Result<()> {
     let entry_offset = word_offset - 8;
     let entry = mapping.at(entry_offset, 16);
     let head = mapping.at(head_offset, size_of::<RobustHead>());
