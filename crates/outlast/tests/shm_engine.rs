@@ -436,14 +436,21 @@ fn threads_that_send_to_one_receiver_wake_each_other() {
         return;
     }
     // In rounds: nobody sends again, and so wakes the other by chance, before both are through.
-    let together = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let (begin, together) = (Instant::now(), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
+    let over = Arc::new(AtomicBool::new(false));
     let send = |len: usize| {
-        let (job, together, bytes) = (job.clone(), together.clone(), vec![7; len]);
+        let (job, together, over, bytes) = (job.clone(), together.clone(), over.clone(), vec![7; len]);
         move || {
-            for round in 1..20_000 {
+            for round in 1.. {
+                if begin.elapsed() > Duration::from_secs(8) {
+                    over.store(true, Ordering::SeqCst);
+                }
                 together.fetch_add(1, Ordering::SeqCst);
-                while together.load(Ordering::SeqCst) < 2 * round {
+                while together.load(Ordering::SeqCst) < 2 * round && !over.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
+                }
+                if over.load(Ordering::SeqCst) {
+                    break;
                 }
                 let sent = Instant::now();
                 job.send(FIRST, Port::User, &bytes).unwrap();
