@@ -38,7 +38,8 @@ operations take turns. The samples of all rounds and members are taken together.
 Open MPI's median of the same operation if there is one; to that of agree or dup without a failure if not.
 
 With --sim the members are coroutines in one thread and the times those of a cost model (1 us latency, 0.2 us to send
-or receive, 10 us until a death is known): they show how the work grows, not how fast this machine is.
+or receive, 10 us until a death is known): they show how the work grows, not how fast this machine is. The work of the
+simulation grows with the square of the members: 4096 take a few minutes, 1024 some seconds.
 
 Examples:
   Both figures as a table:
@@ -46,7 +47,9 @@ Examples:
   Against Open MPI 5 (mpicc in MPICC, in PATH or in target/mpi, where `cargo xtask mpi` puts it), with plots:
       outlast bench ulfm --ranks 2,4 --peers openmpi --plot figures
   Up to 4096 members, simulated:
-      outlast bench ulfm --sim --plot figures";
+      outlast bench ulfm --sim --plot figures
+  Up to 1024:
+      outlast bench ulfm --sim --ranks 2,4,8,16,32,64,128,256,512,1024";
 
 /// Measure agree and shrink, with and without failures, against dup.
 #[derive(Args)]
@@ -268,7 +271,8 @@ fn run_ours(ranks: usize, iterations: u32, limit: Duration, samples: &mut Sample
     let outcome = running.wait(limit * 4 + SLACK);
     // One is killed by another, and only that one.
     let is_ok = outcome.survivors_ok() && outcome.survivors().count() == ranks - 1;
-    ensure!(is_ok, "a member of the benchmark failed:\n{outcome}");
+    let said = || (0..ranks).map(|member| outcome.stderr(MemberId(member as u32))).collect::<String>();
+    ensure!(is_ok, "a member of the benchmark failed:\n{outcome}{}", said());
     (0..ranks - 1)
         .try_for_each(|member| member::add_lines(samples, &outcome.stdout(MemberId(member as u32)), ';'))
 }

@@ -38,9 +38,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How long a waiting thread looks at its bell before it sleeps. Long enough for an answer that is on its way
-/// between two cores, short enough not to take a core from the one who is to answer.
-const SPIN: u32 = 100;
+/// How often a waiting thread looks at its bell before it lets others run. Long enough for an answer that is on its
+/// way between two cores, short enough not to take a core from the one who is to answer.
+const SPIN: u32 = 20;
+
+/// How often it then lets others run before it sleeps. Members that share a core hand it to each other so for a
+/// fraction of what sleeping and waking costs; a member that is alone on its core sleeps after some tens of
+/// microseconds.
+const YIELDS: u32 = 100;
 
 /// Set in the guard word when this member has ended; see [`Shm::guard`].
 const ENDED: u64 = u64::MAX;
@@ -189,7 +194,7 @@ impl Shm {
         until.0.saturating_add(self.tables().start_ns)
     }
 
-    /// Looks at the bell for a moment, then sleeps on it.
+    /// Looks at the bell for a moment, lets others run for a while, then sleeps on it.
     fn park_foreground(&self, seen: Bell, until: Time) {
         let bell = self.tables().bell(self.me);
         if IS_BACKGROUND.get() {
@@ -201,6 +206,12 @@ impl Shm {
                 return;
             }
             std::hint::spin_loop();
+        }
+        for _ in 0..YIELDS {
+            std::thread::yield_now();
+            if bell.load(Ordering::Relaxed) != seen.0 as u32 {
+                return;
+            }
         }
         let sleepers = self.tables().sleepers(self.me);
         // Sequentially consistent with `ring_bell`: either the ringer sees this sleeper, or the bell has changed.
