@@ -95,7 +95,7 @@ fn check_xml(text: &str) {
         );
         let end = begin + rest[begin..].find('>').expect("a tag ends");
         let tag = &rest[begin + 1..end];
-        assert!(!tag.contains('<') && tag.matches('"').count() % 2 == 0, "<{tag}>");
+        assert!(!tag.contains('<') && tag.matches('"').count().is_multiple_of(2), "<{tag}>");
         if let Some(name) = tag.strip_prefix('/') {
             assert_eq!(open.pop(), Some(name.to_string()), "</{name}>");
         } else if !tag.ends_with('/') {
