@@ -7,7 +7,7 @@ mod sim;
 pub(crate) use member::UlfmMember;
 
 use super::plot::{Figure, Line};
-use super::{Common, Row, detection, nanoseconds, publish};
+use super::{Common, Row, detection, publish};
 use crate::report::say;
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
@@ -235,7 +235,7 @@ impl Ulfm {
                     title: format!("{title} ({where_to})"),
                     axis: "time of a call, median".into(),
                     lines: lines.filter(|line| !line.points.is_empty()).collect(),
-                    show: |ns| nanoseconds(ns as u64),
+                    show: time_label,
                 },
             ));
         }
@@ -257,6 +257,19 @@ impl Ulfm {
         }
         Ok(())
     }
+}
+
+/// A time as an axis has it: three digits, and none that say nothing.
+fn time_label(ns: f64) -> String {
+    let (value, unit) = match ns {
+        ..1e3 => (ns, "ns"),
+        1e3..1e6 => (ns / 1e3, "us"),
+        _ => (ns / 1e6, "ms"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    let text = format!("{value:.digits$}");
+    let text = if digits > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text} {unit}")
 }
 
 /// One job of ours; adds what its members measured.
