@@ -68,7 +68,10 @@ fn run_all_tests(gate: &mut Gate) -> anyhow::Result<()> {
     gate.step("format", minutes(2), cargo(&["fmt", "--all", "--check"]))?;
     gate.step("lints", minutes(6), clippy(&["--workspace", "--all-targets", "--features", FEATURES]))?;
     gate.step("lints of the default features", minutes(4), clippy(&["--package", "outlast-cli"]))?;
-    gate.step("tests", minutes(8), cargo(&["test", "--workspace", "--features", FEATURES]))?;
+    // Built apart, so that the bound of the tests is not used up by a cold build.
+    let tests = ["test", "--workspace", "--features", FEATURES];
+    gate.step("build of the tests", minutes(10), cargo(&[&tests[..], &["--no-run"]].concat()))?;
+    gate.step("tests", minutes(8), cargo(&tests))?;
     let mut documentation =
         cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--features", FEATURES]);
     documentation.env("RUSTDOCFLAGS", "-D warnings");
