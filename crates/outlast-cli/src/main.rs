@@ -30,6 +30,8 @@ enum Command {
     DemoMember(demo::DemoMember),
     #[command(hide = true)]
     DetectionMember(bench::DetectionMember),
+    #[command(hide = true)]
+    UlfmMember(bench::UlfmMember),
 }
 
 /// Ends with status 2 and a message in the form of the other usage errors.
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::DemoMember(member) => member.execute(),
         Command::Bench(bench) => bench.execute(),
         Command::DetectionMember(member) => member.execute(),
+        Command::UlfmMember(member) => member.execute(),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -87,3 +87,123 @@ fn the_demo_refuses_what_it_cannot_show() {
     assert_eq!(run.code(), 2, "{run:?}");
     assert!(run.stderr.contains("unknown engine `foo`; this command has: shm"), "{run:?}");
 }
+
+/// The figures of `outlast bench ulfm` in this folder.
+fn check_figures(folder: &std::path::Path, names: &[&str]) {
+    for name in names {
+        let svg = std::fs::read_to_string(folder.join(name)).expect("the figure was written");
+        check_xml(&svg);
+        assert!(svg.starts_with("<svg ") && svg.contains("<circle") && !svg.contains("NaN"), "{svg}");
+        assert!(svg.contains("with 2 members</title>"), "values are shown at the pointer: {svg}");
+    }
+}
+
+/// Every element is closed, in the right order, and nothing is left unescaped.
+fn check_xml(text: &str) {
+    let mut open = Vec::new();
+    let mut rest = text;
+    while let Some(begin) = rest.find('<') {
+        let between = &rest[..begin];
+        assert!(
+            !between.replace("&amp;", "").replace("&lt;", "").replace("&gt;", "").contains('>'),
+            "{between}"
+        );
+        let end = begin + rest[begin..].find('>').expect("a tag ends");
+        let tag = &rest[begin + 1..end];
+        assert!(!tag.contains('<') && tag.matches('"').count().is_multiple_of(2), "<{tag}>");
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name.to_string()), "</{name}>");
+        } else if !tag.ends_with('/') {
+            open.push(tag.split(' ').next().expect("a name").to_string());
+        }
+        rest = &rest[end + 1..];
+    }
+    assert!(open.is_empty() && rest.trim().is_empty(), "{open:?} {rest}");
+}
+
+#[test]
+fn agree_and_shrink_are_measured_and_drawn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let plot = folder.path().join("figures");
+    let plot_arg = plot.to_str().expect("a plain path");
+    let run = outlast(&[
+        "bench",
+        "ulfm",
+        "--ranks",
+        "2,3",
+        "--rounds",
+        "1",
+        "--iterations",
+        "3",
+        "--plot",
+        plot_arg,
+        "--json",
+        "-",
+    ]);
+    assert_eq!(run.code(), 0, "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
+    let rows = report["results"].as_array().expect("a list");
+    for what in [
+        "agree",
+        "agree, failure unacknowledged",
+        "agree, failure acknowledged",
+        "dup",
+        "shrink",
+        "shrink, failure after discovery",
+        "detection",
+    ] {
+        for ranks in [2, 3] {
+            let row = rows.iter().find(|row| row["what"] == what && row["ranks"] == ranks);
+            let row = row.unwrap_or_else(|| panic!("no {what} with {ranks}: {report}"));
+            assert_eq!((&row["engine"], &row["pinned"]), (&Value::from("shm"), &Value::from(false)), "{row}");
+            assert!(
+                row["p50_ns"].as_u64() > Some(0) && row["p99_ns"].as_u64() >= row["p50_ns"].as_u64(),
+                "{row}"
+            );
+        }
+    }
+    let shrink = rows.iter().find(|row| row["what"] == "shrink").expect("measured");
+    assert!(shrink["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{shrink}");
+    check_figures(&plot, &["agree.svg", "shrink.svg"]);
+}
+
+/// In the simulator messages grow with the logarithm of the members.
+#[test]
+fn the_simulated_figures_show_the_logarithm() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let plot = folder.path().to_str().expect("a plain path");
+    let run = outlast(&["bench", "ulfm", "--sim", "--ranks", "2,8,64", "--plot", plot, "--json", "-"]);
+    assert_eq!(run.code(), 0, "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
+    let rows = report["results"].as_array().expect("a list");
+    for (ranks, messages) in [(2, 2.0), (8, 6.0), (64, 12.0)] {
+        for what in ["agree", "dup", "shrink"] {
+            let row =
+                rows.iter().find(|row| row["what"] == what && row["ranks"] == ranks).expect("simulated");
+            assert_eq!(
+                (&row["engine"], row["messages"].as_f64()),
+                (&Value::from("sim"), Some(messages)),
+                "{row}"
+            );
+        }
+    }
+    check_figures(folder.path(), &["agree-sim.svg", "shrink-sim.svg", "messages-sim.svg"]);
+}
+
+#[test]
+fn a_benchmark_against_a_missing_peer_is_refused() {
+    let run = std::process::Command::new(common::OUTLAST)
+        .args(["bench", "ulfm", "--ranks", "2", "--rounds", "1", "--peers", "openmpi"])
+        .env("MPICC", "/no/such/mpicc")
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(2), "{said}");
+    assert!(said.contains("/no/such/mpicc") && said.contains("cargo xtask mpi"), "{said}");
+    for wrong in
+        [&["--ranks", "1"][..], &["--ranks", "65"], &["--rounds", "0"], &["--sim", "--peers", "openmpi"]]
+    {
+        let run = outlast(&[&["bench", "ulfm"], wrong].concat());
+        assert_eq!(run.code(), 2, "{run:?}");
+    }
+}

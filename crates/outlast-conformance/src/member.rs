@@ -35,6 +35,8 @@ pub fn be_member(scenario: &'static Scenario, seed: u64) -> Result<(), outlast::
     }
     let job =
         JoinOptions::new().time_limit(scenario.time_limit).segment_limit(scenario.segment_limit).join()?;
+    // A process that was started in the wrong way is a job of one, in which much would pass.
+    assert_eq!(job.members(), scenario.total(), "members of the job for `{}`", scenario.name);
     let run = Run::new(job, scenario, seed, Clock::Real);
     (scenario.body)(&run);
     assert!(run.has_ended(), "{run:?}: the body ended, and the member did not leave");
@@ -67,6 +69,10 @@ impl Watched {
         let Watched { said, begun, finished, .. } = self;
         if *begun != scenario.total() || *finished != scenario.total() - scenario.killed {
             return Err(format!("{begun} members began and {finished} finished{said}"));
+        }
+        // A member that failed is one less that finished, as a member that was killed is.
+        if said.contains("panicked at") {
+            return Err(format!("a member failed{said}"));
         }
         Ok(())
     }

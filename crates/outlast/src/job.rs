@@ -5,6 +5,7 @@ use crate::engine::{
     Time, View, shm,
 };
 use crate::ranges::Ranges;
+use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ struct Inner {
     services: Mutex<Vec<Arc<dyn Service>>>,
     /// What of the own segment is in use.
     ranges: Mutex<Ranges>,
+    /// What the layers above keep once per member.
+    layers: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
 }
 
 /// The engine below a job. An enum and not a trait object: the calls of the hot path are inlined through it.
@@ -220,18 +223,41 @@ pub enum JoinError {
 
 impl Job {
     pub(crate) fn new(backend: Backend) -> Job {
-        Job { inner: Arc::new(Inner { backend, services: Mutex::new(Vec::new()), ranges: Mutex::default() }) }
+        Job {
+            inner: Arc::new(Inner {
+                backend,
+                services: Mutex::new(Vec::new()),
+                ranges: Mutex::default(),
+                layers: Mutex::default(),
+            }),
+        }
     }
 
     /// Adds a service to the background activity of this member.
     pub fn serve(&self, service: Arc<dyn Service>) -> Result<()> {
+        // Before the lock, which a forked child may find held for ever.
+        self.segment_len(self.me())?;
         self.inner.services.lock().unwrap_or_else(|e| e.into_inner()).push(service);
         self.ring(self.me())
+    }
+
+    /// What a layer above keeps once per member, made at the first call; and whether this was the first one. It must
+    /// not hold on to the job, which holds on to it.
+    pub(crate) fn layer<T: Send + Sync + 'static>(&self, make: impl FnOnce() -> T) -> (Arc<T>, bool) {
+        let mut layers = self.inner.layers.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(found) = layers.iter().find_map(|layer| layer.clone().downcast::<T>().ok()) {
+            return (found, false);
+        }
+        let layer = Arc::new(make());
+        layers.push(layer.clone());
+        (layer, true)
     }
 
     /// Reserves `len` bytes of this member's own segment for a layer above, at a multiple of 64, growing the segment
     /// if need be. What is there is unspecified. [`Error::OutOfMemory`] changes nothing.
     pub fn reserve(&self, len: u64) -> Result<u64> {
+        // Before the lock, which a forked child may find held for ever.
+        self.segment_len(self.me())?;
         let too_long = || Error::OutOfMemory { wanted: len, reason: "no segment can be that long".into() };
         loop {
             let wanted = {

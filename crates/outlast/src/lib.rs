@@ -23,6 +23,8 @@ pub mod engine;
 mod job;
 pub mod launch;
 mod ranges;
+pub mod rma;
+pub mod store;
 
 pub use engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
 pub use job::{Attending, Job, JoinError, JoinOptions, Service, join};

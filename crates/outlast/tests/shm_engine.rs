@@ -412,3 +412,249 @@ fn a_member_that_ends_before_it_joins_is_dead() {
     wait_until(&job, "the death of the one that never joined", || job.view().dead.contains(SECOND));
     job.leave().unwrap();
 }
+
+/// Two threads of one member that send to the same receiver take turns; the one that waits is woken when the other
+/// is done, however the two fall together. A missed wakeup would last until the time limit.
+#[test]
+fn threads_that_send_to_one_receiver_wake_each_other() {
+    let test = "threads_that_send_to_one_receiver_wake_each_other";
+    if !is_member(test) {
+        expect_ok(members(test, 2).start().unwrap());
+        return;
+    }
+    let job = JoinOptions::new().time_limit(Duration::from_secs(5)).join().unwrap();
+    if job.me() == FIRST {
+        let mut ends = 0;
+        while ends < 2 && job.epoch() == Epoch(0) {
+            let bell = job.bell();
+            match job.receive(Port::User) {
+                Some(message) => ends += usize::from(message.bytes.is_empty()),
+                None => job.park(bell, job.now().after(Duration::from_millis(5))),
+            }
+        }
+        job.leave().unwrap();
+        return;
+    }
+    // In rounds: nobody sends again, and so wakes the other by chance, before both are through.
+    let (begin, together) = (Instant::now(), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
+    let over = Arc::new(AtomicBool::new(false));
+    let send = |len: usize| {
+        let (job, together, over, bytes) = (job.clone(), together.clone(), over.clone(), vec![7; len]);
+        move || {
+            for round in 1.. {
+                if begin.elapsed() > Duration::from_secs(8) {
+                    over.store(true, Ordering::SeqCst);
+                }
+                together.fetch_add(1, Ordering::SeqCst);
+                while together.load(Ordering::SeqCst) < 2 * round && !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+                if over.load(Ordering::SeqCst) {
+                    break;
+                }
+                let sent = Instant::now();
+                job.send(FIRST, Port::User, &bytes).unwrap();
+                let took = sent.elapsed();
+                assert!(took < Duration::from_secs(2), "a send took {took:?}");
+            }
+            job.send(FIRST, Port::User, &[]).unwrap();
+        }
+    };
+    let threads = [send(64), send(1 << 10)].map(std::thread::spawn);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    job.leave().unwrap();
+}
+
+fn alone(segment_len: u64) -> Job {
+    let job = JoinOptions::new().segment_limit(1 << 20).join().unwrap();
+    job.grow(segment_len).unwrap();
+    job
+}
+
+/// Calls `look` with a range again and again while another thread fills all of it with zeros and ones in turn.
+fn while_changing(job: &Job, offset: u64, len: usize, misaligned_by: usize, mut look: impl FnMut()) {
+    // What other shapes left in the words at the ends.
+    job.put(Epoch::ANY, job.me(), 0, &vec![0; 1 << 16]).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (writer, over) = (job.clone(), is_over.clone());
+    let write = move || {
+        let (zeros, ones) = (vec![0; len + 8], vec![0xff; len + 8]);
+        while !over.load(Ordering::Relaxed) {
+            for bytes in [&zeros, &ones] {
+                writer.put(Epoch::ANY, writer.me(), offset, &bytes[misaligned_by..][..len]).unwrap();
+            }
+        }
+    };
+    let activity = job.spawn("writer", Box::new(write)).unwrap();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(300) {
+        look();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    assert!(job.wait_for(&activity, job.now().after(LIMIT)));
+}
+
+/// Whatever the offset, the length and the alignment of the caller's bytes, no word is torn.
+#[test]
+fn odd_ranges_tear_no_word() {
+    let job = alone(1 << 18);
+    let is_whole = |word: u64| word == 0 || word == u64::MAX;
+    for (offset, len, misaligned_by) in
+        [(4, 20, 0), (4, 100, 0), (0, 68, 0), (0, 250, 1), (3, 1000, 0), (0, 16384, 3), (4, 16384, 0)]
+    {
+        let words = (offset as u64).next_multiple_of(8)..(offset as u64 + len as u64) & !7;
+        while_changing(&job, offset as u64, len, misaligned_by, || {
+            for word in words.clone().step_by(8) {
+                let found = job.load(Epoch::ANY, job.me(), word).unwrap();
+                assert!(is_whole(found), "{found:x} at {word} by a put of {len} B at {offset}");
+            }
+        });
+    }
+    for (offset, len, misaligned_by) in
+        [(4, 20, 0), (4, 100, 0), (0, 68, 0), (0, 100, 0), (0, 1024, 3), (0, 16384, 3), (4, 16384, 0)]
+    {
+        let mut buffer = vec![0; len + 8];
+        while_changing(&job, 0, (offset + len).next_multiple_of(8), 0, || {
+            let buffer = &mut buffer[misaligned_by..][..len];
+            job.get(Epoch::ANY, job.me(), offset as u64, buffer).unwrap();
+            for word in buffer[(8 - offset % 8) % 8..].chunks_exact(8) {
+                let found = u64::from_ne_bytes(word.try_into().unwrap());
+                assert!(is_whole(found), "{found:x} by a get of {len} B at {offset}");
+            }
+        });
+    }
+    job.leave().unwrap();
+}
+
+/// Puts and gets of every small shape change and show exactly their bytes.
+#[test]
+fn odd_ranges_are_copied_exactly() {
+    let job = alone(4096);
+    let me = job.me();
+    let mut model = [0xaa; 400];
+    job.put(Epoch::ANY, me, 0, &model).unwrap();
+    let source: Vec<u8> = (0..400).map(|i| (i * 7 + 1) as u8).collect();
+    for offset in 0..20 {
+        for len in (0..40).chain(60..150).chain([255, 256, 300]) {
+            let bytes = &source[(offset + len) % 13..][..len];
+            job.put(Epoch::ANY, me, offset as u64, bytes).unwrap();
+            model[offset..offset + len].copy_from_slice(bytes);
+            let mut all = [0; 400];
+            job.get(Epoch::ANY, me, 0, &mut all).unwrap();
+            assert_eq!(all, model, "put of {len} B at {offset}");
+            let mut some = [0; 400];
+            let some = &mut some[offset % 5..][..len];
+            job.get(Epoch::ANY, me, offset as u64, some).unwrap();
+            assert_eq!(some, &model[offset..offset + len], "get of {len} B at {offset}");
+        }
+    }
+    job.leave().unwrap();
+}
+
+/// A put is ordered before the loads that follow it: of two members that each write their own word and then load the
+/// other's, one sees the other.
+#[test]
+fn a_put_is_ordered_before_the_loads_that_follow() {
+    const ROUNDS: u64 = 300_000;
+    let job = alone(1 << 14);
+    let me = job.me();
+    let places = [4096, 8192];
+    let arrived = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let play = |side: usize| {
+        let (job, arrived) = (job.clone(), arrived.clone());
+        let meet = move |count: u64| {
+            arrived.fetch_add(1, Ordering::SeqCst);
+            while arrived.load(Ordering::SeqCst) < count {
+                std::hint::spin_loop();
+            }
+        };
+        move || -> Vec<bool> {
+            let round = |round: u64| {
+                meet(2 * round);
+                job.put(Epoch::ANY, me, places[side], &round.to_ne_bytes()).unwrap();
+                job.load(Epoch::ANY, me, places[1 - side]).unwrap() < round
+            };
+            (1..=ROUNDS).map(round).collect()
+        }
+    };
+    let [first, second] = [play(0), play(1)].map(std::thread::spawn).map(|thread| thread.join().unwrap());
+    let missed = first.iter().zip(&second).filter(|&(&first, &second)| first && second).count();
+    assert_eq!(missed, 0, "in so many of {ROUNDS} rounds neither saw the other");
+    job.leave().unwrap();
+}
+
+/// A member whose background panics ends, also if its standard error is a pipe that nobody reads any more. If only
+/// the background ended, the others would take the member for dead while it goes on writing.
+#[test]
+fn a_background_that_panics_ends_its_process() {
+    let test = "a_background_that_panics_ends_its_process";
+    if !is_member(test) {
+        let break_and_run = "import os, sys; r, w = os.pipe(); os.dup2(w, 2); os.close(r); os.close(w); os.execv(sys.argv[1], sys.argv[1:])";
+        let launch = Launch::new(2)
+            .program("python3")
+            .args(["-c", break_and_run])
+            .args([std::env::current_exe().unwrap().to_str().unwrap(), test, "--exact", "--nocapture"])
+            .env(ROLE, test)
+            .output(Output::Capture);
+        let outcome = expect_ok(launch.start().unwrap());
+        assert_eq!(outcome.deaths().count(), 1, "{outcome}");
+        return;
+    }
+    struct Panics;
+    impl outlast::Service for Panics {
+        fn run(&self, _: &Job) -> Time {
+            panic!("as the test wants");
+        }
+    }
+    let job = outlast::join().unwrap();
+    if job.me() == SECOND {
+        job.serve(Arc::new(Panics)).unwrap();
+        std::thread::sleep(LIMIT);
+        unreachable!("ended long before");
+    }
+    wait_until(&job, "the end of the other", || job.view().dead.contains(SECOND));
+    job.leave().unwrap();
+}
+
+/// A member that leaves while another of its threads is in the middle of a long put: once the others know that it has
+/// left, it writes nothing any more, as one that was killed.
+#[test]
+fn who_has_left_writes_nothing_after_the_notice() {
+    const LEN: usize = 32 << 20;
+    let test = "who_has_left_writes_nothing_after_the_notice";
+    if !is_member(test) {
+        for _ in 0..3 {
+            expect_ok(members(test, 2).start().unwrap());
+        }
+        return;
+    }
+    let job = outlast::join().unwrap();
+    if job.me() == SECOND {
+        wait_until(&job, "the survivor's segment", || job.segment_len(FIRST) == Ok(LEN as u64));
+        let put = |byte: u8| {
+            let (job, bytes) = (job.clone(), vec![byte; LEN]);
+            move || while job.put(Epoch::ANY, FIRST, 0, &bytes).is_ok() {}
+        };
+        let activities = [1, 2, 3].map(|byte| job.spawn("put", Box::new(put(byte))).unwrap());
+        wait_until(&job, "the puts", || job.load(Epoch::ANY, FIRST, 0) != Ok(0));
+        std::thread::sleep(Duration::from_millis(100));
+        job.leave().unwrap();
+        while !activities.iter().all(|activity| activity.is_finished()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        return;
+    }
+    job.grow(LEN as u64).unwrap();
+    wait_until(&job, "the other has left", || job.epoch() == Epoch(1));
+    // In places all over the segment.
+    let words =
+        || (0..LEN as u64).step_by(4096).map(|at| job.load(Epoch::ANY, FIRST, at)).collect::<Vec<_>>();
+    let at_notice = words();
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(words() == at_notice, "one that has left wrote after the notice");
+    }
+    job.leave().unwrap();
+}

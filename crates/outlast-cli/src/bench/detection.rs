@@ -47,6 +47,9 @@ pub(super) struct Detection {
 pub(crate) struct DetectionMember {
     #[arg(long)]
     map: u64,
+    /// After how many deaths it ends
+    #[arg(long)]
+    kills: u64,
     #[arg(long)]
     busy: bool,
 }
@@ -72,14 +75,18 @@ impl DetectionMember {
         }
         tell("ready")?;
         let mut seen = Epoch(0);
-        let last = Epoch(job.members() as u64 - 1);
+        let last = Epoch(self.kills);
         let end = Instant::now() + LIMIT;
         while seen < last && Instant::now() < end {
             let bell = job.bell();
             if job.epoch() != seen {
                 let at_ns = machine_ns();
-                seen = job.epoch();
-                tell(&format!("{} {at_ns}", seen.0))?;
+                let now = job.epoch();
+                // Several at once, if others have left meanwhile.
+                for epoch in seen.0 + 1..=now.0 {
+                    tell(&format!("{epoch} {at_ns}"))?;
+                }
+                seen = now;
             } else if self.busy {
                 // A program that computes looks at the epoch between pieces of work of this length.
                 let piece = Instant::now();
@@ -91,7 +98,8 @@ impl DetectionMember {
             }
         }
         job.leave()?;
-        Ok(seen == last)
+        // Others may have left by then, which counts as deaths too.
+        Ok(seen >= last)
     }
 }
 
@@ -105,29 +113,8 @@ impl Detection {
         let mut samples = Vec::new();
         let mut kills = 0;
         while kills < self.kills {
-            let mut running = Launch::new(ranks)
-                .program(std::env::current_exe()?)
-                .args(["detection-member", "--map", &self.map.to_string()])
-                .args(self.busy.then_some("--busy"))
-                .segment_limit(self.map.next_multiple_of(1 << 20) + (1 << 20))
-                .die_with_launcher(true)
-                .output(Output::Capture)
-                .start()?;
-            wait_for_line(&running, 0..ranks, "ready")?;
-            for victim in (1..ranks).rev() {
-                // Whatever the last death stirred up has settled.
-                std::thread::sleep(Duration::from_millis(100));
-                let epoch = (ranks - victim).to_string() + " ";
-                let killed_ns = machine_ns();
-                running.kill(MemberId(victim as u32))?;
-                for line in wait_for_line(&running, 0..victim, &epoch)? {
-                    let at_ns: u64 = line.parse().context("a survivor's time")?;
-                    samples.push(at_ns.saturating_sub(killed_ns));
-                }
-                kills += 1;
-            }
-            let outcome = running.wait(LIMIT);
-            ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}");
+            samples.extend(measure_once(ranks, self.map, self.busy, ranks - 1)?);
+            kills += ranks - 1;
             say(self.common.json.as_deref(), format_args!("{kills} of {} kills", self.kills));
         }
         let row = Row {
@@ -141,6 +128,34 @@ impl Detection {
         publish(&self.common, vec![row.with_samples(samples)])?;
         Ok(true)
     }
+}
+
+/// Starts a job and kills so many of its members, one after the other, the last one first; what the survivors noted.
+pub(super) fn measure_once(ranks: usize, map: u64, busy: bool, kills: usize) -> anyhow::Result<Vec<u64>> {
+    let mut samples = Vec::new();
+    let mut running = Launch::new(ranks)
+        .program(std::env::current_exe()?)
+        .args(["detection-member", "--map", &map.to_string(), "--kills", &kills.to_string()])
+        .args(busy.then_some("--busy"))
+        .segment_limit(map.next_multiple_of(1 << 20) + (1 << 20))
+        .die_with_launcher(true)
+        .output(Output::Capture)
+        .start()?;
+    wait_for_line(&running, 0..ranks, "ready")?;
+    for victim in (1..ranks).rev().take(kills) {
+        // Whatever the last death stirred up has settled.
+        std::thread::sleep(Duration::from_millis(100));
+        let epoch = (ranks - victim).to_string() + " ";
+        let killed_ns = machine_ns();
+        running.kill(MemberId(victim as u32))?;
+        for line in wait_for_line(&running, 0..victim, &epoch)? {
+            let at_ns: u64 = line.parse().context("a survivor's time")?;
+            samples.push(at_ns.saturating_sub(killed_ns));
+        }
+    }
+    let outcome = running.wait(LIMIT);
+    ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}");
+    Ok(samples)
 }
 
 /// Waits until each of these members has written a line that begins so; what follows in each.

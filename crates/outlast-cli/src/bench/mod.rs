@@ -5,7 +5,9 @@
 //! [`Report`].
 
 mod detection;
+mod plot;
 mod sim;
+mod ulfm;
 
 use crate::report::{say, write_json};
 use clap::{Args, Subcommand};
@@ -13,6 +15,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 pub(crate) use detection::DetectionMember;
+pub(crate) use ulfm::UlfmMember;
 
 /// Measure this machine: how fast things are, against a floor measured in the same run.
 #[derive(Args)]
@@ -25,6 +28,7 @@ pub(crate) struct Bench {
 enum What {
     Detection(detection::Detection),
     Sim(sim::Sim),
+    Ulfm(ulfm::Ulfm),
 }
 
 impl Bench {
@@ -32,6 +36,7 @@ impl Bench {
         match self.what {
             What::Detection(detection) => detection.execute(),
             What::Sim(sim) => sim.execute(),
+            What::Ulfm(ulfm) => ulfm.execute(),
         }
     }
 }
@@ -64,6 +69,9 @@ struct Row {
     /// Only of the simulator, whose speed is counted in steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     steps_per_s: Option<u64>,
+    /// Sent by each member for a call; only where they were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<f64>,
 }
 
 impl Row {
@@ -114,8 +122,20 @@ impl Machine {
 /// Prints the table and writes the JSON.
 fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
     let json = common.json.as_deref();
-    let header = ["what", "contender", "ranks", "size", "samples", "p50", "p99", "max", "ratio", "steps/s"]
-        .map(String::from);
+    let header = [
+        "what",
+        "contender",
+        "ranks",
+        "size",
+        "samples",
+        "p50",
+        "p99",
+        "max",
+        "ratio",
+        "steps/s",
+        "messages",
+    ]
+    .map(String::from);
     let rows = results.iter().map(|row| {
         [
             row.what.clone(),
@@ -128,6 +148,7 @@ fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
             nanoseconds(row.max_ns),
             row.ratio.map_or("".into(), |ratio| format!("{ratio:.2}x")),
             row.steps_per_s.map_or("".into(), |steps| steps.to_string()),
+            row.messages.map_or("".into(), |messages| format!("{messages:.1}")),
         ]
     });
     print_table(json, std::iter::once(header).chain(rows).collect());

@@ -198,7 +198,7 @@ pub(crate) static ALL: &[Scenario] = &[
         messages::receiver_dies,
     )
     .killed(1)
-    .needs(&[Kill]),
+    .needs(&[Kill, Room]),
     Scenario::new("lowest-dies", "The death of member 0 is like any other.", 4, death::lowest)
         .killed(1)
         .needs(&[Kill, Steps]),

@@ -144,6 +144,8 @@ pub struct View {
     pub dead: MemberSet,
     /// Who of the dead left on purpose.
     pub left: MemberSet,
+    /// How many members were active from the start.
+    pub regulars: usize,
     /// How many members the job was started with, spares included.
     pub members: usize,
 }
@@ -163,7 +165,7 @@ impl View {
                 wanted -= 1;
             }
         }
-        View { epoch: Epoch(dead.len() as u64), active, dead, left, members }
+        View { epoch: Epoch(dead.len() as u64), active, dead, left, regulars, members }
     }
 
     /// Whether a member lives, as far as this view knows.

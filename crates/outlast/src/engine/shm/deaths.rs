@@ -22,7 +22,7 @@
 //! |---|---|
 //! | before the entry | the marked word; the next look at it (each 50 ms, at worst) starts over |
 //! | between entry and epoch | the marked word; they find the entry there and raise the epoch |
-//! | between epoch and ringing the bells | the epoch, at their next operation or the next look |
+//! | between epoch and ringing the bells | the epoch, at their next operation or the next look; each then rings its own bell |
 //!
 //! A survivor that was stopped in between and goes on later finds its entry made, or the epoch raised, and does no
 //! harm: entries are never changed, and the epoch never falls.

@@ -39,6 +39,8 @@ const SLOT_LEN: usize = 256;
 const SLOT_ROBUST_WORD: usize = 8;
 const SLOT_PID: usize = 16;
 const SLOT_STATE: usize = 20;
+/// Three words that only the member's own kernel reads.
+const SLOT_ROBUST_HEAD: usize = 24;
 const SLOT_BELL: usize = 64;
 const SLOT_SLEEPERS: usize = 68;
 const SLOT_BACKGROUND_BELL: usize = 72;
@@ -138,6 +140,11 @@ impl Layout {
         self.segments + member.index() * self.segment_stride
     }
 
+    /// Where all segments are.
+    pub(super) fn all_segments(&self) -> std::ops::Range<usize> {
+        self.segments..self.total_len
+    }
+
     /// Where the ring from `sender` to `receiver` begins, and how long it is, header included.
     pub(super) fn ring(&self, sender: MemberId, receiver: MemberId) -> (usize, usize) {
         let len = RING_HEADER_LEN + self.ring_len;
@@ -198,6 +205,11 @@ impl Tables {
     /// Where a member's robust word is; its list entry is in the 8 bytes before.
     pub(super) fn robust_word_offset(&self, member: MemberId) -> usize {
         self.slot(member, SLOT_ROBUST_WORD)
+    }
+
+    /// Where the head of the list is in which the kernel finds the robust word.
+    pub(super) fn robust_head_offset(&self, member: MemberId) -> usize {
+        self.slot(member, SLOT_ROBUST_HEAD)
     }
 
     /// The word that the kernel marks when the member dies.

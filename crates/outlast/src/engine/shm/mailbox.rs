@@ -23,7 +23,7 @@ use super::layout::{RING_HEAD, RING_HEADER_LEN, RING_SENDER_WAITS, RING_TAIL};
 use super::memory::allocate;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// A fragment begins with two words: its length, port and flags, and the sender's epoch.
@@ -81,6 +81,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+/// The turn of a thread to write to one receiver. However it ends, the threads that wait for theirs are woken.
+struct Turn<'a> {
+    shm: &'a Shm,
+    guard: Option<MutexGuard<'a, bool>>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.guard = None;
+        // Ordered with the announcement in `wait_for_turn`.
+        fence(Ordering::SeqCst);
+        // They park on the own bell.
+        if self.shm.waiting_senders.load(Ordering::SeqCst) != 0 {
+            self.shm.tables().ring_bell(self.shm.me);
+        }
+    }
+}
+
 impl Shm {
     pub(super) fn send_message(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
         self.check_target(Epoch::ANY, to)?;
@@ -90,14 +108,8 @@ impl Shm {
         self.step();
         let until = self.deadline();
         let epoch = self.tables().current_epoch();
-        // Another thread of this member may be in the middle of a message to the same receiver.
-        let mut is_backed = loop {
-            let bell = self.bell_now();
-            if let Some(guard) = try_lock(&self.mailboxes.outgoing[to.index()]) {
-                break guard;
-            }
-            self.wait_for_receiver(to, bell, until)?;
-        };
+        let mut turn = self.wait_for_turn(to, until)?;
+        let is_backed = turn.guard.as_deref_mut().expect("held until the drop");
         if !*is_backed {
             let (ring, len) = self.tables().layout.ring(self.me, to);
             allocate(self.memory.file.as_fd(), ring, len)
@@ -116,15 +128,32 @@ impl Shm {
             self.wait_for_room(to, FRAGMENT_HEADER_LEN + fragment.len().next_multiple_of(8), until)?;
             self.write_fragment(to, port, flags, epoch, fragment);
             if later.is_empty() {
-                drop(is_backed);
-                // Threads of this member that wait for their turn park on the own bell.
-                if self.has_waiting_senders() {
-                    self.tables().ring_bell(self.me);
-                }
                 return Ok(());
             }
             (rest, flags) = (later, 0);
         }
+    }
+
+    /// Waits until no other thread of this member is in the middle of a message to the same receiver.
+    fn wait_for_turn(&self, to: MemberId, until: Time) -> Result<Turn<'_>> {
+        let outgoing = &self.mailboxes.outgoing[to.index()];
+        if let Some(guard) = try_lock(outgoing) {
+            return Ok(Turn { shm: self, guard: Some(guard) });
+        }
+        // Announced before the next attempt: whoever has the turn either is done before it, or rings after it.
+        self.waiting_senders.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let result = loop {
+            let bell = self.bell_now();
+            if let Some(guard) = try_lock(outgoing) {
+                break Ok(Turn { shm: self, guard: Some(guard) });
+            }
+            if let Err(error) = self.wait_for_receiver(to, bell, until) {
+                break Err(error);
+            }
+        };
+        self.waiting_senders.fetch_sub(1, Ordering::SeqCst);
+        result
     }
 
     fn wait_for_room(&self, to: MemberId, needed: usize, until: Time) -> Result<()> {
@@ -143,6 +172,7 @@ impl Shm {
             let bell = self.bell_now();
             // Announced before the last look, so that the reader either makes room before it or rings after it.
             waits.store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
             if has_room() {
                 waits.store(0, Ordering::Relaxed);
                 return Ok(());
@@ -158,14 +188,8 @@ impl Shm {
             return Err(Error::Timeout { member: to, limit: self.time_limit });
         }
         self.take_in();
-        self.waiting_senders.fetch_add(1, Ordering::SeqCst);
         self.park_foreground(bell, until);
-        self.waiting_senders.fetch_sub(1, Ordering::SeqCst);
         Ok(())
-    }
-
-    fn has_waiting_senders(&self) -> bool {
-        self.waiting_senders.load(Ordering::SeqCst) != 0
     }
 
     /// Writes and publishes one fragment, for which there is room.
@@ -260,6 +284,7 @@ impl Shm {
         }
         // The sender announces its wait before it looks at the head again, and this looks at the announcement after
         // it moved the head: one of the two sees the other.
+        fence(Ordering::SeqCst);
         if tables.mapping.word(ring + RING_SENDER_WAITS).swap(0, Ordering::SeqCst) != 0 {
             tables.ring_bell(sender);
         }

@@ -156,6 +156,14 @@ impl JobMemory {
         Ok(())
     }
 
+    /// Enters into the log that `member`, which this process is, has left.
+    pub(super) fn depart(&self, member: MemberId) {
+        // Other threads may be in the middle of a put. What they still write must not reach anyone.
+        // Where the kernel has no room for that (strict accounting), leaving is no less possible.
+        let _ = self.tables.mapping.make_private(&self.file, self.tables.layout.all_segments());
+        self.tables.declare_dead(member, true);
+    }
+
     /// Says that the kernel watches this member.
     pub(super) fn joined(&self, member: MemberId) {
         self.tables.state(member).store(STATE_JOINED, Ordering::SeqCst);

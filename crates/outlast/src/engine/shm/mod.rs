@@ -32,17 +32,28 @@ use crate::{JoinError, JoinOptions};
 use layout::{PAGE, Tables};
 use mailbox::Mailboxes;
 use rustix::process::{Pid, Signal};
+use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How long a waiting thread looks at its bell before it sleeps. Long enough for an answer that is on its way
-/// between two cores, short enough not to take a core from the one who is to answer.
-const SPIN: u32 = 100;
+/// How often a waiting thread looks at its bell before it lets others run. Long enough for an answer that is on its
+/// way between two cores, short enough not to take a core from the one who is to answer.
+const SPIN: u32 = 20;
+
+/// How often it then lets others run before it sleeps. Members that share a core hand it to each other so for a
+/// fraction of what sleeping and waking costs; a member that is alone on its core sleeps after some tens of
+/// microseconds.
+const YIELDS: u32 = 100;
 
 /// Set in the guard word when this member has ended; see [`Shm::guard`].
 const ENDED: u64 = u64::MAX;
+
+thread_local! {
+    /// Whether this thread is the background of a member.
+    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
+}
 
 /// A member on the shm engine.
 pub struct Shm {
@@ -71,6 +82,15 @@ impl Shm {
             Some(found) => found,
             None => (JobMemory::create(1, 0, options.segment_limit)?, MemberId(0)),
         };
+        Shm::take_place(memory, me, options)
+    }
+
+    /// Takes the place of member `me` in a job.
+    fn take_place(
+        memory: JobMemory,
+        me: MemberId,
+        options: &JoinOptions,
+    ) -> std::result::Result<Shm, JoinError> {
         let domain = match &options.domain {
             Some(path) => path.clone(),
             None => std::env::var("OUTLAST_DOMAIN").unwrap_or_default(),
@@ -106,17 +126,20 @@ impl Shm {
         let (memory, me) = (self.memory.clone(), self.me);
         let run = move || {
             let (mapping, word) = (&memory.tables.mapping, memory.tables.robust_word_offset(me));
-            let owned = sys::own_robust_word(mapping, word);
+            let owned = sys::own_robust_word(mapping, word, memory.tables.robust_head_offset(me));
             let is_owned = owned.is_ok();
+            IS_BACKGROUND.set(true);
             let _ = sender.send(owned);
             if !is_owned {
                 return;
             }
             // A member without its background would be alive and deaf: better that it ends, and all know.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
-                eprintln!("outlast: the background of {me} panicked; ending this process");
-                sys::end_now();
+                sys::end_with(&format!("outlast: the background of {me} panicked; ending this process\n"));
             }
+            // The thread that leaves may not have come to the log yet. Should the process die before it does, only
+            // the word would tell the others, and that is about to be given up.
+            memory.depart(me);
             sys::disown_robust_word(mapping, word);
         };
         std::thread::Builder::new()
@@ -171,20 +194,48 @@ impl Shm {
         until.0.saturating_add(self.tables().start_ns)
     }
 
-    /// Looks at the bell for a moment, then sleeps on it.
+    /// Looks at the bell for a moment, lets others run for a while, then sleeps on it.
     fn park_foreground(&self, seen: Bell, until: Time) {
         let bell = self.tables().bell(self.me);
+        if IS_BACKGROUND.get() {
+            // A service that waits in the middle of its work. There may be nobody else who watches.
+            return self.watch(bell, seen.0 as u32, self.tables().sleepers(self.me), until);
+        }
         for _ in 0..SPIN {
             if bell.load(Ordering::Relaxed) != seen.0 as u32 {
                 return;
             }
             std::hint::spin_loop();
         }
+        for _ in 0..YIELDS {
+            std::thread::yield_now();
+            if bell.load(Ordering::Relaxed) != seen.0 as u32 {
+                return;
+            }
+        }
         let sleepers = self.tables().sleepers(self.me);
         // Sequentially consistent with `ring_bell`: either the ringer sees this sleeper, or the bell has changed.
         sleepers.fetch_add(1, Ordering::SeqCst);
         sys::wait_on(bell, seen.0 as u32, self.until_ns(until));
         sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Sleeps on a bell and on the words of the others, for a while, and declares those that have died.
+    fn watch(&self, bell: &AtomicU32, seen: u32, sleepers: &AtomicU32, until: Time) {
+        let look_again = self.now_time().after(deaths::LOOK_INTERVAL);
+        let mut words = vec![(bell, seen)];
+        words.extend(self.watched());
+        let is_marked = |&(_, word): &(_, u32)| word & sys::OWNER_DIED != 0;
+        if !words[1..].iter().any(is_marked) {
+            // Sequentially consistent with the ringing of the bell, as in `park_foreground`.
+            sleepers.fetch_add(1, Ordering::SeqCst);
+            sys::wait_on_any(&words, self.until_ns(until.min(look_again)));
+            sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+        if self.check_guard().is_ok() {
+            self.look_at_all();
+            let _ = self.catch_up();
+        }
     }
 
     /// The words of the members that this one watches: all that live, or as many as the kernel takes, from the next
@@ -226,16 +277,21 @@ impl Shm {
             if view.dead.contains(self.me) {
                 // Leaving sets the guard before it enters the log.
                 self.check_guard()?;
-                eprintln!("outlast: {} was declared dead by the others; ending this process", self.me);
-                sys::end_now();
+                let me = self.me;
+                sys::end_with(&format!(
+                    "outlast: {me} was declared dead by the others; ending this process\n"
+                ));
             }
             for member in view.dead.iter() {
                 self.dead[member.index() / 64].fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
             }
             let after = view.epoch.0 + 1;
-            if before >= after
-                || guard.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-            {
+            if before >= after {
+                return Ok(view.epoch);
+            }
+            if guard.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                // Whoever raised the epoch may be stopped, or dead and no member, before it came to ring here.
+                self.tables().ring_bell(self.me);
                 return Ok(view.epoch);
             }
         }
@@ -304,7 +360,11 @@ impl Shm {
         if self.tables().look_at(member) {
             return Ok(());
         }
-        rustix::process::pidfd_send_signal(pidfd.map_err(failed)?, signal).map_err(failed)
+        match rustix::process::pidfd_send_signal(pidfd.map_err(failed)?, signal) {
+            // It has ended and was waited for since that look: the proof is there.
+            Err(rustix::io::Errno::SRCH) => Ok(()),
+            other => other.map_err(failed),
+        }
     }
 }
 
@@ -331,6 +391,8 @@ impl Engine for Shm {
         if self.guard.word().load(Ordering::Relaxed) == 0 {
             return Epoch(0);
         }
+        // A put must not come late for those who act on a new epoch while its caller finds the old one afterwards.
+        sys::order_puts();
         self.tables().current_epoch()
     }
 
@@ -377,7 +439,9 @@ impl Engine for Shm {
         self.check_guard()?;
         // The guard first: whoever then finds this member in the log knows that it left by itself.
         self.guard.word().store(ENDED, Ordering::SeqCst);
-        self.tables().declare_dead(self.me, true);
+        self.memory.depart(self.me);
+        // If another one raised the epoch, it may not have come to ring here.
+        self.tables().ring_bell(self.me);
         Ok(())
     }
 
@@ -444,8 +508,9 @@ impl Engine for Shm {
     fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
         let place = self.locate(at, target, Operation::Put { offset, data })?;
         if cfg!(feature = "faults") {
-            // A test build may die or stop between the halves.
-            let (first, second) = data.split_at((data.len() / 2).next_multiple_of(8).min(data.len()));
+            // A test build may die or stop between the halves, which meet between two words of the target.
+            let middle = (place + data.len() / 2).next_multiple_of(8) - place;
+            let (first, second) = data.split_at(middle.min(data.len()));
             self.tables().mapping.write(place, first);
             self.step();
             self.tables().mapping.write(place + first.len(), second);
@@ -455,12 +520,14 @@ impl Engine for Shm {
         }
         // What the caller writes next, by whatever means, is not seen before this.
         fence(Ordering::Release);
+        sys::owe_order();
         Ok(())
     }
 
     #[inline]
     fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let place = self.locate(at, target, Operation::Get { offset, len: buffer.len() })?;
+        sys::order_puts();
         self.tables().mapping.read(place, buffer);
         // What the caller reads next was not read before this.
         fence(Ordering::Acquire);
@@ -470,6 +537,7 @@ impl Engine for Shm {
     #[inline]
     fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
         let place = self.locate(at, target, Operation::Load { offset })?;
+        sys::order_puts();
         Ok(self.tables().mapping.word(place).load(Ordering::SeqCst))
     }
 
@@ -485,7 +553,11 @@ impl Engine for Shm {
         let place = self.locate(at, target, Operation::CompareAndSwap { offset, expected, new })?;
         let word = self.tables().mapping.word(place);
         match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(found) | Err(found) => Ok(found),
+            Ok(found) => {
+                sys::have_order();
+                Ok(found)
+            }
+            Err(found) => Ok(found),
         }
     }
 
@@ -561,19 +633,17 @@ impl Engine for Shm {
     }
 
     fn park_in_background(&self, seen: Bell, until: Time) {
-        let look_again = self.now_time().after(deaths::LOOK_INTERVAL);
-        let mut words = vec![(self.tables().background_bell(self.me), (seen.0 >> 32) as u32)];
-        words.extend(self.watched());
-        let is_marked = |&(_, word): &(_, u32)| word & sys::OWNER_DIED != 0;
-        if !words[1..].iter().any(is_marked) {
-            let sleeps = self.tables().background_sleeps(self.me);
-            sleeps.store(1, Ordering::SeqCst);
-            sys::wait_on_any(&words, self.until_ns(until.min(look_again)));
-            sleeps.store(0, Ordering::SeqCst);
+        if self.check_guard() == Err(Error::Forked) {
+            return std::thread::yield_now();
         }
+        // What came after the last look and before the bell was noted rings for nobody any more.
         if self.check_guard().is_ok() {
-            self.look_at_all();
-            let _ = self.catch_up();
+            self.take_in();
+        }
+        let (bell, sleeps) =
+            (self.tables().background_bell(self.me), self.tables().background_sleeps(self.me));
+        self.watch(bell, (seen.0 >> 32) as u32, sleeps, until);
+        if self.check_guard().is_ok() {
             self.take_in();
         }
     }

@@ -3,11 +3,12 @@
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::cell::Cell;
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A mapping of the job's memory. Everything in it may be changed by other processes at any time, so it is reached
 /// only through atomics and through copies that assume nothing about what they find.
@@ -32,7 +33,28 @@ impl Mapping {
         let mapping = Mapping { base: NonNull::new(base.cast()).expect("mmap returned null"), len };
         // SAFETY: the range is the mapping just made. A forked child without it cannot hurt the job.
         unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontFork)? };
+        // Nor may it be written to a core file: all of the job's memory, holes included, which that would fill, while
+        // the death is not announced before the file is complete.
+        // SAFETY: as above.
+        unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontDump)? };
         Ok(mapping)
+    }
+
+    /// Cuts a range off from the other processes: when this returns, no thread of this process writes to the shared
+    /// memory there any more, and what one in the middle of a copy still writes goes to a copy of its own.
+    pub(super) fn make_private(&self, file: impl AsFd, range: std::ops::Range<usize>) -> io::Result<()> {
+        let place = self.at(range.start, range.len());
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: the range is part of this mapping, stays mapped, readable and writable, and its content, which may
+        // change at any time as far as anyone here knows, is reached only through atomics and foreign copies.
+        unsafe {
+            let flags = flags | MapFlags::FIXED;
+            rustix::mm::mmap(place.cast(), range.len(), protection, flags, file, range.start as u64)?;
+            rustix::mm::madvise(place.cast(), range.len(), Advice::LinuxDontFork)?;
+            rustix::mm::madvise(place.cast(), range.len(), Advice::LinuxDontDump)?;
+        }
+        Ok(())
     }
 
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
@@ -91,59 +113,143 @@ impl Mapping {
 /// compiler and free to race with other processes.
 const INLINE_LEN_MAX: usize = 64;
 
+/// How much of a long copy to a place of another alignment goes through a buffer at once.
+const BOUNCE_LEN: usize = 1024;
+
+/// Words of shared memory are never torn. What the C library does to a range depends on its length and on the
+/// alignment of both sides: it moves the last bytes by a move of their own, which may end in the middle of a word, and
+/// moves in step with its *destination*. So it gets only whole words, and when it reads shared memory, a destination
+/// that is in step with it. Words that are meant in part are exchanged as a whole.
+///
 /// # Safety
 /// `to` points to `bytes.len()` bytes of mapped shared memory.
 #[inline]
 unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
-    if bytes.len() <= INLINE_LEN_MAX && (to as usize).is_multiple_of(8) {
-        let mut words = bytes.chunks_exact(8);
-        let mut at = to;
-        for word in &mut words {
-            // SAFETY: inside the range, and aligned since `to` is.
-            unsafe {
-                AtomicU64::from_ptr(at.cast())
-                    .store(u64::from_ne_bytes(word.try_into().expect("8 bytes")), Ordering::Relaxed);
-                at = at.add(8);
-            }
+    let skip = to as usize % 8;
+    if skip != 0 || !bytes.len().is_multiple_of(8) {
+        // SAFETY: promised by the caller.
+        return unsafe { copy_in_parts(to, bytes) };
+    }
+    if bytes.len() > INLINE_LEN_MAX {
+        // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private memory.
+        return unsafe { foreign_copy(to, bytes.as_ptr(), bytes.len()) };
+    }
+    let mut at = to;
+    for word in bytes.chunks_exact(8) {
+        // SAFETY: inside the range, and aligned since `to` is.
+        unsafe {
+            AtomicU64::from_ptr(at.cast())
+                .store(u64::from_ne_bytes(word.try_into().expect("8 bytes")), Ordering::Relaxed);
+            at = at.add(8);
         }
-        for &byte in words.remainder() {
-            // SAFETY: inside the range.
-            unsafe {
-                AtomicU8::from_ptr(at).store(byte, Ordering::Relaxed);
-                at = at.add(1);
-            }
+    }
+}
+
+/// # Safety
+/// As for [`copy_in`].
+unsafe fn copy_in_parts(to: *mut u8, bytes: &[u8]) {
+    let (head, rest) = bytes.split_at(((8 - to as usize % 8) % 8).min(bytes.len()));
+    let (body, tail) = rest.split_at(rest.len() & !7);
+    // SAFETY: the parts follow each other inside the range; `body` begins at a word and is whole words.
+    unsafe {
+        merge(to, head);
+        if !body.is_empty() {
+            copy_in(to.add(head.len()), body);
         }
+        merge(to.add(head.len() + body.len()), tail);
+    }
+}
+
+/// Changes bytes inside one word, all at once.
+///
+/// # Safety
+/// As for [`copy_in`], and all the bytes are in one word.
+unsafe fn merge(to: *mut u8, bytes: &[u8]) {
+    if bytes.is_empty() {
         return;
     }
-    // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private memory.
-    unsafe { foreign_copy(to, bytes.as_ptr(), bytes.len()) }
+    let skip = to as usize % 8;
+    // SAFETY: the mapping is page-aligned, so the whole word is inside it.
+    let word = unsafe { AtomicU64::from_ptr(to.sub(skip).cast()) };
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |found| {
+        let mut found = found.to_ne_bytes();
+        found[skip..skip + bytes.len()].copy_from_slice(bytes);
+        Some(u64::from_ne_bytes(found))
+    });
 }
 
 /// # Safety
 /// `from` points to `bytes.len()` bytes of mapped shared memory.
 #[inline]
 unsafe fn copy_out(from: *const u8, bytes: &mut [u8]) {
-    if bytes.len() <= INLINE_LEN_MAX && (from as usize).is_multiple_of(8) {
-        let mut at = from.cast_mut();
-        let mut words = bytes.chunks_exact_mut(8);
-        for word in &mut words {
-            // SAFETY: inside the range, and aligned since `from` is.
-            unsafe {
-                word.copy_from_slice(&AtomicU64::from_ptr(at.cast()).load(Ordering::Relaxed).to_ne_bytes());
-                at = at.add(8);
-            }
+    let skip = from as usize % 8;
+    if skip != 0 || !bytes.len().is_multiple_of(8) {
+        // SAFETY: promised by the caller.
+        return unsafe { copy_out_parts(from, bytes) };
+    }
+    if bytes.len() > INLINE_LEN_MAX {
+        // SAFETY: promised by the caller.
+        return unsafe { copy_out_long(from, bytes) };
+    }
+    let mut at = from.cast_mut();
+    for word in bytes.chunks_exact_mut(8) {
+        // SAFETY: inside the range, and aligned since `from` is.
+        unsafe {
+            word.copy_from_slice(&AtomicU64::from_ptr(at.cast()).load(Ordering::Relaxed).to_ne_bytes());
+            at = at.add(8);
         }
-        for byte in words.into_remainder() {
-            // SAFETY: inside the range.
-            unsafe {
-                *byte = AtomicU8::from_ptr(at).load(Ordering::Relaxed);
-                at = at.add(1);
-            }
+    }
+}
+
+/// # Safety
+/// As for [`copy_out`], and the range is whole words.
+#[inline]
+unsafe fn copy_out_long(from: *const u8, bytes: &mut [u8]) {
+    if (bytes.as_ptr() as usize).is_multiple_of(8) {
+        // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private memory.
+        return unsafe { foreign_copy(bytes.as_mut_ptr(), from, bytes.len()) };
+    }
+    let mut bounce = [0u64; BOUNCE_LEN / 8];
+    let mut at = from;
+    for part in bytes.chunks_mut(BOUNCE_LEN) {
+        // SAFETY: the part is not longer than the buffer, nor than what is left of the range.
+        unsafe {
+            foreign_copy(bounce.as_mut_ptr().cast(), at, part.len());
+            std::ptr::copy_nonoverlapping(bounce.as_ptr().cast(), part.as_mut_ptr(), part.len());
+            at = at.add(part.len());
         }
+    }
+}
+
+/// # Safety
+/// As for [`copy_out`].
+unsafe fn copy_out_parts(from: *const u8, bytes: &mut [u8]) {
+    let (head, rest) = bytes.split_at_mut(((8 - from as usize % 8) % 8).min(bytes.len()));
+    let whole = rest.len() & !7;
+    let (body, tail) = rest.split_at_mut(whole);
+    // SAFETY: the parts follow each other inside the range; `body` begins at a word and is whole words.
+    unsafe {
+        pick(from, head);
+        if !body.is_empty() {
+            copy_out(from.add(head.len()), body);
+        }
+        pick(from.add(head.len() + body.len()), tail);
+    }
+}
+
+/// Reads bytes inside one word, all at once.
+///
+/// # Safety
+/// As for [`copy_out`], and all the bytes are in one word.
+unsafe fn pick(from: *const u8, bytes: &mut [u8]) {
+    if bytes.is_empty() {
         return;
     }
-    // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private memory.
-    unsafe { foreign_copy(bytes.as_mut_ptr(), from, bytes.len()) }
+    let skip = from as usize % 8;
+    // SAFETY: the mapping is page-aligned, so the whole word is inside it.
+    let word = unsafe { AtomicU64::from_ptr(from.sub(skip).cast_mut().cast()) };
+    let found = word.load(Ordering::Relaxed).to_ne_bytes();
+    bytes.copy_from_slice(&found[skip..skip + bytes.len()]);
 }
 
 /// The C library's memcpy through a pointer that the optimizer cannot see through, so that it assumes nothing about
@@ -157,6 +263,33 @@ unsafe fn foreign_copy(to: *mut u8, from: *const u8, len: usize) {
     let copy: Copy = std::hint::black_box(libc::memcpy as Copy);
     // SAFETY: promised by the caller.
     unsafe { copy(to.cast(), from.cast(), len) };
+}
+
+thread_local! {
+    /// Whether this thread has put something that its later loads may still overtake.
+    static OWES_ORDER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes a put. The fence that orders it before later loads is expensive, and most puts are followed by a
+/// compare-and-swap, which does the same.
+#[inline]
+pub(super) fn owe_order() {
+    OWES_ORDER.set(true);
+}
+
+/// Notes an exchange of a word, which orders what was before it.
+#[inline]
+pub(super) fn have_order() {
+    OWES_ORDER.set(false);
+}
+
+/// Orders the puts of this thread before what it loads next.
+#[inline]
+pub(super) fn order_puts() {
+    if OWES_ORDER.get() {
+        fence(Ordering::SeqCst);
+        OWES_ORDER.set(false);
+    }
 }
 
 /// A page of this process that a forked child finds zeroed: how a child knows that it is one.
@@ -205,7 +338,7 @@ const WAITERS: u32 = 0x8000_0000;
 
 /// The kernel's `struct robust_list_head`, for a list of one entry.
 #[repr(C)]
-pub(super) struct RobustHead {
+struct RobustHead {
     list: *mut libc::c_void,
     futex_offset: libc::c_long,
     pending: *mut libc::c_void,
@@ -214,18 +347,23 @@ pub(super) struct RobustHead {
 /// Makes the calling thread the owner of the robust word at `word_offset`, whose list entry is the 8 bytes before
 /// it: when the thread ends in whatever way, the kernel sets [`OWNER_DIED`] in the word and wakes a waiter.
 ///
-/// The head is leaked: the kernel reads it at the thread's very end.
-pub(super) fn own_robust_word(mapping: &Mapping, word_offset: usize) -> io::Result<()> {
+/// The head is at `head_offset`, in the shared memory too, although only this process can use it: the kernel reads it
+/// at the thread's very end, and when it kills a process for want of memory, it may have taken away all private memory
+/// by then.
+pub(super) fn own_robust_word(mapping: &Mapping, word_offset: usize, head_offset: usize) -> io::Result<()> {
     let entry_offset = word_offset - 8;
-    let entry: *mut libc::c_void = mapping.at(entry_offset, 16).cast();
-    let head =
-        Box::leak(Box::new(RobustHead { list: entry, futex_offset: 8, pending: std::ptr::null_mut() }));
+    let entry = mapping.at(entry_offset, 16);
+    let head = mapping.at(head_offset, size_of::<RobustHead>());
+    // A list of one entry, whose word is 8 bytes behind it, and nothing pending.
+    mapping.word(head_offset).store(entry.addr() as u64, Ordering::Relaxed);
+    mapping.word(head_offset + 8).store(8, Ordering::Relaxed);
+    mapping.word(head_offset + 16).store(0, Ordering::Relaxed);
     // The list is circular: its only entry points back to the head.
-    mapping.word(entry_offset).store((&raw const *head).addr() as u64, Ordering::Relaxed);
+    mapping.word(entry_offset).store(head.addr() as u64, Ordering::Relaxed);
     let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     mapping.half(word_offset).store(thread | WAITERS, Ordering::SeqCst);
-    // SAFETY: the head lives for ever, and its entry as long as the mapping; if that is gone at the thread's end,
-    // the kernel stops walking the list. The list of the C library that this replaces is empty: this thread is
+    // SAFETY: the head and its entry live as long as the mapping; if that is gone at the thread's end, the kernel
+    // stops walking the list. The list of the C library that this replaces is empty: this thread is
     // the engine's own and locks no robust mutexes.
     let status = unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<RobustHead>()) };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -353,6 +491,19 @@ pub(super) fn end_now() -> ! {
     // SIGKILL of oneself does not return; should it ever be refused, exit without handlers.
     // SAFETY: _exit takes no pointers and does not return.
     unsafe { libc::_exit(137) }
+}
+
+/// Says why and ends this process at once. Nobody may read what it says: a pipe that is closed must not make it panic,
+/// and one that is full must not make it wait.
+pub(super) fn end_with(last_words: &str) -> ! {
+    let error_stream = io::stderr();
+    let error_stream = error_stream.as_fd();
+    let mut fds = [rustix::event::PollFd::new(&error_stream, rustix::event::PollFlags::OUT)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    if let Ok(1) = rustix::event::poll(&mut fds, Some(&at_once)) {
+        let _ = rustix::io::write(error_stream, last_words.as_bytes());
+    }
+    end_now()
 }
 
 /// Stops this process, and returns when someone lets it go on. The signal is for the calling thread: one for the

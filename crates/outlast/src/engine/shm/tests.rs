@@ -1,8 +1,11 @@
-//! Tests that need unsafe code: forked children.
+//! Tests that need unsafe code (forked children) or the inside of the engine (a process that ends half-way).
 
 use super::super::{Engine, Epoch, Error, MemberId, Port, Time};
+use super::{ENDED, JobMemory, Shm, sys};
 use crate::{Job, JoinOptions};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// Runs `body` in a forked child and returns its exit status. The child must not return into the test harness.
 fn in_forked_child(body: impl FnOnce() -> i32) -> i32 {
@@ -24,6 +27,14 @@ fn in_forked_child(body: impl FnOnce() -> i32) -> i32 {
 
 fn lone_job() -> Job {
     JoinOptions::new().segment_limit(1 << 20).join().expect("a job of one")
+}
+
+struct Idle;
+
+impl crate::Service for Idle {
+    fn run(&self, _: &Job) -> Time {
+        Time::NEVER
+    }
 }
 
 #[test]
@@ -48,6 +59,8 @@ fn a_forked_child_gets_a_clear_error_from_every_call() {
             child.domain(me).map(drop),
             child.fence(MemberId(0), Time::NEVER),
             child.leave(),
+            child.reserve(64).map(drop),
+            child.serve(Arc::new(Idle)),
             child.spawn("child", Box::new(|| {})).map(drop),
         ];
         if let Some(wrong) = calls.iter().position(|result| *result != Err(Error::Forked)) {
@@ -55,6 +68,7 @@ fn a_forked_child_gets_a_clear_error_from_every_call() {
         }
         // Calls that cannot fail return at once and touch nothing.
         child.park(child.bell(), Time::NEVER);
+        child.park_in_background(child.bell(), Time::NEVER);
         let is_quiet = child.receive(Port::User).is_none()
             && child.epoch() == Epoch(0)
             && child.view().dead.is_empty()
@@ -100,4 +114,123 @@ fn a_job_of_one_leaves_nothing_behind() {
         assert!(std::time::Instant::now() < until, "{before:?} then {:?}", (threads(), files(), mapped()));
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Member 0 of a job of two, with its background.
+fn first_of_two() -> Arc<Shm> {
+    first_of(2, |_| ())
+}
+
+/// Member 0 of a job, with a background that works between its waits.
+fn first_of(members: usize, work: impl Fn(&Shm) + Send + 'static) -> Arc<Shm> {
+    let memory = JobMemory::create(members, 0, Some(1 << 20)).unwrap();
+    let shm = Arc::new(Shm::take_place(memory, MemberId(0), &JoinOptions::new()).unwrap());
+    let background = shm.clone();
+    let body = move || {
+        while !background.has_ended() {
+            work(&background);
+            background.park_in_background(background.bell(), Time::NEVER);
+        }
+    };
+    shm.start_background(Box::new(body)).unwrap();
+    shm
+}
+
+fn comes_true(condition: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_secs(5);
+    while !condition() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    condition()
+}
+
+/// A process may die inside `leave`, when its background has ended and it has not come to the log. Nothing would
+/// tell the others then.
+#[test]
+fn a_background_does_not_end_before_its_member_is_in_the_log() {
+    let shm = first_of_two();
+    let word = shm.tables().robust_word(shm.me);
+    assert_ne!(word.load(Ordering::SeqCst), 0);
+    // The first half of `leave`; the second one never comes.
+    shm.guard.word().store(ENDED, Ordering::SeqCst);
+    shm.tables().ring_bell(shm.me);
+    assert!(comes_true(|| word.load(Ordering::SeqCst) == 0), "the background goes on");
+    assert!(shm.tables().view().left.contains(shm.me), "nobody will ever know that it has ended");
+}
+
+/// Whoever declares a death may be stopped, or be a launcher that dies, after it raised the epoch and before it rang
+/// any bell.
+#[test]
+fn a_change_of_the_view_rings_also_if_its_maker_does_not() {
+    let shm = first_of_two();
+    let parked = shm.clone();
+    let thread = std::thread::spawn(move || {
+        loop {
+            let bell = parked.bell();
+            if parked.epoch() != Epoch(0) {
+                return;
+            }
+            parked.park(bell, Time::NEVER);
+        }
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    // What `declare_dead` does, up to the bells.
+    shm.tables().death(0).store(2, Ordering::SeqCst);
+    shm.tables().epoch().store(1, Ordering::SeqCst);
+    let woke = comes_true(|| thread.is_finished());
+    shm.leave().unwrap();
+    assert!(woke, "a thread that waits for a change of the view slept through one");
+}
+
+/// A service may have to wait for a stopped member in the middle of its work, the services of all members at once even.
+/// Deaths are noticed all the same.
+#[test]
+fn a_background_that_waits_for_a_receiver_sees_deaths() {
+    let (silent, dying) = (MemberId(1), MemberId(2));
+    // The silent one never takes a message: the ring is full after the first few.
+    let shm = first_of(3, move |shm| drop(shm.send(silent, Port::User, &[0; 60_000])));
+    for member in [silent, dying] {
+        shm.memory.claim(member, "").unwrap();
+        shm.memory.joined(member);
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    shm.tables().robust_word(dying).store(sys::OWNER_DIED, Ordering::SeqCst);
+    let noticed = comes_true(|| shm.epoch() == Epoch(1));
+    shm.leave().unwrap();
+    assert!(noticed, "the only one that could watch waited for someone else");
+}
+
+/// A core file of one member would hold the memory of all, and its death would not be known before it is written.
+#[test]
+fn the_memory_of_the_job_is_in_no_core_file() {
+    let shm = first_of_two();
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let flags: Vec<&str> = maps
+        .split("/memfd:outlast")
+        .skip(1)
+        .filter_map(|one| one.lines().find_map(|line| line.strip_prefix("VmFlags:")))
+        .collect();
+    assert!(!flags.is_empty());
+    assert!(flags.iter().all(|flags| flags.split_whitespace().any(|flag| flag == "dd")), "{flags:?}");
+    shm.leave().unwrap();
+}
+
+/// What the kernel reads when a member dies is in memory that it does not take away before.
+#[test]
+fn the_robust_list_is_in_shared_memory() {
+    let shm = first_of_two();
+    let thread = shm.tables().robust_word(shm.me).load(Ordering::SeqCst) & 0x3fff_ffff;
+    let (mut head, mut len) = (0usize, 0usize);
+    // SAFETY: both pointers are valid to write to.
+    let status = unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &raw mut head, &raw mut len) };
+    assert_eq!(status, 0);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_inside = |line: &str| {
+        let (first, rest) = line.split_once('-')?;
+        let (last, rest) = rest.split_once(' ')?;
+        let range = usize::from_str_radix(first, 16).ok()?..usize::from_str_radix(last, 16).ok()?;
+        Some(range.contains(&head) && rest.starts_with("rw-s"))
+    };
+    assert!(maps.lines().any(|line| is_inside(line) == Some(true)), "the head is at {head:x}");
+    shm.leave().unwrap();
 }

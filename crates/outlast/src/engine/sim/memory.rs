@@ -80,8 +80,14 @@ impl World {
         let counters = &mut self.members[member as usize].counters;
         counters.operations += 1;
         match what {
-            What::Put => counters.operation_bytes_written += len as u64,
-            What::Get => counters.operation_bytes_read += len as u64,
+            What::Put => {
+                counters.operation_bytes_written =
+                    counters.operation_bytes_written.saturating_add(len as u64);
+            }
+            What::Get => {
+                // The length may be one that is refused later, and as large as a wild caller likes.
+                counters.operation_bytes_read = counters.operation_bytes_read.saturating_add(len as u64);
+            }
             What::Load => counters.operation_bytes_read += 8,
             _ => {
                 counters.operation_bytes_read += 8;

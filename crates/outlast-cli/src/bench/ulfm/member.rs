@@ -1,0 +1,199 @@
+//! What every member of the benchmark does, on shm and in the simulator alike.
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use outlast::rma::{Communicator, Error};
+use outlast::{Engine, Job, JoinOptions, MemberId};
+use rustix::process::{Pid, Signal};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+/// What is measured, by the name in the rows of the report.
+pub(super) const AGREE: &str = "agree";
+pub(super) const AGREE_UNACKNOWLEDGED: &str = "agree, failure unacknowledged";
+pub(super) const AGREE_ACKNOWLEDGED: &str = "agree, failure acknowledged";
+pub(super) const DUP: &str = "dup";
+pub(super) const SHRINK: &str = "shrink";
+pub(super) const SHRINK_FAILURE: &str = "shrink, failure after discovery";
+
+/// The operations that need no failure, in the order in which their blocks take turns.
+pub(super) const WITHOUT_FAILURE: [&str; 3] = [AGREE, DUP, SHRINK];
+
+/// How many calls of an operation are made before the next one has its turn.
+const BLOCK: u32 = 20;
+
+/// How long the last one to call shrink lets the others wait, so that all of them sleep in it.
+const LATE: Duration = Duration::from_millis(2);
+
+/// Nanoseconds by what they measure.
+pub(super) type Samples = BTreeMap<String, Vec<u64>>;
+
+/// What a job of the benchmark does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// How many calls of each operation, at most.
+    pub(super) iterations: u32,
+    /// How long the calls of all operations without failures may take together, and those with one again.
+    pub(super) limit: Duration,
+    /// Only this one of [`WITHOUT_FAILURE`].
+    pub(super) only: Option<&'static str>,
+    /// Whether the last member dies, at the end.
+    pub(super) with_failure: bool,
+}
+
+/// Takes part in a job of the benchmark; `kill` kills a member. What this member measured.
+pub(super) fn play(
+    job: &Job,
+    plan: Plan,
+    kill: impl FnOnce(MemberId) -> anyhow::Result<()>,
+) -> anyhow::Result<Samples> {
+    let world = Communicator::world(job)?;
+    let mut samples = Samples::new();
+    let operations: Vec<&str> = match plan.only {
+        Some(only) => vec![only],
+        None => WITHOUT_FAILURE.to_vec(),
+    };
+    // The first calls set up the ways between the members.
+    operations.iter().try_for_each(|operation| once(&world, operation))?;
+    repeat(job, &world, plan, &operations, &mut samples)?;
+    if plan.with_failure {
+        let victim = world.size() - 1;
+        shrink_with_failure(job, &world, victim, kill, &mut samples)?;
+        repeat(job, &world, plan, &[AGREE_UNACKNOWLEDGED], &mut samples)?;
+        world.failure_ack()?;
+        repeat(job, &world, plan, &[AGREE_ACKNOWLEDGED], &mut samples)?;
+    }
+    // Who left earlier would be a failure for the others.
+    world.agree(1)?;
+    Ok(samples)
+}
+
+/// Calls the operations in blocks that take turns, until there were enough or time is up.
+fn repeat(
+    job: &Job,
+    world: &Communicator,
+    plan: Plan,
+    operations: &[&str],
+    samples: &mut Samples,
+) -> anyhow::Result<()> {
+    let end = job.now().after(plan.limit);
+    let mut done = 0;
+    while done < plan.iterations {
+        let block = BLOCK.min(plan.iterations - done);
+        for &operation in operations {
+            let samples = samples.entry(operation.into()).or_default();
+            for _ in 0..block {
+                let begin = job.now();
+                once(world, operation)?;
+                samples.push(job.now().since(begin).as_nanos() as u64);
+            }
+        }
+        done += block;
+        // All stop together: the bitwise and of whether each would go on.
+        let goes_on = done < plan.iterations && job.now() < end;
+        if world.agree_despite_failures(u64::from(goes_on))?.flags == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn once(world: &Communicator, operation: &str) -> anyhow::Result<()> {
+    match operation {
+        DUP => world.duplicate()?.free()?,
+        SHRINK => world.shrink()?.free()?,
+        AGREE_UNACKNOWLEDGED => match world.agree(1) {
+            Err(Error::ProcFailed { .. }) => {}
+            other => bail!("agree with an unacknowledged failure gave {other:?}"),
+        },
+        _ => drop(world.agree(1)?),
+    }
+    Ok(())
+}
+
+/// All but rank 0 call shrink and sleep in it: what they contribute has been sent. Then rank 0 kills the victim and
+/// calls it too. The others now hear of all, the victim included, and discovery is complete; but the victim never
+/// confirms, so all start over without it. As all have accepted that it belongs to the new communicator, it does: a
+/// member that has confirmed may die, too, and nobody can tell. A second call is then without it. Each survivor's sample
+/// runs from just before the kill until it has a communicator of the living.
+fn shrink_with_failure(
+    job: &Job,
+    world: &Communicator,
+    victim: usize,
+    kill: impl FnOnce(MemberId) -> anyhow::Result<()>,
+    samples: &mut Samples,
+) -> anyhow::Result<()> {
+    world.agree(1)?;
+    let mut begin_ns = 0;
+    if world.rank() == 0 {
+        let until = job.now().after(LATE);
+        while job.now() < until {
+            job.park(job.bell(), until);
+        }
+        begin_ns = job.now().0;
+        kill(MemberId(victim as u32))?;
+    }
+    let mut survivors = world.shrink()?;
+    // The same at all: they have left the attempt with the victim because they know of its death.
+    while !survivors.get_failed()?.is_empty() {
+        survivors = survivors.shrink()?;
+    }
+    let end_ns = job.now().0;
+    ensure!(survivors.size() == world.size() - 1, "the shrunken communicator has {}", survivors.size());
+    let mut begin = begin_ns.to_le_bytes();
+    survivors.broadcast(0, &mut begin)?;
+    let sample = end_ns.saturating_sub(u64::from_le_bytes(begin));
+    samples.entry(SHRINK_FAILURE.into()).or_default().push(sample);
+    Ok(())
+}
+
+/// A member of the benchmark on shm; started by it.
+#[derive(Args)]
+pub(crate) struct UlfmMember {
+    #[arg(long)]
+    iterations: u32,
+    #[arg(long)]
+    limit_ms: u64,
+}
+
+impl UlfmMember {
+    pub(crate) fn execute(self) -> anyhow::Result<bool> {
+        let job = JoinOptions::new().join()?;
+        let own_pid = rustix::process::getpid().as_raw_nonzero().get();
+        let pids = Communicator::world(&job)?.allgather(&own_pid.to_le_bytes())?;
+        let plan = Plan {
+            iterations: self.iterations,
+            limit: Duration::from_millis(self.limit_ms),
+            only: None,
+            with_failure: true,
+        };
+        let samples = play(&job, plan, |member| {
+            let bytes = pids[member.index()].as_slice().try_into().context("a process id")?;
+            let pid = Pid::from_raw(i32::from_le_bytes(bytes)).context("a process id")?;
+            Ok(rustix::process::kill_process(pid, Signal::KILL)?)
+        })?;
+        let mut text = String::new();
+        for (what, samples) in samples {
+            text += &what;
+            samples.iter().for_each(|sample| text += &format!(";{sample}"));
+            text += "\n";
+        }
+        std::io::stdout().write_all(text.as_bytes()).context("writing to the benchmark")?;
+        job.leave()?;
+        Ok(true)
+    }
+}
+
+/// Adds the samples of lines that give what they measure and then numbers.
+pub(super) fn add_lines(samples: &mut Samples, text: &str, separator: char) -> anyhow::Result<()> {
+    for line in text.lines() {
+        let mut words = line.split(separator);
+        let what = words.next().unwrap_or_default().to_string();
+        let entry = samples.entry(what).or_default();
+        for word in words {
+            entry.push(word.parse().with_context(|| format!("a sample, not {word:?}"))?);
+        }
+    }
+    Ok(())
+}

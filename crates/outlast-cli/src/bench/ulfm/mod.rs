@@ -1,0 +1,326 @@
+//! `outlast bench ulfm`: what agreeing and shrinking cost, against duplicating and against Open MPI.
+
+mod member;
+mod openmpi;
+mod sim;
+
+pub(crate) use member::UlfmMember;
+
+use super::plot::{Figure, Line};
+use super::{Common, Row, detection, nanoseconds, publish};
+use crate::report::say;
+use anyhow::{Context, ensure};
+use clap::{Args, ValueEnum};
+use member::{
+    AGREE, AGREE_ACKNOWLEDGED, AGREE_UNACKNOWLEDGED, DUP, SHRINK, SHRINK_FAILURE, Samples, WITHOUT_FAILURE,
+};
+use openmpi::OpenMpi;
+use outlast::MemberId;
+use outlast::launch::{Launch, Output};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+What is measured, each member's own time for a call:
+  agree       without a failure; then with a dead member that nobody, and that everybody, has acknowledged
+  dup         a communicator is duplicated, and the new one freed
+  shrink      the same by shrink, without a failure
+  shrink, failure after discovery
+              all but one call shrink and sleep in it; the last one kills a member (SIGKILL) and calls it too. So all
+              contributions have been heard, the dead one's too, but it does not confirm, and all start over. From
+              just before the kill until each survivor has a communicator of the living: the notice of the death is
+              a part of it, and a second call if the first one gave a communicator with the dead one in it
+  detection   from just before a kill to each survivor's knowledge of it, 1 MiB mapped
+
+In each round there is a job of each contender for each number of members, one after the other, and within a job the
+operations take turns. The samples of all rounds and members are taken together. Nothing is pinned. The ratio is to
+Open MPI's median of the same operation if there is one; to that of agree or dup without a failure if not.
+
+With --sim the members are coroutines in one thread and the times those of a cost model (1 us latency, 0.2 us to send
+or receive, 10 us until a death is known): they show how the work grows, not how fast this machine is. The work of the
+simulation grows with the square of the members: 4096 take a few minutes, 1024 some seconds.
+
+Examples:
+  Both figures as a table:
+      outlast bench ulfm
+  Against Open MPI 5 (mpicc in MPICC, in PATH or in target/mpi, where `cargo xtask mpi` puts it), with plots:
+      outlast bench ulfm --ranks 2,4 --peers openmpi --plot figures
+  Up to 4096 members, simulated:
+      outlast bench ulfm --sim --plot figures
+  Up to 1024:
+      outlast bench ulfm --sim --ranks 2,4,8,16,32,64,128,256,512,1024";
+
+/// Measure agree and shrink, with and without failures, against dup.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Ulfm {
+    /// How many members the jobs have [default: 2,4,8,16; with --sim the powers of two up to 4096]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=4096))]
+    ranks: Vec<u16>,
+    /// How many times each contender has its turn
+    #[arg(long, value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// How many times each operation is called in a round, at most
+    #[arg(long, value_name = "K", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    iterations: u32,
+    /// How many milliseconds a job's calls may take in a round before it stops
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    limit_ms: u64,
+    /// Measure this one in the same run, too
+    #[arg(long, value_name = "PEER", conflicts_with = "sim")]
+    peers: Option<Peer>,
+    /// In the simulator, with its cost model
+    #[arg(long, conflicts_with_all = ["rounds", "iterations", "limit_ms"])]
+    sim: bool,
+    /// Write a figure (SVG) for agree and one for shrink into this folder
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Peer {
+    Openmpi,
+}
+
+const OURS: &str = "outlast";
+const OPENMPI: &str = "Open MPI";
+const DETECTION: &str = "detection";
+
+/// The most members that are processes; more would only measure the scheduler of the machine.
+const PROCESSES_MAX: usize = 64;
+
+/// How long the benchmark waits for a job of its own, besides the time that the calls may take.
+const SLACK: Duration = Duration::from_secs(60);
+
+/// What each of the two figures shows.
+const FIGURES: [(&str, &str, &[&str]); 2] = [
+    ("agree", "Agreement", &[AGREE, AGREE_UNACKNOWLEDGED, AGREE_ACKNOWLEDGED]),
+    ("shrink", "Shrink, against dup", &[DUP, SHRINK, SHRINK_FAILURE]),
+];
+
+impl Ulfm {
+    pub(super) fn execute(self) -> anyhow::Result<bool> {
+        let mut ranks: Vec<usize> = self.ranks.iter().map(|&ranks| usize::from(ranks)).collect();
+        if ranks.is_empty() && self.sim {
+            ranks = (1..=12).map(|power| 1 << power).collect();
+        } else if ranks.is_empty() {
+            ranks = vec![2, 4, 8, 16];
+        }
+        ranks.sort_unstable();
+        ranks.dedup();
+        if !self.sim && ranks.last().is_some_and(|&last| last > PROCESSES_MAX) {
+            let message = format!("--ranks: at most {PROCESSES_MAX} members are processes; --sim takes more");
+            crate::usage_error("bench", message);
+        }
+        // Before the measurements, so that a wrong folder is not found after them.
+        if let Some(folder) = &self.plot {
+            std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+        }
+        let rows = if self.sim { self.simulate(&ranks)? } else { self.measure(&ranks)? };
+        if let Some(folder) = &self.plot {
+            self.draw(folder, &rows)?;
+        }
+        let summary = summary(&rows);
+        publish(&self.common, rows)?;
+        summary.iter().for_each(|line| say(self.json(), line));
+        Ok(true)
+    }
+
+    fn json(&self) -> Option<&Path> {
+        self.common.json.as_deref()
+    }
+
+    /// Real processes, the contenders in turns.
+    fn measure(&self, ranks: &[usize]) -> anyhow::Result<Vec<Row>> {
+        let peer = match self.peers.map(|Peer::Openmpi| OpenMpi::find()) {
+            None => None,
+            Some(Ok(peer)) => Some(peer),
+            Some(Err(error)) => crate::usage_error("bench", format!("--peers openmpi: {error:#}")),
+        };
+        if let Some(peer) = &peer {
+            say(self.json(), format_args!("Open MPI {}", peer.version));
+        }
+        let limit = Duration::from_millis(self.limit_ms);
+        let mut ours: BTreeMap<usize, Samples> = BTreeMap::new();
+        let mut theirs: BTreeMap<usize, Samples> = BTreeMap::new();
+        for round in 0..self.rounds {
+            for &ranks in ranks {
+                let ours = ours.entry(ranks).or_default();
+                let theirs = theirs.entry(ranks).or_default();
+                // Who goes first changes from round to round.
+                if let Some(peer) = peer.as_ref().filter(|_| round % 2 == 1) {
+                    peer.run(ranks, self.iterations, limit, theirs)?;
+                }
+                run_ours(ranks, self.iterations, limit, ours)?;
+                let detected = detection::measure_once(ranks, 1 << 20, false, 1)?;
+                ours.entry(DETECTION.into()).or_default().extend(detected);
+                if let Some(peer) = peer.as_ref().filter(|_| round % 2 == 0) {
+                    peer.run(ranks, self.iterations, limit, theirs)?;
+                }
+            }
+            say(self.json(), format_args!("{} of {} rounds", round + 1, self.rounds));
+        }
+        let mut rows = Vec::new();
+        let whats = FIGURES.iter().flat_map(|(_, _, whats)| *whats).chain([&DETECTION]);
+        for what in whats {
+            for &ranks in ranks {
+                let new = |engine: &str, contender: &str| Row {
+                    what: what.to_string(),
+                    engine: engine.into(),
+                    ranks,
+                    contender: contender.into(),
+                    ..Row::default()
+                };
+                let take = |samples: &mut BTreeMap<usize, Samples>| samples.get_mut(&ranks)?.remove(*what);
+                let Some(samples) = take(&mut ours) else { continue };
+                rows.push(new("shm", OURS).with_samples(samples));
+                if let Some(samples) = take(&mut theirs) {
+                    rows.push(new("mpi", OPENMPI).with_samples(samples));
+                }
+            }
+        }
+        compare(&mut rows);
+        Ok(rows)
+    }
+
+    fn simulate(&self, ranks: &[usize]) -> anyhow::Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        for &ranks in ranks {
+            let mut simulated = sim::simulate(ranks)?;
+            for what in FIGURES.iter().flat_map(|(_, _, whats)| *whats) {
+                let Some(samples) = simulated.samples.remove(*what) else { continue };
+                let row = Row {
+                    what: what.to_string(),
+                    engine: "sim".into(),
+                    ranks,
+                    contender: OURS.into(),
+                    messages: simulated.messages.get(what).copied(),
+                    ..Row::default()
+                };
+                rows.push(row.with_samples(samples));
+            }
+            say(self.json(), format_args!("{ranks} members"));
+        }
+        // By what, then by members, as people compare them.
+        let place =
+            |row: &Row| FIGURES.iter().flat_map(|(_, _, whats)| *whats).position(|what| **what == *row.what);
+        rows.sort_by_key(place);
+        compare(&mut rows);
+        Ok(rows)
+    }
+
+    fn draw(&self, folder: &Path, rows: &[Row]) -> anyhow::Result<()> {
+        let (suffix, where_to) =
+            if self.sim { ("-sim", "simulated, cost model") } else { ("", "one machine") };
+        let line = |what: &str, contender: &str, value: &dyn Fn(&Row) -> Option<f64>| Line {
+            name: if contender == OURS { what.to_string() } else { format!("{what}, {contender}") },
+            points: rows
+                .iter()
+                .filter(|row| row.what == what && row.contender == contender)
+                .filter_map(|row| Some((row.ranks, value(row)?)))
+                .collect(),
+        };
+        let time = |row: &Row| Some(row.p50_ns as f64);
+        let mut figures = Vec::new();
+        for (name, title, whats) in FIGURES {
+            let contenders = [OURS, OPENMPI].into_iter();
+            let lines = contenders.flat_map(|contender| whats.iter().map(move |what| (what, contender)));
+            let lines = lines.map(|(what, contender)| line(what, contender, &time));
+            figures.push((
+                format!("{name}{suffix}.svg"),
+                Figure {
+                    title: format!("{title} ({where_to})"),
+                    axis: "time of a call, median".into(),
+                    lines: lines.filter(|line| !line.points.is_empty()).collect(),
+                    show: |ns| nanoseconds(ns as u64),
+                },
+            ));
+        }
+        if self.sim {
+            figures.push((
+                "messages-sim.svg".into(),
+                Figure {
+                    title: "Messages of a call (simulated)".into(),
+                    axis: "messages sent by a member".into(),
+                    lines: WITHOUT_FAILURE.iter().map(|what| line(what, OURS, &|row| row.messages)).collect(),
+                    show: |messages| format!("{messages:.0}"),
+                },
+            ));
+        }
+        for (name, figure) in figures {
+            let path = folder.join(name);
+            std::fs::write(&path, figure.svg()).with_context(|| format!("writing {}", path.display()))?;
+            say(self.json(), format_args!("wrote {}", path.display()));
+        }
+        Ok(())
+    }
+}
+
+/// One job of ours; adds what its members measured.
+fn run_ours(ranks: usize, iterations: u32, limit: Duration, samples: &mut Samples) -> anyhow::Result<()> {
+    let mut running = Launch::new(ranks)
+        .program(std::env::current_exe()?)
+        .args(["ulfm-member", "--iterations", &iterations.to_string()])
+        .args(["--limit-ms", &limit.as_millis().to_string()])
+        .die_with_launcher(true)
+        .output(Output::Capture)
+        .start()?;
+    let outcome = running.wait(limit * 4 + SLACK);
+    // One is killed by another, and only that one.
+    let is_ok = outcome.survivors_ok() && outcome.survivors().count() == ranks - 1;
+    let said = || (0..ranks).map(|member| outcome.stderr(MemberId(member as u32))).collect::<String>();
+    ensure!(is_ok, "a member of the benchmark failed:\n{outcome}{}", said());
+    (0..ranks - 1)
+        .try_for_each(|member| member::add_lines(samples, &outcome.stdout(MemberId(member as u32)), ';'))
+}
+
+/// Fills in the ratios: to Open MPI where it was measured, otherwise to the plain operation.
+fn compare(rows: &mut [Row]) {
+    let medians: BTreeMap<(String, String, usize), u64> =
+        rows.iter().map(|row| ((row.what.clone(), row.contender.clone(), row.ranks), row.p50_ns)).collect();
+    for row in rows.iter_mut().filter(|row| row.contender == OURS) {
+        let of =
+            |what: &str, contender: &str| medians.get(&(what.into(), contender.into(), row.ranks)).copied();
+        let plain = match row.what.as_str() {
+            AGREE_UNACKNOWLEDGED | AGREE_ACKNOWLEDGED => of(AGREE, OURS),
+            SHRINK | SHRINK_FAILURE => of(DUP, OURS),
+            _ => None,
+        };
+        row.floor_ns = of(&row.what, OPENMPI).or(plain);
+        row.ratio = row.floor_ns.filter(|&floor| floor > 0).map(|floor| row.p50_ns as f64 / floor as f64);
+    }
+}
+
+/// What the figures say about the bars, in words.
+fn summary(rows: &[Row]) -> Vec<String> {
+    let median = |what: &str, contender: &str, ranks: usize| {
+        rows.iter()
+            .find(|row| row.what == what && row.contender == contender && row.ranks == ranks)
+            .map(|row| row.p50_ns as f64)
+    };
+    let mut lines = Vec::new();
+    for (what, floor, contender, words) in [
+        (SHRINK, DUP, OURS, "shrink against dup"),
+        (SHRINK_FAILURE, SHRINK, OURS, "shrink with a failure against shrink"),
+        (AGREE, AGREE, OPENMPI, "agree against Open MPI"),
+        (DUP, DUP, OPENMPI, "dup against Open MPI"),
+        (SHRINK, SHRINK, OPENMPI, "shrink against Open MPI"),
+        (SHRINK, DUP, OPENMPI, "shrink against Open MPI's dup"),
+    ] {
+        let ratios: Vec<String> = rows
+            .iter()
+            .filter(|row| row.what == what && row.contender == OURS)
+            .filter_map(|row| {
+                let floor = median(floor, contender, row.ranks).filter(|&floor| floor > 0.0)?;
+                Some(format!("{:.2}x with {}", row.p50_ns as f64 / floor, row.ranks))
+            })
+            .collect();
+        if !ratios.is_empty() {
+            lines.push(format!("{words}: {}", ratios.join(", ")));
+        }
+    }
+    lines
+}

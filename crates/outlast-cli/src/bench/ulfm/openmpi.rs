@@ -1,0 +1,144 @@
+//! The same operations on Open MPI 5, by a small C program that is compiled with the mpicc that is found.
+
+use super::member::{Samples, add_lines};
+use anyhow::{Context, bail, ensure};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const SOURCE: &str = include_str!("../../../../../bench/peers/openmpi_ulfm.c");
+
+/// How long a job may take beyond what it was asked to: for its start and its end.
+const SLACK: Duration = Duration::from_secs(60);
+
+/// Open MPI refuses to run as root without these.
+const AS_ROOT: [&str; 4] = [
+    "OMPI_ALLOW_RUN_AS_ROOT",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+    "PRTE_ALLOW_RUN_AS_ROOT",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
+];
+
+/// The compiled program, removed when dropped.
+pub(super) struct OpenMpi {
+    mpirun: PathBuf,
+    folder: PathBuf,
+    pub(super) version: String,
+}
+
+impl Drop for OpenMpi {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl OpenMpi {
+    /// Finds mpicc (in MPICC, in PATH, in target/mpi of this folder or one above) and compiles the program.
+    pub(super) fn find() -> anyhow::Result<OpenMpi> {
+        let (mpicc, version) = find_mpicc()?;
+        let beside = mpicc.with_file_name("mpirun");
+        let mpirun = if mpicc.parent().is_some_and(|parent| !parent.as_os_str().is_empty()) {
+            beside
+        } else {
+            PathBuf::from("mpirun")
+        };
+        let folder = std::env::temp_dir().join(format!("outlast-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        let found = OpenMpi { mpirun, folder, version };
+        let source = found.folder.join("openmpi_ulfm.c");
+        std::fs::write(&source, SOURCE).with_context(|| format!("writing {}", source.display()))?;
+        let compiled = Command::new(&mpicc)
+            .args(["-O2", "-o"])
+            .arg(found.program())
+            .arg(&source)
+            .output()
+            .with_context(|| format!("starting {}", mpicc.display()))?;
+        let errors = String::from_utf8_lossy(&compiled.stderr);
+        ensure!(compiled.status.success(), "{} cannot compile the peer:\n{errors}", mpicc.display());
+        Ok(found)
+    }
+
+    fn program(&self) -> PathBuf {
+        self.folder.join("openmpi_ulfm")
+    }
+
+    /// Runs one job and adds what it measured.
+    pub(super) fn run(
+        &self,
+        ranks: usize,
+        iterations: u32,
+        limit: Duration,
+        samples: &mut Samples,
+    ) -> anyhow::Result<()> {
+        let mut command = Command::new(&self.mpirun);
+        command.args(["--with-ft", "ulfm", "--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string()]);
+        command.arg(self.program()).arg(iterations.to_string()).arg(limit.as_millis().to_string());
+        command.envs(AS_ROOT.map(|name| (name, "1")));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("starting {}", self.mpirun.display()))?;
+        let readers = [
+            child.stdout.take().map(|pipe| read_all(Box::new(pipe))),
+            child.stderr.take().map(|pipe| read_all(Box::new(pipe))),
+        ];
+        let end = Instant::now() + limit + SLACK;
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if Instant::now() > end {
+                let _ = child.kill();
+                let _ = child.wait();
+                bail!("Open MPI with {ranks} ranks did not end within {:?}", limit + SLACK);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let [stdout, stderr] =
+            readers.map(|reader| reader.and_then(|reader| reader.join().ok()).unwrap_or_default());
+        ensure!(status.success(), "Open MPI with {ranks} ranks ended with {status}:\n{stderr}");
+        add_lines(samples, &stdout, ' ').context("what the Open MPI program wrote")
+    }
+}
+
+fn read_all(mut pipe: Box<dyn Read + Send>) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+fn find_mpicc() -> anyhow::Result<(PathBuf, String)> {
+    let candidates: Vec<PathBuf> = match std::env::var_os("MPICC") {
+        Some(mpicc) => vec![mpicc.into()],
+        None => {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let in_path = std::env::split_paths(&path).map(|folder| folder.join("mpicc")).collect::<Vec<_>>();
+            let here = std::env::current_dir().unwrap_or_default();
+            let above = here.ancestors().map(|folder| folder.join("target/mpi/bin/mpicc"));
+            in_path.into_iter().chain(above).filter(|mpicc| mpicc.is_file()).collect()
+        }
+    };
+    let mut refused = String::new();
+    for mpicc in candidates {
+        match version(&mpicc) {
+            Ok(version) => return Ok((mpicc, version)),
+            Err(error) => refused += &format!("\n  {}: {error:#}", mpicc.display()),
+        }
+    }
+    bail!(
+        "found no Open MPI 5 or newer: set MPICC to its mpicc, add it to PATH, or install one by `cargo xtask mpi`{refused}"
+    )
+}
+
+/// Which Open MPI this is the compiler of, if it is new enough.
+fn version(mpicc: &Path) -> anyhow::Result<String> {
+    let output = Command::new(mpicc).arg("--showme:version").output().context("cannot be started")?;
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (_, rest) = text.split_once("Open MPI ").context("is not of Open MPI")?;
+    let version = rest.split_whitespace().next().unwrap_or_default();
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    ensure!(major.is_some_and(|major| major >= 5), "is of Open MPI {version}, which has no ULFM");
+    Ok(version.to_string())
+}

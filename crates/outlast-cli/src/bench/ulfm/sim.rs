@@ -1,0 +1,82 @@
+//! The same members in the simulator, with its cost model: virtual time and messages for thousands of members.
+
+use super::member::{Plan, Samples, WITHOUT_FAILURE, play};
+use anyhow::ensure;
+use outlast::engine::Fault;
+use outlast::engine::sim::{self, Cost, Link, Options, Report};
+use outlast::{Engine, Job};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long after a death its notice comes, in virtual time. The same for all, so that it can be subtracted.
+pub(super) const DETECTION: Duration = Duration::from_micros(10);
+
+/// What one number of members gave.
+pub(super) struct Simulated {
+    pub(super) samples: Samples,
+    /// Messages per member and call, of the operations without failures.
+    pub(super) messages: BTreeMap<&'static str, f64>,
+}
+
+pub(super) fn simulate(ranks: usize) -> anyhow::Result<Simulated> {
+    // Few, as nothing is random with the cost model; the difference of the two leaves out what is not in the calls.
+    let (few, more) = (1, 3);
+    let mut messages = BTreeMap::new();
+    let mut samples = Samples::new();
+    for operation in WITHOUT_FAILURE {
+        let sent = |iterations, samples: &mut Samples| {
+            run(ranks, Plan { only: Some(operation), ..plan(iterations, false) }, samples)
+                .map(|report| report.counters.iter().map(|counters| counters.messages_sent).sum::<u64>())
+        };
+        let before = sent(few, &mut Samples::new())?;
+        let after = sent(more, &mut samples)?;
+        let calls = f64::from(more - few) * ranks as f64;
+        messages.insert(operation, after.saturating_sub(before) as f64 / calls);
+    }
+    let mut with_failure = Samples::new();
+    run(ranks, Plan { only: Some(WITHOUT_FAILURE[0]), ..plan(more, true) }, &mut with_failure)?;
+    with_failure.remove(WITHOUT_FAILURE[0]);
+    samples.append(&mut with_failure);
+    Ok(Simulated { samples, messages })
+}
+
+fn plan(iterations: u32, with_failure: bool) -> Plan {
+    Plan { iterations, limit: Duration::from_secs(1000), only: None, with_failure }
+}
+
+fn run(ranks: usize, plan: Plan, samples: &mut Samples) -> anyhow::Result<Report> {
+    let options = Options {
+        cost: Some(Cost::default()),
+        detection: DETECTION..=DETECTION,
+        steps_max: u64::MAX,
+        ..Options::new(ranks, 1).link(Link::Network)
+    };
+    let gathered = Rc::new(RefCell::new(Samples::new()));
+    let errors = Rc::new(RefCell::new(Vec::new()));
+    let (for_body, errors_of_body) = (gathered.clone(), errors.clone());
+    let body = move |job: Job| {
+        match play(&job, plan, |member| Ok(job.inject(Fault::Kill(member))?)) {
+            Ok(samples) => samples.into_iter().for_each(|(what, own)| {
+                for_body.borrow_mut().entry(what).or_default().extend(own);
+            }),
+            Err(error) => errors_of_body.borrow_mut().push(format!("{}: {error:#}", job.me())),
+        }
+        let _ = job.leave();
+    };
+    let report = sim::run(&options, body);
+    // What the killed one said while it was unwound is no error.
+    let errors: Vec<String> = errors.borrow().clone();
+    let allowed = usize::from(plan.with_failure);
+    ensure!(
+        report.is_ok() && errors.len() <= allowed,
+        "the simulated job of {ranks} ended as {:?}: {:?} {errors:?}",
+        report.outcome,
+        report.panics
+    );
+    for (what, own) in gathered.borrow_mut().iter_mut() {
+        samples.entry(what.clone()).or_default().append(own);
+    }
+    Ok(report)
+}

@@ -1,0 +1,755 @@
+//! Agreement among the living members of a communicator: the ground under `agree`, `shrink`, `duplicate`, `split`.
+//!
+//! # What it promises
+//! Each member contributes something (flags, which failures it has acknowledged, a proposal for the identity of a
+//! new communicator, a colour and a key). All members that return get the same [`Value`], also those that die right
+//! after they returned it, whoever dies when: what one program has acted on is what all others get. A value is made
+//! of the contributions of all members that are not in its set of the dead. Nobody waits for the dead, and nobody
+//! talks to them.
+//!
+//! # How
+//! Members with the same knowledge of deaths run an *attempt* together. An attempt is named by its set V of dead
+//! ranks; its participants are all other ranks of the group, in order. It is two rounds of dissemination: in step
+//! i, each participant sends to the one 2^i places after it (for few participants: to all at once), and waits for
+//! the one 2^i places before it, so that after a logarithmic number of steps it has heard, directly or not, of all.
+//!
+//! 1. *Gather.* What is passed on is everything heard so far: the contributions, and the value of the newest
+//!    attempt in which somebody *accepted* one. A participant that is through accepts a value itself: that newest
+//!    accepted value if there is one, otherwise what the contributions combine to, with V as its set of the dead.
+//! 2. *Confirm.* What is passed on is "I have accepted". A participant that is through knows that all participants
+//!    have accepted, and *decides*: it returns the value.
+//!
+//! A member that learns of a further death leaves its attempt for good and enters the one that its view now names.
+//! Messages carry their sender's knowledge of deaths, so a receiver's view is never older than a message that it
+//! reads; messages of attempts that the receiver has left are ignored.
+//!
+//! A member that has decided remembers the value. When it hears from a later attempt of the same instance, it
+//! answers with the value, and tells its partners in that attempt, once; whoever gets a value this way decides, and
+//! tells its own partners. It may forget when it decides the next instance, as all the others must have entered
+//! that one and hence returned from this one.
+//!
+//! # Why all get the same
+//! *Accepting at V needs everyone outside V to have entered V*, since gathering hears from all of them, and
+//! contributions travel only in messages of that attempt.
+//!
+//! *Attempts in which somebody accepts form a chain under inclusion.* Let x accept at V and y at W. Were y in V and x
+//! in W, then y was dead before x entered V, and x before y entered W, and neither could have done it after the
+//! other had. So one of them, say x, is outside W. Then x entered W, by the above, and V too. Its view was W at one
+//! moment and V at another, and views only grow, so one contains the other. Hence the number of the dead orders all
+//! attempts that matter, and "newest" is well defined.
+//!
+//! *Within one attempt all accept the same value*: it is a function of what all participants entered with.
+//!
+//! *Once somebody decided v at V, every later attempt W accepts v.* All participants of V accepted v at V. The
+//! participants of W are among them (W contains V), and each accepted v before it entered W, as one cannot accept
+//! in an attempt that one has left. So each enters W with a newest accepted value, of V or of an attempt between V
+//! and W, and those are v by induction. An earlier attempt U, with V containing U, cannot have *decided*
+//! otherwise, by the same argument with U and V exchanged. Values passed on by those who decided are decided
+//! values. So all decisions are equal.
+//!
+//! # Why nobody waits for ever
+//! Let no more members die, and let all living ones have entered the instance and know of all deaths, V. Those who
+//! have not decided are in attempt V. If nobody had decided before entering it, all take part, and the steps
+//! complete one after the other (who decides early through a value that was passed on tells all whom it would have
+//! sent to). Otherwise there is an undecided member whose successor in the ring of V has decided; entering V it
+//! sends to this successor, which answers; so the number of the undecided falls to zero. The telling of partners
+//! makes this logarithmic, too.
+//!
+//! # What a survivor finds when a member dies
+//! | the member dies | the others |
+//! |---|---|
+//! | before it entered | go on without it in the attempt that its death names |
+//! | while it sends its messages of a step | some have them, some do not; all start over in the next attempt; its contribution counts only if somebody accepted |
+//! | after it accepted, before it told anybody | if all others accepted too, that value is decided in the next attempt, otherwise perhaps another one; nobody can have returned |
+//! | after it decided and returned | all others have accepted what it returned; the next attempt can only find that |
+//! | after it decided by being told | the same |
+
+use super::group::RankSet;
+use super::wire::{self, Reader, Writer};
+use std::sync::Arc;
+
+/// What an agreement is about. All members must agree on that, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Agree = 1,
+    Shrink = 2,
+    Duplicate = 3,
+    Split = 4,
+}
+
+/// In a [`Value`]: the members called different operations.
+const MIXED: u8 = 0;
+
+/// Up to this many participants everyone sends to everyone: one step instead of a logarithmic number.
+const ALL_TO_ALL_MAX: usize = 4;
+
+/// Where a rank wants to go in a split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) rank: u32,
+    /// The colour plus one; zero for none.
+    pub(crate) color: u64,
+    pub(crate) key: i64,
+}
+
+/// What one member brings into an agreement.
+#[derive(Clone, Debug)]
+pub(crate) struct Contribution {
+    pub(crate) kind: Kind,
+    pub(crate) flags: u64,
+    /// The identity that this member would give to a new communicator; the least one is taken.
+    pub(crate) id: u64,
+    /// The failures that this member has acknowledged.
+    pub(crate) acked: RankSet,
+    pub(crate) place: Option<Place>,
+}
+
+/// What is agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Value {
+    kind: u8,
+    pub(crate) flags: u64,
+    pub(crate) id: u64,
+    /// The ranks that count as dead.
+    pub(crate) dead: RankSet,
+    /// Those of them that some contributor has not acknowledged.
+    pub(crate) unacked: RankSet,
+    /// For splits: sorted by rank.
+    pub(crate) places: Vec<Place>,
+}
+
+impl Value {
+    /// What one contribution gives by itself, in an attempt.
+    fn of(own: &Contribution, dead: &RankSet) -> Value {
+        Value {
+            kind: own.kind as u8,
+            flags: own.flags,
+            id: own.id,
+            dead: dead.clone(),
+            unacked: dead.without(&own.acked),
+            places: own.place.into_iter().collect(),
+        }
+    }
+
+    /// Whether all contributors called this operation.
+    pub(crate) fn is_of(&self, kind: Kind) -> bool {
+        self.kind == kind as u8
+    }
+
+    /// Adds what another one of the same attempt has gathered. Adding something twice changes nothing.
+    fn add(&mut self, other: &Value) {
+        if self.kind != other.kind {
+            self.kind = MIXED;
+        }
+        self.flags &= other.flags;
+        self.id = self.id.min(other.id);
+        self.unacked.union_with(&other.unacked);
+        for place in &other.places {
+            if let Err(index) = self.places.binary_search_by_key(&place.rank, |mine| mine.rank) {
+                self.places.insert(index, *place);
+            }
+        }
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(self.kind).u64(self.flags).u64(self.id).set(&self.dead).set(&self.unacked);
+        writer.u32(self.places.len() as u32);
+        for place in &self.places {
+            writer.u32(place.rank).u64(place.color).u64(place.key as u64);
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Value> {
+        let (kind, flags, id) = (reader.u8()?, reader.u64()?, reader.u64()?);
+        let (dead, unacked) = (reader.set()?, reader.set()?);
+        let count = reader.u32()?;
+        let mut places = Vec::new();
+        for _ in 0..count {
+            places.push(Place { rank: reader.u32()?, color: reader.u64()?, key: reader.u64()? as i64 });
+        }
+        Some(Value { kind, flags, id, dead, unacked, places })
+    }
+}
+
+/// Who talks to whom in an attempt.
+#[derive(Debug)]
+struct Schedule {
+    dead: RankSet,
+    /// The participants in the order of their ranks.
+    living: Vec<u32>,
+    /// This member's place among them.
+    position: usize,
+    /// How far away the partners are, in the order in which they are sent to.
+    distances: Vec<u32>,
+    /// How many of the distances each step ends with.
+    steps: Vec<u8>,
+}
+
+impl Schedule {
+    fn new(size: usize, me: usize, dead: &RankSet) -> Schedule {
+        let living: Vec<u32> =
+            (0..size).filter(|&rank| !dead.contains(rank)).map(|rank| rank as u32).collect();
+        let position = living.partition_point(|&rank| (rank as usize) < me);
+        let count = living.len();
+        let (mut distances, mut steps) = (Vec::new(), Vec::new());
+        if count <= ALL_TO_ALL_MAX {
+            distances.extend(1..count as u32);
+            if count > 1 {
+                steps.push(distances.len() as u8);
+            }
+        } else {
+            let doubling = std::iter::successors(Some(1u32), |distance| Some(distance * 2));
+            for distance in doubling.take_while(|&distance| (distance as usize) < count) {
+                distances.push(distance);
+                steps.push(distances.len() as u8);
+            }
+        }
+        Schedule { dead: dead.clone(), living, position, distances, steps }
+    }
+
+    /// The rank this far after this member.
+    fn after(&self, distance: u32) -> usize {
+        self.living[(self.position + distance as usize) % self.living.len()] as usize
+    }
+
+    /// The rank this far before this member.
+    fn before(&self, distance: u32) -> usize {
+        let count = self.living.len();
+        self.living[(self.position + count - distance as usize % count) % count] as usize
+    }
+
+    /// Everyone that this member hears from or sends to.
+    fn partners(&self) -> Vec<usize> {
+        let mut partners: Vec<usize> = self
+            .distances
+            .iter()
+            .flat_map(|&distance| [self.after(distance), self.before(distance)])
+            .collect();
+        partners.sort_unstable();
+        partners.dedup();
+        partners
+    }
+
+    /// The slots of a step.
+    fn slots(&self, step: usize) -> std::ops::Range<usize> {
+        let begin = if step == 0 { 0 } else { self.steps[step - 1] as usize };
+        begin..self.steps[step] as usize
+    }
+}
+
+/// One of the two rounds of dissemination of an attempt.
+#[derive(Debug, Default)]
+struct Round {
+    /// The slots that were heard from.
+    heard: u64,
+    /// The steps that are complete; the messages of the next one have been sent.
+    steps: usize,
+}
+
+impl Round {
+    fn has_heard(&self, slots: std::ops::Range<usize>) -> bool {
+        slots.into_iter().all(|slot| self.heard & (1 << slot) != 0)
+    }
+}
+
+const GATHER: u8 = 0;
+const CONFIRM: u8 = 1;
+const DECIDED: u8 = 2;
+
+/// One agreement, at one member.
+#[derive(Debug)]
+struct Instance {
+    number: u32,
+    own: Contribution,
+    schedule: Arc<Schedule>,
+    gathered: Value,
+    /// The newest accepted value, with the number of the dead of its attempt.
+    accepted: Option<(u32, Value)>,
+    gather: Round,
+    /// Whether this member has accepted in its present attempt.
+    has_accepted: bool,
+    confirm: Round,
+    decided: Option<Arc<Value>>,
+    /// Whether the program has got the decision, or does not want it any more.
+    is_over: bool,
+    /// The newest attempt of which all partners have, or get, all that they need from this member.
+    settled: Option<RankSet>,
+}
+
+/// A message for an instance that this member has not entered yet.
+#[derive(Debug)]
+struct Early {
+    from: usize,
+    number: u32,
+    bytes: Vec<u8>,
+}
+
+/// Messages to send: to which rank, and what.
+pub(crate) type Sends = Vec<(usize, Vec<u8>)>;
+
+/// The agreements of a communicator, one after the other, at one member.
+#[derive(Debug)]
+pub(crate) struct Agreements {
+    communicator: u64,
+    /// Distinguishes several of these of one communicator.
+    space: u8,
+    size: usize,
+    me: usize,
+    dead: RankSet,
+    current: Option<Instance>,
+    /// The one before: others may still need its value.
+    previous: Option<Instance>,
+    early: Vec<Early>,
+    schedule: Option<Arc<Schedule>>,
+}
+
+impl Agreements {
+    pub(crate) fn new(communicator: u64, space: u8, size: usize, me: usize, dead: RankSet) -> Agreements {
+        Agreements {
+            communicator,
+            space,
+            size,
+            me,
+            dead,
+            current: None,
+            previous: None,
+            early: Vec::new(),
+            schedule: None,
+        }
+    }
+
+    /// What the last instance that was entered is about, unless the program is through with it.
+    pub(crate) fn unfinished(&self) -> Option<Kind> {
+        self.current.as_ref().filter(|instance| !instance.is_over).map(|instance| instance.own.kind)
+    }
+
+    /// The decision of the last instance that was entered, once: the program is then through with the instance.
+    pub(crate) fn take_decision(&mut self) -> Option<Arc<Value>> {
+        let instance = self.current.as_mut()?;
+        let value = instance.decided.clone()?;
+        instance.is_over = true;
+        Some(value)
+    }
+
+    /// A rank that is waited for, if one is.
+    pub(crate) fn waits_for(&self) -> Option<usize> {
+        let instance = self.current.as_ref().filter(|instance| instance.decided.is_none())?;
+        let schedule = &instance.schedule;
+        let missing = |round: &Round| {
+            (0..schedule.distances.len())
+                .find(|slot| round.heard & (1 << slot) == 0)
+                .map(|slot| schedule.before(schedule.distances[slot]))
+        };
+        missing(&instance.gather).or_else(|| missing(&instance.confirm))
+    }
+
+    /// Enters the next instance. The last one must be decided.
+    pub(crate) fn enter(&mut self, own: Contribution, sends: &mut Sends) {
+        debug_assert!(self.unfinished().is_none());
+        let number = self.current.as_ref().map_or(0, |instance| instance.number + 1);
+        let schedule = self.schedule();
+        let instance = Instance {
+            number,
+            gathered: Value::of(&own, &schedule.dead),
+            own,
+            schedule,
+            accepted: None,
+            gather: Round::default(),
+            has_accepted: false,
+            confirm: Round::default(),
+            decided: None,
+            is_over: false,
+            settled: None,
+        };
+        self.previous = self.current.replace(instance);
+        self.begin(sends);
+        for early in std::mem::take(&mut self.early) {
+            if early.number == number {
+                self.receive(early.from, &early.bytes, sends);
+            }
+        }
+    }
+
+    /// The schedule of the attempt that the view names now; kept from one instance to the next.
+    fn schedule(&mut self) -> Arc<Schedule> {
+        match &self.schedule {
+            Some(schedule) if schedule.dead == self.dead => schedule.clone(),
+            _ => {
+                let schedule = Arc::new(Schedule::new(self.size, self.me, &self.dead));
+                self.schedule = Some(schedule.clone());
+                schedule
+            }
+        }
+    }
+
+    /// Takes note of the dead, who only become more.
+    pub(crate) fn set_dead(&mut self, dead: &RankSet, sends: &mut Sends) {
+        if self.dead == *dead {
+            return;
+        }
+        self.dead = dead.clone();
+        let schedule = self.schedule();
+        let Some(instance) = self.current.as_mut().filter(|instance| instance.decided.is_none()) else {
+            return;
+        };
+        instance.gathered = Value::of(&instance.own, dead);
+        instance.schedule = schedule;
+        (instance.gather, instance.confirm) = (Round::default(), Round::default());
+        instance.has_accepted = false;
+        self.begin(sends);
+    }
+
+    /// Sends the first messages of an attempt that was entered.
+    fn begin(&mut self, sends: &mut Sends) {
+        let (communicator, space) = (self.communicator, self.space);
+        let Some(instance) = &mut self.current else { return };
+        if !instance.schedule.steps.is_empty() {
+            instance.send_step(communicator, space, GATHER, 0, sends);
+        }
+        instance.advance(communicator, space, sends);
+    }
+
+    /// Handles a message, which begins after the identity of its communicator.
+    pub(crate) fn receive(&mut self, from: usize, bytes: &[u8], sends: &mut Sends) {
+        // A message that cannot be read is one that this version does not know.
+        let _ = self.try_receive(from, bytes, sends);
+    }
+
+    fn try_receive(&mut self, from: usize, bytes: &[u8], sends: &mut Sends) -> Option<()> {
+        let mut reader = Reader::new(bytes);
+        let (_space, number) = (reader.u8()?, reader.u32()?);
+        let (what, slot, attempt) = (reader.u8()?, reader.u8()? as usize, reader.set()?);
+        let next = self.current.as_ref().map_or(0, |instance| instance.number + 1);
+        if number == next {
+            self.early.push(Early { from, number, bytes: bytes.to_vec() });
+            return Some(());
+        }
+        let (communicator, space) = (self.communicator, self.space);
+        let is_current = number + 1 == next;
+        let schedule = self.schedule.clone();
+        let instance = if is_current { self.current.as_mut()? } else { self.previous.as_mut()? };
+        if instance.number != number {
+            return None;
+        }
+        if let Some(value) = instance.decided.clone() {
+            // The sender is in an attempt that this member never came to: it needs the value.
+            let is_settled = instance.settled.as_ref().is_some_and(|settled| attempt.is_subset(settled));
+            // If the sender has died meanwhile, nobody needs an answer.
+            if what != DECIDED && !is_settled && !self.dead.contains(from) {
+                let bytes = decided_message(communicator, space, number, &value);
+                let schedule = match schedule {
+                    Some(schedule) if schedule.dead == self.dead => schedule,
+                    _ => Arc::new(Schedule::new(self.size, self.me, &self.dead)),
+                };
+                sends.extend(schedule.partners().into_iter().map(|partner| (partner, bytes.clone())));
+                if !schedule.partners().contains(&from) {
+                    sends.push((from, bytes));
+                }
+                instance.settled = Some(self.dead.clone());
+            }
+            return Some(());
+        }
+        if what == DECIDED {
+            let value = Value::read(&mut reader)?;
+            let bytes = decided_message(communicator, space, number, &value);
+            let partners = instance.schedule.partners();
+            sends.extend(partners.into_iter().filter(|&p| p != from).map(|partner| (partner, bytes.clone())));
+            instance.settled = Some(instance.schedule.dead.clone());
+            instance.decided = Some(Arc::new(value));
+            return Some(());
+        }
+        // An attempt that was left, or a slot that its sender does not have.
+        if attempt != instance.schedule.dead {
+            return None;
+        }
+        let distance = *instance.schedule.distances.get(slot)?;
+        if instance.schedule.before(distance) != from {
+            return None;
+        }
+        if what == GATHER {
+            let value = Value::read(&mut reader)?;
+            let accepted = match reader.u8()? {
+                0 => None,
+                _ => Some((reader.u32()?, Value::read(&mut reader)?)),
+            };
+            instance.gathered.add(&value);
+            if let Some((ballot, value)) = accepted
+                && instance.accepted.as_ref().is_none_or(|(mine, _)| *mine < ballot)
+            {
+                instance.accepted = Some((ballot, value));
+            }
+            instance.gather.heard |= 1 << slot;
+        } else {
+            instance.confirm.heard |= 1 << slot;
+        }
+        instance.advance(communicator, space, sends);
+        Some(())
+    }
+}
+
+impl Instance {
+    /// Goes through as many steps as can be completed.
+    fn advance(&mut self, communicator: u64, space: u8, sends: &mut Sends) {
+        let schedule = self.schedule.clone();
+        while self.gather.steps < schedule.steps.len() {
+            if !self.gather.has_heard(schedule.slots(self.gather.steps)) {
+                return;
+            }
+            self.gather.steps += 1;
+            if self.gather.steps < schedule.steps.len() {
+                self.send_step(communicator, space, GATHER, self.gather.steps, sends);
+            }
+        }
+        // All of the attempt have been heard from: accept, once.
+        if !self.has_accepted {
+            self.has_accepted = true;
+            let ballot = schedule.dead.len() as u32;
+            let value = match self.accepted.take() {
+                Some((_, value)) => value,
+                None => self.gathered.clone(),
+            };
+            self.accepted = Some((ballot, value));
+            if !schedule.steps.is_empty() {
+                self.send_step(communicator, space, CONFIRM, 0, sends);
+            }
+        }
+        while self.confirm.steps < schedule.steps.len() {
+            if !self.confirm.has_heard(schedule.slots(self.confirm.steps)) {
+                return;
+            }
+            self.confirm.steps += 1;
+            if self.confirm.steps < schedule.steps.len() {
+                self.send_step(communicator, space, CONFIRM, self.confirm.steps, sends);
+            }
+        }
+        if self.decided.is_none() {
+            self.decided = self.accepted.as_ref().map(|(_, value)| Arc::new(value.clone()));
+            self.settled = Some(schedule.dead.clone());
+        }
+    }
+
+    fn send_step(&self, communicator: u64, space: u8, what: u8, step: usize, sends: &mut Sends) {
+        for slot in self.schedule.slots(step) {
+            let mut writer =
+                message(communicator, space, self.number, what, slot as u8, &self.schedule.dead, 48);
+            if what == GATHER {
+                self.gathered.write(&mut writer);
+                match &self.accepted {
+                    None => {
+                        writer.u8(0);
+                    }
+                    Some((ballot, value)) => {
+                        writer.u8(1).u32(*ballot);
+                        value.write(&mut writer);
+                    }
+                }
+            }
+            sends.push((self.schedule.after(self.schedule.distances[slot]), writer.done()));
+        }
+    }
+}
+
+fn message(
+    communicator: u64,
+    space: u8,
+    number: u32,
+    what: u8,
+    slot: u8,
+    attempt: &RankSet,
+    len: usize,
+) -> Writer {
+    let mut writer = Writer::new(wire::AGREEMENT, communicator, 8 + len);
+    writer.u8(space).u32(number).u8(what).u8(slot).set(attempt);
+    writer
+}
+
+fn decided_message(communicator: u64, space: u8, number: u32, value: &Value) -> Vec<u8> {
+    let mut writer = message(communicator, space, number, DECIDED, 0, &RankSet::default(), 48);
+    value.write(&mut writer);
+    writer.done()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// A generator that is good enough to choose what happens next.
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((self.0 >> 33) % bound as u64) as usize
+        }
+    }
+
+    /// A message on its way, with what its sender knew of deaths.
+    type Flight = (Vec<u8>, RankSet);
+
+    /// Members without an engine: messages in order for each pair, deaths at any moment, even in the middle of
+    /// sending, with the loss of what was not delivered, notices that reach each member at its own time.
+    struct Model {
+        members: Vec<Agreements>,
+        dead: RankSet,
+        views: Vec<RankSet>,
+        /// By sender and receiver.
+        channels: Vec<Vec<VecDeque<Flight>>>,
+    }
+
+    impl Model {
+        fn new(size: usize) -> Model {
+            Model {
+                members: (0..size).map(|me| Agreements::new(7, 0, size, me, RankSet::default())).collect(),
+                dead: RankSet::default(),
+                views: vec![RankSet::default(); size],
+                channels: (0..size).map(|_| (0..size).map(|_| VecDeque::new()).collect()).collect(),
+            }
+        }
+
+        /// Puts messages on their way; if the sender dies, after the first few of them.
+        fn send(&mut self, from: usize, sends: Sends, dice: &mut Dice, may_die: &mut usize) {
+            let mut count = sends.len();
+            if *may_die > 0 && !sends.is_empty() && dice.below(30) == 0 {
+                *may_die -= 1;
+                self.dead.insert(from);
+                count = dice.below(sends.len() + 1);
+            }
+            for (to, bytes) in sends.into_iter().take(count) {
+                assert!(!self.views[from].contains(to), "nobody talks to those it knows to be dead");
+                self.channels[from][to].push_back((bytes, self.views[from].clone()));
+            }
+        }
+
+        fn learn(&mut self, member: usize, news: &RankSet, sends: &mut Sends) {
+            self.views[member].union_with(news);
+            let view = self.views[member].clone();
+            self.members[member].set_dead(&view, sends);
+        }
+    }
+
+    fn own(rank: usize, instance: usize) -> Contribution {
+        let flags = !(1u64 << rank) ^ (instance as u64) << 40;
+        Contribution { kind: Kind::Agree, flags, id: rank as u64, acked: RankSet::default(), place: None }
+    }
+
+    fn run(seed: u64) {
+        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let size = 1 + dice.below(9);
+        let instances = 3;
+        let mut model = Model::new(size);
+        let mut may_die = dice.below(size);
+        let mut entered = vec![0; size];
+        // All that was ever returned, also by those who died.
+        let mut returned: Vec<Vec<(usize, Arc<Value>)>> = vec![Vec::new(); instances];
+        let mut idle = 0;
+        while idle < 20_000 {
+            let member = dice.below(size);
+            idle += 1;
+            if model.dead.contains(member) {
+                continue;
+            }
+            let mut sends = Sends::new();
+            match dice.below(4) {
+                // The program calls, if it has the answer of the last call.
+                0 if entered[member] < instances && model.members[member].unfinished().is_none() => {
+                    model.members[member].enter(own(member, entered[member]), &mut sends);
+                    entered[member] += 1;
+                }
+                0 => {
+                    if model.members[member].unfinished().is_some()
+                        && let Some(value) = model.members[member].take_decision()
+                    {
+                        returned[entered[member] - 1].push((member, value));
+                    }
+                }
+                // A notice.
+                1 => {
+                    let news: RankSet =
+                        model.dead.iter().filter(|&rank| rank != member && dice.below(3) == 0).collect();
+                    model.learn(member, &news, &mut sends);
+                }
+                _ => {
+                    let from = dice.below(size);
+                    // What the dead sent may be lost from some moment on.
+                    if model.dead.contains(from) && dice.below(4) == 0 {
+                        model.channels[from][member].clear();
+                    }
+                    if let Some((bytes, view)) = model.channels[from][member].pop_front() {
+                        idle = 0;
+                        model.learn(member, &view, &mut sends);
+                        model.members[member].receive(from, &bytes[9..], &mut sends);
+                    }
+                }
+            }
+            if !sends.is_empty() {
+                idle = 0;
+            }
+            model.send(member, sends, &mut dice, &mut may_die);
+        }
+        for (instance, answers) in returned.iter().enumerate() {
+            let Some((_, first)) = answers.first() else { continue };
+            assert!(answers.iter().all(|(_, value)| value == first), "seed {seed}, {instance}: {answers:?}");
+        }
+        for member in (0..size).filter(|&member| !model.dead.contains(member)) {
+            assert_eq!(entered[member], instances, "seed {seed}: {member} of {size} is stuck");
+            let has_returned = returned[instances - 1].iter().any(|(returning, _)| *returning == member);
+            assert!(has_returned, "seed {seed}: {member} of {size} has no answer");
+            let (_, value) = &returned[instances - 1][0];
+            assert_eq!(value.flags & (1 << member), 0, "seed {seed}: {member} contributed in vain");
+        }
+    }
+
+    #[test]
+    fn all_that_return_return_the_same_in_random_runs_without_an_engine() {
+        for seed in 0..300 {
+            run(seed);
+        }
+    }
+
+    #[test]
+    fn everybody_hears_of_everybody() {
+        for size in 1..40 {
+            let schedules: Vec<Schedule> =
+                (0..size).map(|me| Schedule::new(size, me, &RankSet::default())).collect();
+            let mut heard: Vec<RankSet> = (0..size).map(|me| [me].into_iter().collect()).collect();
+            for step in 0..schedules[0].steps.len() {
+                let before = heard.clone();
+                for (me, schedule) in schedules.iter().enumerate() {
+                    for slot in schedule.slots(step) {
+                        let partner = schedule.before(schedule.distances[slot]);
+                        assert_eq!(schedules[partner].after(schedule.distances[slot]), me);
+                        heard[me].union_with(&before[partner]);
+                    }
+                }
+            }
+            assert!(heard.iter().all(|heard| heard.len() == size), "of {size}");
+        }
+    }
+
+    #[test]
+    fn values_are_read_as_they_were_written() {
+        let place = Place { rank: 3, color: 9, key: -5 };
+        let own = Contribution {
+            kind: Kind::Split,
+            flags: 6,
+            id: 1 << 50,
+            acked: [1].into_iter().collect(),
+            place: Some(place),
+        };
+        let mut value = Value::of(&own, &[1, 2].into_iter().collect());
+        value.add(&Value::of(
+            &Contribution { place: Some(Place { rank: 0, ..place }), flags: 3, id: 5, ..own.clone() },
+            &[1, 2].into_iter().collect(),
+        ));
+        assert_eq!((value.flags, value.id, value.places.len()), (2, 5, 2));
+        assert_eq!((value.unacked.to_vec(), value.places[0].rank), (vec![2], 0));
+        let mut writer = Writer::new(wire::AGREEMENT, 0, 0);
+        value.write(&mut writer);
+        let bytes = writer.done();
+        assert_eq!(Value::read(&mut Reader::new(&bytes[9..])), Some(value.clone()));
+        let other = Contribution { kind: Kind::Duplicate, ..own };
+        value.add(&Value::of(&other, &RankSet::default()));
+        assert!(!value.is_of(Kind::Split) && !value.is_of(Kind::Duplicate));
+    }
+}

@@ -1,0 +1,426 @@
+//! Collective operations: all members of a communicator call them in the same order.
+//!
+//! Each call has a number, the same at all members, and a signature (which operation, root, length), which every
+//! message of it carries: a member that sees another signature under its number tells all members, and all return
+//! [`Error::Mismatched`]. In debug builds each operation begins with a barrier that compares the signatures, since
+//! some mismatches (two members that both think they are the root) meet no message otherwise.
+//!
+//! A barrier is a dissemination, a broadcast a binomial tree, a reduction recursive doubling (the ranks beyond the
+//! largest power of two give their values to a partner first and get the result from it), gathering from all a
+//! dissemination in which what is passed on grows: all of logarithmic depth.
+//!
+//! # Deaths
+//! A member that knows of a death in the group leaves a collective operation with an error as soon as it would have
+//! to wait, whichever rank it waits for: the rank may have left for the same reason. Every death comes to be known
+//! to all, so nobody waits for ever; those who had all they needed before return success. After a death, all
+//! collective operations of the communicator fail; shrink it.
+//!
+//! A member that has left the job on purpose is different: it had done its part in every operation that it took
+//! part in, and others may leave a while later, as at the end of a program behind its last barrier. So only who
+//! waits for the member itself, or calls an operation that it can take no part in, fails; and tells all others,
+//! who fail in the same operation or in their next one.
+
+use super::group::RankSet;
+use super::progress::{Rma, Shared, lock};
+use super::wire::{self, Reader, Writer};
+use super::{Error, Result};
+use crate::Job;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How a reduction combines two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Bitwise and.
+    And,
+    /// Bitwise or.
+    Or,
+    /// The smaller one.
+    Min,
+    /// The larger one.
+    Max,
+    /// The sum; integers wrap.
+    Sum,
+}
+
+/// Which operation is called, and with what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Signature {
+    what: What,
+    detail: u8,
+    root: u32,
+    len: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Barrier,
+    Broadcast,
+    ReduceUnsigned,
+    ReduceSigned,
+    ReduceFloat,
+    Gather,
+}
+
+const WHATS: [What; 6] = [
+    What::Barrier,
+    What::Broadcast,
+    What::ReduceUnsigned,
+    What::ReduceSigned,
+    What::ReduceFloat,
+    What::Gather,
+];
+
+impl Signature {
+    pub(crate) fn new(what: What, detail: u8, root: usize, len: usize) -> Signature {
+        Signature { what, detail, root: root as u32, len: len as u64 }
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(self.what as u8).u8(self.detail).u32(self.root).u64(self.len);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Signature> {
+        let what = *WHATS.get(reader.u8()? as usize)?;
+        Some(Signature { what, detail: reader.u8()?, root: reader.u32()?, len: reader.u64()? })
+    }
+}
+
+struct Arrived {
+    number: u64,
+    slot: u8,
+    from: usize,
+    signature: Signature,
+    bytes: Vec<u8>,
+}
+
+/// The collective operations of a communicator at one member.
+#[derive(Default)]
+pub(crate) struct Collectives {
+    /// The number of the next call.
+    next: u64,
+    arrived: VecDeque<Arrived>,
+    /// The first call that somebody left because members had left the job, and which.
+    broken: Option<(u64, RankSet)>,
+    /// The last call that somebody found to be mismatched, and what it said.
+    aborted: Option<(u64, String)>,
+}
+
+impl Collectives {
+    /// A step of another member has come.
+    pub(crate) fn deliver(&mut self, from: usize, bytes: &[u8]) {
+        let mut reader = Reader::new(bytes);
+        let mut read = || Some((reader.u64()?, reader.u8()?, Signature::read(&mut reader)?));
+        if let Some((number, slot, signature)) = read() {
+            self.arrived.push_back(Arrived { number, slot, from, signature, bytes: reader.rest().to_vec() });
+        }
+    }
+
+    /// Another member has left a call because members had left the job.
+    pub(crate) fn break_off(&mut self, bytes: &[u8]) {
+        let mut reader = Reader::new(bytes);
+        if let (Some(number), Some(ranks)) = (reader.u64(), reader.set())
+            && self.broken.as_ref().is_none_or(|(first, _)| number < *first)
+        {
+            self.broken = Some((number, ranks));
+        }
+    }
+
+    /// Another member has found a mismatch.
+    pub(crate) fn abort(&mut self, from: usize, bytes: &[u8]) {
+        let mut reader = Reader::new(bytes);
+        if let Some(number) = reader.u64()
+            && self.aborted.as_ref().is_none_or(|(newest, _)| *newest < number)
+        {
+            let said = String::from_utf8_lossy(reader.rest()).into_owned();
+            self.aborted = Some((number, format!("rank {from} has found: {said}")));
+        }
+    }
+}
+
+/// A thread that is in a collective operation; only one may be.
+pub(crate) struct Turn<'a>(&'a AtomicBool);
+
+impl<'a> Turn<'a> {
+    pub(crate) fn take(flag: &'a AtomicBool) -> Result<Turn<'a>> {
+        if flag.swap(true, Ordering::Acquire) { Err(Error::Busy) } else { Ok(Turn(flag)) }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// One call of a collective operation.
+pub(crate) struct Call<'a> {
+    job: &'a Job,
+    rma: &'a Rma,
+    shared: &'a Arc<Shared>,
+    signature: Signature,
+    number: u64,
+    me: usize,
+    size: usize,
+    _turn: Turn<'a>,
+}
+
+/// The slots of messages before and after the doubling of a reduction, and those of the check in debug builds.
+const FOLD: u8 = 64;
+const UNFOLD: u8 = 65;
+const CHECK: u8 = 128;
+
+impl<'a> Call<'a> {
+    pub(crate) fn begin(
+        job: &'a Job,
+        rma: &'a Rma,
+        shared: &'a Arc<Shared>,
+        signature: Signature,
+    ) -> Result<Call<'a>> {
+        let turn = Turn::take(&shared.in_collective)?;
+        let number = {
+            let mut state = lock(&shared.state);
+            let number = state.collectives.next;
+            state.collectives.next += 1;
+            state.collectives.arrived.retain(|arrived| arrived.number >= number);
+            number
+        };
+        let (me, size) = (shared.group.me, shared.group.size());
+        let call = Call { job, rma, shared, signature, number, me, size, _turn: turn };
+        call.check(None)?;
+        if cfg!(debug_assertions) && signature.what != What::Barrier {
+            call.disseminate(CHECK)?;
+        }
+        Ok(call)
+    }
+
+    /// Why the call cannot go on, if there is a reason: at its beginning, or while it waits for a rank.
+    fn check(&self, waits_for: Option<usize>) -> Result<()> {
+        if self.shared.is_freed.load(Ordering::SeqCst) {
+            return Err(Error::Freed);
+        }
+        if self.shared.is_revoked.load(Ordering::SeqCst) {
+            return Err(Error::Revoked);
+        }
+        let mut state = lock(&self.shared.state);
+        let collectives = &state.collectives;
+        if let Some((number, said)) = &collectives.aborted
+            && *number == self.number
+        {
+            return Err(Error::Mismatched { what: said.clone() });
+        }
+        if let Some((number, ranks)) = &collectives.broken
+            && *number <= self.number
+        {
+            return Err(Error::ProcFailed { ranks: ranks.to_vec() });
+        }
+        if !state.silent.is_subset(&state.left) {
+            return Err(Error::ProcFailed { ranks: state.silent.to_vec() });
+        }
+        let is_harmless = match waits_for {
+            None => state.silent.is_empty(),
+            Some(rank) => !state.silent.contains(rank),
+        };
+        if is_harmless {
+            return Ok(());
+        }
+        let ranks = state.silent.clone();
+        state.collectives.broken = Some((self.number, ranks.clone()));
+        drop(state);
+        let mut writer = Writer::new(wire::BROKEN, self.shared.id, 0);
+        writer.u64(self.number).set(&ranks);
+        self.tell_all(&writer.done());
+        Err(Error::ProcFailed { ranks: ranks.to_vec() })
+    }
+
+    fn send(&self, to: usize, slot: u8, bytes: &[u8]) -> Result<()> {
+        let mut writer = Writer::new(wire::COLLECTIVE, self.shared.id, 24 + bytes.len());
+        writer.u64(self.number).u8(slot);
+        self.signature.write(&mut writer);
+        writer.bytes(bytes);
+        let sent = self.rma.transmit(self.job, self.shared.group.member(to), &writer.done());
+        sent.map_err(|error| Error::from_engine(error, to))
+    }
+
+    /// Waits for a step of a member.
+    fn receive(&self, from: usize, slot: u8) -> Result<Vec<u8>> {
+        let look = || {
+            let mut state = lock(&self.shared.state);
+            let arrived = &mut state.collectives.arrived;
+            let other = arrived.iter().find(|a| a.number == self.number && a.signature != self.signature);
+            if let Some(other) = other {
+                return Some(Err((other.from, other.signature)));
+            }
+            let wanted = |a: &Arrived| a.number == self.number && a.slot == slot && a.from == from;
+            let found = arrived.iter().position(wanted)?;
+            arrived.remove(found).map(|arrived| Ok(arrived.bytes))
+        };
+        let mut mismatch = None;
+        let result = self.rma.block(
+            self.job,
+            || match look() {
+                Some(Ok(bytes)) => Some(Ok(bytes)),
+                Some(Err((from, theirs))) => {
+                    let what = format!("here {:?}, at rank {from} {theirs:?}", self.signature);
+                    mismatch = Some(what.clone());
+                    Some(Err(Error::Mismatched { what }))
+                }
+                None => self.check(Some(from)).err().map(Err),
+            },
+            |limit| self.shared.timeout(from, limit),
+        );
+        if let Some(what) = mismatch {
+            let mut writer = Writer::new(wire::ABORT, self.shared.id, 8 + what.len());
+            writer.u64(self.number).bytes(what.as_bytes());
+            self.tell_all(&writer.done());
+        }
+        result
+    }
+
+    /// Tells all other members something that ends the call. They might otherwise wait for this one.
+    fn tell_all(&self, bytes: &[u8]) {
+        for rank in (0..self.size).filter(|&rank| rank != self.me) {
+            // Who does not take it ends at its own time limit.
+            let _ = self.rma.transmit(self.job, self.shared.group.member(rank), bytes);
+        }
+    }
+
+    /// Returns when all members have come here.
+    fn disseminate(&self, first_slot: u8) -> Result<()> {
+        let mut distance = 1;
+        let mut slot = first_slot;
+        while distance < self.size {
+            self.send((self.me + distance) % self.size, slot, &[])?;
+            self.receive((self.me + self.size - distance) % self.size, slot)?;
+            distance *= 2;
+            slot += 1;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn barrier(&self) -> Result<()> {
+        self.disseminate(0)
+    }
+
+    pub(crate) fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()> {
+        // Ranks are counted from the root; each one's parent is itself without its lowest bit.
+        let place = (self.me + self.size - root) % self.size;
+        let rank_at = |place: usize| (place + root) % self.size;
+        let lowest = if place == 0 { self.size.next_power_of_two() } else { place & place.wrapping_neg() };
+        if place != 0 {
+            let received = self.receive(rank_at(place - lowest), 0)?;
+            if received.len() != bytes.len() {
+                return Err(Error::Mismatched { what: format!("a broadcast of {} bytes", received.len()) });
+            }
+            bytes.copy_from_slice(&received);
+        }
+        let mut bit = lowest / 2;
+        let mut result = Ok(());
+        while bit > 0 {
+            if place + bit < self.size {
+                // The others below get theirs even if one is dead.
+                result = result.and(self.send(rank_at(place + bit), 0, bytes));
+            }
+            bit /= 2;
+        }
+        result
+    }
+
+    /// Reduces words; `combine` must be associative and commutative.
+    pub(crate) fn reduce(&self, words: &mut [u64], combine: impl Fn(u64, u64) -> u64) -> Result<()> {
+        let pack = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let unpack = |bytes: &[u8]| -> Vec<u64> {
+            bytes.as_chunks::<8>().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect()
+        };
+        let power = if self.size.is_power_of_two() { self.size } else { self.size.next_power_of_two() / 2 };
+        let extra = self.size - power;
+        // Of the first 2 * extra ranks, the odd ones give their values to the even one before them.
+        if self.me < 2 * extra && self.me % 2 == 1 {
+            self.send(self.me - 1, FOLD, &pack(words))?;
+            words.copy_from_slice(&unpack(&self.receive(self.me - 1, UNFOLD)?));
+            return Ok(());
+        }
+        if self.me < 2 * extra {
+            let theirs = unpack(&self.receive(self.me + 1, FOLD)?);
+            words.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine = combine(*mine, theirs));
+        }
+        let place = if self.me < 2 * extra { self.me / 2 } else { self.me - extra };
+        let rank_at = |place: usize| if place < extra { place * 2 } else { place + extra };
+        let (mut bit, mut slot) = (1, 0);
+        while bit < power {
+            let partner = rank_at(place ^ bit);
+            self.send(partner, slot, &pack(words))?;
+            let theirs = unpack(&self.receive(partner, slot)?);
+            // The lower one first at both, so that both round the same.
+            let swap = place & bit != 0;
+            for (mine, theirs) in words.iter_mut().zip(theirs) {
+                *mine = if swap { combine(theirs, *mine) } else { combine(*mine, theirs) };
+            }
+            (bit, slot) = (bit * 2, slot + 1);
+        }
+        if self.me < 2 * extra {
+            self.send(self.me + 1, UNFOLD, &pack(words))?;
+        }
+        Ok(())
+    }
+
+    /// Everyone's bytes, by rank.
+    pub(crate) fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut known: Vec<Option<Vec<u8>>> = vec![None; self.size];
+        known[self.me] = Some(bytes.to_vec());
+        let (mut distance, mut slot) = (1, 0);
+        while distance < self.size {
+            let mut packed = Vec::new();
+            for (rank, bytes) in known.iter().enumerate() {
+                if let Some(bytes) = bytes {
+                    packed.extend_from_slice(&(rank as u32).to_le_bytes());
+                    packed.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+                    packed.extend_from_slice(bytes);
+                }
+            }
+            self.send((self.me + distance) % self.size, slot, &packed)?;
+            let received = self.receive((self.me + self.size - distance) % self.size, slot)?;
+            let mut reader = Reader::new(&received);
+            while let (Some(rank), Some(len)) = (reader.u32(), reader.u64()) {
+                if let (Some(place), Some(bytes)) = (known.get_mut(rank as usize), reader.bytes(len as usize))
+                {
+                    place.get_or_insert_with(|| bytes.to_vec());
+                }
+            }
+            (distance, slot) = (distance * 2, slot + 1);
+        }
+        Ok(known.into_iter().map(Option::unwrap_or_default).collect())
+    }
+}
+
+/// How an operation combines unsigned words.
+pub(crate) fn unsigned(op: Op) -> impl Fn(u64, u64) -> u64 {
+    move |a, b| match op {
+        Op::And => a & b,
+        Op::Or => a | b,
+        Op::Min => a.min(b),
+        Op::Max => a.max(b),
+        Op::Sum => a.wrapping_add(b),
+    }
+}
+
+/// The same for signed ones.
+pub(crate) fn signed(op: Op) -> impl Fn(u64, u64) -> u64 {
+    move |a, b| match op {
+        Op::Min => (a as i64).min(b as i64) as u64,
+        Op::Max => (a as i64).max(b as i64) as u64,
+        _ => unsigned(op)(a, b),
+    }
+}
+
+/// The same for floating-point numbers, given by their bits; `None` if the operation makes no sense for them.
+pub(crate) fn float(op: Op) -> Option<impl Fn(u64, u64) -> u64> {
+    let combine: fn(f64, f64) -> f64 = match op {
+        Op::And | Op::Or => return None,
+        Op::Min => f64::min,
+        Op::Max => f64::max,
+        Op::Sum => |a, b| a + b,
+    };
+    Some(move |a, b| combine(f64::from_bits(a), f64::from_bits(b)).to_bits())
+}

@@ -1,0 +1,539 @@
+//! The communicator: the calls that programs make.
+
+use super::agreement::{Contribution, Kind, Place, Value};
+use super::collective::{Call, Op, Signature, Turn, What, float, signed, unsigned};
+use super::group::{Group, RankSet};
+use super::point::{Posted, Received, Request, Source, Tag};
+use super::progress::{Rma, Shared, State, Todo, WORLD, lock};
+use super::wire::{self, Writer};
+use super::{Error, Result, TAG_MAX};
+use crate::engine::Engine;
+use crate::{Job, MemberId};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A group of members that talk to each other, apart from all other communicators.
+///
+/// Members are named by their *rank* in it, from 0. Cheap to clone: all clones are the same communicator. Dropping
+/// it does nothing; see [`Communicator::free`].
+///
+/// Messages and receives may be used by many threads at once. Collective operations and agreements are for one
+/// thread at a time on each communicator ([`Error::Busy`]); duplicate it for others.
+#[derive(Clone)]
+pub struct Communicator {
+    job: Job,
+    rma: Arc<Rma>,
+    shared: Arc<Shared>,
+}
+
+/// What [`Communicator::agree_despite_failures`] gives: the same at all members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// The bitwise and of what the members gave.
+    pub flags: u64,
+    /// The ranks that count as dead, and did not contribute (or did, and died later).
+    pub failed: Vec<usize>,
+    /// Those of them that some member had not acknowledged when it called.
+    pub unacknowledged: Vec<usize>,
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let revoked = if self.is_revoked() { ", revoked" } else { "" };
+        write!(f, "Communicator({:#x}, rank {} of {}{revoked})", self.id(), self.rank(), self.size())
+    }
+}
+
+impl Communicator {
+    /// The communicator of the members that are active when the job starts, with ranks in the order of their ids.
+    /// All calls give the same one. Those of them that have died meanwhile belong to it, as failed members:
+    /// otherwise members that call at different times would not agree on it.
+    pub fn world(job: &Job) -> Result<Communicator> {
+        let rma = Rma::of(job)?;
+        let members = job.view().active.iter().collect();
+        let group = Group::new(members, job.me()).ok_or_else(|| Error::Invalid {
+            what: format!(
+                "{} is a spare that is not active; it has no place among the active members",
+                job.me()
+            ),
+        })?;
+        let mut todo = Todo::default();
+        let shared = rma.make(WORLD, Arc::new(group), &mut todo);
+        rma.finish(job, todo);
+        rma.catch_up(job);
+        Ok(Communicator { job: job.clone(), rma, shared })
+    }
+
+    fn child(&self, shared: Arc<Shared>) -> Communicator {
+        Communicator { job: self.job.clone(), rma: self.rma.clone(), shared }
+    }
+
+    // ---- Who is in it.
+
+    /// The job that it belongs to.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// This member's rank.
+    pub fn rank(&self) -> usize {
+        self.shared.group.me
+    }
+
+    /// How many ranks there are, the dead included.
+    pub fn size(&self) -> usize {
+        self.shared.group.size()
+    }
+
+    /// The members in the order of their ranks.
+    pub fn members(&self) -> &[MemberId] {
+        self.shared.group.members()
+    }
+
+    /// The member that has a rank.
+    pub fn member(&self, rank: usize) -> Result<MemberId> {
+        self.check_rank(rank)?;
+        Ok(self.shared.group.member(rank))
+    }
+
+    /// The rank that a member has, if it belongs to the communicator.
+    pub fn rank_of(&self, member: MemberId) -> Option<usize> {
+        self.shared.group.rank_of(member)
+    }
+
+    /// An identity that no other communicator of the job has, had or will have.
+    pub fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    fn check_rank(&self, rank: usize) -> Result<()> {
+        let size = self.size();
+        if rank < size { Ok(()) } else { Err(Error::RankOutOfRange { rank, size }) }
+    }
+
+    fn check_tag(&self, tag: u32) -> Result<()> {
+        if tag <= TAG_MAX { Ok(()) } else { Err(Error::TagOutOfRange { tag }) }
+    }
+
+    fn check_freed(&self) -> Result<()> {
+        if self.shared.is_freed.load(Ordering::SeqCst) { Err(Error::Freed) } else { Ok(()) }
+    }
+
+    /// What every call that is not local, except `agree` and `shrink`, begins with.
+    fn check_usable(&self) -> Result<()> {
+        self.check_freed()?;
+        if self.is_revoked() { Err(Error::Revoked) } else { Ok(()) }
+    }
+
+    // ---- Messages.
+
+    /// Sends a message. It is complete, and `bytes` may be used again, when the call returns; it is received when
+    /// the receiver asks for it, unless either dies before.
+    pub fn send(&self, to: usize, tag: u32, bytes: &[u8]) -> Result<()> {
+        self.check_rank(to)?;
+        self.check_tag(tag)?;
+        self.check_usable()?;
+        if to == self.rank() {
+            lock(&self.shared.state).points.deliver(to, tag, bytes.to_vec());
+            self.rma.wake_others(&self.job);
+            return Ok(());
+        }
+        self.rma.catch_up(&self.job);
+        if lock(&self.shared.state).dead.contains(to) {
+            return Err(Error::ProcFailed { ranks: vec![to] });
+        }
+        let mut writer = Writer::new(wire::DATA, self.id(), 4 + bytes.len());
+        writer.u32(tag).bytes(bytes);
+        let sent = self.rma.transmit(&self.job, self.shared.group.member(to), &writer.done());
+        sent.map_err(|error| Error::from_engine(error, to))
+    }
+
+    /// The same as a request, which is complete at once.
+    pub fn start_send(&self, to: usize, tag: u32, bytes: &[u8]) -> Result<Request> {
+        self.send(to, tag, bytes)?;
+        Ok(Request::sent(&self.job, &self.rma, &self.shared, tag))
+    }
+
+    /// Receives the oldest message that matches, waiting for it if need be. A call that fails loses no message.
+    pub fn receive(&self, from: impl Into<Source>, tag: impl Into<Tag>) -> Result<Received> {
+        self.receive_at_most(from.into(), tag.into(), usize::MAX)
+    }
+
+    /// Receives into `buffer`: source, tag and length of the message. [`Error::Truncated`] if it is longer than the
+    /// buffer; it then stays where it is.
+    pub fn receive_into(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tag>,
+        buffer: &mut [u8],
+    ) -> Result<(usize, u32, usize)> {
+        let received = self.receive_at_most(from.into(), tag.into(), buffer.len())?;
+        buffer[..received.bytes.len()].copy_from_slice(&received.bytes);
+        Ok((received.source, received.tag, received.bytes.len()))
+    }
+
+    fn receive_at_most(&self, from: Source, tag: Tag, len_max: usize) -> Result<Received> {
+        let posted = self.post(from, tag, len_max)?;
+        let look = || self.shared.look_at(&posted).or_else(|| self.shared.take_interrupt().map(Err));
+        let result = self
+            .rma
+            .block(&self.job, look, |limit| self.shared.timeout(self.shared.waited_for(&posted), limit));
+        if result.is_err() {
+            let mut state = lock(&self.shared.state);
+            state.points.cancel(&posted);
+        }
+        result
+    }
+
+    /// Starts a receive.
+    pub fn start_receive(&self, from: impl Into<Source>, tag: impl Into<Tag>) -> Result<Request> {
+        let posted = self.post(from.into(), tag.into(), usize::MAX)?;
+        Ok(Request::receive(&self.job, &self.rma, &self.shared, posted))
+    }
+
+    /// Source, tag and length of the message that a receive would take now, if there is one.
+    pub fn probe(&self, from: impl Into<Source>, tag: impl Into<Tag>) -> Result<Option<(usize, u32, usize)>> {
+        let (from, tag) = (from.into(), tag.into());
+        self.check_match(from, tag)?;
+        self.rma.progress(&self.job);
+        Ok(lock(&self.shared.state).points.peek(from, tag))
+    }
+
+    fn check_match(&self, from: Source, tag: Tag) -> Result<()> {
+        if let Source::Rank(rank) = from {
+            self.check_rank(rank)?;
+        }
+        if let Tag::Is(tag) = tag {
+            self.check_tag(tag)?;
+        }
+        self.check_usable()
+    }
+
+    fn post(&self, from: Source, tag: Tag, len_max: usize) -> Result<Arc<Posted>> {
+        self.check_match(from, tag)?;
+        Ok(lock(&self.shared.state).points.post(from, tag, len_max))
+    }
+
+    // ---- Collective operations.
+
+    fn call(&self, what: What, detail: u8, root: usize, len: usize) -> Result<Call<'_>> {
+        self.check_usable()?;
+        self.rma.catch_up(&self.job);
+        Call::begin(&self.job, &self.rma, &self.shared, Signature::new(what, detail, root, len))
+    }
+
+    /// Returns when all members have called it.
+    pub fn barrier(&self) -> Result<()> {
+        self.call(What::Barrier, 0, 0, 0)?.barrier()
+    }
+
+    /// Gives all members the root's bytes. All must give a buffer of the same length.
+    pub fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()> {
+        self.check_rank(root)?;
+        self.call(What::Broadcast, 0, root, bytes.len())?.broadcast(root, bytes)
+    }
+
+    /// Combines the values of all members, place by place; all get the result. On an error `values` is unspecified.
+    pub fn allreduce_u64(&self, op: Op, values: &mut [u64]) -> Result<()> {
+        self.call(What::ReduceUnsigned, op as u8, 0, values.len())?.reduce(values, unsigned(op))
+    }
+
+    /// The same for signed numbers.
+    pub fn allreduce_i64(&self, op: Op, values: &mut [i64]) -> Result<()> {
+        let call = self.call(What::ReduceSigned, op as u8, 0, values.len())?;
+        let mut words: Vec<u64> = values.iter().map(|&value| value as u64).collect();
+        call.reduce(&mut words, signed(op))?;
+        values.iter_mut().zip(words).for_each(|(value, word)| *value = word as i64);
+        Ok(())
+    }
+
+    /// The same for floating-point numbers; `And` and `Or` are refused. All members get the same bits.
+    pub fn allreduce_f64(&self, op: Op, values: &mut [f64]) -> Result<()> {
+        let combine = float(op).ok_or_else(|| Error::Invalid {
+            what: format!("{op:?} does not combine floating-point numbers"),
+        })?;
+        let call = self.call(What::ReduceFloat, op as u8, 0, values.len())?;
+        let mut words: Vec<u64> = values.iter().map(|value| value.to_bits()).collect();
+        call.reduce(&mut words, combine)?;
+        values.iter_mut().zip(words).for_each(|(value, word)| *value = f64::from_bits(word));
+        Ok(())
+    }
+
+    /// Everyone's bytes, of any length each, by rank.
+    pub fn allgather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.call(What::Gather, 0, 0, 0)?.gather(bytes)
+    }
+
+    // ---- New communicators.
+
+    /// A new communicator of the same members. Collective; fails if a member is dead. If it fails at one member and
+    /// not at another, the new communicator is revoked.
+    pub fn duplicate(&self) -> Result<Communicator> {
+        let (_, made) = self.agreement(Kind::Duplicate, u64::MAX, None)?;
+        made.map(|shared| self.child(shared)).ok_or(Error::Revoked)
+    }
+
+    /// A new communicator of the members that give the same colour, in the order of their keys, and of their ranks
+    /// where those are equal. With `None` as colour a member belongs to no new one. Collective, as `duplicate`.
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
+        let color = color.map_or(0, |color| u64::from(color) + 1);
+        let place = Place { rank: self.rank() as u32, color, key };
+        let (_, made) = self.agreement(Kind::Split, u64::MAX, Some(place))?;
+        Ok(made.map(|shared| self.child(shared)))
+    }
+
+    /// Ends this member's use of the communicator: all further calls on it, by all handles, say [`Error::Freed`].
+    /// Local: the others may still use it among themselves.
+    pub fn free(&self) -> Result<()> {
+        if self.id() == WORLD {
+            return Err(Error::Invalid { what: "the communicator of all members cannot be freed".into() });
+        }
+        if self.shared.is_freed.swap(true, Ordering::SeqCst) {
+            return Err(Error::Freed);
+        }
+        let mut todo = Todo::default();
+        self.rma.freed(&self.shared, &mut todo);
+        self.rma.finish(&self.job, todo);
+        // Waits of other threads on it are over.
+        self.rma.wake_others(&self.job);
+        Ok(())
+    }
+
+    // ---- Failures.
+
+    /// Makes the communicator unusable for all its members, also for those that wait in it now: everything that is
+    /// not local, except `agree` and `shrink`, says [`Error::Revoked`]. Returns at once, and cannot be undone.
+    pub fn revoke(&self) -> Result<()> {
+        self.check_freed()?;
+        let mut todo = Todo::default();
+        self.rma.revoke(&self.shared, &mut lock(&self.shared.state), &mut todo);
+        self.rma.finish(&self.job, todo);
+        // Other threads of this member may wait in it.
+        self.rma.wake_others(&self.job);
+        Ok(())
+    }
+
+    /// Whether some member has revoked the communicator, as far as this one knows. One load; the news arrives in
+    /// the background, so this is right also at a member that has made no other call since.
+    pub fn is_revoked(&self) -> bool {
+        self.shared.is_revoked.load(Ordering::SeqCst)
+    }
+
+    /// A new communicator of the members that live. All living members call it; it also works if the communicator
+    /// is revoked, and whoever dies meanwhile. Members that die during the call may belong to the new one.
+    pub fn shrink(&self) -> Result<Communicator> {
+        let (_, made) = self.agreement(Kind::Shrink, u64::MAX, None)?;
+        made.map(|shared| self.child(shared)).ok_or(Error::Freed)
+    }
+
+    /// The bitwise and of the flags of all members that contributed, all living ones among them: the same at all
+    /// members that return, whoever dies when. It works if the communicator is revoked, too. Afterwards all know at
+    /// least the failures that one of them knew before.
+    ///
+    /// [`Error::ProcFailed`], at all members or at none, if there are failures that one of them had not acknowledged
+    /// ([`Communicator::failure_ack`]) when it called; [`Communicator::agree_despite_failures`] gives the flags then.
+    ///
+    /// After [`Error::Timeout`] the agreement goes on, with what this member gave: call it again to get its outcome.
+    pub fn agree(&self, flags: u64) -> Result<u64> {
+        let (value, _) = self.agreement(Kind::Agree, flags, None)?;
+        if value.unacked.is_empty() {
+            Ok(value.flags)
+        } else {
+            Err(Error::ProcFailed { ranks: value.unacked.to_vec() })
+        }
+    }
+
+    /// The same, with failures as a part of what is agreed on.
+    pub fn agree_despite_failures(&self, flags: u64) -> Result<Agreement> {
+        let (value, _) = self.agreement(Kind::Agree, flags, None)?;
+        Ok(Agreement {
+            flags: value.flags,
+            failed: value.dead.to_vec(),
+            unacknowledged: value.unacked.to_vec(),
+        })
+    }
+
+    /// Acknowledges all failures that this member knows: receives from any source go on despite them, and `agree`
+    /// does not report them.
+    pub fn failure_ack(&self) -> Result<()> {
+        self.check_freed()?;
+        self.rma.catch_up(&self.job);
+        let mut state = lock(&self.shared.state);
+        state.acked = state.dead.clone();
+        Ok(())
+    }
+
+    /// The ranks of the failures that were acknowledged.
+    pub fn failure_get_acked(&self) -> Result<Vec<usize>> {
+        self.check_freed()?;
+        Ok(lock(&self.shared.state).acked.to_vec())
+    }
+
+    /// The ranks that are dead, as far as this member knows. Local, and acknowledges nothing.
+    pub fn get_failed(&self) -> Result<Vec<usize>> {
+        self.check_freed()?;
+        self.rma.catch_up(&self.job);
+        Ok(lock(&self.shared.state).dead.to_vec())
+    }
+
+    /// Makes another member's blocking wait for messages on this communicator return [`Error::Interrupted`]: the one
+    /// that it is in, or else its next one. Collective operations and agreements are not interrupted; they end by
+    /// themselves or by [`Communicator::revoke`].
+    pub fn interrupt(&self, rank: usize) -> Result<()> {
+        self.check_rank(rank)?;
+        self.check_usable()?;
+        if rank == self.rank() {
+            lock(&self.shared.state).interrupted_by = Some(rank);
+            self.rma.wake_others(&self.job);
+            return Ok(());
+        }
+        self.tell(rank, wire::INTERRUPT)
+    }
+
+    /// Tells these ranks of all failures that this member knows; their own calls then know them too. For those who
+    /// need to know, where revoking would stop everybody. The dead among the ranks are passed over.
+    pub fn notify_failures(&self, ranks: &[usize]) -> Result<()> {
+        ranks.iter().try_for_each(|&rank| self.check_rank(rank))?;
+        self.check_usable()?;
+        self.rma.catch_up(&self.job);
+        for &rank in ranks.iter().filter(|&&rank| rank != self.rank()) {
+            match self.tell(rank, wire::NOTIFY) {
+                Ok(()) | Err(Error::ProcFailed { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, rank: usize, kind: u8) -> Result<()> {
+        let bytes = Writer::new(kind, self.id(), 0).done();
+        let sent = self.rma.transmit(&self.job, self.shared.group.member(rank), &bytes);
+        sent.map_err(|error| Error::from_engine(error, rank))
+    }
+
+    // ---- Agreements.
+
+    /// Takes part in an agreement, and makes the communicator that follows from it.
+    fn agreement(
+        &self,
+        kind: Kind,
+        flags: u64,
+        place: Option<Place>,
+    ) -> Result<(Arc<Value>, Option<Arc<Shared>>)> {
+        self.check_freed()?;
+        let is_recovery = matches!(kind, Kind::Agree | Kind::Shrink);
+        let _turn =
+            Turn::take(if is_recovery { &self.shared.in_agreement } else { &self.shared.in_collective })?;
+        self.rma.catch_up(&self.job);
+        if !is_recovery {
+            self.check_usable()?;
+            let state = lock(&self.shared.state);
+            if !state.dead.is_empty() {
+                return Err(Error::ProcFailed { ranks: state.dead.to_vec() });
+            }
+        }
+        // One that ended with a timeout goes on: this call takes it up again if it is of the same kind, and waits for
+        // its end otherwise.
+        let open = {
+            let state = lock(&self.shared.state);
+            let agreements = if is_recovery { &state.recovery } else { &state.creation };
+            agreements.unfinished()
+        };
+        if let Some(open) = open {
+            let value = self.await_decision(is_recovery)?;
+            if open == kind {
+                return self.conclude(kind, value);
+            }
+        }
+        let id = match kind {
+            Kind::Agree => u64::MAX,
+            Kind::Split => self.rma.propose_ids(self.size() + 1),
+            _ => self.rma.propose_ids(1),
+        };
+        let mut todo = Todo::default();
+        let decided = {
+            let mut state = lock(&self.shared.state);
+            let acked = if kind == Kind::Agree { state.acked.clone() } else { RankSet::default() };
+            let own = Contribution { kind, flags, id, acked, place };
+            self.rma.enter(&self.shared, &mut state, own, &mut todo);
+            state.take_decision(is_recovery)
+        };
+        self.rma.finish(&self.job, todo);
+        let value = match decided {
+            Some(value) => value,
+            None => self.await_decision(is_recovery)?,
+        };
+        self.conclude(kind, value)
+    }
+
+    fn await_decision(&self, is_recovery: bool) -> Result<Arc<Value>> {
+        let look = || {
+            let mut state = lock(&self.shared.state);
+            if let Some(value) = state.take_decision(is_recovery) {
+                return Some(Ok(value));
+            }
+            if is_recovery {
+                return None;
+            }
+            // Those who are not in it yet may never come: leave. See `Rma::after_agreement` for what is left behind.
+            let error = if self.is_revoked() {
+                Error::Revoked
+            } else if !state.silent.is_subset(&state.left) {
+                Error::ProcFailed { ranks: state.silent.to_vec() }
+            } else {
+                return None;
+            };
+            state.is_creation_abandoned = true;
+            Some(Err(error))
+        };
+        self.rma.block(&self.job, look, |limit| {
+            let state = lock(&self.shared.state);
+            let agreements = if is_recovery { &state.recovery } else { &state.creation };
+            self.shared.timeout(agreements.waits_for().unwrap_or(self.rank()), limit)
+        })
+    }
+
+    fn conclude(&self, kind: Kind, value: Arc<Value>) -> Result<(Arc<Value>, Option<Arc<Shared>>)> {
+        if !value.is_of(kind) {
+            return Err(Error::Mismatched { what: format!("here {kind:?}, elsewhere another one") });
+        }
+        if !value.dead.is_empty() && matches!(kind, Kind::Duplicate | Kind::Split) {
+            return Err(Error::ProcFailed { ranks: value.dead.to_vec() });
+        }
+        if kind == Kind::Agree {
+            return Ok((value, None));
+        }
+        let mut todo = Todo::default();
+        let made = self.rma.make_agreed(&self.shared, kind, &value, &mut todo);
+        self.rma.finish(&self.job, todo);
+        Ok((value, made))
+    }
+
+    // ---- For windows.
+
+    /// Waits until `look` has something, making progress meanwhile. Ends with [`Error::Revoked`],
+    /// [`Error::Interrupted`], or [`Error::Timeout`] naming `whom()`.
+    #[allow(dead_code)]
+    pub(crate) fn wait_until<T>(
+        &self,
+        whom: impl Fn() -> usize,
+        mut look: impl FnMut() -> Option<Result<T>>,
+    ) -> Result<T> {
+        let look = || {
+            look().or_else(|| {
+                if let Err(error) = self.check_usable() {
+                    return Some(Err(error));
+                }
+                self.shared.take_interrupt().map(Err)
+            })
+        };
+        self.rma.block(&self.job, look, |limit| self.shared.timeout(whom(), limit))
+    }
+}
+
+impl State {
+    fn take_decision(&mut self, is_recovery: bool) -> Option<Arc<Value>> {
+        let agreements = if is_recovery { &mut self.recovery } else { &mut self.creation };
+        agreements.take_decision()
+    }
+}

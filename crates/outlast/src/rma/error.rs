@@ -1,0 +1,121 @@
+use crate::engine;
+use crate::{Epoch, MemberId};
+use std::time::Duration;
+
+/// What a call of a communicator or a window can fail with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Members that the operation needs are dead, so it cannot be completed.
+    #[error("{} dead; shrink the communicator, or go on without them", named(.ranks))]
+    ProcFailed {
+        /// The ranks of the dead, in ascending order.
+        ranks: Vec<usize>,
+    },
+    /// A failure holds the request up, but the request is still active: acknowledge the failure with
+    /// [`failure_ack`](crate::rma::Communicator::failure_ack), or look after the request that failed, and wait again.
+    #[error(
+        "{} dead, which holds this request up; it is still active: acknowledge the failure and wait again",
+        named(.ranks)
+    )]
+    ProcFailedPending {
+        /// The ranks of the dead, in ascending order.
+        ranks: Vec<usize>,
+    },
+    /// Some member has revoked the communicator. Only `agree`, `shrink` and local calls still work on it.
+    #[error("the communicator has been revoked; shrink it, or use another one")]
+    Revoked,
+    /// A member asked, by [`interrupt`](crate::rma::Communicator::interrupt), that this wait end. Nothing was lost.
+    #[error("rank {by} has interrupted this wait; what was waited for is still active")]
+    Interrupted {
+        /// Who asked.
+        by: usize,
+    },
+    /// A living member did not do its part in time.
+    #[error(
+        "rank {rank} ({member}) lives but has not done its part within {limit:?}; it may be stopped, starved or busy elsewhere"
+    )]
+    Timeout {
+        /// The rank that was waited for; one of them, if there were several.
+        rank: usize,
+        /// The member that has this rank.
+        member: MemberId,
+        /// How long the call waited.
+        limit: Duration,
+    },
+    /// There is no such rank in the communicator. Nothing was changed.
+    #[error("rank {rank} is out of range in a communicator of {size}")]
+    RankOutOfRange {
+        /// What was given.
+        rank: usize,
+        /// How many ranks there are.
+        size: usize,
+    },
+    /// The tag is larger than [`TAG_MAX`](crate::rma::TAG_MAX). Nothing was changed.
+    #[error("tag {tag} is out of range; at most {}", crate::rma::TAG_MAX)]
+    TagOutOfRange {
+        /// What was given.
+        tag: u32,
+    },
+    /// The communicator was freed here. Nothing was changed.
+    #[error("this communicator has been freed")]
+    Freed,
+    /// The message is longer than the buffer. It is not lost: the next matching receive finds it.
+    #[error(
+        "a message of {len} bytes does not fit into a buffer of {buffer_len}; receive it with a larger one"
+    )]
+    Truncated {
+        /// How long the message is.
+        len: usize,
+        /// How long the buffer is.
+        buffer_len: usize,
+    },
+    /// The members did not all call the same collective operation, or not with the same root, length or operation.
+    #[error("the members called different collective operations: {what}")]
+    Mismatched {
+        /// What differs.
+        what: String,
+    },
+    /// Another thread of this member is inside a collective operation on this communicator.
+    #[error(
+        "another thread of this member is in a collective operation on this communicator; duplicate it for that thread"
+    )]
+    Busy,
+    /// A request was waited for after it had completed.
+    #[error("this request has completed already and its result was taken")]
+    AlreadyTaken,
+    /// The list of members for a new communicator cannot be used. Nothing was changed.
+    #[error("{what}")]
+    Invalid {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The engine refused.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
+}
+
+/// The result of a call of a communicator or a window.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Whether the error says that somebody died.
+    pub fn is_failure(&self) -> bool {
+        matches!(self, Error::ProcFailed { .. } | Error::ProcFailedPending { .. })
+    }
+
+    /// An engine's refusal in terms of a communicator, whose ranks the engine does not know.
+    pub(crate) fn from_engine(error: engine::Error, rank: usize) -> Error {
+        match error {
+            engine::Error::Dead { .. } => Error::ProcFailed { ranks: vec![rank] },
+            engine::Error::Timeout { member, limit } => Error::Timeout { rank, member, limit },
+            engine::Error::Stale { now: Epoch(_) } | engine::Error::Ended => Error::Engine(error),
+            other => Error::Engine(other),
+        }
+    }
+}
+
+fn named(ranks: &[usize]) -> String {
+    let list = ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    if ranks.len() == 1 { format!("rank {list} is") } else { format!("ranks {list} are") }
+}

@@ -1,0 +1,489 @@
+//! Messages between two members of a communicator, and requests for them.
+//!
+//! A message is sent at once and kept at its receiver until it is received: sending completes locally. A receive
+//! takes the oldest message that matches it; a message goes to the oldest receive that it matches. Failures are
+//! found by whoever waits:
+//!
+//! - A receive from a rank that is known to be dead fails, unless the message has arrived.
+//! - A receive from any source, with a death in the group that is not acknowledged, says
+//!   [`Error::ProcFailedPending`] and stays active: the sender may have been the dead one, or not.
+//! - In a set of requests of which one failed, those that are not complete say the same, and stay active.
+
+use super::progress::{Rma, Shared, State, lock};
+use super::{Error, Result};
+use crate::Job;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// Whom to receive from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// From this rank.
+    Rank(usize),
+    /// From whoever sends first.
+    Any,
+}
+
+impl From<usize> for Source {
+    fn from(rank: usize) -> Source {
+        Source::Rank(rank)
+    }
+}
+
+/// Which messages to receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tag {
+    /// Those with this tag.
+    Is(u32),
+    /// All.
+    Any,
+}
+
+impl From<u32> for Tag {
+    fn from(tag: u32) -> Tag {
+        Tag::Is(tag)
+    }
+}
+
+/// A message as it was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The rank that sent it.
+    pub source: usize,
+    /// Its tag.
+    pub tag: u32,
+    /// Its content.
+    pub bytes: Vec<u8>,
+}
+
+/// A receive that was started.
+pub(crate) struct Posted {
+    source: Source,
+    tag: Tag,
+    len_max: usize,
+    result: Mutex<Option<Result<Received>>>,
+}
+
+impl Posted {
+    fn takes(&self, source: usize, tag: u32) -> bool {
+        (self.source == Source::Any || self.source == Source::Rank(source))
+            && (self.tag == Tag::Any || self.tag == Tag::Is(tag))
+    }
+}
+
+/// The messages and receives of a communicator that have not met.
+#[derive(Default)]
+pub(crate) struct Points {
+    posted: VecDeque<Arc<Posted>>,
+    arrived: VecDeque<Received>,
+}
+
+impl Points {
+    /// A message has come.
+    pub(crate) fn deliver(&mut self, source: usize, tag: u32, bytes: Vec<u8>) {
+        let received = Received { source, tag, bytes };
+        let mut index = 0;
+        while let Some(posted) = self.posted.get(index) {
+            if !posted.takes(source, tag) {
+                index += 1;
+                continue;
+            }
+            let posted = self.posted.remove(index).expect("looked at just now");
+            if received.bytes.len() <= posted.len_max {
+                *lock(&posted.result) = Some(Ok(received));
+                return;
+            }
+            // Too long for this one, which is over; the next one may take it.
+            let error = Error::Truncated { len: received.bytes.len(), buffer_len: posted.len_max };
+            *lock(&posted.result) = Some(Err(error));
+        }
+        self.arrived.push_back(received);
+    }
+
+    /// Starts a receive.
+    pub(crate) fn post(&mut self, source: Source, tag: Tag, len_max: usize) -> Arc<Posted> {
+        let posted = Arc::new(Posted { source, tag, len_max, result: Mutex::new(None) });
+        let found = self.arrived.iter().position(|message| posted.takes(message.source, message.tag));
+        match found {
+            None => self.posted.push_back(posted.clone()),
+            Some(index) if self.arrived[index].bytes.len() > len_max => {
+                let len = self.arrived[index].bytes.len();
+                *lock(&posted.result) = Some(Err(Error::Truncated { len, buffer_len: len_max }));
+            }
+            Some(index) => *lock(&posted.result) = self.arrived.remove(index).map(Ok),
+        }
+        posted
+    }
+
+    /// The oldest message that a receive would take.
+    pub(crate) fn peek(&self, source: Source, tag: Tag) -> Option<(usize, u32, usize)> {
+        let probe = Posted { source, tag, len_max: 0, result: Mutex::new(None) };
+        let message = self.arrived.iter().find(|message| probe.takes(message.source, message.tag))?;
+        Some((message.source, message.tag, message.bytes.len()))
+    }
+
+    fn remove(&mut self, posted: &Arc<Posted>) {
+        self.posted.retain(|other| !Arc::ptr_eq(other, posted));
+    }
+
+    /// Gives a receive up. A message that it has got and nobody took goes back to where it came from.
+    pub(crate) fn cancel(&mut self, posted: &Arc<Posted>) {
+        self.remove(posted);
+        if let Some(Ok(message)) = lock(&posted.result).take() {
+            self.arrived.push_front(message);
+        }
+    }
+}
+
+impl Shared {
+    /// What has become of a receive, if anything has: its result, or why it is over or held up.
+    pub(crate) fn look_at(&self, posted: &Arc<Posted>) -> Option<Result<Received>> {
+        let mut state = lock(&self.state);
+        if let Some(result) = lock(&posted.result).take() {
+            return Some(result);
+        }
+        let error = self.obstacle(&state, posted)?;
+        if !matches!(error, Error::ProcFailedPending { .. }) {
+            state.points.remove(posted);
+        }
+        Some(Err(error))
+    }
+
+    fn obstacle(&self, state: &State, posted: &Posted) -> Option<Error> {
+        if self.is_freed.load(Ordering::SeqCst) {
+            return Some(Error::Freed);
+        }
+        if self.is_revoked.load(Ordering::SeqCst) {
+            return Some(Error::Revoked);
+        }
+        match posted.source {
+            Source::Rank(rank) if state.silent.contains(rank) => {
+                Some(Error::ProcFailed { ranks: vec![rank] })
+            }
+            Source::Any
+                if state.silent.len() + 1 == self.group.size() && state.silent.is_subset(&state.acked) =>
+            {
+                // Nobody is left who could send.
+                (self.group.size() > 1).then(|| Error::ProcFailed { ranks: state.silent.to_vec() })
+            }
+            Source::Any if !state.silent.is_subset(&state.acked) => {
+                Some(Error::ProcFailedPending { ranks: state.silent.without(&state.acked).to_vec() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whom a wait for this receive waits for: the rank, or the first living other one.
+    pub(crate) fn waited_for(&self, posted: &Posted) -> usize {
+        match posted.source {
+            Source::Rank(rank) => rank,
+            Source::Any => {
+                let state = lock(&self.state);
+                let others = (0..self.group.size()).filter(|&rank| rank != self.group.me);
+                others.into_iter().find(|&rank| !state.dead.contains(rank)).unwrap_or(self.group.me)
+            }
+        }
+    }
+
+    /// Who has asked that a wait end, once.
+    pub(crate) fn take_interrupt(&self) -> Option<Error> {
+        lock(&self.state).interrupted_by.take().map(|by| Error::Interrupted { by })
+    }
+
+    pub(crate) fn timeout(&self, rank: usize, limit: std::time::Duration) -> Error {
+        Error::Timeout { rank, member: self.group.member(rank), limit }
+    }
+}
+
+enum Started {
+    Receive(Arc<Posted>),
+    /// A send is complete when it was started.
+    Send,
+    /// The result was taken.
+    Over,
+}
+
+/// A send or a receive that was started. Its result can be taken once, by any of the tests and waits; a result
+/// that says [`Error::ProcFailedPending`] does not count: the request is still active and can be waited for again.
+///
+/// Dropping a receive gives it up; a message that it already had goes to the next one that matches.
+#[must_use = "dropping a request gives it up"]
+pub struct Request {
+    job: Job,
+    rma: Arc<Rma>,
+    shared: Arc<Shared>,
+    started: Started,
+    tag: u32,
+    /// A result that has not been taken.
+    result: Option<Result<Received>>,
+}
+
+impl Request {
+    pub(crate) fn receive(job: &Job, rma: &Arc<Rma>, shared: &Arc<Shared>, posted: Arc<Posted>) -> Request {
+        Request {
+            job: job.clone(),
+            rma: rma.clone(),
+            shared: shared.clone(),
+            started: Started::Receive(posted),
+            tag: 0,
+            result: None,
+        }
+    }
+
+    pub(crate) fn sent(job: &Job, rma: &Arc<Rma>, shared: &Arc<Shared>, tag: u32) -> Request {
+        Request {
+            job: job.clone(),
+            rma: rma.clone(),
+            shared: shared.clone(),
+            started: Started::Send,
+            tag,
+            result: None,
+        }
+    }
+
+    /// Looks what has become of it, and keeps that.
+    fn look(&mut self) {
+        if self.result.is_none() {
+            self.result = match &self.started {
+                Started::Receive(posted) => self.shared.look_at(posted),
+                Started::Send => {
+                    Some(Ok(Received { source: self.shared.group.me, tag: self.tag, bytes: Vec::new() }))
+                }
+                Started::Over => Some(Err(Error::AlreadyTaken)),
+            };
+        }
+    }
+
+    /// Takes what [`Request::look`] kept. The request stays active if it is only held up.
+    fn take(&mut self) -> Option<Result<Received>> {
+        let result = self.result.take()?;
+        if !matches!(result, Err(Error::ProcFailedPending { .. })) {
+            self.started = Started::Over;
+        }
+        Some(result)
+    }
+
+    /// Whether the result was taken, so that nothing is left to wait for.
+    pub fn is_over(&self) -> bool {
+        matches!(self.started, Started::Over)
+    }
+
+    /// The result if the request is complete or held up. A completed send gives an empty message from oneself.
+    pub fn test(&mut self) -> Option<Result<Received>> {
+        self.rma.progress(&self.job);
+        self.look();
+        self.take()
+    }
+
+    /// Waits until the request is complete or held up. After [`Error::Timeout`] and [`Error::Interrupted`] it is
+    /// still active.
+    pub fn wait(&mut self) -> Result<Received> {
+        let outcome = wait_for(std::slice::from_mut(self), |requests| requests[0].result.is_some());
+        outcome.and_then(|()| self.take().unwrap_or(Err(Error::AlreadyTaken)))
+    }
+
+    /// Gives the request up, as dropping it does.
+    pub fn cancel(self) {}
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Started::Receive(posted) = &self.started {
+            let mut state = lock(&self.shared.state);
+            if let Some(Ok(message)) = self.result.take() {
+                *lock(&posted.result) = Some(Ok(message));
+            }
+            state.points.cancel(posted);
+        }
+    }
+}
+
+/// Waits until `is_enough`, which is asked after all requests were looked at.
+fn wait_for(requests: &mut [Request], is_enough: impl Fn(&[Request]) -> bool) -> Result<()> {
+    let Some(first) = requests.first() else { return Ok(()) };
+    let (job, rma) = (first.job.clone(), first.rma.clone());
+    let mut last = Vec::new();
+    let requests = std::cell::RefCell::new(requests);
+    let look = || {
+        let mut requests = requests.borrow_mut();
+        requests.iter_mut().for_each(Request::look);
+        if is_enough(&requests) {
+            return Some(Ok(()));
+        }
+        // Each communicator of the set may have been asked to end the wait.
+        last.clear();
+        for request in requests.iter() {
+            if !last.contains(&request.shared.id) {
+                last.push(request.shared.id);
+                if let Some(error) = request.shared.take_interrupt() {
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    };
+    rma.block(&job, look, |limit| {
+        let requests = requests.borrow();
+        let open = requests.iter().find(|request| request.result.is_none());
+        match open.map(|request| (&request.shared, &request.started)) {
+            Some((shared, Started::Receive(posted))) => shared.timeout(shared.waited_for(posted), limit),
+            _ => Error::AlreadyTaken,
+        }
+    })
+}
+
+fn has_failed(request: &Request) -> bool {
+    matches!(&request.result, Some(Err(error)) if error.is_failure() || *error == Error::Revoked)
+}
+
+/// The dead that a failed request of the set names.
+fn dead_of(requests: &[Request]) -> Vec<usize> {
+    let named = requests.iter().filter_map(|request| match &request.result {
+        Some(Err(Error::ProcFailed { ranks } | Error::ProcFailedPending { ranks })) => Some(ranks.clone()),
+        _ => None,
+    });
+    let mut ranks: Vec<usize> = named.flatten().collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
+/// Waits until one of the requests whose result was not taken yet is complete or held up; which one, and its result.
+/// The others are left as they are. [`Error::AlreadyTaken`] if there is none.
+pub fn wait_any(requests: &mut [Request]) -> Result<(usize, Result<Received>)> {
+    let is_open = |request: &Request| !request.is_over();
+    if !requests.iter().any(is_open) {
+        return Err(Error::AlreadyTaken);
+    }
+    let is_ready = |request: &Request| is_open(request) && request.result.is_some();
+    wait_for(requests, |requests| requests.iter().any(is_ready))?;
+    Ok(take_ready(requests).next().expect("one is ready"))
+}
+
+/// The same without waiting: `None` if no request is complete or held up.
+pub fn test_any(requests: &mut [Request]) -> Option<(usize, Result<Received>)> {
+    look_once(requests);
+    take_ready(requests).next()
+}
+
+/// Waits until at least one of the requests whose result was not taken yet is complete or held up; all that are. If
+/// one of them failed, those that are not complete are listed too, as [`Error::ProcFailedPending`], and are still
+/// active.
+pub fn wait_some(requests: &mut [Request]) -> Result<Vec<(usize, Result<Received>)>> {
+    let is_open = |request: &Request| !request.is_over();
+    if !requests.iter().any(is_open) {
+        return Ok(Vec::new());
+    }
+    let is_ready = |request: &Request| is_open(request) && request.result.is_some();
+    wait_for(requests, |requests| requests.iter().any(is_ready))?;
+    Ok(take_some(requests))
+}
+
+/// The same without waiting.
+pub fn test_some(requests: &mut [Request]) -> Vec<(usize, Result<Received>)> {
+    look_once(requests);
+    take_some(requests)
+}
+
+/// Waits until all of the requests whose result was not taken yet are complete, or one of them failed. One result
+/// for each request: if one failed, those that are not complete say [`Error::ProcFailedPending`] and are still
+/// active; those that had been taken earlier say [`Error::AlreadyTaken`].
+pub fn wait_all(requests: &mut [Request]) -> Result<Vec<Result<Received>>> {
+    wait_for(requests, |requests| {
+        requests.iter().all(|request| request.result.is_some()) || requests.iter().any(has_failed)
+    })?;
+    Ok(take_all(requests))
+}
+
+/// The same without waiting: `None`, and all stay active, if neither is the case.
+pub fn test_all(requests: &mut [Request]) -> Option<Vec<Result<Received>>> {
+    look_once(requests);
+    let is_enough =
+        requests.iter().all(|request| request.result.is_some()) || requests.iter().any(has_failed);
+    is_enough.then(|| take_all(requests))
+}
+
+fn look_once(requests: &mut [Request]) {
+    if let Some(first) = requests.first() {
+        first.rma.progress(&first.job);
+    }
+    requests.iter_mut().for_each(Request::look);
+}
+
+fn take_ready(requests: &mut [Request]) -> impl Iterator<Item = (usize, Result<Received>)> + '_ {
+    let open = requests.iter_mut().enumerate().filter(|(_, request)| !request.is_over());
+    open.filter_map(|(index, request)| Some((index, request.take()?)))
+}
+
+fn take_some(requests: &mut [Request]) -> Vec<(usize, Result<Received>)> {
+    let dead = requests.iter().any(has_failed).then(|| dead_of(requests));
+    let mut taken = Vec::new();
+    for (index, request) in requests.iter_mut().enumerate().filter(|(_, request)| !request.is_over()) {
+        match (request.take(), &dead) {
+            (Some(result), _) => taken.push((index, result)),
+            (None, Some(dead)) => taken.push((index, Err(Error::ProcFailedPending { ranks: dead.clone() }))),
+            (None, None) => {}
+        }
+    }
+    taken
+}
+
+fn take_all(requests: &mut [Request]) -> Vec<Result<Received>> {
+    let dead = dead_of(requests);
+    let pending = || Err(Error::ProcFailedPending { ranks: dead.clone() });
+    requests.iter_mut().map(|request| request.take().unwrap_or_else(pending)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(posted: &Posted) -> Option<Result<Received>> {
+        lock(&posted.result).clone()
+    }
+
+    #[test]
+    fn messages_and_receives_meet_in_their_order() {
+        let mut points = Points::default();
+        points.deliver(1, 7, vec![1]);
+        points.deliver(1, 8, vec![2]);
+        points.deliver(2, 7, vec![3]);
+        let first = points.post(Source::Any, Tag::Is(8), 100);
+        assert_eq!(result(&first).unwrap().unwrap().bytes, [2]);
+        let second = points.post(Source::Rank(2), Tag::Any, 100);
+        assert_eq!(result(&second).unwrap().unwrap().bytes, [3]);
+        let third = points.post(Source::Any, Tag::Any, 100);
+        assert_eq!(result(&third).unwrap().unwrap().bytes, [1]);
+        let (fourth, fifth) =
+            (points.post(Source::Any, Tag::Any, 9), points.post(Source::Rank(0), Tag::Any, 9));
+        points.deliver(0, 1, vec![4]);
+        points.deliver(0, 1, vec![5]);
+        assert_eq!(result(&fourth).unwrap().unwrap().bytes, [4]);
+        assert_eq!(result(&fifth).unwrap().unwrap().bytes, [5]);
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_not_lost() {
+        let mut points = Points::default();
+        let (short, long) = (points.post(Source::Any, Tag::Any, 2), points.post(Source::Any, Tag::Any, 3));
+        points.deliver(0, 0, vec![9; 3]);
+        assert_eq!(result(&short), Some(Err(Error::Truncated { len: 3, buffer_len: 2 })));
+        assert_eq!(result(&long).unwrap().unwrap().bytes, [9; 3]);
+        points.deliver(0, 0, vec![8; 3]);
+        let short = points.post(Source::Any, Tag::Any, 0);
+        assert!(matches!(result(&short), Some(Err(Error::Truncated { .. }))));
+        assert_eq!(points.peek(Source::Any, Tag::Any), Some((0, 0, 3)));
+    }
+
+    #[test]
+    fn a_receive_that_is_given_up_gives_its_message_back() {
+        let mut points = Points::default();
+        let posted = points.post(Source::Any, Tag::Any, 9);
+        points.deliver(0, 0, vec![1]);
+        points.deliver(0, 0, vec![2]);
+        points.cancel(&posted);
+        let posted = points.post(Source::Any, Tag::Any, 9);
+        assert_eq!(result(&posted).unwrap().unwrap().bytes, [1]);
+    }
+}

@@ -1,0 +1,734 @@
+//! What a member keeps for all its communicators, and how messages move on.
+//!
+//! Messages of the port are handled by whoever has the *token*: a waiting activity, or the background while the
+//! program computes. So the messages of one sender are handled in their order. Who does not get the token leaves a
+//! note for the one who has it, who then looks once more before giving it up: no message is left behind by an
+//! activity that is about to finish. Whoever handled something for others rings the own bell afterwards.
+//!
+//! Calls come in bursts, and the messages of the next call often arrive just before it. So a member does not cease to
+//! attend to the port when a wait ends: it holds a *lease*, which its background ends when no wait has begun for a
+//! while. Until then the background sleeps, and senders need not wake it.
+//!
+//! A handler changes the state of a communicator under that communicator's lock and lists what is to be sent. The
+//! sending happens after the lock was released: no lock of the process is held across a call of the engine.
+
+use super::agreement::{Agreements, Contribution, Kind, Place, Sends, Value};
+use super::collective::Collectives;
+use super::group::{Group, RankSet};
+use super::point::Points;
+use super::wire::{self, Reader, Writer};
+use super::{Error, Result};
+use crate::engine::{self, MESSAGE_LEN_MAX, Message, Port};
+use crate::{Engine, Job, MemberId, MemberSet, Service, Time};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The identity of the communicator of all; those made later are larger.
+pub(crate) const WORLD: u64 = 0;
+
+/// How many bits of an identity number the communicators that one member proposed.
+const NUMBER_BITS: u32 = 44;
+
+/// What a member keeps for all its communicators.
+pub(crate) struct Rma {
+    me: MemberId,
+    token: AtomicU32,
+    /// How many activities wait in [`Rma::block`].
+    waiters: AtomicUsize,
+    /// Whether the port is attended to between waits; one of the constants below.
+    lease: AtomicU32,
+    /// How many waits there have been, and how many the background knows of.
+    waits: AtomicU64,
+    waits_seen: AtomicU64,
+    /// Whether the background looks at the lease from time to time. Not during a long wait, whose end tells it.
+    is_lease_watched: AtomicBool,
+    /// The epoch of the view that the communicators know.
+    seen_epoch: AtomicU64,
+    registry: Mutex<Registry>,
+    /// The next identity to propose; see [`Rma::propose_ids`].
+    next_id: AtomicU64,
+    next_part: AtomicU32,
+    /// What is to be said of freed communicators, to whom: kept until it is worth a message.
+    farewells: Mutex<BTreeMap<(MemberId, u8), Vec<u64>>>,
+    /// Long messages that are being put together.
+    partial: Mutex<BTreeMap<(MemberId, u32), Vec<u8>>>,
+}
+
+#[derive(Default)]
+struct Registry {
+    communicators: BTreeMap<u64, Arc<Shared>>,
+    /// Messages for communicators that this member has not made yet.
+    early: BTreeMap<u64, Vec<Message>>,
+    /// The last communicators that all have freed: what still comes for them is dropped.
+    gone: VecDeque<u64>,
+    /// Per communicator that this member has not made yet: how many of the ranks directly below it have freed it.
+    freed_early: BTreeMap<u64, u8>,
+    dead: MemberSet,
+    left: MemberSet,
+}
+
+/// How many communicators that are gone are remembered. A message of one that is forgotten would only be kept in
+/// vain: identities are not used again.
+const GONE_MAX: usize = 1024;
+
+/// How many freed communicators are spoken of in one message.
+const FAREWELLS: usize = 64;
+
+/// A communicator, as all its handles at one member share it.
+pub(crate) struct Shared {
+    pub(crate) id: u64,
+    pub(crate) group: Arc<Group>,
+    pub(crate) is_revoked: AtomicBool,
+    pub(crate) is_freed: AtomicBool,
+    /// Whether a thread is in a collective operation.
+    pub(crate) in_collective: AtomicBool,
+    /// Whether a thread is in an agreement.
+    pub(crate) in_agreement: AtomicBool,
+    pub(crate) state: Mutex<State>,
+}
+
+/// What changes about a communicator.
+pub(crate) struct State {
+    /// The dead ranks that this member knows.
+    pub(crate) dead: RankSet,
+    /// Those of them of whom nothing that had arrived is left unread. Waits end by these only: what a member sent
+    /// before it died or left is received, if it came at all.
+    pub(crate) silent: RankSet,
+    /// Those of the dead that left the job on purpose: they had done their part in what they took part in.
+    pub(crate) left: RankSet,
+    /// Those of the dead that the program has acknowledged.
+    pub(crate) acked: RankSet,
+    pub(crate) points: Points,
+    pub(crate) collectives: Collectives,
+    /// `agree` and `shrink`, which work on a revoked communicator too.
+    pub(crate) recovery: Agreements,
+    /// `duplicate` and `split`. Apart, because members may leave them early, each at its own time, when the
+    /// communicator is revoked: the numbering of the others must not get out of step by that.
+    pub(crate) creation: Agreements,
+    /// Whether the caller has left the creation that is under way.
+    pub(crate) is_creation_abandoned: bool,
+    /// Who wants this member's wait to end.
+    pub(crate) interrupted_by: Option<usize>,
+    /// Who has been told that the communicator is revoked.
+    told_revoked: RankSet,
+    /// How many of the ranks directly below this one have freed the communicator, with all below them.
+    freed_below: u8,
+    has_passed_on_freed: bool,
+}
+
+/// What is to be done once no lock is held.
+#[derive(Default)]
+pub(crate) struct Todo {
+    sends: Vec<(MemberId, Vec<u8>)>,
+    again: Vec<Message>,
+}
+
+impl Todo {
+    fn add(&mut self, shared: &Shared, sends: Sends) {
+        self.sends.extend(sends.into_iter().map(|(rank, bytes)| (shared.group.member(rank), bytes)));
+    }
+}
+
+/// How long the port stays attended to after a wait: for this long, at most twice, a message may lie unread at a
+/// member that computes.
+const LEASE: Duration = Duration::from_micros(500);
+
+const LEASE_NONE: u32 = 0;
+/// Somebody is changing it.
+const LEASE_CHANGES: u32 = 1;
+const LEASE_HELD: u32 = 2;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and somebody asked that its holder look once more.
+const AGAIN: u32 = 2;
+
+/// Gives the token back, also when its holder panics.
+struct Token<'a>(&'a AtomicU32);
+
+impl Drop for Token<'_> {
+    fn drop(&mut self) {
+        self.0.store(FREE, Ordering::Release);
+    }
+}
+
+impl Rma {
+    /// The layer of this member, which begins to serve with the first call.
+    pub(crate) fn of(job: &Job) -> Result<Arc<Rma>> {
+        let me = job.me();
+        let (rma, is_new) = job.layer(|| Rma {
+            me,
+            token: AtomicU32::new(FREE),
+            waiters: AtomicUsize::new(0),
+            lease: AtomicU32::new(LEASE_NONE),
+            waits: AtomicU64::new(0),
+            waits_seen: AtomicU64::new(0),
+            is_lease_watched: AtomicBool::new(true),
+            seen_epoch: AtomicU64::new(0),
+            registry: Mutex::default(),
+            next_id: AtomicU64::new((u64::from(me.0) + 1) << NUMBER_BITS),
+            next_part: AtomicU32::new(0),
+            farewells: Mutex::default(),
+            partial: Mutex::default(),
+        });
+        if is_new {
+            job.serve(rma.clone())?;
+        }
+        Ok(rma)
+    }
+
+    /// Identities that nobody else proposes and that this member has not proposed before: `count` of them, from the
+    /// returned one on. Those of lower members are less.
+    pub(crate) fn propose_ids(&self, count: usize) -> u64 {
+        self.next_id.fetch_add(count as u64, Ordering::Relaxed)
+    }
+
+    /// The communicator with this identity, made if it is not there.
+    pub(crate) fn make(&self, id: u64, group: Arc<Group>, todo: &mut Todo) -> Arc<Shared> {
+        let mut registry = lock(&self.registry);
+        if let Some(shared) = registry.communicators.get(&id) {
+            return shared.clone();
+        }
+        let dead = group.ranks_of(&registry.dead);
+        let left = group.ranks_of(&registry.left);
+        let freed_below = registry.freed_early.remove(&id).unwrap_or(0);
+        let (size, me) = (group.size(), group.me);
+        let shared = Arc::new(Shared {
+            id,
+            group,
+            is_revoked: AtomicBool::new(false),
+            is_freed: AtomicBool::new(false),
+            in_collective: AtomicBool::new(false),
+            in_agreement: AtomicBool::new(false),
+            state: Mutex::new(State {
+                silent: dead.clone(),
+                left,
+                acked: RankSet::default(),
+                points: Points::default(),
+                collectives: Collectives::default(),
+                recovery: Agreements::new(id, RECOVERY, size, me, dead.clone()),
+                creation: Agreements::new(id, CREATION, size, me, dead.clone()),
+                is_creation_abandoned: false,
+                interrupted_by: None,
+                told_revoked: RankSet::default(),
+                freed_below,
+                has_passed_on_freed: false,
+                dead,
+            }),
+        });
+        registry.communicators.insert(id, shared.clone());
+        todo.again.extend(registry.early.remove(&id).unwrap_or_default());
+        shared
+    }
+
+    // ---- Waiting.
+
+    /// Waits until `look` finds something, making progress meanwhile; at the time limit what `whom` says.
+    pub(crate) fn block<T>(
+        &self,
+        job: &Job,
+        mut look: impl FnMut() -> Option<Result<T>>,
+        whom: impl FnOnce(Duration) -> Error,
+    ) -> Result<T> {
+        if let Some(result) = look() {
+            return result;
+        }
+        /// Counts a waiting activity, also if it is unwound.
+        struct Waiter<'a>(&'a AtomicUsize);
+        impl Drop for Waiter<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let waiter = Waiter(&self.waiters);
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        if self.lease.load(Ordering::Relaxed) == LEASE_NONE {
+            self.take_lease(job);
+        }
+        let result = self.wait(job, look, whom);
+        drop(waiter);
+        // Sequentially consistent with `look_at_lease`: it sees that nobody waits, or this sees that it does not watch.
+        if !self.is_lease_watched.load(Ordering::SeqCst) {
+            self.is_lease_watched.store(true, Ordering::SeqCst);
+            let _ = job.ring(self.me);
+        }
+        result
+    }
+
+    fn wait<T>(
+        &self,
+        job: &Job,
+        mut look: impl FnMut() -> Option<Result<T>>,
+        whom: impl FnOnce(Duration) -> Error,
+    ) -> Result<T> {
+        let mut until = None;
+        loop {
+            let bell = job.bell();
+            self.progress_as(job, 1);
+            if let Some(result) = look() {
+                return result;
+            }
+            if job.has_ended() {
+                return Err(Error::Engine(engine::Error::Ended));
+            }
+            let (now, limit) = (job.now(), job.time_limit());
+            let until = *until.get_or_insert(now.after(limit));
+            if now >= until {
+                return Err(whom(limit));
+            }
+            job.park(bell, until);
+        }
+    }
+
+    /// Attends to the port from now on. Only a hint for the engine, so it does not matter who is faster.
+    #[cold]
+    fn take_lease(&self, job: &Job) {
+        let (none, changes) = (LEASE_NONE, LEASE_CHANGES);
+        if self.lease.compare_exchange(none, changes, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            job.set_attending(Port::Rma, true);
+            self.lease.store(LEASE_HELD, Ordering::SeqCst);
+            // The background has to know that there is something to end.
+            let _ = job.ring(self.me);
+        }
+    }
+
+    /// Ends the lease if no wait has begun since the last look; when to look again.
+    fn look_at_lease(&self, job: &Job) -> Time {
+        if self.lease.load(Ordering::SeqCst) == LEASE_NONE {
+            return Time::NEVER;
+        }
+        let waits = self.waits.load(Ordering::Relaxed);
+        let is_used = self.waits_seen.swap(waits, Ordering::Relaxed) != waits;
+        if !is_used && self.waiters.load(Ordering::SeqCst) > 0 {
+            self.is_lease_watched.store(false, Ordering::SeqCst);
+            if self.waiters.load(Ordering::SeqCst) > 0 {
+                return Time::NEVER;
+            }
+            self.is_lease_watched.store(true, Ordering::SeqCst);
+        } else if !is_used {
+            let (held, changes) = (LEASE_HELD, LEASE_CHANGES);
+            if self.lease.compare_exchange(held, changes, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                job.set_attending(Port::Rma, false);
+                self.lease.store(LEASE_NONE, Ordering::SeqCst);
+                // What came meanwhile was rung for at nobody.
+                self.progress(job);
+                return Time::NEVER;
+            }
+        }
+        job.now().after(LEASE)
+    }
+
+    // ---- Progress.
+
+    /// Handles what has arrived, unless somebody else is at it.
+    pub(crate) fn progress(&self, job: &Job) {
+        self.progress_as(job, 0);
+    }
+
+    /// The same by an activity that counts `own` times among the waiters.
+    fn progress_as(&self, job: &Job, own: usize) {
+        loop {
+            match self.token.compare_exchange(FREE, HELD, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => break,
+                Err(AGAIN) => return,
+                Err(_) => {
+                    let left = self.token.compare_exchange(HELD, AGAIN, Ordering::SeqCst, Ordering::Relaxed);
+                    if left.is_ok() {
+                        return;
+                    }
+                }
+            }
+        }
+        let token = Token(&self.token);
+        let mut has_changed = false;
+        loop {
+            let mut is_view_new = self.look_at_view(job);
+            while let Some(message) = job.receive(Port::Rma) {
+                has_changed = true;
+                // The message may have brought news of deaths.
+                is_view_new |= self.look_at_view(job);
+                let mut todo = Todo::default();
+                self.handle(message, &mut todo);
+                self.finish(job, todo);
+            }
+            if is_view_new {
+                has_changed = true;
+                self.note_silent();
+            }
+            if self.token.compare_exchange(HELD, FREE, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                break;
+            }
+            // Sequentially consistent: who asked before this is served by what is received after it.
+            self.token.swap(HELD, Ordering::SeqCst);
+        }
+        std::mem::forget(token);
+        if has_changed && self.waiters.load(Ordering::SeqCst) > own {
+            let _ = job.ring(self.me);
+        }
+    }
+
+    /// Wakes the activities of this member that wait, if there are any, after something has changed for them.
+    pub(crate) fn wake_others(&self, job: &Job) {
+        // Ordered after the change by its lock, and a wait counts before it looks: one sees the other.
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            let _ = job.ring(self.me);
+        }
+    }
+
+    /// Makes the communicators know what the view knows; whether that was news.
+    fn look_at_view(&self, job: &Job) -> bool {
+        if job.epoch().0 == self.seen_epoch.load(Ordering::Relaxed) {
+            return false;
+        }
+        let view = job.view();
+        let communicators: Vec<Arc<Shared>> = {
+            let mut registry = lock(&self.registry);
+            registry.dead = view.dead.clone();
+            registry.left = view.left.clone();
+            registry.communicators.values().cloned().collect()
+        };
+        self.seen_epoch.store(view.epoch.0, Ordering::Relaxed);
+        let mut todo = Todo::default();
+        for shared in communicators {
+            let dead = shared.group.ranks_of(&view.dead);
+            let mut state = lock(&shared.state);
+            if state.dead == dead {
+                continue;
+            }
+            let mut sends = Sends::new();
+            state.dead = dead;
+            state.left = shared.group.ranks_of(&view.left);
+            let state = &mut *state;
+            state.recovery.set_dead(&state.dead, &mut sends);
+            state.creation.set_dead(&state.dead, &mut sends);
+            self.tell_revoked(&shared, state, &mut sends);
+            self.after_agreement(&shared, state, &mut todo);
+            todo.add(&shared, sends);
+        }
+        self.finish(job, todo);
+        true
+    }
+
+    /// All that had arrived when the view was looked at has been handled.
+    fn note_silent(&self) {
+        let communicators: Vec<Arc<Shared>> = lock(&self.registry).communicators.values().cloned().collect();
+        for shared in communicators {
+            let mut state = lock(&shared.state);
+            if state.silent != state.dead {
+                state.silent = state.dead.clone();
+            }
+        }
+    }
+
+    /// Makes sure that what is known of deaths is what the view knows.
+    pub(crate) fn catch_up(&self, job: &Job) {
+        if job.epoch().0 != self.seen_epoch.load(Ordering::Relaxed) {
+            self.progress(job);
+        }
+    }
+
+    /// Sends what is to be sent. Called without any lock.
+    pub(crate) fn finish(&self, job: &Job, mut todo: Todo) {
+        loop {
+            for (member, bytes) in std::mem::take(&mut todo.sends) {
+                // A message to the dead is not missed. One that a living member does not take is: that member is
+                // then named by whoever waits for it.
+                let _ = self.transmit(job, member, &bytes);
+            }
+            if todo.again.is_empty() {
+                return;
+            }
+            for message in std::mem::take(&mut todo.again) {
+                self.handle(message, &mut todo);
+            }
+        }
+    }
+
+    /// Sends a message of any length.
+    pub(crate) fn transmit(&self, job: &Job, member: MemberId, bytes: &[u8]) -> engine::Result<()> {
+        if bytes.len() <= MESSAGE_LEN_MAX {
+            return job.send(member, Port::Rma, bytes);
+        }
+        const HEADER_LEN: usize = 1 + 8 + 1;
+        let number = self.next_part.fetch_add(1, Ordering::Relaxed);
+        let mut parts = bytes.chunks(MESSAGE_LEN_MAX - HEADER_LEN).peekable();
+        while let Some(part) = parts.next() {
+            let mut writer = Writer::new(wire::PART, u64::from(number), 1 + part.len());
+            writer.u8(u8::from(parts.peek().is_none())).bytes(part);
+            job.send(member, Port::Rma, &writer.done())?;
+        }
+        Ok(())
+    }
+
+    /// Handles one message. What cannot be read is passed over.
+    fn handle(&self, mut message: Message, todo: &mut Todo) {
+        let mut reader = Reader::new(&message.bytes);
+        let (Some(kind), Some(id)) = (reader.u8(), reader.u64()) else { return };
+        if kind == wire::PART {
+            let Some(is_last) = reader.u8() else { return };
+            let key = (message.from, id as u32);
+            let mut partial = lock(&self.partial);
+            partial.entry(key).or_default().extend_from_slice(reader.rest());
+            if is_last == 0 {
+                return;
+            }
+            message.bytes = partial.remove(&key).unwrap_or_default();
+            drop(partial);
+            return self.handle(message, todo);
+        }
+        if matches!(kind, wire::FREED | wire::GONE) {
+            let ids = std::iter::once(id).chain(std::iter::from_fn(|| reader.u64()));
+            for id in ids {
+                self.hear_farewell(kind, id, todo);
+            }
+            return;
+        }
+        let shared = {
+            let mut registry = lock(&self.registry);
+            match registry.communicators.get(&id) {
+                Some(shared) => shared.clone(),
+                None => {
+                    if registry.gone.contains(&id) {
+                        return;
+                    }
+                    registry.early.entry(id).or_default().push(message);
+                    return;
+                }
+            }
+        };
+        let Some(from) = shared.group.rank_of(message.from) else { return };
+        let mut sends = Sends::new();
+        let mut guard = lock(&shared.state);
+        let state = &mut *guard;
+        match kind {
+            wire::DATA => {
+                if let Some(tag) = reader.u32() {
+                    // The message's own memory is passed on: the header goes, the bytes stay.
+                    let header_len = message.bytes.len() - reader.rest().len();
+                    let mut bytes = message.bytes;
+                    bytes.drain(..header_len);
+                    if !shared.is_freed.load(Ordering::Relaxed) {
+                        state.points.deliver(from, tag, bytes);
+                    }
+                }
+            }
+            wire::COLLECTIVE => state.collectives.deliver(from, reader.rest()),
+            wire::BROKEN => state.collectives.break_off(reader.rest()),
+            wire::ABORT => state.collectives.abort(from, reader.rest()),
+            wire::AGREEMENT => {
+                let bytes = reader.rest();
+                match bytes.first() {
+                    Some(&RECOVERY) => state.recovery.receive(from, bytes, &mut sends),
+                    Some(&CREATION) => state.creation.receive(from, bytes, &mut sends),
+                    _ => {}
+                }
+                self.after_agreement(&shared, state, todo);
+            }
+            wire::REVOKE => {
+                state.told_revoked.insert(from);
+                shared.is_revoked.store(true, Ordering::SeqCst);
+                self.tell_revoked(&shared, state, &mut sends);
+            }
+            wire::INTERRUPT => state.interrupted_by = Some(from),
+            // A notice did its work when the engine received it.
+            _ => {}
+        }
+        drop(guard);
+        todo.add(&shared, sends);
+    }
+
+    // ---- Revoking.
+
+    /// Revokes a communicator here and tells others.
+    pub(crate) fn revoke(&self, shared: &Shared, state: &mut State, todo: &mut Todo) {
+        let mut sends = Sends::new();
+        shared.is_revoked.store(true, Ordering::SeqCst);
+        self.tell_revoked(shared, state, &mut sends);
+        todo.add(shared, sends);
+    }
+
+    /// Tells those partners of the flood that have not been told.
+    ///
+    /// The partners are the living ranks at distances of powers of two in both directions, so the flood has
+    /// logarithmic depth. Among them is the next living rank: once views agree, the partners form a ring of all
+    /// living members, so the flood reaches each of them, whoever died in it. It is passed on again whenever the
+    /// view changes, to the partners that are new.
+    fn tell_revoked(&self, shared: &Shared, state: &mut State, sends: &mut Sends) {
+        if !shared.is_revoked.load(Ordering::SeqCst) {
+            return;
+        }
+        let group = &shared.group;
+        let living: Vec<usize> = (0..group.size()).filter(|&rank| !state.dead.contains(rank)).collect();
+        let position = living.partition_point(|&rank| rank < group.me);
+        let doubling = std::iter::successors(Some(1), |distance| Some(distance * 2));
+        for distance in doubling.take_while(|&distance| distance < living.len()) {
+            for place in [position + distance, position + living.len() - distance] {
+                let partner = living[place % living.len()];
+                if partner != group.me && !state.told_revoked.contains(partner) {
+                    state.told_revoked.insert(partner);
+                    sends.push((partner, Writer::new(wire::REVOKE, shared.id, 0).done()));
+                }
+            }
+        }
+    }
+
+    // ---- What agreements make.
+
+    /// Does what follows from a decision, if there is a new one.
+    pub(crate) fn after_agreement(&self, shared: &Arc<Shared>, state: &mut State, todo: &mut Todo) {
+        if state.is_creation_abandoned
+            && let Some(kind) = state.creation.unfinished()
+            && let Some(value) = state.creation.take_decision()
+        {
+            // The caller left when the communicator was revoked. Others may have what was made: they must not wait
+            // for this member in it.
+            state.is_creation_abandoned = false;
+            if let Some(made) = self.make_agreed(shared, kind, &value, todo) {
+                let mut made_state = lock(&made.state);
+                self.revoke(&made, &mut made_state, todo);
+                drop(made_state);
+                made.is_freed.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Makes the communicator that was agreed on, if there is one for this member.
+    pub(crate) fn make_agreed(
+        &self,
+        shared: &Shared,
+        kind: Kind,
+        value: &Value,
+        todo: &mut Todo,
+    ) -> Option<Arc<Shared>> {
+        let group = &shared.group;
+        let (id, group) = match kind {
+            _ if !value.is_of(kind) => return None,
+            Kind::Agree => return None,
+            Kind::Duplicate if !value.dead.is_empty() || value.flags == 0 => return None,
+            Kind::Duplicate => (value.id, group.clone()),
+            Kind::Shrink if value.dead.is_empty() => (value.id, group.clone()),
+            Kind::Shrink => {
+                let living = (0..group.size()).filter(|&rank| !value.dead.contains(rank));
+                let members = living.map(|rank| group.member(rank)).collect();
+                (value.id, Arc::new(Group::new(members, self.me)?))
+            }
+            Kind::Split if !value.dead.is_empty() || value.flags == 0 => return None,
+            Kind::Split => {
+                let own = value.places.iter().find(|place| place.rank as usize == group.me)?;
+                if own.color == 0 {
+                    return None;
+                }
+                let mut colors: Vec<u64> = value.places.iter().map(|place| place.color).collect();
+                colors.sort_unstable();
+                colors.dedup();
+                let index = colors.iter().position(|&color| color == own.color)?;
+                let mut places: Vec<&Place> = value.places.iter().filter(|p| p.color == own.color).collect();
+                places.sort_by_key(|place| (place.key, place.rank));
+                let members = places.iter().map(|place| group.member(place.rank as usize)).collect();
+                (value.id + index as u64, Arc::new(Group::new(members, self.me)?))
+            }
+        };
+        Some(self.make(id, group, todo))
+    }
+
+    /// Enters an agreement of the communicator.
+    pub(crate) fn enter(&self, shared: &Arc<Shared>, state: &mut State, own: Contribution, todo: &mut Todo) {
+        let mut sends = Sends::new();
+        match own.kind {
+            Kind::Agree | Kind::Shrink => state.recovery.enter(own, &mut sends),
+            Kind::Duplicate | Kind::Split => state.creation.enter(own, &mut sends),
+        }
+        todo.add(shared, sends);
+    }
+
+    // ---- Forgetting.
+    //
+    // A communicator is kept after it was freed, since others may still need a decision from this member. Once all
+    // have freed it, nobody can ask any more, and all forget it: rank r hears of that from below, from the ranks
+    // 2r+1 and 2r+2, and passes it on to above; rank 0 then tells all, the same way down. There is no hurry, so
+    // that many of these messages travel as one. If a member died this comes to no end and the communicator stays:
+    // no more of them than there are deaths times communicators in use.
+
+    /// This member has freed the communicator.
+    pub(crate) fn freed(&self, shared: &Shared, todo: &mut Todo) {
+        self.pass_on_freed(shared, &mut lock(&shared.state), todo);
+    }
+
+    fn pass_on_freed(&self, shared: &Shared, state: &mut State, todo: &mut Todo) {
+        let (me, size) = (shared.group.me, shared.group.size());
+        let below = (2 * me + 1..=2 * me + 2).filter(|&rank| rank < size).count();
+        let is_complete = shared.is_freed.load(Ordering::SeqCst) && state.freed_below as usize == below;
+        if !is_complete || state.has_passed_on_freed {
+            return;
+        }
+        state.has_passed_on_freed = true;
+        if me == 0 {
+            self.forget(shared, todo);
+        } else {
+            self.say_farewell(shared.group.member((me - 1) / 2), wire::FREED, shared.id, todo);
+        }
+    }
+
+    fn hear_farewell(&self, kind: u8, id: u64, todo: &mut Todo) {
+        let found = lock(&self.registry).communicators.get(&id).cloned();
+        match found {
+            // Not made here yet: kept until it is.
+            None if kind == wire::FREED => {
+                *lock(&self.registry).freed_early.entry(id).or_default() += 1;
+            }
+            None => {}
+            Some(shared) if kind == wire::FREED => {
+                let mut state = lock(&shared.state);
+                state.freed_below += 1;
+                self.pass_on_freed(&shared, &mut state, todo);
+            }
+            Some(shared) => self.forget(&shared, todo),
+        }
+    }
+
+    fn forget(&self, shared: &Shared, todo: &mut Todo) {
+        let (me, size) = (shared.group.me, shared.group.size());
+        for rank in (2 * me + 1..=2 * me + 2).filter(|&rank| rank < size) {
+            self.say_farewell(shared.group.member(rank), wire::GONE, shared.id, todo);
+        }
+        let mut registry = lock(&self.registry);
+        if registry.communicators.remove(&shared.id).is_some() {
+            registry.gone.push_back(shared.id);
+            if registry.gone.len() > GONE_MAX {
+                registry.gone.pop_front();
+            }
+        }
+    }
+
+    fn say_farewell(&self, to: MemberId, kind: u8, id: u64, todo: &mut Todo) {
+        let mut farewells = lock(&self.farewells);
+        let ids = farewells.entry((to, kind)).or_default();
+        ids.push(id);
+        if ids.len() >= FAREWELLS {
+            let mut writer = Writer::new(kind, ids[0], 8 * ids.len());
+            for &id in &ids[1..] {
+                writer.u64(id);
+            }
+            ids.clear();
+            todo.sends.push((to, writer.done()));
+        }
+    }
+}
+
+/// The numbering of `agree` and `shrink`, and that of `duplicate` and `split`.
+const RECOVERY: u8 = 0;
+const CREATION: u8 = 1;
+
+impl Service for Rma {
+    fn run(&self, job: &Job) -> Time {
+        self.progress(job);
+        self.look_at_lease(job)
+    }
+}

@@ -1,0 +1,897 @@
+//! Puts, gets and operations on words; those that are under way.
+//!
+//! An operation on a window is one or more operations of the engine. Each of them names the epoch of the view in which
+//! it was started; if the target refuses it because the view has changed, it is started again, so that an operation
+//! of a member that the target knows to be dead never takes effect (the dead start nothing again). What is not complete
+//! at once is kept in a table of the window, which requests refer to and `flush` completes.
+//!
+//! An operation that the program gave up (its target did not answer in time) stays in the table until the engine is
+//! done with it: only then is nothing on its way that could still change memory, which `free` waits for.
+
+use super::directory::{ATTACHED, Directory, Piece};
+use super::layout::{DIRECTORY, ENTERED, LEFT};
+use super::{Patience, Shared, Window, WindowError, WindowResult, lock};
+use crate::engine::{self, Done, Engine, Operation, Pending};
+use crate::{Epoch, Time};
+use std::sync::Arc;
+
+/// More operations than this are not under way at once; the next one waits.
+const OPERATIONS_MAX: usize = 256;
+
+/// How an operation on words combines what is there with what is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// The sum, wrapping.
+    Sum,
+    /// The lesser one.
+    Min,
+    /// The greater one.
+    Max,
+    /// Bitwise and.
+    And,
+    /// Bitwise or.
+    Or,
+    /// Bitwise exclusive or.
+    Xor,
+    /// What is given.
+    Replace,
+    /// What is there: only for reading.
+    Keep,
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for u64 {}
+    impl Sealed for i64 {}
+}
+
+/// A number that operations on words work with: `u64` or `i64`.
+pub trait Word: Copy + Ord + sealed::Sealed {
+    /// Whether it is signed.
+    const IS_SIGNED: bool;
+    /// Its bits.
+    fn to_bits(self) -> u64;
+    /// The number with these bits.
+    fn from_bits(bits: u64) -> Self;
+}
+
+impl Word for u64 {
+    const IS_SIGNED: bool = false;
+    fn to_bits(self) -> u64 {
+        self
+    }
+    fn from_bits(bits: u64) -> u64 {
+        bits
+    }
+}
+
+impl Word for i64 {
+    const IS_SIGNED: bool = true;
+    fn to_bits(self) -> u64 {
+        self as u64
+    }
+    fn from_bits(bits: u64) -> i64 {
+        bits as i64
+    }
+}
+
+impl Update {
+    fn apply(self, old: u64, given: u64, is_signed: bool) -> u64 {
+        let is_less = if is_signed { (old as i64) < (given as i64) } else { old < given };
+        match self {
+            Update::Sum => old.wrapping_add(given),
+            Update::Min if is_less => old,
+            Update::Min => given,
+            Update::Max if is_less => given,
+            Update::Max => old,
+            Update::And => old & given,
+            Update::Or => old | given,
+            Update::Xor => old ^ given,
+            Update::Replace => given,
+            Update::Keep => old,
+        }
+    }
+}
+
+/// An operation of the engine that is a part of one on a window.
+struct Part {
+    action: Action,
+    pending: Option<Pending>,
+    is_done: bool,
+}
+
+enum Action {
+    Put {
+        place: u64,
+        data: Vec<u8>,
+    },
+    Get {
+        place: u64,
+        at: usize,
+        len: usize,
+    },
+    Load {
+        place: u64,
+    },
+    Add {
+        place: u64,
+        delta: u64,
+    },
+    /// Compare-and-swap from a guess until the guess was right.
+    Change {
+        place: u64,
+        guess: u64,
+        update: Update,
+        given: u64,
+        is_signed: bool,
+    },
+    Swap {
+        place: u64,
+        expected: u64,
+        new: u64,
+    },
+}
+
+impl Action {
+    fn operation(&self) -> Operation<'_> {
+        match *self {
+            Action::Put { place, ref data } => Operation::Put { offset: place, data },
+            Action::Get { place, len, .. } => Operation::Get { offset: place, len },
+            Action::Load { place } => Operation::Load { offset: place },
+            Action::Add { place, delta } => Operation::FetchAdd { offset: place, delta },
+            Action::Change { place, guess, update, given, is_signed } => Operation::CompareAndSwap {
+                offset: place,
+                expected: guess,
+                new: update.apply(guess, given, is_signed),
+            },
+            Action::Swap { place, expected, new } => {
+                Operation::CompareAndSwap { offset: place, expected, new }
+            }
+        }
+    }
+}
+
+/// An operation on a window that is under way.
+pub(super) struct Op {
+    target: usize,
+    parts: Vec<Part>,
+    /// What a get has read; `None` for other operations.
+    bytes: Option<Vec<u8>>,
+    /// What an operation on a word has found.
+    word: Option<u64>,
+    until: Time,
+    /// Whether it is counted as an access to an attached range.
+    is_counted: bool,
+    /// Whether its result was given already, and only the engine still has it.
+    is_given_up: bool,
+    /// Whether a request will ask for the result.
+    is_wanted: bool,
+}
+
+/// The operations of a window that are under way, and results that nobody has asked for yet.
+#[derive(Default)]
+pub(super) struct Table {
+    next: u64,
+    entries: std::collections::BTreeMap<u64, Entry>,
+}
+
+enum Entry {
+    Active(Box<Op>),
+    /// An activity has taken it out and is looking after it.
+    Busy(usize),
+    /// Over; a request will ask for the result.
+    Done(WindowResult<Done>),
+    /// Over with an error that only a flush of this target will ask for.
+    Failed(usize, WindowError),
+}
+
+/// What [`Shared::find`] has found: where the bytes are, and whether the access is counted.
+struct Found {
+    pieces: Vec<Piece>,
+    is_counted: bool,
+}
+
+impl Window {
+    /// Writes `data` at `offset` of the target's memory. It may be complete only after [`Window::flush`]; `data` can
+    /// be used again at once.
+    pub fn put(&self, target: usize, offset: u64, data: &[u8]) -> WindowResult<()> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        let op = shared.start_put(target, offset, data)?;
+        shared.keep(op, false)?;
+        Ok(())
+    }
+
+    /// Writes `data` and returns when it is remotely complete: **the poster's blocking put**. Every get that any
+    /// member begins afterwards sees it.
+    ///
+    /// ```
+    /// # let job = outlast::join()?;
+    /// # let comm = outlast::rma::Communicator::world(&job)?;
+    /// # use outlast::rma::{Window, WindowError};
+    /// let window = Window::open(&comm, 64)?;
+    /// let neighbour = (comm.rank() + 1) % comm.size();
+    /// match window.put_blocking(neighbour, 8, b"checkpoint 17") {
+    ///     Ok(()) => println!("rank {neighbour} holds it"),
+    ///     Err(WindowError::ProcFailed { ranks }) => println!("{ranks:?} died: choose another"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # window.close()?;
+    /// # outlast::Engine::leave(&job)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn put_blocking(&self, target: usize, offset: u64, data: &[u8]) -> WindowResult<()> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        let op = shared.start_put(target, offset, data)?;
+        shared.finish(op).map(|_| ())
+    }
+
+    /// Fills `buffer` from `offset` of the target's memory. On an error its content is unspecified.
+    pub fn get(&self, target: usize, offset: u64, buffer: &mut [u8]) -> WindowResult<()> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        let op = shared.start_get(target, offset, buffer.len(), Some(buffer))?;
+        if let Some(op) = op
+            && let Done::Get(bytes) = shared.finish(op)?
+        {
+            buffer.copy_from_slice(&bytes);
+        }
+        Ok(())
+    }
+
+    /// Combines `values` with the words from `offset` on, each word atomically. It may be complete only after
+    /// [`Window::flush`].
+    pub fn accumulate<W: Word>(
+        &self,
+        target: usize,
+        offset: u64,
+        update: Update,
+        values: &[W],
+    ) -> WindowResult<()> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        let op = shared.start_words(target, offset, update, values)?;
+        shared.keep(op, false)?;
+        Ok(())
+    }
+
+    /// Combines `value` with the word at `offset`, atomically; returns what was there before.
+    pub fn fetch_and_op<W: Word>(
+        &self,
+        target: usize,
+        offset: u64,
+        update: Update,
+        value: W,
+    ) -> WindowResult<W> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        let op = shared.start_words(target, offset, update, &[value])?;
+        shared.finish(op).map(|done| W::from_bits(done.word()))
+    }
+
+    /// Replaces the word at `offset` by `new` if it is `expected`; returns what was there before.
+    pub fn compare_and_swap<W: Word>(
+        &self,
+        target: usize,
+        offset: u64,
+        expected: W,
+        new: W,
+    ) -> WindowResult<W> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        let op = shared.start_swap(target, offset, expected.to_bits(), new.to_bits())?;
+        shared.finish(op).map(|done| W::from_bits(done.word()))
+    }
+
+    /// [`Window::put`] as a request.
+    pub fn start_put(&self, target: usize, offset: u64, data: &[u8]) -> WindowResult<WindowRequest> {
+        let _call = self.shared.begin()?;
+        let op = self.shared.start_put(target, offset, data)?;
+        self.request(op)
+    }
+
+    /// [`Window::get`] as a request, whose result has the bytes.
+    pub fn start_get(&self, target: usize, offset: u64, len: usize) -> WindowResult<WindowRequest> {
+        let _call = self.shared.begin()?;
+        let op = self.shared.start_get(target, offset, len, None)?;
+        self.request(op.expect("only complete without an operation if a buffer was given"))
+    }
+
+    /// [`Window::accumulate`] as a request.
+    pub fn start_accumulate<W: Word>(
+        &self,
+        target: usize,
+        offset: u64,
+        update: Update,
+        values: &[W],
+    ) -> WindowResult<WindowRequest> {
+        let _call = self.shared.begin()?;
+        let op = self.shared.start_words(target, offset, update, values)?;
+        self.request(op)
+    }
+
+    /// [`Window::fetch_and_op`] as a request, whose result has the bits of the word.
+    pub fn start_fetch_and_op<W: Word>(
+        &self,
+        target: usize,
+        offset: u64,
+        update: Update,
+        value: W,
+    ) -> WindowResult<WindowRequest> {
+        self.start_accumulate(target, offset, update, &[value])
+    }
+
+    /// [`Window::compare_and_swap`] as a request, whose result has the bits of the word.
+    pub fn start_compare_and_swap<W: Word>(
+        &self,
+        target: usize,
+        offset: u64,
+        expected: W,
+        new: W,
+    ) -> WindowResult<WindowRequest> {
+        let _call = self.shared.begin()?;
+        let op = self.shared.start_swap(target, offset, expected.to_bits(), new.to_bits())?;
+        self.request(op)
+    }
+
+    fn request(&self, op: Op) -> WindowResult<WindowRequest> {
+        let target = op.target;
+        let number = self.shared.keep(op, true)?;
+        Ok(WindowRequest { window: self.clone(), target, number })
+    }
+
+    /// Completes all operations of this member on `target`: when it returns without an error, they are remotely
+    /// complete. The first error of an operation that no request stands for; [`WindowError::ProcFailed`] if the
+    /// target is dead, also if nothing was under way; [`WindowError::LockLost`].
+    pub fn flush(&self, target: usize) -> WindowResult<()> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        shared.check_rank(target)?;
+        shared.check_usable()?;
+        shared.complete(Some(target), Patience::Wait)?;
+        shared.check_living(target)?;
+        shared.check_held(target, true)
+    }
+
+    /// The same for all targets; those that died before the last [`Window::shrink`] are left out.
+    pub fn flush_all(&self) -> WindowResult<()> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        shared.check_usable()?;
+        shared.complete(None, Patience::Wait)?;
+        let ranks = shared.failed_ranks();
+        if !ranks.is_empty() {
+            return Err(WindowError::ProcFailed { ranks });
+        }
+        let targets: Vec<usize> = lock(&shared.state).held.keys().copied().collect();
+        targets.into_iter().try_for_each(|target| shared.check_held(target, true))
+    }
+}
+
+/// An operation on a window that was started. Its result can be taken once.
+///
+/// Dropping it gives up nothing: the operation goes on, and [`Window::flush`] completes it.
+#[must_use = "an operation is complete only when `test` or `wait` said so, or after a flush"]
+pub struct WindowRequest {
+    window: Window,
+    target: usize,
+    number: u64,
+}
+
+impl WindowRequest {
+    /// The result, once, if the operation is complete.
+    pub fn test(&mut self) -> Option<WindowResult<Done>> {
+        let shared = &*self.window.shared;
+        shared.advance_all(Some(self.target));
+        shared.take_result(self.number).or_else(|| shared.check_usable().err().map(Err))
+    }
+
+    /// Waits for the operation, until it is complete, its target is dead, or the time limit is over.
+    pub fn wait(&mut self) -> WindowResult<Done> {
+        let shared = &*self.window.shared;
+        let look = || {
+            shared.advance_all(Some(self.target));
+            shared.take_result(self.number)
+        };
+        // The operation has a time limit of its own.
+        shared.wait_for(Patience::Wait, Time::NEVER, look, || WindowError::AlreadyTaken)
+    }
+
+    /// Whose memory the operation is on.
+    pub fn target(&self) -> usize {
+        self.target
+    }
+}
+
+impl Drop for WindowRequest {
+    fn drop(&mut self) {
+        let mut state = lock(&self.window.shared.state);
+        match state.table.entries.get_mut(&self.number) {
+            Some(Entry::Active(op)) => op.is_wanted = false,
+            Some(Entry::Done(_)) => drop(state.table.entries.remove(&self.number)),
+            // Whoever has taken it out finds it in this list.
+            Some(Entry::Busy(_)) => drop(state.unwanted.insert(self.number)),
+            Some(Entry::Failed(..)) | None => {}
+        }
+    }
+}
+
+// ---- Starting.
+
+impl Shared {
+    /// What every access begins with; then where the bytes are.
+    fn find(&self, target: usize, offset: u64, len: usize) -> WindowResult<Found> {
+        self.check_rank(target)?;
+        self.check_usable()?;
+        self.check_living(target)?;
+        self.check_held(target, true)?;
+        if offset < ATTACHED {
+            let pieces = match self.known_directory(target) {
+                Some(known) => known.pieces(target, offset, len as u64).ok(),
+                None => None,
+            };
+            let pieces = match pieces {
+                Some(pieces) => pieces,
+                // It may have grown.
+                None => self.read_directory(target)?.pieces(target, offset, len as u64)?,
+            };
+            return Ok(Found { pieces, is_counted: false });
+        }
+        self.enter()?;
+        let found = self.current_directory(target).and_then(|d| d.pieces(target, offset, len as u64));
+        match found {
+            Ok(pieces) => Ok(Found { pieces, is_counted: true }),
+            Err(error) => {
+                self.leave();
+                Err(error)
+            }
+        }
+    }
+
+    /// The same for words.
+    fn find_words(&self, target: usize, offset: u64, count: usize) -> WindowResult<Found> {
+        self.check_rank(target)?;
+        if !offset.is_multiple_of(8) {
+            return Err(WindowError::Unaligned { offset });
+        }
+        let len = count.checked_mul(8).ok_or_else(|| WindowError::Invalid {
+            what: format!("{count} words are more than any memory has"),
+        })?;
+        let found = self.find(target, offset, len)?;
+        // Ranges begin at multiples of 64, so a word can only be cut by the end of a range of an odd length.
+        if found.pieces.iter().any(|piece| !piece.place.is_multiple_of(8) || !piece.len.is_multiple_of(8)) {
+            if found.is_counted {
+                self.leave();
+            }
+            return Err(WindowError::Unaligned { offset });
+        }
+        Ok(found)
+    }
+
+    /// Begins an access to an attached range; see `directory`.
+    fn enter(&self) -> WindowResult<()> {
+        self.count(ENTERED)
+    }
+
+    fn leave(&self) {
+        // Fails only if this member has left the job.
+        let _ = self.count(LEFT);
+    }
+
+    fn count(&self, word: u64) -> WindowResult<()> {
+        let offset = self.controls[self.me] + word;
+        self.job.fetch_add(Epoch::ANY, self.job.me(), offset, 1).map_err(|e| self.refused(e, self.me))?;
+        Ok(())
+    }
+
+    fn op(&self, target: usize, found: &Found, parts: Vec<Part>) -> Op {
+        Op {
+            target,
+            parts,
+            bytes: None,
+            word: None,
+            until: Time::NEVER,
+            is_counted: found.is_counted,
+            is_given_up: false,
+            is_wanted: false,
+        }
+    }
+
+    fn start_put(&self, target: usize, offset: u64, data: &[u8]) -> WindowResult<Op> {
+        let found = self.find(target, offset, data.len())?;
+        let member = self.members[target];
+        let mut parts = Vec::new();
+        let mut rest = data;
+        for piece in &found.pieces {
+            let (data, after) = rest.split_at(piece.len);
+            rest = after;
+            let place = piece.place;
+            let operation = Operation::Put { offset: place, data };
+            let mut pending = self.job.start(self.job.epoch(), member, operation);
+            // Where the engine acts at once, the data is not copied.
+            let pending = match self.job.poll(&mut pending) {
+                Some(Ok(_)) => continue,
+                Some(Err(error)) => Some(Pending::ready(member, Err(error))),
+                None => Some(pending),
+            };
+            parts.push(Part { action: Action::Put { place, data: data.to_vec() }, pending, is_done: false });
+        }
+        Ok(self.op(target, &found, parts))
+    }
+
+    /// Starts a get; fills `buffer` at once and gives `None` if it is one and the range is in one piece.
+    fn start_get(
+        &self,
+        target: usize,
+        offset: u64,
+        len: usize,
+        buffer: Option<&mut [u8]>,
+    ) -> WindowResult<Option<Op>> {
+        let found = self.find(target, offset, len)?;
+        if let (Some(buffer), false, &[piece]) = (buffer, found.is_counted, &found.pieces[..]) {
+            let result = self.job.get(Epoch::ANY, self.members[target], piece.place, buffer);
+            return result.map(|()| None).map_err(|error| self.refused(error, target));
+        }
+        let mut at = 0;
+        let part = |piece: &Piece| {
+            let action = Action::Get { place: piece.place, at, len: piece.len };
+            at += piece.len;
+            Part { action, pending: None, is_done: false }
+        };
+        let parts = found.pieces.iter().map(part).collect();
+        // Found, so the length is one that some segment has.
+        Ok(Some(Op { bytes: Some(vec![0; len]), ..self.op(target, &found, parts) }))
+    }
+
+    fn start_words<W: Word>(
+        &self,
+        target: usize,
+        offset: u64,
+        update: Update,
+        values: &[W],
+    ) -> WindowResult<Op> {
+        let found = self.find_words(target, offset, values.len())?;
+        let places =
+            found.pieces.iter().flat_map(|piece| (0..piece.len).step_by(8).map(move |at| (piece, at)));
+        let part = |((piece, at), &value): ((&Piece, usize), &W)| {
+            let (place, given) = (piece.place + at as u64, value.to_bits());
+            let action = match update {
+                Update::Sum => Action::Add { place, delta: given },
+                Update::Keep => Action::Load { place },
+                _ => Action::Change { place, guess: 0, update, given, is_signed: W::IS_SIGNED },
+            };
+            Part { action, pending: None, is_done: false }
+        };
+        let parts = places.zip(values).map(part).collect();
+        Ok(self.op(target, &found, parts))
+    }
+
+    fn start_swap(&self, target: usize, offset: u64, expected: u64, new: u64) -> WindowResult<Op> {
+        let found = self.find_words(target, offset, 1)?;
+        let action = Action::Swap { place: found.pieces[0].place, expected, new };
+        Ok(self.op(target, &found, vec![Part { action, pending: None, is_done: false }]))
+    }
+}
+
+// ---- Going on.
+
+impl Shared {
+    /// Moves an operation on; its result when it is over. The caller has it to itself.
+    fn advance(&self, op: &mut Op) -> Option<WindowResult<Done>> {
+        let member = self.members[op.target];
+        let mut failed = None;
+        for part in op.parts.iter_mut().filter(|part| !part.is_done) {
+            loop {
+                let mut pending = match part.pending.take() {
+                    Some(pending) => pending,
+                    None if op.is_given_up || failed.is_some() => {
+                        part.is_done = true;
+                        break;
+                    }
+                    None => self.job.start(self.job.epoch(), member, part.action.operation()),
+                };
+                match self.job.poll(&mut pending) {
+                    None => part.pending = Some(pending),
+                    // It changed nothing: again, under the view that is known now.
+                    Some(Err(engine::Error::Stale { .. })) => continue,
+                    Some(Err(error)) => {
+                        part.is_done = true;
+                        failed = failed.or(Some(error));
+                    }
+                    Some(Ok(done)) => {
+                        if let (Action::Get { at, len, .. }, Done::Get(read), Some(bytes)) =
+                            (&part.action, &done, &mut op.bytes)
+                        {
+                            bytes[*at..*at + *len].copy_from_slice(read);
+                        }
+                        if let Done::Word(found) = done {
+                            op.word = Some(found);
+                            if let Action::Change { guess, .. } = &mut part.action
+                                && *guess != found
+                            {
+                                *guess = found;
+                                continue;
+                            }
+                        }
+                        part.is_done = true;
+                    }
+                }
+                break;
+            }
+        }
+        if let Some(error) = failed {
+            return Some(Err(self.refused(error, op.target)));
+        }
+        if op.parts.iter().all(|part| part.is_done) {
+            return Some(Ok(match (op.word, op.bytes.take()) {
+                (Some(word), _) => Done::Word(word),
+                (None, Some(bytes)) => Done::Get(bytes),
+                (None, None) => Done::Put,
+            }));
+        }
+        let now = self.job.now();
+        if op.until == Time::NEVER {
+            op.until = now.after(self.job.time_limit());
+        }
+        let is_late = now >= op.until && !op.is_given_up;
+        is_late.then(|| Err(self.timeout(op.target, self.job.time_limit())))
+    }
+
+    /// What is left of an operation whose result is known: nothing, or what the engine still has of it.
+    fn rest(&self, mut op: Op) -> Option<Op> {
+        op.parts.retain(|part| part.pending.is_some());
+        if op.parts.is_empty() {
+            if op.is_counted {
+                self.leave();
+            }
+            return None;
+        }
+        op.is_given_up = true;
+        op.is_wanted = false;
+        Some(op)
+    }
+
+    /// Waits for an operation that is not in the table.
+    fn finish(&self, mut op: Op) -> WindowResult<Done> {
+        let result = self.wait_for(
+            Patience::Operation,
+            Time::NEVER,
+            || self.advance(&mut op),
+            || WindowError::AlreadyTaken,
+        );
+        self.keep_rest(op);
+        result
+    }
+
+    fn keep_rest(&self, op: Op) {
+        if let Some(rest) = self.rest(op) {
+            lock(&self.state).table.add(Entry::Active(Box::new(rest)));
+        }
+    }
+
+    /// Puts an operation into the table, unless it is over and no request wants its result.
+    fn keep(&self, mut op: Op, is_wanted: bool) -> WindowResult<u64> {
+        if lock(&self.state).table.entries.len() >= OPERATIONS_MAX {
+            self.make_room();
+        }
+        op.is_wanted = is_wanted;
+        match self.advance(&mut op) {
+            None => Ok(lock(&self.state).table.add(Entry::Active(Box::new(op)))),
+            Some(result) => {
+                self.keep_rest(op);
+                if is_wanted {
+                    return Ok(lock(&self.state).table.add(Entry::Done(result)));
+                }
+                result.map(|_| 0)
+            }
+        }
+    }
+
+    /// Waits until some operations are over. An error is found again by whoever wants to know.
+    fn make_room(&self) {
+        let look = || {
+            self.advance_all(None);
+            let active = lock(&self.state).table.active(None);
+            (active < OPERATIONS_MAX / 2).then_some(Ok(()))
+        };
+        let until = self.job.now().after(self.job.time_limit());
+        let _ = self.wait_for(Patience::Operation, until, look, || WindowError::AlreadyTaken);
+    }
+
+    /// Moves all operations (on one target) on.
+    fn advance_all(&self, target: Option<usize>) {
+        let numbers = lock(&self.state).table.numbers(target);
+        for number in numbers {
+            let Some(mut op) = lock(&self.state).table.take(number) else { continue };
+            let result = self.advance(&mut op);
+            let Some(result) = result else {
+                let mut state = lock(&self.state);
+                if state.unwanted.remove(&number) {
+                    op.is_wanted = false;
+                }
+                state.table.entries.insert(number, Entry::Active(op));
+                continue;
+            };
+            let (target, is_given_up) = (op.target, op.is_given_up);
+            let mut is_wanted = op.is_wanted;
+            let rest = self.rest(*op);
+            let mut state = lock(&self.state);
+            is_wanted &= !state.unwanted.remove(&number);
+            state.table.entries.remove(&number);
+            // An error that no request asks for is kept for the next flush.
+            let entry = match result {
+                result if is_wanted => Some(Entry::Done(result)),
+                Err(error) if !is_given_up => Some(Entry::Failed(target, error)),
+                _ => None,
+            };
+            if let Some(entry) = entry {
+                state.table.entries.insert(number, entry);
+            }
+            if let Some(rest) = rest {
+                state.table.add(Entry::Active(Box::new(rest)));
+            }
+        }
+    }
+
+    fn take_result(&self, number: u64) -> Option<WindowResult<Done>> {
+        let mut state = lock(&self.state);
+        match state.table.entries.remove(&number) {
+            Some(Entry::Done(result)) => Some(result),
+            Some(other) => {
+                state.table.entries.insert(number, other);
+                None
+            }
+            None => Some(Err(WindowError::AlreadyTaken)),
+        }
+    }
+
+    /// Waits until no operation (on one target) is under way; the first error that no request asks for.
+    pub(super) fn complete(&self, target: Option<usize>, patience: Patience) -> WindowResult<()> {
+        let look = || {
+            self.advance_all(target);
+            let is_over = lock(&self.state).table.is_complete(target);
+            is_over.then_some(Ok(()))
+        };
+        // Each operation has a time limit of its own.
+        self.wait_for(patience, Time::NEVER, look, || WindowError::AlreadyTaken)?;
+        match lock(&self.state).table.take_failed(target) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the engine has nothing of this window any more.
+    pub(super) fn drain(&self, until: Time) -> WindowResult<()> {
+        let slowest = std::cell::Cell::new(self.me);
+        let look = || {
+            self.advance_all(None);
+            let state = lock(&self.state);
+            match state.table.first_active() {
+                None => Some(Ok(())),
+                Some(target) => {
+                    slowest.set(target);
+                    None
+                }
+            }
+        };
+        let limit = self.job.time_limit();
+        self.wait_for(Patience::Release, until, look, || self.timeout(slowest.get(), limit))
+    }
+
+    /// Compare-and-swap of a word of a control block; what was there before.
+    pub(super) fn swap(
+        &self,
+        target: usize,
+        word: u64,
+        expected: u64,
+        new: u64,
+        patience: Patience,
+    ) -> WindowResult<u64> {
+        let action = Action::Swap { place: self.controls[target] + word, expected, new };
+        let found = Found { pieces: Vec::new(), is_counted: false };
+        let mut op = self.op(target, &found, vec![Part { action, pending: None, is_done: false }]);
+        let look = || self.advance(&mut op);
+        let result = self.wait_for(patience, Time::NEVER, look, || WindowError::AlreadyTaken);
+        self.keep_rest(op);
+        result.map(Done::word)
+    }
+
+    /// The same without waiting for it: it takes effect before all that this activity starts on the target later. For
+    /// words that hold this member's stamp, which is right to remove whatever the view is.
+    pub(super) fn swap_behind(&self, target: usize, word: u64, expected: u64, new: u64) {
+        let action = Action::Swap { place: self.controls[target] + word, expected, new };
+        let pending = self.job.start(Epoch::ANY, self.members[target], action.operation());
+        let found = Found { pieces: Vec::new(), is_counted: false };
+        let parts = vec![Part { action, pending: Some(pending), is_done: false }];
+        let mut op = Op { is_given_up: true, ..self.op(target, &found, parts) };
+        let _ = self.advance(&mut op);
+        self.keep_rest(op);
+    }
+
+    /// Loads a word of a control block.
+    pub(super) fn load(&self, target: usize, word: u64) -> WindowResult<u64> {
+        let offset = self.controls[target] + word;
+        self.job.load(Epoch::ANY, self.members[target], offset).map_err(|error| self.refused(error, target))
+    }
+
+    /// The directory of a target as it is now.
+    fn current_directory(&self, target: usize) -> WindowResult<Arc<Directory>> {
+        let word = self.load(target, DIRECTORY)?;
+        match self.known_directory(target) {
+            Some(known) if known.word == word => Ok(known),
+            _ => self.read_directory(target),
+        }
+    }
+}
+
+impl Table {
+    fn add(&mut self, entry: Entry) -> u64 {
+        self.next += 1;
+        self.entries.insert(self.next, entry);
+        self.next
+    }
+
+    fn take(&mut self, number: u64) -> Option<Box<Op>> {
+        let entry = self.entries.get_mut(&number)?;
+        match entry {
+            Entry::Active(op) => {
+                let busy = Entry::Busy(op.target);
+                match std::mem::replace(entry, busy) {
+                    Entry::Active(op) => Some(op),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    fn numbers(&self, target: Option<usize>) -> Vec<u64> {
+        let is_meant = |entry: &Entry| match entry {
+            Entry::Active(op) => target.is_none_or(|target| target == op.target),
+            _ => false,
+        };
+        self.entries.iter().filter(|(_, entry)| is_meant(entry)).map(|(&number, _)| number).collect()
+    }
+
+    /// How many operations (on one target) are under way, those that were given up left out.
+    fn active(&self, target: Option<usize>) -> usize {
+        let is_meant = |entry: &&Entry| match entry {
+            Entry::Active(op) => !op.is_given_up && target.is_none_or(|target| target == op.target),
+            Entry::Busy(of) => target.is_none_or(|target| target == *of),
+            _ => false,
+        };
+        self.entries.values().filter(is_meant).count()
+    }
+
+    fn is_complete(&self, target: Option<usize>) -> bool {
+        self.active(target) == 0
+    }
+
+    /// The target of an operation that the engine still has, given up or not.
+    fn first_active(&self) -> Option<usize> {
+        self.entries.values().find_map(|entry| match entry {
+            Entry::Active(op) => Some(op.target),
+            Entry::Busy(target) => Some(*target),
+            _ => None,
+        })
+    }
+
+    /// Takes out all errors (on one target) that no request asks for; the first one.
+    fn take_failed(&mut self, target: Option<usize>) -> Option<WindowError> {
+        let mut first = None;
+        self.entries.retain(|_, entry| match entry {
+            Entry::Failed(of, error) if target.is_none_or(|target| target == *of) => {
+                first.get_or_insert(error.clone());
+                false
+            }
+            _ => true,
+        });
+        first
+    }
+
+    /// Forgets errors on this target.
+    pub(super) fn forgive(&mut self, target: usize) {
+        let _ = self.take_failed(Some(target));
+    }
+}

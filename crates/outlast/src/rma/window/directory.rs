@@ -1,0 +1,262 @@
+//! Which bytes of a member's segment a window shows: its *directory*.
+//!
+//! The memory of a member in a window is a list of ranges of its segment. The first, made with the window, and those
+//! that `grow` added make up the offsets from 0 on. Those that `attach` added have offsets from [`ATTACHED`] on, and
+//! none of these is ever given out twice, so that an offset of a range that was detached stays wrong for ever. Only
+//! the owner changes the list, and nobody else takes part; others read it one-sidedly and keep what they have read.
+//!
+//! # How the list changes
+//! The list is a block in the owner's segment, never changed in place. The *directory word* says where it is, with a
+//! number that rises with every change. To change the list the owner
+//!
+//! 1. writes the new list to a fresh block: nobody knows of it yet;
+//! 2. compares-and-swaps the directory word from the old block to the new one: from here on everyone who looks finds
+//!    the new list, whole, as the writes come before the word;
+//! 3. releases the old block.
+//!
+//! A reader loads the word, reads the block, and loads the word again. If it is the same the list is what it was at
+//! the second load; otherwise what was read may be anything, and the reader starts over. If the owner is stopped
+//! between any two steps, readers find the old list before step 2 and the new one after it, and never wait. If it
+//! dies, its memory is lost, and the readers' calls say so.
+//!
+//! # Who sees what
+//! Ranges from 0 on are never taken away, so a list that was read once is right about them for ever; only an offset
+//! beyond it makes the reader look again. Attached ranges can go, so every access to one looks at the directory word
+//! first, and reads the list again if it has changed.
+//!
+//! An access to an attached range could find the range there and touch it after it was detached: the accessing member
+//! may be stopped in between, for any time. Therefore every such access is counted in the accessing member's own
+//! control block: it adds one to `ENTERED`, looks at the directory word, does its operations, waits until they are
+//! complete, and adds one to `LEFT`. After step 2 of a detach the owner reads both words of each member, `LEFT`
+//! first. If they are equal, the member was outside of all accesses at the moment of the first read: every access it
+//! had begun before has ended, and those after it find the new directory word (all these words are sequentially
+//! consistent). When all living members were seen like that, nobody can touch the range any more, and its memory is
+//! given back. Until then it is kept aside, for ever if need be: neither `detach` nor anybody else waits. So an
+//! access that races with a detach either fails with `NotAttached` or works on memory that still belongs to the
+//! range; what it writes there is gone.
+//!
+//! The dead count as outside: no engine lets them change the memory of a member that knows of their death.
+
+use super::{WindowError, WindowResult};
+use crate::engine::Pending;
+
+/// The offset in a window from which on ranges are attached.
+pub const ATTACHED: u64 = 1 << 48;
+
+/// How many bits of the directory word say where the block is, in units of 64 bytes.
+const PLACE_BITS: u32 = 36;
+/// A block has room for at least this many ranges, and a reader reads this many at once.
+pub(super) const RANGES_MIN: usize = 8;
+/// More ranges than this are refused.
+pub(super) const RANGES_MAX: usize = 1 << 16;
+
+/// A range of the owner's segment that the window shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    /// Its first offset in the window.
+    pub(super) begin: u64,
+    pub(super) len: u64,
+    /// Where it is in the segment.
+    pub(super) place: u64,
+}
+
+/// What somebody has read of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Directory {
+    /// The directory word at that time.
+    pub(super) word: u64,
+    /// Sorted by their begin.
+    pub(super) ranges: Vec<Range>,
+}
+
+/// A part of an access that lies in one range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) place: u64,
+    pub(super) len: usize,
+}
+
+/// The directory word after `word` that names the block at `place`.
+pub(super) fn next_word(word: u64, place: u64) -> u64 {
+    (((word >> PLACE_BITS) + 1) << PLACE_BITS) | (place / 64)
+}
+
+/// Where the block is that the directory word names.
+pub(super) fn place_of(word: u64) -> u64 {
+    (word & ((1 << PLACE_BITS) - 1)) * 64
+}
+
+/// The largest segment offset that a directory word can name.
+pub(super) const PLACE_MAX: u64 = ((1 << PLACE_BITS) - 1) * 64;
+
+/// How many bytes a block of `count` ranges takes.
+pub(super) fn block_len(count: usize) -> usize {
+    8 + 24 * count.max(RANGES_MIN)
+}
+
+/// The bytes of a block.
+pub(super) fn encode(ranges: &[Range]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(block_len(ranges.len()));
+    bytes.extend_from_slice(&(ranges.len() as u64).to_le_bytes());
+    for range in ranges {
+        for word in [range.begin, range.len, range.place] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+    bytes.resize(block_len(ranges.len()), 0);
+    bytes
+}
+
+/// How many ranges the block has; only its first bytes are needed.
+pub(super) fn count(bytes: &[u8]) -> usize {
+    u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize
+}
+
+/// The ranges of a block that was read whole.
+pub(super) fn decode(bytes: &[u8]) -> Vec<Range> {
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+    (0..count(bytes))
+        .map(|index| 8 + 24 * index)
+        .map(|at| Range { begin: word(at), len: word(at + 8), place: word(at + 16) })
+        .collect()
+}
+
+impl Directory {
+    /// How many bytes from 0 on there are.
+    pub(super) fn len(&self) -> u64 {
+        self.ranges
+            .iter()
+            .filter(|range| range.begin < ATTACHED)
+            .map(|range| range.begin + range.len)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// The parts of an access; an error if any of it is outside.
+    pub(super) fn pieces(&self, target: usize, offset: u64, len: u64) -> WindowResult<Vec<Piece>> {
+        let outside = || match offset < ATTACHED {
+            true => WindowError::OutOfRange { target, offset, len, window_len: self.len() },
+            false => WindowError::NotAttached { target, offset, len },
+        };
+        let end = offset.checked_add(len).ok_or_else(outside)?;
+        let mut pieces = Vec::with_capacity(1);
+        let mut at = offset;
+        let first = self.ranges.partition_point(|range| range.begin + range.len <= offset);
+        for range in &self.ranges[first..] {
+            if at >= end || range.begin > at {
+                break;
+            }
+            let piece_len = (range.begin + range.len).min(end) - at;
+            pieces.push(Piece { place: range.place + (at - range.begin), len: piece_len as usize });
+            at += piece_len;
+            if offset >= ATTACHED {
+                // Attached ranges may be neighbours in number, but nothing promises that.
+                break;
+            }
+        }
+        match (at == end, len) {
+            (true, 1..) => Ok(pieces),
+            // Nothing is touched, but the place must make sense.
+            (true, 0) if offset <= self.len() || !pieces.is_empty() => Ok(Vec::new()),
+            (true, 0) if self.ranges.iter().any(|r| (r.begin..=r.begin + r.len).contains(&offset)) => {
+                Ok(Vec::new())
+            }
+            _ => Err(outside()),
+        }
+    }
+}
+
+/// What the owner keeps of its own directory.
+pub(super) struct Owned {
+    pub(super) ranges: Vec<Range>,
+    pub(super) word: u64,
+    /// The block and its length.
+    pub(super) block: (u64, u64),
+    /// The next offset for a range to attach.
+    pub(super) next_attached: u64,
+    pub(super) aside: Vec<Aside>,
+}
+
+/// A range that was detached and whose memory somebody might still touch.
+pub(super) struct Aside {
+    pub(super) place: u64,
+    pub(super) len: u64,
+    /// Who has not been seen outside of accesses since.
+    pub(super) unseen: Vec<usize>,
+    /// Loads of `LEFT` and `ENTERED` that are under way: rank, both operations, both results.
+    pub(super) asked: Vec<Asked>,
+}
+
+/// A question to one member: is it outside of accesses?
+pub(super) struct Asked {
+    pub(super) rank: usize,
+    pub(super) pending: [Option<Pending>; 2],
+    pub(super) found: [Option<u64>; 2],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory() -> Directory {
+        let range = |begin, len, place| Range { begin, len, place };
+        Directory {
+            word: 0,
+            ranges: vec![
+                range(0, 100, 6400),
+                range(100, 50, 128),
+                range(ATTACHED, 64, 1024),
+                range(ATTACHED + 64, 64, 4096),
+            ],
+        }
+    }
+
+    #[test]
+    fn an_access_over_several_ranges_is_taken_apart() {
+        let piece = |place, len| Piece { place, len };
+        let directory = directory();
+        assert_eq!(directory.len(), 150);
+        assert_eq!(directory.pieces(0, 90, 20).unwrap(), [piece(6490, 10), piece(128, 10)]);
+        assert_eq!(directory.pieces(0, 100, 50).unwrap(), [piece(128, 50)]);
+        assert_eq!(directory.pieces(0, ATTACHED + 8, 8).unwrap(), [piece(1032, 8)]);
+    }
+
+    #[test]
+    fn what_is_outside_is_refused() {
+        let directory = directory();
+        for (offset, len) in [(150, 1), (149, 2), (0, u64::MAX), (u64::MAX - 1, 1), (151, 0)] {
+            assert!(directory.pieces(0, offset, len).is_err(), "{offset} {len}");
+        }
+        let attached = directory.pieces(2, ATTACHED + 60, 8);
+        assert_eq!(
+            attached,
+            Err(WindowError::NotAttached { target: 2, offset: ATTACHED + 60, len: 8 }),
+            "never into the neighbour"
+        );
+        assert!(directory.pieces(0, ATTACHED - 1, 1).is_err());
+    }
+
+    #[test]
+    fn nothing_is_nowhere_but_must_be_inside() {
+        let directory = directory();
+        for offset in [0, 100, 150, ATTACHED, ATTACHED + 128] {
+            assert_eq!(directory.pieces(0, offset, 0), Ok(vec![]), "{offset}");
+        }
+        assert!(directory.pieces(0, ATTACHED + 129, 0).is_err());
+        let empty = Directory { word: 0, ranges: vec![] };
+        assert_eq!(empty.pieces(0, 0, 0), Ok(vec![]));
+        assert!(empty.pieces(0, 0, 1).is_err() && empty.pieces(0, 1, 0).is_err());
+    }
+
+    #[test]
+    fn a_block_reads_as_it_was_written_and_words_do_not_repeat() {
+        let ranges = directory().ranges;
+        assert_eq!(decode(&encode(&ranges)), ranges);
+        assert_eq!(decode(&encode(&[])), []);
+        let first = next_word(0, 640);
+        let second = next_word(first, 640);
+        assert_ne!(first, second);
+        assert_eq!((place_of(first), place_of(second)), (640, 640));
+        assert_eq!(place_of(next_word(second, PLACE_MAX)), PLACE_MAX);
+    }
+}

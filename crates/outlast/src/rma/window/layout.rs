@@ -1,0 +1,102 @@
+//! What a window keeps in the segment of each member: the *control block*, at an offset that all members exchange
+//! when the window is made.
+//!
+//! | bytes | word | who changes it |
+//! |---|---|---|
+//! | 0 | the directory word: see `directory` | the owner |
+//! | 64 | the exclusive lock: 0, or the stamp of its holder | lockers |
+//! | 128 | how many accesses to attached ranges the owner has begun | the owner |
+//! | 136 | how many of those have ended | the owner |
+//! | 192 | a bit per rank: it waits for a lock here | that rank |
+//! | then | a bit per rank: it has, or had, a shared lock here | that rank, never cleared |
+//! | then | a word per rank: 0, or the stamp of its shared lock here | that rank; those who force or clean up |
+//!
+//! A *stamp* is who and when: the member's number plus one in the low bits, and above them a ticket that the member
+//! gives out once. So no stamp is ever in the same word twice, and compare-and-swap from a stamp changes exactly the
+//! lock that was meant, however late it comes.
+
+use crate::MemberId;
+
+pub(super) const DIRECTORY: u64 = 0;
+pub(super) const EXCLUSIVE: u64 = 64;
+pub(super) const ENTERED: u64 = 128;
+pub(super) const LEFT: u64 = 136;
+const BITS: u64 = 192;
+
+/// Enough for [`crate::engine::MEMBERS_MAX`] members and none.
+const MEMBER_BITS: u32 = 13;
+
+/// Where things are in a control block of a window of `size` ranks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    size: usize,
+}
+
+impl Layout {
+    pub(super) fn new(size: usize) -> Layout {
+        Layout { size }
+    }
+
+    /// How many words the bits of all ranks take.
+    pub(super) fn bit_words(self) -> usize {
+        self.size.div_ceil(64)
+    }
+
+    /// A word of the bits of those who wait.
+    pub(super) fn waiting(self, word: usize) -> u64 {
+        BITS + 8 * word as u64
+    }
+
+    /// A word of the bits of those who have, or had, a shared lock.
+    pub(super) fn sharing(self, word: usize) -> u64 {
+        self.waiting(self.bit_words() + word)
+    }
+
+    /// The shared lock of a rank.
+    pub(super) fn shared(self, rank: usize) -> u64 {
+        self.sharing(self.bit_words()) + 8 * rank as u64
+    }
+
+    /// How long the block is.
+    pub(super) fn len(self) -> u64 {
+        self.shared(self.size)
+    }
+}
+
+/// Who took a lock, and with which ticket.
+pub(super) fn stamp(member: MemberId, ticket: u64) -> u64 {
+    ticket << MEMBER_BITS | (u64::from(member.0) + 1)
+}
+
+/// Who took the lock with this stamp; `None` for a free lock.
+pub(super) fn holder(stamp: u64) -> Option<MemberId> {
+    let number = stamp & ((1 << MEMBER_BITS) - 1);
+    (number != 0).then(|| MemberId(number as u32 - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::MEMBERS_MAX;
+
+    #[test]
+    fn a_stamp_names_its_holder_and_is_never_that_of_another() {
+        let last = MemberId(MEMBERS_MAX as u32 - 1);
+        for member in [MemberId(0), MemberId(77), last] {
+            assert_eq!(holder(stamp(member, 1)), Some(member));
+            assert_ne!(stamp(member, 1), stamp(member, 2));
+        }
+        assert_ne!(stamp(last, 1), stamp(MemberId(0), 2));
+        assert_eq!(holder(0), None);
+    }
+
+    #[test]
+    fn the_parts_of_a_control_block_are_apart() {
+        for size in [1, 63, 64, 65, 4096] {
+            let layout = Layout::new(size);
+            assert_eq!(layout.sharing(0) - layout.waiting(0), 8 * size.div_ceil(64) as u64);
+            assert_eq!(layout.shared(0), layout.sharing(layout.bit_words()));
+            assert_eq!(layout.len(), layout.shared(0) + 8 * size as u64);
+        }
+    }
+}

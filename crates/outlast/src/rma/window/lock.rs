@@ -1,0 +1,623 @@
+//! Locks of a window: one per member, in that member's segment, exclusive or shared.
+//!
+//! # The words
+//! At each target there is one word for the exclusive lock and one word per rank for its shared lock (see `layout`).
+//! A word is 0, or the *stamp* of a holder: who, and a ticket that is never used again. Every change is a
+//! compare-and-swap. **A member holds a lock as long as its stamp is in the word**, and in no other case: the stamp is
+//! looked at before every access, and whoever takes a lock away removes the stamp.
+//!
+//! # Taking it exclusively
+//! 1. Swap the own stamp in, from 0, or from the stamp of a dead holder. Before: anybody may hold the lock. After: no
+//!    other member can get past step 1, or past step 3 of a shared lock; members that share it may still hold it.
+//! 2. Look at the shared words of all ranks that ever shared it. Wait until each was 0, or is the stamp of a dead
+//!    member. After: nobody holds the lock but this member (those that shared it have left, and new ones leave again
+//!    at their step 3).
+//! 3. Swap the stamps of the dead out of the shared words. Only now, so that a call which gives up in step 2 leaves
+//!    them for the next one to find; for the same reason giving up swaps the own stamp for *what was there before*,
+//!    0 or the stamp of the dead.
+//!
+//! # Sharing it
+//! 1. Once per target: set the own bit among the ranks that share. Before step 2, so that no stamp is overlooked.
+//! 2. Swap the own stamp into the own shared word.
+//! 3. Look at the exclusive word. If it is 0, or the stamp of a dead member, the lock is held. Otherwise a living
+//!    member has it or is about to: swap the own stamp out again, wait until the word changes, and go to 2.
+//!
+//! Step 1 of the one and step 2 of the other write, then each looks at what the other wrote. The engine's word
+//! operations are sequentially consistent, so at least one of them sees the other, and the lock is never held both
+//! ways.
+//!
+//! # Releasing it
+//! Complete all operations on the target, swap the own stamp out, and ring the bells of those who wait. If the stamp is
+//! not there, the lock was lost, and nothing is changed.
+//!
+//! # Waiting
+//! Who waits sets its bit among the waiting ranks, notes its bell, looks at the words, and parks. Whoever swaps a
+//! stamp out looks at the bits afterwards and rings. Again at least one sees the other. Nothing depends on it: waits
+//! also look again after a few milliseconds, so that a holder that dies or is stopped between the swap and the ring
+//! delays the next one by no more than that. A wait ends when the lock can be taken, when the holder or the target
+//! dies (views ring all bells), when the window is revoked, by an interrupt, or at its time limit.
+//!
+//! # What the others find
+//! | a member dies, or is stopped | its stamp | the others |
+//! |---|---|---|
+//! | before a step 1 or 2 | nowhere | find nothing; its bit makes exclusive lockers look once more, no harm |
+//! | having swapped its stamp in | in the word | *dead*: take over, and are told, also if it never returned from the call; *stopped*: wait for it, or force it |
+//! | taking over from a dead one | in the word, instead of the dead one's | *dead*: take over and are told of this member, which had not released it in good order |
+//! | while it waits | nowhere (shared) or as above | as above; rings to it are lost |
+//! | holding the lock | in the word | as above |
+//! | having swapped its stamp out | nowhere | the lock is free; waits end after a few milliseconds without the ring |
+//!
+//! A shared lock taken from a dead exclusive holder leaves the dead stamp where it is: whoever shares cannot put in
+//! order what others look at, so everyone is told until somebody takes the lock exclusively.
+//!
+//! # Why a late holder does no harm
+//! A holder is stopped, its lock is taken away by force, another member takes it, and the first one wakes. Its
+//! next access finds another stamp, or none, and returns `LockLost`. Its release is a compare-and-swap from a stamp
+//! that is gone for good, so the new holder's word stays. The same holds for its cleaning up after a wait that it had
+//! given up, and for a second `force_unlock` that had looked before. What cannot be undone: a put that was under way
+//! when the lock was taken away may land. A *dead* holder cannot even do that: whoever takes over from it knows of its
+//! death, its swap brings this knowledge to the target, and a target refuses operations of members that it knows
+//! to be dead.
+
+use super::layout::{self, EXCLUSIVE, stamp};
+use super::{Patience, Shared, Window, WindowError, WindowResult, lock};
+use crate::engine::{Done, Engine, Operation, Pending};
+use crate::{Epoch, Time};
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockKind {
+    /// By one member alone.
+    Exclusive,
+    /// By any number of members that share it.
+    Shared,
+}
+
+/// A lock that this member holds, or is about to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub(super) kind: LockKind,
+    pub(super) stamp: u64,
+    /// Whether it was taken by `lock_all`.
+    pub(super) is_of_all: bool,
+    /// Whether the call that takes it has not returned yet.
+    pub(super) is_pending: bool,
+}
+
+impl Held {
+    /// Where its word is in the control block of the target.
+    fn word(&self, shared: &Shared) -> u64 {
+        match self.kind {
+            LockKind::Exclusive => EXCLUSIVE,
+            LockKind::Shared => shared.layout.shared(shared.me),
+        }
+    }
+}
+
+impl Window {
+    /// Locks the memory of `target`. Waits up to the job's time limit.
+    ///
+    /// [`WindowError::Abandoned`] means that the lock **is held now**, and that members died holding it.
+    /// [`WindowError::LockTimeout`] names a living holder.
+    ///
+    /// ```
+    /// # let job = outlast::join()?;
+    /// # let comm = outlast::rma::Communicator::world(&job)?;
+    /// use outlast::rma::{LockKind, Window, WindowError};
+    /// let window = Window::allocate(&comm, 64)?;
+    /// match window.lock(0, LockKind::Exclusive) {
+    ///     Ok(()) => {}
+    ///     Err(WindowError::Abandoned { by, .. }) => println!("clean up after {by:?}"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// window.put(0, 0, b"mine")?;
+    /// window.unlock(0)?;
+    /// # window.free()?;
+    /// # outlast::Engine::leave(&job)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lock(&self, target: usize, kind: LockKind) -> WindowResult<()> {
+        self.lock_within(target, kind, self.shared.job.time_limit())
+    }
+
+    /// The same with a time limit for the holder: **the poster's lock with timeout**. With [`Duration::ZERO`] it only
+    /// tries.
+    ///
+    /// ```
+    /// # let job = outlast::join()?;
+    /// # let comm = outlast::rma::Communicator::world(&job)?;
+    /// # use outlast::rma::{LockKind, Window, WindowError};
+    /// # use std::time::Duration;
+    /// let window = Window::open(&comm, 64)?;
+    /// match window.lock_within(0, LockKind::Exclusive, Duration::from_millis(50)) {
+    ///     Ok(()) => {}
+    ///     Err(WindowError::LockTimeout { target, holder, .. }) => {
+    ///         let lost = window.force_unlock(target)?;
+    ///         println!("rank {holder} was too slow; taken away from {lost:?}");
+    ///     }
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// window.unlock(0)?;
+    /// # window.close()?;
+    /// # outlast::Engine::leave(&job)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lock_within(&self, target: usize, kind: LockKind, limit: Duration) -> WindowResult<()> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        shared.check_rank(target)?;
+        shared.check_usable()?;
+        shared.take_lock(target, kind, limit, false)
+    }
+
+    /// Shares the locks of all members, in the order of their ranks; of all survivors, if the window was shrunk. All
+    /// or none: after an error that is not [`WindowError::Abandoned`] none of them is held.
+    pub fn lock_all(&self) -> WindowResult<()> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        shared.check_usable()?;
+        let held = lock(&shared.state).held.keys().next().copied();
+        if let Some(target) = held {
+            return Err(WindowError::AlreadyLocked { target });
+        }
+        let ranks = shared.failed_ranks();
+        if !ranks.is_empty() {
+            return Err(WindowError::ProcFailed { ranks });
+        }
+        let mut abandoned: Option<WindowError> = None;
+        let limit = shared.job.time_limit();
+        for target in shared.included() {
+            let result = shared.take_lock(target, LockKind::Shared, limit, true);
+            if WindowError::is_locked(&result) {
+                abandoned = abandoned.or(result.err());
+                continue;
+            }
+            for taken in shared.included().take_while(|&taken| taken != target) {
+                let _ = shared.release_lock(taken);
+            }
+            return result;
+        }
+        abandoned.map_or(Ok(()), Err)
+    }
+
+    /// Completes all operations on `target` and releases its lock; also if the window is revoked.
+    pub fn unlock(&self, target: usize) -> WindowResult<()> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        shared.check_rank(target)?;
+        if let Err(error) = shared.check_held(target, false) {
+            // Whatever became of the lock: the death is what matters.
+            return shared.check_living(target).and(Err(error));
+        }
+        let flushed = shared.complete(Some(target), Patience::Release);
+        shared.release_lock(target).and(flushed)
+    }
+
+    /// Completes all operations and releases the locks that [`Window::lock_all`] took. Locks at members that died
+    /// are gone with them: [`WindowError::ProcFailed`] says so, after the others were released.
+    pub fn unlock_all(&self) -> WindowResult<()> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        let targets: Vec<usize> = {
+            let state = lock(&shared.state);
+            state.held.iter().filter(|(_, held)| held.is_of_all).map(|(&target, _)| target).collect()
+        };
+        let Some(&first) = targets.first() else {
+            return Err(WindowError::NotLocked { target: 0 });
+        };
+        if lock(&shared.state).held[&first].is_pending {
+            return Err(WindowError::AlreadyLocked { target: first });
+        }
+        shared.release_all(targets)
+    }
+
+    /// Takes the lock at `target` away from whoever holds it, living or dead, exclusively or shared, and also from
+    /// who is about to get it: **the poster's enforced unlock**. The ranks that lost it; none if it was free.
+    ///
+    /// The next call of each of them that concerns this target returns [`WindowError::LockLost`], also if it was
+    /// stopped and wakes much later, and it cannot damage the lock of the next holder. A put of it that had already
+    /// begun when the lock was taken away may still land. Works on a revoked window, too.
+    pub fn force_unlock(&self, target: usize) -> WindowResult<Vec<usize>> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        shared.check_rank(target)?;
+        let mut lost = Vec::new();
+        for (word, stamp) in shared.holders(target)? {
+            if shared.swap(target, word, stamp, 0, Patience::Release)? == stamp {
+                lost.extend(shared.rank_of_stamp(stamp));
+            }
+        }
+        shared.ring_waiting(target);
+        lost.sort_unstable();
+        Ok(lost)
+    }
+
+    /// Who holds the lock at `target`, or is about to, as of now: the dead included.
+    pub fn holders(&self, target: usize) -> WindowResult<Vec<usize>> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        shared.check_rank(target)?;
+        let holders = shared.holders(target)?;
+        let mut ranks: Vec<usize> =
+            holders.into_iter().filter_map(|(_, stamp)| shared.rank_of_stamp(stamp)).collect();
+        ranks.sort_unstable();
+        Ok(ranks)
+    }
+
+    /// Whether this member still holds the lock at `target` that it took: for programs that guard something else by
+    /// it. [`WindowError::LockLost`] if it was taken away, [`WindowError::NotLocked`] if there is none.
+    pub fn check_lock(&self, target: usize) -> WindowResult<()> {
+        let shared = &*self.shared;
+        let _call = shared.begin()?;
+        shared.check_rank(target)?;
+        shared.check_held(target, false)
+    }
+}
+
+impl Shared {
+    pub(super) fn rank_of_stamp(&self, stamp: u64) -> Option<usize> {
+        self.comm.rank_of(layout::holder(stamp)?)
+    }
+
+    /// Whether a lock with this stamp is held by a member that is known to be dead.
+    fn is_stamp_dead(&self, stamp: u64) -> bool {
+        layout::holder(stamp).is_some_and(|member| self.is_dead(member))
+    }
+
+    /// Takes a lock and remembers it.
+    fn take_lock(&self, target: usize, kind: LockKind, limit: Duration, is_of_all: bool) -> WindowResult<()> {
+        let stamp = stamp(self.job.me(), self.next_ticket.fetch_add(1, Ordering::Relaxed));
+        {
+            let mut state = lock(&self.state);
+            if state.held.contains_key(&target) {
+                return Err(WindowError::AlreadyLocked { target });
+            }
+            state.held.insert(target, Held { kind, stamp, is_of_all, is_pending: true });
+        }
+        let mut taking =
+            Taking { shared: self, target, stamp, limit, until: None, waits: false, holder: 0, before: 0 };
+        let result = match kind {
+            LockKind::Exclusive => taking.exclusively(),
+            LockKind::Shared => taking.shared(),
+        };
+        if result.as_ref().err().is_none_or(answers) {
+            taking.stop_waiting();
+        }
+        let mut state = lock(&self.state);
+        match (&result, state.held.get_mut(&target)) {
+            (Ok(_), Some(held)) => held.is_pending = false,
+            _ => drop(state.held.remove(&target)),
+        }
+        drop(state);
+        let mut by = result?;
+        by.sort_unstable();
+        by.dedup();
+        if by.is_empty() { Ok(()) } else { Err(WindowError::Abandoned { target, by }) }
+    }
+
+    /// What every access to `target` begins with: the lock that this member took is still its own. Without a lock,
+    /// an error unless `may_be_open` and the window needs none.
+    pub(super) fn check_held(&self, target: usize, may_be_open: bool) -> WindowResult<()> {
+        let held = lock(&self.state).held.get(&target).copied();
+        let Some(held) = held.filter(|held| !held.is_pending) else {
+            let is_fine = may_be_open && self.is_open;
+            return if is_fine { Ok(()) } else { Err(WindowError::NotLocked { target }) };
+        };
+        match self.load(target, held.word(self)) {
+            Ok(found) if found == held.stamp => Ok(()),
+            Ok(_) => {
+                self.forget_lock(target, held.stamp);
+                Err(WindowError::LockLost { target })
+            }
+            Err(error) => {
+                if matches!(error, WindowError::ProcFailed { .. }) {
+                    self.forget_lock(target, held.stamp);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn forget_lock(&self, target: usize, stamp: u64) {
+        let mut state = lock(&self.state);
+        if state.held.get(&target).is_some_and(|held| held.stamp == stamp) {
+            state.held.remove(&target);
+        }
+    }
+
+    /// Swaps the own stamp out and rings those who wait. The lock is not held afterwards, whatever this says.
+    pub(super) fn release_lock(&self, target: usize) -> WindowResult<()> {
+        let held = lock(&self.state).held.remove(&target).ok_or(WindowError::NotLocked { target })?;
+        let found = self.swap(target, held.word(self), held.stamp, 0, Patience::Release)?;
+        self.ring_waiting(target);
+        if found == held.stamp { Ok(()) } else { Err(WindowError::LockLost { target }) }
+    }
+
+    /// Completes everything and releases these locks; the first error, with all the dead in it.
+    pub(super) fn release_all(&self, targets: Vec<usize>) -> WindowResult<()> {
+        let mut result = self.complete(None, Patience::Release);
+        let mut dead = Vec::new();
+        for target in targets {
+            match self.release_lock(target) {
+                Err(WindowError::ProcFailed { ranks }) => dead.extend(ranks),
+                other => result = result.and(other),
+            }
+        }
+        if dead.is_empty() { result } else { Err(WindowError::ProcFailed { ranks: dead }) }
+    }
+
+    /// The words at `target` that hold a stamp, with their stamps.
+    pub(super) fn holders(&self, target: usize) -> WindowResult<Vec<(u64, u64)>> {
+        let mut words = vec![EXCLUSIVE];
+        words.extend(self.sharing(target)?.into_iter().map(|rank| self.layout.shared(rank)));
+        let stamps = self.load_many(target, &words)?;
+        Ok(words.into_iter().zip(stamps).filter(|&(_, stamp)| stamp != 0).collect())
+    }
+
+    /// The ranks that ever shared the lock at `target`.
+    fn sharing(&self, target: usize) -> WindowResult<Vec<usize>> {
+        let words: Vec<u64> = (0..self.layout.bit_words()).map(|word| self.layout.sharing(word)).collect();
+        Ok(ranks_in(&self.load_many(target, &words)?))
+    }
+
+    /// Rings everyone who waits for a lock at `target`. What goes wrong is no harm: waits look again by themselves.
+    fn ring_waiting(&self, target: usize) {
+        let words: Vec<u64> = (0..self.layout.bit_words()).map(|word| self.layout.waiting(word)).collect();
+        for rank in ranks_in(&self.load_many(target, &words).unwrap_or_default()) {
+            if rank != self.me && rank < self.members.len() {
+                let _ = self.job.ring(self.members[rank]);
+            }
+        }
+    }
+
+    /// Sets or clears this member's bit in one of the bit words from `word` on. Only this member changes its bit.
+    fn set_bit(&self, target: usize, word: u64, value: bool) -> WindowResult<()> {
+        let bit = 1 << (self.me % 64);
+        let mut expected = if value { 0 } else { bit };
+        loop {
+            let new = if value { expected | bit } else { expected & !bit };
+            let found = self.swap(target, word, expected, new, Patience::Operation)?;
+            if found == expected {
+                return Ok(());
+            }
+            expected = found;
+        }
+    }
+
+    /// Loads several words of a control block, in one go.
+    fn load_many(&self, target: usize, words: &[u64]) -> WindowResult<Vec<u64>> {
+        let (member, control) = (self.members[target], self.controls[target]);
+        let load =
+            |&word: &u64| self.job.start(Epoch::ANY, member, Operation::Load { offset: control + word });
+        let pending: Vec<Pending> = words.iter().map(load).collect();
+        // A forgotten load does no harm, so the engine may wait for it by itself.
+        let wait = |pending| self.job.wait(pending).map(Done::word);
+        pending.into_iter().map(wait).collect::<Result<_, _>>().map_err(|error| self.refused(error, target))
+    }
+}
+
+/// Whether a call that ended like this has had answers from its target until the end.
+fn answers(error: &WindowError) -> bool {
+    matches!(error, WindowError::LockTimeout { .. } | WindowError::Interrupted { .. })
+}
+
+/// The ranks whose bits are set.
+fn ranks_in(words: &[u64]) -> Vec<usize> {
+    let bits = |(index, &word): (usize, &u64)| {
+        (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| index * 64 + bit)
+    };
+    words.iter().enumerate().flat_map(bits).collect()
+}
+
+/// A call that takes a lock.
+struct Taking<'a> {
+    shared: &'a Shared,
+    target: usize,
+    stamp: u64,
+    limit: Duration,
+    until: Option<Time>,
+    /// Whether this member's bit among those who wait is set.
+    waits: bool,
+    /// The stamp of who was in the way last.
+    holder: u64,
+    /// What the own stamp replaced in the exclusive word: 0, or the stamp of a dead member.
+    before: u64,
+}
+
+impl Taking<'_> {
+    /// Who died holding it, once the lock is held.
+    fn exclusively(&mut self) -> WindowResult<Vec<usize>> {
+        let shared = self.shared;
+        let mut dead = Vec::new();
+        loop {
+            let taken = self.swap_in().and_then(|()| self.wait_for_shared());
+            match taken {
+                Ok(Some(shared_dead)) => {
+                    dead.push(self.before);
+                    dead.extend(shared_dead);
+                    return Ok(dead.iter().filter_map(|&stamp| shared.rank_of_stamp(stamp)).collect());
+                }
+                Ok(None) => {
+                    // Forced out before it had the lock at all. The dead one that it replaced is still to be told of.
+                    dead.push(self.before);
+                    self.renew();
+                }
+                Err(error) => {
+                    // Also if it is unknown whether the stamp got there: this comes after it.
+                    shared.swap_behind(self.target, EXCLUSIVE, self.stamp, self.before);
+                    if answers(&error) {
+                        shared.ring_waiting(self.target);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Step 1.
+    fn swap_in(&mut self) -> WindowResult<()> {
+        self.wait_until(|taking| {
+            let shared = taking.shared;
+            taking.before = 0;
+            loop {
+                let found = shared.swap(
+                    taking.target,
+                    EXCLUSIVE,
+                    taking.before,
+                    taking.stamp,
+                    Patience::Operation,
+                )?;
+                if found == taking.before {
+                    return Ok(Some(()));
+                }
+                taking.holder = found;
+                // A dead holder is replaced; a lock that has just become free is tried again at once.
+                if found != 0 && !shared.is_stamp_dead(found) {
+                    return Ok(None);
+                }
+                taking.before = found;
+            }
+        })
+    }
+
+    /// Steps 2 and 3: the stamps of the dead that shared the lock; `None` if this member was forced out meanwhile.
+    fn wait_for_shared(&mut self) -> WindowResult<Option<Vec<u64>>> {
+        let shared = self.shared;
+        let mut has_waited = false;
+        let mut dead = Vec::new();
+        for rank in shared.sharing(self.target)? {
+            let word = shared.layout.shared(rank);
+            let stamp = self.wait_until(|taking| {
+                let found = shared.load(taking.target, word)?;
+                if found == 0 || shared.is_stamp_dead(found) {
+                    return Ok(Some(found));
+                }
+                has_waited = true;
+                taking.holder = found;
+                Ok(None)
+            })?;
+            if stamp != 0 {
+                dead.push((word, stamp));
+            }
+        }
+        if has_waited && shared.load(self.target, EXCLUSIVE)? != self.stamp {
+            return Ok(None);
+        }
+        for &(word, stamp) in &dead {
+            shared.swap(self.target, word, stamp, 0, Patience::Operation)?;
+        }
+        Ok(Some(dead.into_iter().map(|(_, stamp)| stamp).collect()))
+    }
+
+    /// The same for sharing the lock.
+    fn shared(&mut self) -> WindowResult<Vec<usize>> {
+        let shared = self.shared;
+        let is_marked = lock(&shared.state).shares.contains(self.target);
+        if !is_marked {
+            shared.set_bit(self.target, shared.layout.sharing(shared.me / 64), true)?;
+            lock(&shared.state).shares.insert(self.target);
+        }
+        let own = shared.layout.shared(shared.me);
+        let in_the_way = |stamp| stamp != 0 && !shared.is_stamp_dead(stamp);
+        self.wait_until(|taking| {
+            let found = shared.load(taking.target, EXCLUSIVE)?;
+            if in_the_way(found) {
+                taking.holder = found;
+                return Ok(None);
+            }
+            // The word is this member's own; what else could be in it was left by a call that gave up.
+            let mut expected = 0;
+            loop {
+                let found = shared.swap(taking.target, own, expected, taking.stamp, Patience::Operation);
+                if found == Ok(expected) {
+                    break;
+                }
+                expected = found.inspect_err(|_| shared.swap_behind(taking.target, own, taking.stamp, 0))?;
+            }
+            let found = shared.load(taking.target, EXCLUSIVE);
+            match found {
+                Ok(found) if !in_the_way(found) => {
+                    Ok(Some(shared.rank_of_stamp(found).into_iter().collect()))
+                }
+                _ => {
+                    shared.swap_behind(taking.target, own, taking.stamp, 0);
+                    let found = found?;
+                    taking.holder = found;
+                    // It may wait for the stamp that has just gone.
+                    if let Some(member) = layout::holder(found) {
+                        let _ = shared.job.ring(member);
+                    }
+                    taking.renew();
+                    Ok(None)
+                }
+            }
+        })
+    }
+
+    /// A stamp that was swapped out may not come back: `force_unlock` relies on that.
+    fn renew(&mut self) {
+        self.stamp = self.new_stamp();
+    }
+
+    fn new_stamp(&self) -> u64 {
+        let stamp = stamp(self.shared.job.me(), self.shared.next_ticket.fetch_add(1, Ordering::Relaxed));
+        if let Some(held) = lock(&self.shared.state).held.get_mut(&self.target) {
+            held.stamp = stamp;
+        }
+        stamp
+    }
+
+    /// Waits until `look` has something; from the second look on as one of those who wait.
+    fn wait_until<T>(
+        &mut self,
+        mut look: impl FnMut(&mut Self) -> WindowResult<Option<T>>,
+    ) -> WindowResult<T> {
+        if let Some(found) = look(self)? {
+            return Ok(found);
+        }
+        let shared = self.shared;
+        let until = *self.until.get_or_insert_with(|| shared.job.now().after(self.limit));
+        if !self.waits && !self.limit.is_zero() {
+            self.waits = true;
+            shared.set_bit(self.target, shared.layout.waiting(shared.me / 64), true)?;
+        }
+        let (target, limit) = (self.target, self.limit);
+        let this = Cell::new(Some(self));
+        let holder = Cell::new(0);
+        shared.wait_for(
+            Patience::Wait,
+            until,
+            || {
+                let taking = this.take()?;
+                // Before the look: no lock is taken on a window that is known to be revoked.
+                let found = shared.check_usable().and_then(|()| look(taking));
+                holder.set(taking.holder);
+                this.set(Some(taking));
+                found.transpose()
+            },
+            || match shared.rank_of_stamp(holder.get()) {
+                Some(holder) => WindowError::LockTimeout { target, holder, limit },
+                None => shared.timeout(target, limit),
+            },
+        )
+    }
+
+    /// Not called where the target may not answer: left set, the bit costs a needless ring, and no more.
+    fn stop_waiting(&mut self) {
+        if std::mem::take(&mut self.waits) {
+            let word = self.shared.layout.waiting(self.shared.me / 64);
+            let _ = self.shared.set_bit(self.target, word, false);
+        }
+    }
+}
+
+impl Shared {
+    /// A living member that holds the lock at `target`, if there is one.
+    pub(super) fn locked_by(&self, target: usize) -> WindowResult<Option<usize>> {
+        let stamps = self.holders(target)?.into_iter().map(|(_, stamp)| stamp);
+        Ok(stamps.filter(|&stamp| !self.is_stamp_dead(stamp)).find_map(|stamp| self.rank_of_stamp(stamp)))
+    }
+}

@@ -1,0 +1,76 @@
+use super::Version;
+use crate::engine::MemberId;
+use std::time::Duration;
+
+/// What a call of the store can fail with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// No complete copy of the key's partition lives. Nothing was changed.
+    #[error(
+        "all copies of partition {partition} are lost: more members died than the store has copies; accept_loss() gives the partition up and starts it empty"
+    )]
+    DataLost {
+        /// Which partition.
+        partition: usize,
+    },
+    /// A living member did not answer in time. Whether the call had an effect is unknown.
+    #[error(
+        "{member} lives but did not answer within {limit:?}; it may be stopped or starved, and whether the call had an effect is unknown"
+    )]
+    Timeout {
+        /// Who did not answer.
+        member: MemberId,
+        /// How long the call waited.
+        limit: Duration,
+    },
+    /// The condition of a conditional call does not hold. Nothing was changed.
+    #[error("the key is not as expected: {}", found.map_or("it does not exist".to_string(), |v| format!("it has version {v}")))]
+    Conflict {
+        /// The version that is there; `None` if the key does not exist.
+        found: Option<Version>,
+    },
+    /// There is no room for the value at one of its homes. Nothing was changed.
+    #[error("no room at {member}: {reason}")]
+    OutOfMemory {
+        /// Where.
+        member: MemberId,
+        /// What is in the way, and what to do.
+        reason: String,
+    },
+    /// The key is empty or too long. Nothing was changed.
+    #[error("a key of {len} bytes cannot be; 1 to {} bytes", super::KEY_LEN_MAX)]
+    BadKey {
+        /// Its length.
+        len: usize,
+    },
+    /// The buffer is too small for the value; nothing was copied.
+    #[error("the value has {needed} bytes, and the buffer only {given}")]
+    BufferTooSmall {
+        /// The length of the value.
+        needed: u64,
+        /// The length of the buffer.
+        given: u64,
+    },
+    /// The value is not what the call works on. Nothing was changed.
+    #[error("{what}")]
+    WrongType {
+        /// What was found, and what is expected.
+        what: String,
+    },
+    /// An option makes no sense, or differs between members.
+    #[error("{reason}")]
+    Invalid {
+        /// Which, and what it may be.
+        reason: String,
+    },
+    /// The store was closed, or this member is no longer part of the job.
+    #[error("the store is closed, or this member is no longer part of the job")]
+    Closed,
+    /// The engine failed in a way that the store cannot handle.
+    #[error(transparent)]
+    Engine(crate::engine::Error),
+}
+
+/// The result of a call of the store.
+pub type StoreResult<T> = Result<T, StoreError>;

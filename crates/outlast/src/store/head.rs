@@ -1,0 +1,135 @@
+//! The head word of a record, and the state word of a partition at one of its homes; see docs/protocol.md.
+
+/// What a head word says of the block that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Its value is the key's value.
+    Plain = 0,
+    /// Its value is the key's value if its transaction happened.
+    Intent = 1,
+    /// Its transaction did not happen: the value is the predecessor's.
+    Aborted = 2,
+}
+
+/// A head word: `stamp << 51 | stable << 50 | kind << 48 | offset / 16`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head(pub(super) u64);
+
+const STAMP_SHIFT: u32 = 51;
+const STABLE: u64 = 1 << 50;
+const KIND_SHIFT: u32 = 48;
+const OFFSET_MASK: u64 = (1 << 40) - 1;
+/// The stamp of a record that is being removed; configurations stay below it.
+const REMOVED_STAMP: u64 = (1 << 13) - 1;
+
+impl Head {
+    /// A record that is being removed: it must be looked up again.
+    pub(super) const REMOVED: Head = Head(REMOVED_STAMP << STAMP_SHIFT);
+
+    /// The head that names the block at `offset`, which is a multiple of 16; 0 is no block.
+    pub(super) fn new(stamp: u64, offset: u64) -> Head {
+        debug_assert!(stamp < REMOVED_STAMP && offset.is_multiple_of(16) && offset >> 4 <= OFFSET_MASK);
+        Head(stamp << STAMP_SHIFT | offset >> 4)
+    }
+
+    /// The configuration under which it was written.
+    pub(super) fn stamp(self) -> u64 {
+        self.0 >> STAMP_SHIFT
+    }
+
+    /// Whether it is known to be stable.
+    pub(super) fn is_stable(self) -> bool {
+        self.0 & STABLE != 0
+    }
+
+    /// The same, known to be stable.
+    pub(super) fn stable(self) -> Head {
+        Head(self.0 | STABLE)
+    }
+
+    /// The same block with another stamp, not known to be stable.
+    pub(super) fn restamped(self, stamp: u64) -> Head {
+        Head(stamp << STAMP_SHIFT | self.0 & ((1 << STAMP_SHIFT) - 1) & !STABLE)
+    }
+
+    #[allow(dead_code)]
+    pub(super) fn kind(self) -> Kind {
+        match self.0 >> KIND_SHIFT & 3 {
+            0 => Kind::Plain,
+            1 => Kind::Intent,
+            _ => Kind::Aborted,
+        }
+    }
+
+    /// Where the block is; `None` if there is none.
+    pub(super) fn offset(self) -> Option<u64> {
+        let offset = (self.0 & OFFSET_MASK) << 4;
+        (offset != 0).then_some(offset)
+    }
+}
+
+impl std::fmt::Debug for Head {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let stable = if self.is_stable() { " stable" } else { "" };
+        write!(f, "Head({:?} {:?} stamp {}{stable})", self.offset(), self.kind(), self.stamp())
+    }
+}
+
+/// What a home has of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing, not even an index.
+    Absent = 0,
+    /// An index, and some of the records.
+    Filling = 1,
+    /// Everything that is stable.
+    Complete = 2,
+}
+
+/// A state word: `configuration << 2 | phase`. The configuration is the one in which the phase was reached, or, for
+/// the first two, the newest one that anyone has entered: a late repairer of an older one loses its swap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State(pub(super) u64);
+
+impl State {
+    pub(super) fn new(phase: Phase, configuration: u64) -> State {
+        State(configuration << 2 | phase as u64)
+    }
+
+    pub(super) fn phase(self) -> Phase {
+        match self.0 & 3 {
+            0 => Phase::Absent,
+            1 => Phase::Filling,
+            _ => Phase::Complete,
+        }
+    }
+
+    pub(super) fn configuration(self) -> u64 {
+        self.0 >> 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_keeps_what_it_is_given() {
+        let head = Head::new(4096, 0xab_cdef_0120);
+        assert_eq!((head.stamp(), head.offset(), head.is_stable()), (4096, Some(0xab_cdef_0120), false));
+        assert_eq!(head.kind(), Kind::Plain);
+        let head = head.stable();
+        assert!(head.is_stable());
+        assert_eq!(head.restamped(4097), Head::new(4097, 0xab_cdef_0120));
+        assert_eq!(Head::new(1, 0).offset(), None);
+        assert_eq!(Head::REMOVED.offset(), None);
+    }
+
+    #[test]
+    fn a_state_keeps_what_it_is_given() {
+        for phase in [Phase::Absent, Phase::Filling, Phase::Complete] {
+            let state = State::new(phase, 77);
+            assert_eq!((state.phase(), state.configuration()), (phase, 77));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The index of a partition at one of its homes: buckets of linked nodes, each with a key and its head word.
+//!
+//! A node is linked in front by a swap of the bucket word, so that of two members that insert the same key one sees the
+//! other's node. What is true and what survivors find:
+//!
+//! | step | dies or stops here |
+//! |---|---|
+//! | a block is taken and filled with key, head word and the bucket's first node | the block is its owner's, nobody sees it |
+//! | the bucket word is swapped | the node is there for all |
+//!
+//! Only the home itself unlinks nodes; a node's `next` is changed by nobody else.
+
+use super::access::{Op, Step};
+use super::head::Head;
+use super::layout::{NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, class_of};
+use super::write::Config;
+use crate::engine::MemberId;
+
+/// A node as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) key: Vec<u8>,
+}
+
+/// A key, with what is computed from it once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeyRef<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) hash: u64,
+    pub(super) partition: usize,
+}
+
+fn node_word(key: &KeyRef<'_>, owner: MemberId) -> u64 {
+    (key.hash & 0xffff_ffff) << 32 | (key.key.len() as u64) << 16 | u64::from(owner.0)
+}
+
+/// The part of a node's word that tells keys apart: all but the owner.
+const WORD_MASK: u64 = !0xffff;
+
+/// Chains longer than this do not happen; a longer one is a loop in memory that someone has destroyed.
+const CHAIN_MAX: usize = 1 << 24;
+
+impl Op<'_> {
+    fn bucket(&self, config: &Config, home: usize, key: &KeyRef<'_>) -> Step<u64> {
+        let buckets = self.buckets(config, home, key.partition)?;
+        Ok(buckets + (key.hash & (self.store.bucket_count as u64 - 1)) * 8)
+    }
+
+    /// The head word of the key's record at a home, if there is a record.
+    pub(super) fn find(&self, config: &Config, home: usize, key: &KeyRef<'_>) -> Step<Option<u64>> {
+        let bucket = self.bucket(config, home, key)?;
+        let first = self.load(config.homes[home], bucket)?;
+        Ok(self.find_from(config.homes[home], first, key)?.map(|node| node + NODE_HEAD))
+    }
+
+    fn find_from(&self, home: MemberId, first: u64, key: &KeyRef<'_>) -> Step<Option<u64>> {
+        let wanted = node_word(key, MemberId(0)) & WORD_MASK;
+        let mut at = first;
+        let mut buffer = [0; super::KEY_LEN_MAX];
+        for _ in 0..CHAIN_MAX {
+            if at == 0 {
+                return Ok(None);
+            }
+            if self.load(home, at + NODE_WORD)? & WORD_MASK == wanted {
+                let found = &mut buffer[..key.key.len()];
+                self.get(home, at + NODE_KEY, found)?;
+                // A node that is being removed is not the key's record any more.
+                if found == key.key && self.load(home, at + NODE_HEAD)? != Head::REMOVED.0 {
+                    return Ok(Some(at));
+                }
+            }
+            at = self.load(home, at + NODE_NEXT)?;
+        }
+        Ok(None)
+    }
+
+    /// The head word of the key's record at a home; makes an empty record if there is none.
+    pub(super) fn find_or_insert(&self, config: &Config, home: usize, key: &KeyRef<'_>) -> Step<u64> {
+        let (member, bucket) = (config.homes[home], self.bucket(config, home, key)?);
+        let class = class_of(NODE_KEY + key.key.len() as u64).expect("keys are short");
+        let mut fresh = None;
+        loop {
+            let first = self.load(member, bucket)?;
+            if let Some(node) = self.find_from(member, first, key)? {
+                if let Some(unused) = fresh {
+                    self.store.space.keep(member, class, unused);
+                }
+                return Ok(node + NODE_HEAD);
+            }
+            let node = match fresh {
+                Some(node) => node,
+                None => self.take_block(member, class)?,
+            };
+            fresh = Some(node);
+            let mut bytes = Vec::with_capacity(NODE_KEY as usize + key.key.len());
+            bytes.extend(first.to_ne_bytes());
+            bytes.extend(config.empty_head().0.to_ne_bytes());
+            bytes.extend(node_word(key, self.store.me()).to_ne_bytes());
+            bytes.extend(key.key);
+            self.put(member, node, &bytes)?;
+            if self.swap(member, bucket, first, node)? {
+                return Ok(node + NODE_HEAD);
+            }
+        }
+    }
+
+    /// The nodes of one bucket at a home.
+    pub(super) fn nodes(
+        &self,
+        config: &Config,
+        home: usize,
+        partition: usize,
+        bucket: usize,
+    ) -> Step<Vec<Node>> {
+        let member = config.homes[home];
+        let mut at = self.load(member, self.buckets(config, home, partition)? + bucket as u64 * 8)?;
+        let mut nodes = Vec::new();
+        while at != 0 && nodes.len() < CHAIN_MAX {
+            let word = self.load(member, at + NODE_WORD)?;
+            let mut key = vec![0; ((word >> 16 & 0xffff) as usize).min(super::KEY_LEN_MAX)];
+            self.get(member, at + NODE_KEY, &mut key)?;
+            if self.load(member, at + NODE_HEAD)? != Head::REMOVED.0 {
+                nodes.push(Node { key });
+            }
+            at = self.load(member, at + NODE_NEXT)?;
+        }
+        Ok(nodes)
+    }
+}

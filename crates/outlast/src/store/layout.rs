@@ -1,0 +1,166 @@
+//! Where the store keeps things in a member's segment; docs/segment.md has the same, byte by byte.
+//!
+//! Each member has a *root*: its actors, its stacks of free blocks, and an entry for each partition. The root's
+//! offset is told to the others when the store is opened. Everything else is blocks of size classes: index nodes,
+//! which hold a key and its head word, and value blocks, which hold one version of a value.
+
+use super::Version;
+use crate::engine::MemberId;
+
+/// How many operations a member may have under way at once.
+pub(super) const ACTORS: usize = 64;
+const ACTOR_LEN: u64 = 64;
+/// The first word of a root: how many of the actors were ever used.
+pub(super) const ACTORS_USED: u64 = 0;
+const HEADER_LEN: u64 = 64;
+/// An actor's counter: odd while it is inside an operation.
+pub(super) const ACTOR_COUNTER: u64 = 0;
+/// An actor's outcome word: the operation's number times 2, plus 1 when a helper knows that it happened.
+pub(super) const ACTOR_OUTCOME: u64 = 8;
+
+/// How many size classes there are: four for each doubling, from 64 bytes to beyond 2 GiB.
+pub(super) const CLASSES: usize = 104;
+const CLASS_LEN: u64 = 64;
+
+const PARTITION_LEN: u64 = 64;
+/// A [`super::head::State`].
+pub(super) const PARTITION_STATE: u64 = 0;
+/// Who waits for changes: a bit per member, modulo 64.
+pub(super) const PARTITION_WAITERS: u64 = 8;
+/// The greatest counter of a version whose record was removed.
+pub(super) const PARTITION_FLOOR: u64 = 16;
+/// Where the buckets are; their number is a power of two.
+pub(super) const PARTITION_BUCKETS: u64 = 24;
+
+/// The offsets inside a root.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Root {
+    pub(super) partitions: usize,
+}
+
+impl Root {
+    pub(super) fn len(self) -> u64 {
+        self.partition(self.partitions)
+    }
+
+    pub(super) fn actor(self, actor: usize) -> u64 {
+        HEADER_LEN + actor as u64 * ACTOR_LEN
+    }
+
+    /// The top of a class's stack of free blocks.
+    pub(super) fn stack(self, class: usize) -> u64 {
+        self.actor(ACTORS) + class as u64 * CLASS_LEN
+    }
+
+    pub(super) fn partition(self, partition: usize) -> u64 {
+        self.stack(CLASSES) + partition as u64 * PARTITION_LEN
+    }
+}
+
+/// The size of the blocks of a class, in bytes: a multiple of 16, and of 64 from 256 bytes on.
+pub(super) fn class_size(class: usize) -> u64 {
+    (64 << (class / 4)) + (class as u64 % 4) * (16 << (class / 4))
+}
+
+/// The smallest class whose blocks have at least `len` bytes; `None` beyond the largest.
+pub(super) fn class_of(len: u64) -> Option<usize> {
+    // The doubling first, then the quarter in it.
+    let doubling = (len.max(64) / 64).ilog2() as usize;
+    (doubling * 4..CLASSES).find(|&class| class_size(class) >= len)
+}
+
+/// An index node: `next`, the head word, and `hash << 32 | key length << 16 | owner`, then the key.
+pub(super) const NODE_NEXT: u64 = 0;
+pub(super) const NODE_HEAD: u64 = 8;
+pub(super) const NODE_WORD: u64 = 16;
+pub(super) const NODE_KEY: u64 = 24;
+
+/// A value block's header, four words: the counter of its version (in a free block: the next one); who wrote it;
+/// its length and flags; the key's owner.
+pub(super) const BLOCK_HEADER_LEN: u64 = 32;
+
+/// Where the value begins: behind the header, for large values at a multiple of 64 so that copies are fast.
+pub(super) fn value_start(value_len: u64) -> u64 {
+    if value_len >= 512 { 64 } else { BLOCK_HEADER_LEN }
+}
+
+/// The header of a value block, decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) counter: u64,
+    /// The member that wrote it, which of its actors, and the lower bits of that actor's operation number.
+    pub(super) writer: u16,
+    pub(super) actor: u16,
+    pub(super) operation: u32,
+    pub(super) len: u64,
+    pub(super) is_deleted: bool,
+    /// The member that owns the key.
+    pub(super) owner: u16,
+}
+
+const LEN_MASK: u64 = (1 << 48) - 1;
+const DELETED: u64 = 1 << 63;
+
+impl Block {
+    pub(super) fn version(&self) -> Version {
+        Version { counter: self.counter, writer: MemberId(u32::from(self.writer)) }
+    }
+
+    pub(super) fn encode(&self) -> [u8; BLOCK_HEADER_LEN as usize] {
+        let words = [
+            self.counter,
+            u64::from(self.operation) << 32 | u64::from(self.actor) << 16 | u64::from(self.writer),
+            self.len & LEN_MASK | if self.is_deleted { DELETED } else { 0 },
+            u64::from(self.owner),
+        ];
+        let mut bytes = [0; BLOCK_HEADER_LEN as usize];
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+            chunk.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; BLOCK_HEADER_LEN as usize]) -> Block {
+        let word =
+            |index: usize| u64::from_ne_bytes(bytes[index * 8..index * 8 + 8].try_into().expect("8 bytes"));
+        Block {
+            counter: word(0),
+            writer: word(1) as u16,
+            actor: (word(1) >> 16) as u16,
+            operation: (word(1) >> 32) as u32,
+            len: word(2) & LEN_MASK,
+            is_deleted: word(2) & DELETED != 0,
+            owner: word(3) as u16,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_has_the_smallest_class() {
+        for len in (0..5000).chain([1 << 20, (1 << 20) + 1, 1 << 30, (1 << 30) + 64]) {
+            let class = class_of(len).unwrap();
+            assert!(class_size(class) >= len && class_size(class).is_multiple_of(16));
+            assert!(class == 0 || class_size(class - 1) < len.max(64) || class_size(class - 1) < 64, "{len}");
+        }
+        assert_eq!(class_of(u64::MAX), None);
+        assert!(class_size(CLASSES - 1) > 2 << 30);
+    }
+
+    #[test]
+    fn a_block_header_keeps_what_it_is_given() {
+        let block = Block {
+            counter: 1 << 50,
+            writer: 4095,
+            actor: 63,
+            operation: 0xdead_beef,
+            len: 1 << 40,
+            is_deleted: true,
+            owner: 17,
+        };
+        assert_eq!(Block::decode(&block.encode()), block);
+    }
+}

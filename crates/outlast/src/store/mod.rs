@@ -1,0 +1,238 @@
+//! The store: replicated, linearizable, repaired while everyone goes on.
+//!
+//! Keys hash into partitions, each partition has copies in the segments of R members, its homes. A write publishes
+//! a new immutable block at every home by compare-and-swap, in an order that the first home decides; any member
+//! finishes what another one has begun. docs/protocol.md has every step and what survivors find after each;
+//! docs/segment.md has the layout.
+//!
+//! ```
+//! use outlast::store::{Options, Store};
+//! let job = outlast::join()?;
+//! let store = Store::open(&job, Options::new())?;
+//! store.put(b"result/9", b"forty-two")?;
+//! let value = store.get(b"result/9")?.expect("just put");
+//! assert_eq!(value.bytes(), b"forty-two");
+//! store.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod error;
+mod head;
+mod index;
+mod layout;
+mod list;
+mod open;
+mod placement;
+mod repair;
+mod space;
+mod write;
+
+pub use error::{StoreError, StoreResult};
+pub use list::Death;
+pub use open::Options;
+pub use placement::REPLICAS_MAX;
+
+use crate::engine::{Engine, Epoch, MemberId, Port, Time};
+use access::Halt;
+use open::Inner;
+use std::fmt;
+use std::sync::Arc;
+use write::Change;
+
+/// The longest key, in bytes.
+pub const KEY_LEN_MAX: usize = 1024;
+
+/// The version of a value: it grows with every change of the key and never repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// One more than the counter of the version before.
+    pub counter: u64,
+    /// The member that wrote it.
+    pub writer: MemberId,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.counter, self.writer.0)
+    }
+}
+
+/// A value as it was read: a copy, with its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    bytes: Vec<u8>,
+    version: Version,
+    owner: MemberId,
+}
+
+impl Value {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The bytes, owned.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// The version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The member that owns the key: who created it, or adopted it since.
+    pub fn owner(&self) -> MemberId {
+        self.owner
+    }
+}
+
+/// What a conditional put expects of the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// It does not exist.
+    Absent,
+    /// It has this version.
+    Version(Version),
+}
+
+/// A store in the memories of the job's members.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({:?})", self.inner.job)
+    }
+}
+
+fn check_key(key: &[u8]) -> StoreResult<()> {
+    if key.is_empty() || key.len() > KEY_LEN_MAX {
+        return Err(StoreError::BadKey { len: key.len() });
+    }
+    Ok(())
+}
+
+impl Store {
+    /// This member.
+    pub fn me(&self) -> MemberId {
+        self.inner.job.me()
+    }
+
+    /// The epoch of this member's view: one load.
+    pub fn epoch(&self) -> Epoch {
+        self.inner.job.epoch()
+    }
+
+    /// Sets a key. `Ok`: every copy holds it.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
+        let written = self.inner.write(key, false, |_, _| Ok(Change::Put(value)))?;
+        Ok(written.expect("a put changes the key"))
+    }
+
+    /// Sets a key if it is as expected; otherwise [`StoreError::Conflict`] with what is there.
+    pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect) -> StoreResult<Version> {
+        let written = self.inner.write(key, false, |current, _| {
+            let found = current.map(|current| current.version);
+            let is_right = match expect {
+                Expect::Absent => found.is_none(),
+                Expect::Version(version) => found == Some(version),
+            };
+            if is_right { Ok(Change::Put(value)) } else { Err(StoreError::Conflict { found }) }
+        })?;
+        Ok(written.expect("a put changes the key"))
+    }
+
+    /// Deletes a key; whether it existed.
+    pub fn delete(&self, key: &[u8]) -> StoreResult<bool> {
+        let written = self.inner.write(key, false, |current, _| {
+            Ok(if current.is_some() { Change::Delete } else { Change::Nothing })
+        })?;
+        Ok(written.is_some())
+    }
+
+    /// Adds to a key that holds a number of 8 bytes (or does not exist, which counts as 0), wrapping; the new number.
+    pub fn add(&self, key: &[u8], delta: i64) -> StoreResult<i64> {
+        let mut sum = 0;
+        self.inner.write(key, true, |current, buffer: &mut Vec<u8>| {
+            let before = match current {
+                None => 0,
+                Some(_) => {
+                    i64::from_le_bytes(buffer.as_slice().try_into().map_err(|_| StoreError::WrongType {
+                        what: format!("the value has {} bytes, and a number has 8", buffer.len()),
+                    })?)
+                }
+            };
+            sum = before.wrapping_add(delta);
+            Ok(Change::Owned(sum.to_le_bytes().to_vec()))
+        })?;
+        Ok(sum)
+    }
+
+    /// The value of a key; `None` if it does not exist.
+    pub fn get(&self, key: &[u8]) -> StoreResult<Option<Value>> {
+        self.inner.read(key, |op, home, offset, block| {
+            let mut bytes = vec![0; block.len as usize];
+            op.get(home, offset + layout::value_start(block.len), &mut bytes)?;
+            let (version, owner) = (block.version(), MemberId(u32::from(block.owner)));
+            Ok(Value { bytes, version, owner })
+        })
+    }
+
+    /// Copies the value of a key into `buffer`; its length and version, or `None` if it does not exist.
+    pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
+        self.inner.read(key, |op, home, offset, block| {
+            let given = buffer.len() as u64;
+            let Some(target) = buffer.get_mut(..block.len as usize) else {
+                return Err(Halt::Fail(StoreError::BufferTooSmall { needed: block.len, given }));
+            };
+            op.get(home, offset + layout::value_start(block.len), target)?;
+            Ok((block.len as usize, block.version()))
+        })
+    }
+
+    /// Whether a key exists.
+    pub fn exists(&self, key: &[u8]) -> StoreResult<bool> {
+        Ok(self.inner.read(key, |_, _, _, _| Ok(()))?.is_some())
+    }
+
+    /// Waits until a key exists with a version newer than `newer_than` (or at all, if `None`); `None` at the deadline.
+    pub fn wait(
+        &self,
+        key: &[u8],
+        newer_than: Option<Version>,
+        deadline: Time,
+    ) -> StoreResult<Option<Value>> {
+        let job = &self.inner.job;
+        loop {
+            let bell = job.bell();
+            self.inner.announce_waiter(key)?;
+            if let Some(value) = self.get(key)?
+                && newer_than.is_none_or(|seen| value.version > seen)
+            {
+                return Ok(Some(value));
+            }
+            if job.now() >= deadline {
+                return Ok(None);
+            }
+            job.park(bell, deadline);
+        }
+    }
+
+    /// How far repair is: the number of copies that this member, as a primary, has still to bring up.
+    pub fn copies_missing(&self) -> StoreResult<usize> {
+        self.inner.copies_missing()
+    }
+
+    /// Closes the store at this member, after all living members have done so or the time limit is over.
+    pub fn close(&self) -> StoreResult<()> {
+        self.inner.close()
+    }
+}
+
+const PORT: Port = Port::Store;

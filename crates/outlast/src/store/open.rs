@@ -1,0 +1,443 @@
+//! Opening and closing a store, and what its members tell each other by messages.
+
+use super::access::Actors;
+use super::head::{Phase, State};
+use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
+use super::placement::{Placement, REPLICAS_MAX};
+use super::repair::Repair;
+use super::space::Space;
+use super::write::Config;
+use super::{PORT, Store, StoreError, StoreResult};
+use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Message, Time, View};
+use crate::job::{Job, Service};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// How a store is to be; the same at all members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    replicas: usize,
+    allow_fewer: bool,
+    partitions: Option<usize>,
+    expected_keys: usize,
+    slab_len_max: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            replicas: 3,
+            allow_fewer: true,
+            partitions: None,
+            expected_keys: 1 << 18,
+            slab_len_max: 1 << 20,
+        }
+    }
+}
+
+impl Options {
+    /// The defaults: three copies, or as many as there are members.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// How many copies each value has, 1 to [`REPLICAS_MAX`]. More than there are members is an error, unless
+    /// [`Options::allow_fewer`] follows.
+    pub fn replicas(mut self, replicas: usize) -> Options {
+        self.replicas = replicas;
+        self.allow_fewer = false;
+        self
+    }
+
+    /// Opens with fewer copies if there are fewer members.
+    pub fn allow_fewer(mut self) -> Options {
+        self.allow_fewer = true;
+        self
+    }
+
+    /// How many partitions there are; by default 256 for each member. More spread the load better and take more
+    /// memory.
+    pub fn partitions(mut self, partitions: usize) -> Options {
+        self.partitions = Some(partitions);
+        self
+    }
+
+    /// About how many keys there will be: the size of the index. More is possible, and slower.
+    pub fn expected_keys(mut self, keys: usize) -> Options {
+        self.expected_keys = keys;
+        self
+    }
+
+    /// The most bytes that a home carves into blocks at once.
+    pub fn slab_len_max(mut self, bytes: u64) -> Options {
+        self.slab_len_max = bytes.max(4096);
+        self
+    }
+}
+
+/// What members tell each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Note {
+    /// I have opened the store: my root, and what options I was given.
+    Hello { root: u64, replicas: u64, partitions: u64, buckets: u64 },
+    /// I need blocks of this class at your segment.
+    Need { class: u64 },
+    /// There are blocks of this class now.
+    Granted { class: u64 },
+    /// There is no room for blocks of this class.
+    Refused { class: u64, reason: String },
+    /// I am done with the store.
+    Closing,
+}
+
+impl Note {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let (tag, words, text): (u8, Vec<u64>, &str) = match self {
+            Note::Hello { root, replicas, partitions, buckets } => {
+                (0, vec![*root, *replicas, *partitions, *buckets], "")
+            }
+            Note::Need { class } => (1, vec![*class], ""),
+            Note::Granted { class } => (2, vec![*class], ""),
+            Note::Refused { class, reason } => (3, vec![*class], reason),
+            Note::Closing => (4, vec![], ""),
+        };
+        let mut bytes = vec![tag];
+        words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        bytes.extend(text.as_bytes());
+        bytes
+    }
+
+    /// What the bytes say; `None` if they say nothing that is known.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Note> {
+        let (&tag, rest) = bytes.split_first()?;
+        let word = |index: usize| -> Option<u64> {
+            Some(u64::from_le_bytes(rest.get(index * 8..index * 8 + 8)?.try_into().ok()?))
+        };
+        Some(match tag {
+            0 => Note::Hello { root: word(0)?, replicas: word(1)?, partitions: word(2)?, buckets: word(3)? },
+            1 => Note::Need { class: word(0)? },
+            2 => Note::Granted { class: word(0)? },
+            3 => Note::Refused { class: word(0)?, reason: String::from_utf8_lossy(&rest[8..]).into() },
+            4 => Note::Closing,
+            _ => return None,
+        })
+    }
+}
+
+/// A store at one member.
+pub(super) struct Inner {
+    pub(super) job: Job,
+    pub(super) placement: Placement,
+    pub(super) bucket_count: usize,
+    pub(super) slab_len_max: u64,
+    pub(super) layout: Root,
+    /// Where each member's root is, plus 1; 0 while unknown.
+    roots: Vec<AtomicU64>,
+    pub(super) actors: Actors,
+    pub(super) space: Space,
+    /// Per partition: its order of preference, and the configuration that was entered last.
+    pub(super) partitions: Vec<Mutex<Cached>>,
+    view: Mutex<Arc<View>>,
+    pub(super) repair: Mutex<Repair>,
+    closing: Mutex<MemberSet>,
+    /// The dead in the order in which this member learned of them.
+    pub(super) deaths: Mutex<Vec<MemberId>>,
+    /// Whether the roots of all members are known.
+    is_open: AtomicBool,
+    pub(super) is_closed: AtomicBool,
+    /// What differs between the members' options.
+    mismatch: Mutex<Option<String>>,
+}
+
+#[derive(Default)]
+pub(super) struct Cached {
+    pub(super) preference: Option<Arc<Vec<MemberId>>>,
+    pub(super) config: Option<Arc<Config>>,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Store {
+    /// Opens the store. All living members of the job, spares included, do it once, with the same options.
+    pub fn open(job: &Job, options: Options) -> StoreResult<Store> {
+        let view = job.view();
+        let members = job.members();
+        let regulars = view.regulars;
+        let invalid = |reason: String| Err(StoreError::Invalid { reason });
+        if options.replicas == 0 || options.replicas > REPLICAS_MAX {
+            return invalid(format!("{} copies cannot be; 1 to {REPLICAS_MAX}", options.replicas));
+        }
+        if options.replicas > regulars && !options.allow_fewer {
+            return invalid(format!(
+                "{} copies need as many members, and the job has {regulars}; allow_fewer() opens with fewer copies",
+                options.replicas
+            ));
+        }
+        let replicas = options.replicas.min(regulars);
+        let partitions = options.partitions.unwrap_or(256 * regulars).clamp(1, 1 << 20);
+        let bucket_count = (options.expected_keys / partitions).next_power_of_two().clamp(4, 1 << 20);
+        let domains = (0..members as u32).map(|member| job.domain(MemberId(member)));
+        let domains = domains.collect::<Result<Vec<_>, _>>().map_err(StoreError::Engine)?;
+        let layout = Root { partitions };
+        let inner = Arc::new(Inner {
+            job: job.clone(),
+            placement: Placement::new(regulars, members - regulars, replicas, partitions, domains),
+            bucket_count,
+            slab_len_max: options.slab_len_max,
+            layout,
+            roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
+            actors: Actors::new(),
+            space: Space::default(),
+            partitions: (0..partitions).map(|_| Mutex::default()).collect(),
+            view: Mutex::new(Arc::new(view)),
+            repair: Mutex::default(),
+            closing: Mutex::default(),
+            deaths: Mutex::default(),
+            is_open: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            mismatch: Mutex::new(None),
+        });
+        inner.set_up().map_err(engine_error)?;
+        job.serve(Arc::new(Background(inner.clone()))).map_err(engine_error)?;
+        inner.greet()?;
+        inner.is_open.store(true, Ordering::Release);
+        job.ring(job.me()).map_err(engine_error)?;
+        Ok(Store { inner })
+    }
+}
+
+pub(super) fn engine_error(error: Error) -> StoreError {
+    match error {
+        Error::Timeout { member, limit } => StoreError::Timeout { member, limit },
+        Error::Ended => StoreError::Closed,
+        other => StoreError::Engine(other),
+    }
+}
+
+impl Inner {
+    pub(super) fn me(&self) -> MemberId {
+        self.job.me()
+    }
+
+    /// Where a member's root is. Known for all who live since the store was opened.
+    pub(super) fn root(&self, member: MemberId) -> u64 {
+        self.roots[member.index()].load(Ordering::Acquire).wrapping_sub(1)
+    }
+
+    /// Makes this member's root, and the indexes of the partitions that it is a home of.
+    fn set_up(&self) -> Result<(), Error> {
+        let (job, me) = (&self.job, self.job.me());
+        let root = job.reserve(self.layout.len())?;
+        zero(job, root, self.layout.len())?;
+        let view = job.view();
+        for partition in 0..self.placement.partitions {
+            let homes = self.placement.homes(&self.preference(partition), &view);
+            if homes.members.contains(&me) {
+                self.make_index(root, partition)?;
+                let state = root + self.layout.partition(partition) + PARTITION_STATE;
+                job.put(Epoch::ANY, me, state, &State::new(Phase::Complete, 0).0.to_ne_bytes())?;
+            }
+        }
+        self.roots[me.index()].store(root + 1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes an empty index for a partition at this member.
+    pub(super) fn make_index(&self, root: u64, partition: usize) -> Result<(), Error> {
+        let (job, me) = (&self.job, self.job.me());
+        let len = self.bucket_count as u64 * 8;
+        let buckets = job.reserve(len)?;
+        zero(job, buckets, len)?;
+        let word = root + self.layout.partition(partition) + PARTITION_BUCKETS;
+        job.put(Epoch::ANY, me, word, &buckets.to_ne_bytes())
+    }
+
+    /// Tells all members where the root is, and waits until all who live have done the same.
+    fn greet(&self) -> StoreResult<()> {
+        let job = &self.job;
+        let hello = Note::Hello {
+            root: self.root(job.me()),
+            replicas: self.placement.replicas as u64,
+            partitions: self.placement.partitions as u64,
+            buckets: self.bucket_count as u64,
+        };
+        let others: Vec<MemberId> = job.view().living().filter(|&member| member != job.me()).collect();
+        for member in others {
+            match job.send(member, PORT, &hello.encode()) {
+                Ok(()) | Err(Error::Dead { .. }) => {}
+                Err(error) => return Err(engine_error(error)),
+            }
+        }
+        let limit = job.time_limit();
+        let until = job.now().after(limit);
+        loop {
+            let bell = job.bell();
+            if let Some(reason) = lock(&self.mismatch).clone() {
+                return Err(StoreError::Invalid { reason });
+            }
+            let is_unknown = |member: &MemberId| self.roots[member.index()].load(Ordering::Acquire) == 0;
+            let Some(member) = job.view().living().find(is_unknown) else { return Ok(()) };
+            if job.has_ended() {
+                return Err(StoreError::Closed);
+            }
+            if job.now() >= until {
+                return Err(StoreError::Timeout { member, limit });
+            }
+            job.park(bell, until);
+        }
+    }
+
+    /// The order of preference of a partition.
+    pub(super) fn preference(&self, partition: usize) -> Arc<Vec<MemberId>> {
+        lock(&self.partitions[partition])
+            .preference
+            .get_or_insert_with(|| Arc::new(self.placement.preference(partition)))
+            .clone()
+    }
+
+    /// The view of an epoch, if it is the current one.
+    pub(super) fn view(&self, epoch: Epoch) -> Option<Arc<View>> {
+        let known = lock(&self.view).clone();
+        if known.epoch == epoch {
+            return Some(known);
+        }
+        let view = Arc::new(self.job.view());
+        *lock(&self.view) = view.clone();
+        (view.epoch == epoch).then_some(view)
+    }
+
+    /// Takes the messages that have come.
+    pub(super) fn serve_messages(&self) {
+        while let Some(message) = self.job.receive(PORT) {
+            self.handle(&message);
+        }
+    }
+
+    fn handle(&self, message: &Message) {
+        let Some(note) = Note::decode(&message.bytes) else { return };
+        let from = message.from;
+        match note {
+            Note::Hello { root, replicas, partitions, buckets } => {
+                let theirs = (replicas, partitions, buckets);
+                let ours = (
+                    self.placement.replicas as u64,
+                    self.placement.partitions as u64,
+                    self.bucket_count as u64,
+                );
+                if theirs != ours {
+                    let reason = format!(
+                        "{from} opened the store with other options (copies, partitions, buckets): {theirs:?} there, {ours:?} here"
+                    );
+                    lock(&self.mismatch).get_or_insert(reason);
+                }
+                self.roots[from.index()].store(root + 1, Ordering::Release);
+                let _ = self.job.ring(self.job.me());
+            }
+            Note::Need { class } if (class as usize) < super::layout::CLASSES => {
+                let answer = match self.carve(class as usize) {
+                    Ok(()) => Note::Granted { class },
+                    Err(reason) => Note::Refused { class, reason },
+                };
+                // Whoever asked and died needs no answer.
+                let _ = self.job.send(from, PORT, &answer.encode());
+            }
+            Note::Need { .. } => {}
+            Note::Granted { .. } => {
+                let _ = self.job.ring(self.job.me());
+            }
+            Note::Refused { class, reason } => {
+                self.space.refused(from, class as usize, reason);
+                let _ = self.job.ring(self.job.me());
+            }
+            Note::Closing => {
+                lock(&self.closing).insert(from);
+                let _ = self.job.ring(self.job.me());
+            }
+        }
+    }
+
+    /// Tells the others that this member is done, and waits until all who live are.
+    pub(super) fn close(&self) -> StoreResult<()> {
+        let job = &self.job;
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(StoreError::Closed);
+        }
+        lock(&self.closing).insert(job.me());
+        let others: Vec<MemberId> = job.view().living().filter(|&member| member != job.me()).collect();
+        for member in others {
+            match job.send(member, PORT, &Note::Closing.encode()) {
+                Ok(()) | Err(Error::Dead { .. }) => {}
+                Err(error) => return Err(engine_error(error)),
+            }
+        }
+        let limit = job.time_limit();
+        let until = job.now().after(limit);
+        let result = loop {
+            let bell = job.bell();
+            let closing = lock(&self.closing).clone();
+            let Some(member) = job.view().living().find(|&member| !closing.contains(member)) else {
+                break Ok(());
+            };
+            if job.now() >= until || job.has_ended() {
+                break Err(StoreError::Timeout { member, limit });
+            }
+            job.park(bell, until);
+        };
+        self.is_closed.store(true, Ordering::Release);
+        result
+    }
+
+    /// Whether all who live have said that they are done: then nobody brings up copies any more.
+    pub(super) fn is_ending(&self) -> bool {
+        let closing = lock(&self.closing).clone();
+        self.job.view().living().all(|member| closing.contains(member))
+    }
+}
+
+/// Writes zeros, in pieces.
+fn zero(job: &Job, offset: u64, len: u64) -> Result<(), Error> {
+    let zeros = [0; 4096];
+    let mut at = 0;
+    while at < len {
+        let piece = zeros.len().min((len - at) as usize);
+        job.put(Epoch::ANY, job.me(), offset + at, &zeros[..piece])?;
+        at += piece as u64;
+    }
+    Ok(())
+}
+
+/// The store's part of a member's background.
+struct Background(Arc<Inner>);
+
+impl Service for Background {
+    fn run(&self, _: &Job) -> Time {
+        self.0.serve_messages();
+        if !self.0.is_open.load(Ordering::Acquire) || self.0.is_closed.load(Ordering::Acquire) {
+            return Time::NEVER;
+        }
+        self.0.repair_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_survive_the_way() {
+        for note in [
+            Note::Hello { root: 1, replicas: 2, partitions: 3, buckets: 4 },
+            Note::Need { class: 5 },
+            Note::Granted { class: 6 },
+            Note::Refused { class: 7, reason: "no room".into() },
+            Note::Closing,
+        ] {
+            assert_eq!(Note::decode(&note.encode()), Some(note));
+        }
+        assert_eq!(Note::decode(&[]), None);
+        assert_eq!(Note::decode(&[0, 1, 2]), None);
+        assert_eq!(Note::decode(&[9; 40]), None);
+    }
+}

@@ -1,0 +1,247 @@
+//! Where copies belong.
+//!
+//! For each partition all members stand in an order of preference that never changes; its homes are the first ones of
+//! that order that are active and live. So a death moves only what the dead held, and a home stays a home as long as
+//! it lives; the protocol depends on that. The order begins with as many regular members as there are copies, then come
+//! the spares, which thereby take the place of the dead, then the other regular members, each group by rendezvous hash.
+//!
+//! Where failure domains are given, homes are first taken from different outermost domains, in the order, and only then
+//! from the rest. Taking at most one of each domain in a fixed order has the property that is needed here: when one is
+//! taken away, the others stay, and at most one comes in. A spare that is activated would break it, whether it stands in
+//! the middle of the order or brings a new domain; so the spares then come last, and only among the rest.
+
+use crate::engine::{MemberId, View};
+
+/// The most copies of a value.
+pub const REPLICAS_MAX: usize = 8;
+
+/// Computes where the copies of each partition belong.
+#[derive(Debug)]
+pub(super) struct Placement {
+    regulars: usize,
+    members: usize,
+    pub(super) replicas: usize,
+    pub(super) partitions: usize,
+    /// Per member its outermost failure domain; empty if nothing is known.
+    domains: Vec<String>,
+}
+
+/// Where the copies of one partition belong under one view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Homes {
+    /// The homes, the most preferred one first.
+    pub(super) members: Vec<MemberId>,
+    /// Grows exactly when the list changes; 1 while nobody has died.
+    pub(super) configuration: u64,
+}
+
+/// A strong mixing of 64 bits (the finalizer of splitmix64): stable for ever, since all members must agree.
+pub(super) fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// The hash of a key; stable for ever.
+pub(super) fn hash_key(key: &[u8]) -> u64 {
+    let mut words = key.chunks_exact(8);
+    let mut state = 0x9e37_79b9_7f4a_7c15 ^ key.len() as u64;
+    for word in &mut words {
+        state = mix(state ^ u64::from_le_bytes(word.try_into().expect("8 bytes")));
+    }
+    let mut last = [0; 8];
+    last[..words.remainder().len()].copy_from_slice(words.remainder());
+    mix(state ^ u64::from_le_bytes(last))
+}
+
+impl Placement {
+    pub(super) fn new(
+        regulars: usize,
+        spares: usize,
+        replicas: usize,
+        partitions: usize,
+        domains: Vec<String>,
+    ) -> Placement {
+        let outermost =
+            |path: &String| path.split('/').find(|part| !part.is_empty()).unwrap_or_default().to_string();
+        Placement {
+            regulars,
+            members: regulars + spares,
+            replicas,
+            partitions,
+            domains: domains.iter().map(outermost).collect(),
+        }
+    }
+
+    /// The partition of a key.
+    pub(super) fn partition(&self, hash: u64) -> usize {
+        // The upper half of the hash; buckets are chosen by the lower one.
+        ((hash >> 32) as usize * self.partitions) >> 32
+    }
+
+    /// All members in the partition's order of preference.
+    pub(super) fn preference(&self, partition: usize) -> Vec<MemberId> {
+        let score = |member: usize| mix(mix(partition as u64 + 1) ^ (member as u64 + 1));
+        let mut regulars: Vec<usize> = (0..self.regulars).collect();
+        regulars.sort_unstable_by_key(|&member| (score(member), member));
+        let first = if self.has_domains() { self.regulars } else { self.replicas.min(self.regulars) };
+        let spares = self.regulars..self.members;
+        let order = regulars[..first].iter().copied().chain(spares).chain(regulars[first..].iter().copied());
+        order.map(|member| MemberId(member as u32)).collect()
+    }
+
+    fn has_domains(&self) -> bool {
+        self.domains.iter().any(|domain| !domain.is_empty())
+    }
+
+    /// The homes under a view, from the partition's order of preference.
+    pub(super) fn homes(&self, preference: &[MemberId], view: &View) -> Homes {
+        let candidates: Vec<MemberId> = preference
+            .iter()
+            .copied()
+            .filter(|&member| view.is_living(member) && view.is_active(member))
+            .collect();
+        let mut chosen: Vec<bool> = vec![false; candidates.len()];
+        let mut count = 0;
+        if self.has_domains() {
+            let mut used: Vec<&str> = Vec::new();
+            for (index, member) in candidates.iter().enumerate() {
+                let domain = self.domains[member.index()].as_str();
+                if count < self.replicas && member.index() < self.regulars && !used.contains(&domain) {
+                    used.push(domain);
+                    chosen[index] = true;
+                    count += 1;
+                }
+            }
+        }
+        for is_chosen in &mut chosen {
+            if count < self.replicas && !*is_chosen {
+                *is_chosen = true;
+                count += 1;
+            }
+        }
+        let members: Vec<MemberId> = candidates
+            .iter()
+            .zip(&chosen)
+            .filter(|(_, chosen)| **chosen)
+            .map(|(member, _)| *member)
+            .collect();
+        // The dead that stand before the last home: their number grows exactly when the list changes. With too few homes,
+        // or with domains, by which the last home may stand further to the front than the one before, all the dead:
+        // more changes than needed, but none is missed.
+        let last = members.last().filter(|_| count == self.replicas && !self.has_domains());
+        let last = last.map_or(preference.len(), |last| {
+            preference.iter().position(|member| member == last).expect("chosen from it") + 1
+        });
+        let dead = preference[..last].iter().filter(|&&member| !view.is_living(member)).count();
+        Homes { members, configuration: 1 + dead as u64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::MemberSet;
+
+    fn view(regulars: usize, spares: usize, dead: &[u32]) -> View {
+        View::new(regulars, spares, dead.iter().copied().map(MemberId).collect(), MemberSet::new())
+    }
+
+    fn placement(regulars: usize, spares: usize, replicas: usize) -> Placement {
+        let domains = vec![String::new(); regulars + spares];
+        Placement::new(regulars, spares, replicas, 256 * regulars, domains)
+    }
+
+    #[test]
+    fn the_fullest_member_is_close_to_the_mean() {
+        for replicas in [1, 3] {
+            let placement = placement(64, 0, replicas);
+            let mut load = vec![0usize; 64];
+            let orders: Vec<_> = (0..placement.partitions).map(|p| placement.preference(p)).collect();
+            let view = view(64, 0, &[]);
+            for key in 0..100_000u64 {
+                let partition = placement.partition(hash_key(format!("key/{key}").as_bytes()));
+                for home in placement.homes(&orders[partition], &view).members {
+                    load[home.index()] += 1;
+                }
+            }
+            let mean = 100_000 * replicas / 64;
+            let fullest = *load.iter().max().unwrap();
+            assert!(fullest * 100 <= mean * 125, "fullest {fullest}, mean {mean}, {replicas} copies");
+        }
+    }
+
+    /// Over random sequences of deaths: a home stays a home while it lives, and the number grows with each change.
+    #[test]
+    fn only_what_was_lost_moves() {
+        only_what_was_lost_moves_in(&placement(8, 3, 3));
+        let racks = |member: usize| format!("rack{}", mix(member as u64) % 4);
+        only_what_was_lost_moves_in(&Placement::new(8, 3, 3, 64, (0..11).map(racks).collect()));
+    }
+
+    fn only_what_was_lost_moves_in(placement: &Placement) {
+        for partition in 0..64 {
+            let preference = placement.preference(partition);
+            for sequence in 0..32u64 {
+                let mut dead: Vec<u32> = Vec::new();
+                let mut before = placement.homes(&preference, &view(8, 3, &dead));
+                for step in 0..9 {
+                    let living: Vec<u32> = (0..11).filter(|member| !dead.contains(member)).collect();
+                    dead.push(living[(mix(sequence * 100 + step) % living.len() as u64) as usize]);
+                    let after = placement.homes(&preference, &view(8, 3, &dead));
+                    for home in &before.members {
+                        assert!(
+                            dead.contains(&home.0) || after.members.contains(home),
+                            "{home} was displaced"
+                        );
+                    }
+                    assert_eq!(after.members.len(), 3.min(after.members.len().max(1)).min(11 - dead.len()));
+                    if after.members == before.members {
+                        assert!(after.configuration >= before.configuration);
+                    } else {
+                        assert!(after.configuration > before.configuration, "{dead:?}");
+                    }
+                    before = after;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_spare_takes_the_place_of_the_dead() {
+        let placement = placement(6, 1, 2);
+        for partition in 0..100 {
+            let preference = placement.preference(partition);
+            let before = placement.homes(&preference, &view(6, 1, &[])).members;
+            let after = placement.homes(&preference, &view(6, 1, &[before[0].0])).members;
+            assert_eq!(after, [before[1], MemberId(6)]);
+        }
+    }
+
+    #[test]
+    fn copies_are_in_different_domains() {
+        let domains = (0..6).map(|member| format!("rack{}/node{member}", member / 2)).collect();
+        let placement = Placement::new(6, 0, 3, 64, domains);
+        for partition in 0..64 {
+            let preference = placement.preference(partition);
+            for dead in [vec![], vec![preference[0].0], vec![preference[0].0, preference[1].0]] {
+                let homes = placement.homes(&preference, &view(6, 0, &dead)).members;
+                let mut racks: Vec<u32> = homes.iter().map(|home| home.0 / 2).collect();
+                racks.sort_unstable();
+                racks.dedup();
+                let mut living: Vec<u32> =
+                    (0..6).filter(|member| !dead.contains(member)).map(|m| m / 2).collect();
+                living.dedup();
+                assert_eq!(racks.len(), living.len().min(3), "{homes:?} after {dead:?}");
+            }
+        }
+    }
+
+    /// All members must compute the same for ever, also across versions of the library.
+    #[test]
+    fn hashes_are_what_they_were() {
+        assert_eq!(hash_key(b""), 16294208416658607535);
+        assert_eq!(hash_key(b"result/9"), hash_key(b"result/9"));
+        assert_ne!(hash_key(b"a"), hash_key(b"a\0"));
+    }
+}

@@ -1,0 +1,226 @@
+//! The store with real processes and real deaths on shm.
+//!
+//! A test that needs members starts this test binary again, once per member, with the name of the test; the members
+//! find themselves in the same function and play their part.
+
+use outlast::launch::{Launch, Output};
+use outlast::store::{Expect, Options, Store, StoreError};
+use outlast::{Engine, Epoch, Job, MemberId, Time};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const ROLE: &str = "OUTLAST_TEST_MEMBER_OF";
+
+/// Plays the member's part in a member, and starts `count` of them elsewhere, of whom `deaths` are to be killed.
+fn play(test: &str, count: usize, deaths: usize, member: impl FnOnce(Job)) {
+    if std::env::var(ROLE).is_ok_and(|name| name == test) {
+        return member(outlast::join().expect("a member"));
+    }
+    let mut running = Launch::new(count)
+        .program(std::env::current_exe().expect("own path"))
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, test)
+        .segment_limit(256 << 20)
+        .output(Output::Capture)
+        .start()
+        .expect("started");
+    let outcome = running.wait(LIMIT);
+    if !outcome.survivors_ok() || outcome.deaths().count() != deaths {
+        for end in &outcome.members {
+            println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
+        }
+        panic!("{outcome}");
+    }
+}
+
+fn open(job: &Job, replicas: usize) -> Store {
+    Store::open(job, Options::new().replicas(replicas).partitions(64).expected_keys(4096)).expect("opened")
+}
+
+fn wait_until(job: &Job, what: &str, mut condition: impl FnMut() -> bool) {
+    let until = job.now().after(Duration::from_secs(30));
+    while !condition() {
+        assert!(job.now() < until, "{} waited in vain for: {what}", job.me());
+        job.park(job.bell(), job.now().after(Duration::from_millis(2)));
+    }
+}
+
+/// Every member writes its own keys; two are killed in the middle; every acknowledged key is read back by another one,
+/// and all copies come back.
+#[test]
+fn durable_and_repaired_after_kills() {
+    play("durable_and_repaired_after_kills", 6, 2, |job| {
+        let store = open(&job, 3);
+        let me = job.me();
+        let key = |member: u32, number: u32| format!("own/{member}/{number}");
+        for number in 0..2000u32 {
+            store.put(key(me.0, number).as_bytes(), format!("{number} of {me}").as_bytes()).expect("put");
+            // What is acknowledged is counted in the store too: the others read it back.
+            store.put(format!("count/{}", me.0).as_bytes(), &number.to_le_bytes()).expect("count");
+            if number == 700 && (me.0 == 1 || me.0 == 4) {
+                job.fence(me, Time::NEVER).expect("killed");
+            }
+        }
+        wait_until(&job, "two deaths", || job.epoch() >= Epoch(2));
+        for member in 0..6 {
+            let count = store.get(format!("count/{member}").as_bytes()).expect("read").expect("counted");
+            let count = u32::from_le_bytes(count.bytes().try_into().expect("4 bytes"));
+            assert!(if member == 1 || member == 4 { count == 700 } else { count <= 1999 });
+            for number in 0..=count {
+                let value = store.get(key(member, number).as_bytes()).expect("read").expect("acknowledged");
+                assert_eq!(value.bytes(), format!("{number} of {}", MemberId(member)).as_bytes());
+                assert_eq!(value.owner(), MemberId(member));
+            }
+        }
+        wait_until(&job, "all copies", || store.copies_missing().expect("known") == 0);
+        store.close().expect("closed");
+        job.leave().expect("left");
+    });
+}
+
+/// All members and several threads add to the same keys while one is killed: no acknowledged addition is lost, and
+/// none counts twice.
+#[test]
+fn additions_count_once_under_kills() {
+    play("additions_count_once_under_kills", 4, 1, |job| {
+        let store = open(&job, 2);
+        let me = job.me();
+        let work = |thread: u64| {
+            let (store, job) = (store.clone(), job.clone());
+            move || {
+                for round in 0..500u64 {
+                    store.add(format!("sum/{}", round % 3).as_bytes(), 1).expect("added");
+                    store.add(format!("acknowledged/{}", me.0).as_bytes(), 1).expect("added");
+                    if me.0 == 2 && thread == 0 && round == 200 {
+                        job.fence(me, Time::NEVER).expect("killed");
+                    }
+                }
+            }
+        };
+        let other = job.spawn("second", Box::new(work(1))).expect("a thread");
+        work(0)();
+        assert!(job.wait_for(&other, Time::NEVER));
+        store.put(format!("done/{}", me.0).as_bytes(), b"").expect("put");
+        for member in [0, 1, 3] {
+            let key = format!("done/{member}");
+            store.wait(key.as_bytes(), None, job.now().after(LIMIT)).expect("waited").expect("done");
+        }
+        let number = |key: String| {
+            let value = store.get(key.as_bytes()).expect("read");
+            value.map_or(0, |value| i64::from_le_bytes(value.bytes().try_into().expect("8 bytes")))
+        };
+        let sum: i64 = (0..3).map(|index| number(format!("sum/{index}"))).sum();
+        let acknowledged: i64 = (0..4).map(|member| number(format!("acknowledged/{member}"))).sum();
+        // Each of the victim's two threads may have been killed between its two additions.
+        assert!((acknowledged..=acknowledged + 2).contains(&sum), "{sum} added, {acknowledged} acknowledged");
+        assert!(acknowledged >= 3000 + 200, "{acknowledged}");
+        store.close().expect("closed");
+        job.leave().expect("left");
+    });
+}
+
+/// The heir of a dead member adopts its keys, and nobody else does.
+#[test]
+fn the_heir_adopts_the_keys_of_the_dead() {
+    play("the_heir_adopts_the_keys_of_the_dead", 4, 1, |job| {
+        let store = open(&job, 2);
+        let mut seen = store.epoch();
+        for number in 0..20 {
+            store.put(format!("task/{}/{number}", job.me().0).as_bytes(), b"to do").expect("put");
+        }
+        store.put(format!("ready/{}", job.me().0).as_bytes(), b"").expect("put");
+        for member in 0..4 {
+            let key = format!("ready/{member}");
+            store.wait(key.as_bytes(), None, job.now().after(LIMIT)).expect("waited").expect("ready");
+        }
+        assert_eq!(store.scan(b"task/").expect("listed").len(), 80);
+        assert_eq!(store.keys_of(MemberId(3)).expect("listed").len(), 21);
+        if job.me() == MemberId(3) {
+            store.wait(b"listed", None, job.now().after(LIMIT)).expect("waited").expect("listed");
+            job.fence(job.me(), Time::NEVER).expect("killed");
+        }
+        if job.me() == MemberId(0) {
+            store.put(b"listed", b"").expect("put");
+        }
+        wait_until(&job, "the death", || store.epoch() != seen);
+        let deaths = store.failures_since(&mut seen);
+        assert_eq!((deaths.len(), deaths[0].member, deaths[0].left), (1, MemberId(3), false));
+        assert_eq!(seen, store.epoch());
+        let heir = deaths[0].heir();
+        assert!(heir != MemberId(3) && heir == store.heir_of(MemberId(3)));
+        if heir == store.me() {
+            for key in store.keys_of(MemberId(3)).expect("listed") {
+                assert_eq!(store.adopt(&key), Ok(true));
+            }
+            assert_eq!(store.adopt(b"no such key"), Ok(false));
+            store.put(b"adopted", b"").expect("put");
+        }
+        store.wait(b"adopted", None, job.now().after(LIMIT)).expect("waited").expect("adopted");
+        assert_eq!(store.keys_of(MemberId(3)).expect("listed"), Vec::<Vec<u8>>::new());
+        assert!(store.keys_of(heir).expect("listed").len() >= 41);
+        let task = store.get(b"task/3/7").expect("read").expect("there");
+        assert_eq!((task.bytes(), task.owner()), (&b"to do"[..], heir));
+        store.close().expect("closed");
+        job.leave().expect("left");
+    });
+}
+
+#[test]
+fn what_one_member_writes_another_waits_for() {
+    play("what_one_member_writes_another_waits_for", 2, 0, |job| {
+        let store = open(&job, 2);
+        if job.me() == MemberId(0) {
+            let value = store.wait(b"future/4", None, job.now().after(LIMIT)).expect("waited").expect("came");
+            assert_eq!(value.bytes(), b"first");
+            store.put(b"answer", b"seen").expect("put");
+            let next =
+                store.wait(b"future/4", Some(value.version()), job.now().after(LIMIT)).expect("waited");
+            assert_eq!(next.expect("came").bytes(), b"second");
+            let never = store.wait(b"never", None, job.now().after(Duration::from_millis(20)));
+            assert_eq!(never, Ok(None));
+        } else {
+            store.put(b"future/4", b"first").expect("put");
+            store.wait(b"answer", None, job.now().after(LIMIT)).expect("waited").expect("came");
+            store.put(b"future/4", b"second").expect("put");
+        }
+        store.close().expect("closed");
+        job.leave().expect("left");
+    });
+}
+
+#[test]
+fn bad_input_changes_nothing() {
+    let job = outlast::JoinOptions::new().segment_limit(64 << 20).join().expect("a job of one");
+    for (options, what) in
+        [(Options::new().replicas(0), "0 copies"), (Options::new().replicas(9), "9 copies")]
+    {
+        let error = Store::open(&job, options).expect_err(what);
+        assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
+    }
+    let error = Store::open(&job, Options::new().replicas(2)).expect_err("2 copies in a job of one");
+    assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
+    let store = Store::open(&job, Options::new().partitions(4)).expect("opened with fewer copies");
+    assert_eq!(store.put(b"", b"value"), Err(StoreError::BadKey { len: 0 }));
+    assert_eq!(store.get(&[1; 1025]), Err(StoreError::BadKey { len: 1025 }));
+    let version = store.put(&[1; 1024], b"").expect("the longest key and the shortest value");
+    assert_eq!(
+        store.put_if(&[1; 1024], b"x", Expect::Absent),
+        Err(StoreError::Conflict { found: Some(version) })
+    );
+    assert!(matches!(store.add(&[1; 1024], 1), Err(StoreError::WrongType { .. })));
+    assert_eq!(store.get(&[1; 1024]).expect("read").expect("there").version(), version);
+    let mut small = [0; 2];
+    store.put(b"three", b"abc").expect("put");
+    let error = store.get_into(b"three", &mut small).expect_err("too small");
+    assert_eq!(error, StoreError::BufferTooSmall { needed: 3, given: 2 });
+    let error = store.put(b"huge", &vec![7; 100 << 20]).expect_err("larger than the store");
+    assert!(matches!(error, StoreError::OutOfMemory { .. }), "{error}");
+    assert_eq!(store.get(b"huge"), Ok(None));
+    store.put(b"large", &vec![7; 10 << 20]).expect("the store still works");
+    assert_eq!(store.get(b"large").expect("read").expect("there").bytes().len(), 10 << 20);
+    assert_eq!(store.delete(b"large"), Ok(true));
+    assert_eq!(store.delete(b"large"), Ok(false));
+    store.close().expect("closed");
+    assert_eq!(store.put(b"late", b""), Err(StoreError::Closed));
+    job.leave().expect("left");
+}
