@@ -70,7 +70,10 @@ fn run_all_tests(gate: &mut Gate) -> anyhow::Result<()> {
     gate.step("format", minutes(2), cargo(&["fmt", "--all", "--check"]))?;
     gate.step("lints", minutes(15), clippy(&["--workspace", "--all-targets", "--features", FEATURES]))?;
     gate.step("lints of the default features", minutes(10), clippy(&["--package", "outlast-cli"]))?;
-    gate.step("tests", minutes(30), cargo(&["test", "--workspace", "--features", FEATURES]))?;
+    // Built apart, so that a cold build and a hang of the tests can be told from each other.
+    let tests = ["test", "--workspace", "--features", FEATURES];
+    gate.step("build of the tests", minutes(20), cargo(&[&tests[..], &["--no-run"]].concat()))?;
+    gate.step("tests", minutes(20), cargo(&tests))?;
     let mut documentation =
         cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--features", FEATURES]);
     documentation.env("RUSTDOCFLAGS", "-D warnings");
