@@ -9,7 +9,7 @@
 //! - on shm, as processes with real SIGKILL and SIGSTOP: [`shm`];
 //! - on mpi, those that [`Scenario::runs_on_mpi`] names, under `mpirun`: [`mpi`].
 //!
-//! Every wait of a scenario has a bound ([`WAIT`]), and so has every run ([`Scenario::limit`]). A missed bound is a
+//! Every wait of a scenario has a bound ([`WAIT`]), and so has every run (`limit` of its [`Scenario`]). A missed bound is a
 //! failure, and nothing is ever retried.
 
 #![forbid(unsafe_code)]
