@@ -243,6 +243,14 @@ impl Shm {
         self.take_in_locked(&mut incoming, None);
     }
 
+    /// Moves what is in the rings into the queues. Another thread that is at it may have passed the sender that came
+    /// last, so this waits for it; nobody holds the lock for long.
+    pub(super) fn take_in_all(&self) {
+        if self.has_incoming() {
+            self.take_in_locked(&mut lock(&self.mailboxes.incoming), None);
+        }
+    }
+
     fn take_in_locked(&self, incoming: &mut Incoming, wanted: Option<Port>) {
         for word in 0..self.tables().layout.members().div_ceil(64) {
             // Taken before the rings are read: what is published later sets the bit again.

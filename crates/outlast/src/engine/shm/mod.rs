@@ -638,13 +638,13 @@ impl Engine for Shm {
         }
         // What came after the last look and before the bell was noted rings for nobody any more.
         if self.check_guard().is_ok() {
-            self.take_in();
+            self.take_in_all();
         }
         let (bell, sleeps) =
             (self.tables().background_bell(self.me), self.tables().background_sleeps(self.me));
         self.watch(bell, (seen.0 >> 32) as u32, sleeps, until);
         if self.check_guard().is_ok() {
-            self.take_in();
+            self.take_in_all();
         }
     }
 
