@@ -495,3 +495,74 @@ fn a_stopped_target_times_out_and_nothing_stays_behind() {
         });
     }
 }
+
+/// Over a network, a member waits for a target that is stopped; a revoke by a third one ends the wait, long before the
+/// time limit.
+#[test]
+fn a_revoke_ends_waits_for_a_stopped_target() {
+    for seed in seeds(60) {
+        let options = Options::new(MEMBERS, seed).link(Link::Network);
+        simulate("a_revoke_ends_waits_for_a_stopped_target", &options, move |job| {
+            let comm = Communicator::world(&job).unwrap();
+            let window = Window::open(&comm, 64).unwrap();
+            let tell = |rank: usize| comm.send(rank, 0, b"").unwrap();
+            match comm.rank() {
+                2 => {
+                    // All are out of the making of the window, which needs them.
+                    [0, 1, 3].iter().for_each(|&rank| drop(comm.receive(rank, 0).unwrap()));
+                    job.inject(outlast::engine::Fault::Stop(MemberId(1))).unwrap();
+                    tell(3);
+                    let begin = job.now();
+                    let result = match seed % 6 {
+                        0..2 => window.put_blocking(1, 0, &[1; 8]),
+                        2..4 => window.put(1, 0, &[1; 8]).and_then(|()| window.flush(1)),
+                        _ => window.lock(1, LockKind::Exclusive),
+                    };
+                    assert_eq!(result, Err(WindowError::Revoked));
+                    assert!(job.now().since(begin) < Duration::from_secs(1), "ended by the revoke");
+                    job.inject(outlast::engine::Fault::Resume(MemberId(1))).unwrap();
+                }
+                3 => {
+                    tell(2);
+                    comm.receive(2, 0).unwrap();
+                    window_scenarios::pause(&job, Duration::from_millis(20));
+                    window.revoke().unwrap();
+                }
+                _ => tell(2),
+            }
+            window.free().unwrap();
+            comm.agree_despite_failures(1).unwrap();
+            job.leave().unwrap();
+        });
+    }
+}
+
+/// A window is freed with operations under way, and the memory is used for something else at once: nothing lands there.
+#[test]
+fn nothing_lands_after_a_window_was_freed() {
+    const LEN: usize = 512;
+    for seed in seeds(300) {
+        let options = Options::new(MEMBERS, seed).link(Link::Network);
+        simulate("nothing_lands_after_a_window_was_freed", &options, |job| {
+            let comm = Communicator::world(&job).unwrap();
+            let window = Window::open(&comm, LEN as u64).unwrap();
+            if comm.rank() != 1 {
+                // Not flushed, and some not even waited for.
+                for at in 0..8 {
+                    window.put(1, at * 64, &[1; 64]).unwrap();
+                    drop(window.start_accumulate(1, at * 64, Update::Max, &[7u64; 8]).unwrap());
+                }
+            }
+            window.free().unwrap();
+            let len = 4 * LEN;
+            let place = job.reserve(len as u64).unwrap();
+            job.put(outlast::Epoch::ANY, job.me(), place, &vec![0xEE; len]).unwrap();
+            window_scenarios::pause(&job, Duration::from_millis(5));
+            let mut kept = vec![0; len];
+            job.get(outlast::Epoch::ANY, job.me(), place, &mut kept).unwrap();
+            assert_eq!(kept, vec![0xEE; len], "a late operation hit memory that was given back");
+            comm.agree_despite_failures(1).unwrap();
+            job.leave().unwrap();
+        });
+    }
+}

@@ -183,14 +183,16 @@ impl Window {
         abandoned.map_or(Ok(()), Err)
     }
 
-    /// Completes all operations on `target` and releases its lock; also if the window is revoked.
+    /// Completes all operations on `target` and releases its lock; also if the window is revoked. The lock is not held
+    /// afterwards, whatever the call says: if the target did not answer in time, the release is on its way.
     pub fn unlock(&self, target: usize) -> WindowResult<()> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
         shared.check_rank(target)?;
-        if let Err(error) = shared.check_held(target, false) {
-            // Whatever became of the lock: the death is what matters.
-            return shared.check_living(target).and(Err(error));
+        let is_held = lock(&shared.state).held.get(&target).is_some_and(|held| !held.is_pending);
+        if !is_held {
+            // A lock at a dead target is forgotten at the first call that finds out: the death is what matters.
+            return shared.check_living(target).and(Err(WindowError::NotLocked { target }));
         }
         let flushed = shared.complete(Some(target), Patience::Release);
         shared.release_lock(target).and(flushed)
