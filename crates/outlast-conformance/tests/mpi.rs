@@ -67,7 +67,6 @@ on_mpi! {
     adder_dies_mid_add => "adder-dies-mid-add",
     messages_of_the_dead => "messages-of-the-dead",
     sender_dies_mid_message => "sender-dies-mid-message",
-    receiver_dies_in_a_flood => "receiver-dies-in-a-flood",
     lowest_dies => "lowest-dies",
     two_deaths_at_once => "two-deaths-at-once",
     all_but_one_die => "all-but-one-die",
