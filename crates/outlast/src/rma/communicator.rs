@@ -179,8 +179,10 @@ impl Communicator {
             .rma
             .block(&self.job, look, |limit| self.shared.timeout(self.shared.waited_for(&posted), limit));
         if result.is_err() {
-            let mut state = lock(&self.shared.state);
-            state.points.cancel(&posted);
+            let has_given = lock(&self.shared.state).points.cancel(&posted);
+            if has_given {
+                self.rma.wake_others(&self.job);
+            }
         }
         result
     }

@@ -13,7 +13,7 @@ use super::progress::{Rma, Shared, State, lock};
 use super::{Error, Result};
 use crate::Job;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Whom to receive from.
@@ -63,6 +63,8 @@ pub(crate) struct Posted {
     tag: Tag,
     len_max: usize,
     result: Mutex<Option<Result<Received>>>,
+    /// Which arrival the message in `result` was.
+    arrival: AtomicU64,
 }
 
 impl Posted {
@@ -76,21 +78,29 @@ impl Posted {
 #[derive(Default)]
 pub(crate) struct Points {
     posted: VecDeque<Arc<Posted>>,
-    arrived: VecDeque<Received>,
+    /// Messages that nobody wanted yet, by their arrival.
+    arrived: VecDeque<(u64, Received)>,
+    arrivals: u64,
 }
 
 impl Points {
     /// A message has come.
     pub(crate) fn deliver(&mut self, source: usize, tag: u32, bytes: Vec<u8>) {
-        let received = Received { source, tag, bytes };
+        self.arrivals += 1;
+        self.hand_over(self.arrivals, Received { source, tag, bytes });
+    }
+
+    /// Gives a message to the oldest receive that takes it, or keeps it in its place among the others.
+    fn hand_over(&mut self, arrival: u64, received: Received) {
         let mut index = 0;
         while let Some(posted) = self.posted.get(index) {
-            if !posted.takes(source, tag) {
+            if !posted.takes(received.source, received.tag) {
                 index += 1;
                 continue;
             }
             let posted = self.posted.remove(index).expect("looked at just now");
             if received.bytes.len() <= posted.len_max {
+                posted.arrival.store(arrival, Ordering::Relaxed);
                 *lock(&posted.result) = Some(Ok(received));
                 return;
             }
@@ -98,28 +108,35 @@ impl Points {
             let error = Error::Truncated { len: received.bytes.len(), buffer_len: posted.len_max };
             *lock(&posted.result) = Some(Err(error));
         }
-        self.arrived.push_back(received);
+        let place = self.arrived.partition_point(|(other, _)| *other < arrival);
+        self.arrived.insert(place, (arrival, received));
     }
 
     /// Starts a receive.
     pub(crate) fn post(&mut self, source: Source, tag: Tag, len_max: usize) -> Arc<Posted> {
-        let posted = Arc::new(Posted { source, tag, len_max, result: Mutex::new(None) });
-        let found = self.arrived.iter().position(|message| posted.takes(message.source, message.tag));
+        let posted =
+            Arc::new(Posted { source, tag, len_max, result: Mutex::new(None), arrival: AtomicU64::new(0) });
+        let found = self.arrived.iter().position(|(_, message)| posted.takes(message.source, message.tag));
         match found {
             None => self.posted.push_back(posted.clone()),
-            Some(index) if self.arrived[index].bytes.len() > len_max => {
-                let len = self.arrived[index].bytes.len();
+            Some(index) if self.arrived[index].1.bytes.len() > len_max => {
+                let len = self.arrived[index].1.bytes.len();
                 *lock(&posted.result) = Some(Err(Error::Truncated { len, buffer_len: len_max }));
             }
-            Some(index) => *lock(&posted.result) = self.arrived.remove(index).map(Ok),
+            Some(index) => {
+                let (arrival, message) = self.arrived.remove(index).expect("found just now");
+                posted.arrival.store(arrival, Ordering::Relaxed);
+                *lock(&posted.result) = Some(Ok(message));
+            }
         }
         posted
     }
 
     /// The oldest message that a receive would take.
     pub(crate) fn peek(&self, source: Source, tag: Tag) -> Option<(usize, u32, usize)> {
-        let probe = Posted { source, tag, len_max: 0, result: Mutex::new(None) };
-        let message = self.arrived.iter().find(|message| probe.takes(message.source, message.tag))?;
+        let probe = Posted { source, tag, len_max: 0, result: Mutex::new(None), arrival: AtomicU64::new(0) };
+        let (_, message) =
+            self.arrived.iter().find(|(_, message)| probe.takes(message.source, message.tag))?;
         Some((message.source, message.tag, message.bytes.len()))
     }
 
@@ -127,11 +144,17 @@ impl Points {
         self.posted.retain(|other| !Arc::ptr_eq(other, posted));
     }
 
-    /// Gives a receive up. A message that it has got and nobody took goes back to where it came from.
-    pub(crate) fn cancel(&mut self, posted: &Arc<Posted>) {
+    /// Gives a receive up. A message that it has got and nobody took goes to the next receive that takes it, or back to
+    /// its place; whether there was one, so that others are to be woken.
+    pub(crate) fn cancel(&mut self, posted: &Arc<Posted>) -> bool {
         self.remove(posted);
-        if let Some(Ok(message)) = lock(&posted.result).take() {
-            self.arrived.push_front(message);
+        let result = lock(&posted.result).take();
+        match result {
+            Some(Ok(message)) => {
+                self.hand_over(posted.arrival.load(Ordering::Relaxed), message);
+                true
+            }
+            _ => false,
         }
     }
 }
@@ -244,7 +267,8 @@ impl Request {
 
     /// Looks what has become of it, and keeps that.
     fn look(&mut self) {
-        if self.result.is_none() {
+        // Being held up is no result: it may have been acknowledged since, and a message may have come.
+        if matches!(self.result, None | Some(Err(Error::ProcFailedPending { .. }))) {
             self.result = match &self.started {
                 Started::Receive(posted) => self.shared.look_at(posted),
                 Started::Send => {
@@ -290,11 +314,13 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         if let Started::Receive(posted) = &self.started {
-            let mut state = lock(&self.shared.state);
             if let Some(Ok(message)) = self.result.take() {
                 *lock(&posted.result) = Some(Ok(message));
             }
-            state.points.cancel(posted);
+            let has_given = lock(&self.shared.state).points.cancel(posted);
+            if has_given {
+                self.rma.wake_others(&self.job);
+            }
         }
     }
 }
@@ -485,5 +511,31 @@ mod tests {
         points.cancel(&posted);
         let posted = points.post(Source::Any, Tag::Any, 9);
         assert_eq!(result(&posted).unwrap().unwrap().bytes, [1]);
+    }
+
+    #[test]
+    fn a_message_that_is_given_back_goes_to_the_next_receive() {
+        let mut points = Points::default();
+        let first = points.post(Source::Rank(0), Tag::Any, 9);
+        let second = points.post(Source::Rank(0), Tag::Any, 9);
+        points.deliver(0, 0, vec![1]);
+        assert!(points.cancel(&first));
+        assert_eq!(result(&second).unwrap().unwrap().bytes, [1]);
+    }
+
+    #[test]
+    fn messages_that_are_given_back_keep_their_order() {
+        let mut points = Points::default();
+        let posted: Vec<_> = (0..3).map(|_| points.post(Source::Any, Tag::Any, 9)).collect();
+        for number in 1..=4 {
+            points.deliver(0, 0, vec![number]);
+        }
+        for posted in &posted {
+            points.cancel(posted);
+        }
+        for number in 1..=4 {
+            let posted = points.post(Source::Any, Tag::Any, 9);
+            assert_eq!(result(&posted).unwrap().unwrap().bytes, [number]);
+        }
     }
 }
