@@ -11,7 +11,7 @@ use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Message, Time, View};
 use crate::job::{Job, Service};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// How a store is to be; the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +88,8 @@ pub(super) enum Note {
     Refused { class: u64, reason: String },
     /// I am done with the store.
     Closing,
+    /// These blocks of yours are free again; each as in [`super::space::Place`].
+    Give { places: Vec<u64> },
 }
 
 impl Note {
@@ -100,6 +102,7 @@ impl Note {
             Note::Granted { class } => (2, vec![*class], ""),
             Note::Refused { class, reason } => (3, vec![*class], reason),
             Note::Closing => (4, vec![], ""),
+            Note::Give { places } => (5, places.clone(), ""),
         };
         let mut bytes = vec![tag];
         words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
@@ -119,6 +122,7 @@ impl Note {
             2 => Note::Granted { class: word(0)? },
             3 => Note::Refused { class: word(0)?, reason: String::from_utf8_lossy(&rest[8..]).into() },
             4 => Note::Closing,
+            5 => Note::Give { places: (0..rest.len() / 8).map_while(word).collect() },
             _ => return None,
         })
     }
@@ -135,8 +139,8 @@ pub(super) struct Inner {
     roots: Vec<AtomicU64>,
     pub(super) actors: Actors,
     pub(super) space: Space,
-    /// Per partition: its order of preference, and the configuration that was entered last.
-    pub(super) partitions: Vec<Mutex<Cached>>,
+    /// Per partition: its order of preference, and the configurations that were entered.
+    pub(super) partitions: Vec<Partition>,
     view: Mutex<Arc<View>>,
     pub(super) repair: Mutex<Repair>,
     closing: Mutex<MemberSet>,
@@ -149,10 +153,12 @@ pub(super) struct Inner {
     mismatch: Mutex<Option<String>>,
 }
 
+/// What is known of a partition. The configurations form a list that only grows: there is one for each death that
+/// concerned the partition, and readers need no lock.
 #[derive(Default)]
-pub(super) struct Cached {
-    pub(super) preference: Option<Arc<Vec<MemberId>>>,
-    pub(super) config: Option<Arc<Config>>,
+pub(super) struct Partition {
+    preference: OnceLock<Vec<MemberId>>,
+    pub(super) first: OnceLock<Config>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -190,7 +196,7 @@ impl Store {
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
             actors: Actors::new(),
             space: Space::default(),
-            partitions: (0..partitions).map(|_| Mutex::default()).collect(),
+            partitions: (0..partitions).map(|_| Partition::default()).collect(),
             view: Mutex::new(Arc::new(view)),
             repair: Mutex::default(),
             closing: Mutex::default(),
@@ -233,7 +239,7 @@ impl Inner {
         zero(job, root, self.layout.len())?;
         let view = job.view();
         for partition in 0..self.placement.partitions {
-            let homes = self.placement.homes(&self.preference(partition), &view);
+            let homes = self.placement.homes(self.preference(partition), &view);
             if homes.members.contains(&me) {
                 self.make_index(root, partition)?;
                 let state = root + self.layout.partition(partition) + PARTITION_STATE;
@@ -290,11 +296,8 @@ impl Inner {
     }
 
     /// The order of preference of a partition.
-    pub(super) fn preference(&self, partition: usize) -> Arc<Vec<MemberId>> {
-        lock(&self.partitions[partition])
-            .preference
-            .get_or_insert_with(|| Arc::new(self.placement.preference(partition)))
-            .clone()
+    pub(super) fn preference(&self, partition: usize) -> &[MemberId] {
+        self.partitions[partition].preference.get_or_init(|| self.placement.preference(partition))
     }
 
     /// The view of an epoch, if it is the current one.
@@ -306,6 +309,11 @@ impl Inner {
         let view = Arc::new(self.job.view());
         *lock(&self.view) = view.clone();
         (view.epoch == epoch).then_some(view)
+    }
+
+    /// The view as it is now, or was a moment ago.
+    pub(super) fn current_view(&self) -> Arc<View> {
+        self.view(self.job.epoch()).unwrap_or_else(|| lock(&self.view).clone())
     }
 
     /// Takes the messages that have come.
@@ -351,6 +359,7 @@ impl Inner {
                 self.space.refused(from, class as usize, reason);
                 let _ = self.job.ring(self.job.me());
             }
+            Note::Give { places } => self.take_back(&places),
             Note::Closing => {
                 lock(&self.closing).insert(from);
                 let _ = self.job.ring(self.job.me());
@@ -433,6 +442,7 @@ mod tests {
             Note::Granted { class: 6 },
             Note::Refused { class: 7, reason: "no room".into() },
             Note::Closing,
+            Note::Give { places: vec![8, 9] },
         ] {
             assert_eq!(Note::decode(&note.encode()), Some(note));
         }

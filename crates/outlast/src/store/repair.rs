@@ -131,7 +131,7 @@ impl Op<'_> {
         let store = self.store;
         // Most partitions are not this member's business; that is known without asking anyone.
         let view = store.view(self.epoch).ok_or(Halt::Again)?;
-        let homes = store.placement.homes(&store.preference(work.partition), &view);
+        let homes = store.placement.homes(store.preference(work.partition), &view);
         if !homes.members.contains(&store.me()) {
             return Ok(Progress::Done);
         }
@@ -154,7 +154,7 @@ impl Op<'_> {
             return Ok(Progress::Done);
         }
         // R2: whoever is filling now is seen by all who publish from now on.
-        self.find_new_homes(&config, work.partition)?;
+        self.find_new_homes(config, work.partition)?;
         let ready: Vec<usize> = (0..config.homes.len()).filter(|&home| config.is_ready(home)).collect();
         let mut filling = Vec::new();
         for &home in &ready {
@@ -167,15 +167,15 @@ impl Op<'_> {
         let end = (work.position + PIECE).min(positions);
         for position in work.position..end {
             let (home, bucket) = (ready[position / store.bucket_count], position % store.bucket_count);
-            for node in self.nodes(&config, home, work.partition, bucket)? {
+            for node in self.nodes(config, home, work.partition, bucket)? {
                 let hash = hash_key(&node.key);
                 let key = KeyRef { key: &node.key, hash, partition: work.partition };
                 for &target in &filling {
-                    self.copy_record(&config, &key, target)?;
+                    self.copy_record(config, &key, target)?;
                 }
                 if filling.is_empty() {
-                    let word = self.find_or_insert(&config, config.primary, &key)?;
-                    self.settled(&config, &key, word)?;
+                    let word = self.find_or_insert(config, config.primary, &key)?;
+                    self.settled(config, &key, word)?;
                 }
             }
         }
