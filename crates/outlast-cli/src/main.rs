@@ -31,6 +31,8 @@ enum Command {
     #[command(hide = true)]
     DetectionMember(bench::DetectionMember),
     #[command(hide = true)]
+    StoreBenchMember(bench::StoreBenchMember),
+    #[command(hide = true)]
     UlfmMember(bench::UlfmMember),
 }
 
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::DemoMember(member) => member.execute(),
         Command::Bench(bench) => bench.execute(),
         Command::DetectionMember(member) => member.execute(),
+        Command::StoreBenchMember(member) => member.execute(),
         Command::UlfmMember(member) => member.execute(),
     };
     match result {
