@@ -280,6 +280,24 @@ impl Job {
         self.inner.ranges.lock().unwrap_or_else(|e| e.into_inner()).give(offset, len);
     }
 
+    /// The floor of benchmarks: the C library's memcpy into a member's segment, on shm; whether there is such a thing.
+    #[doc(hidden)]
+    pub fn memcpy_in(&self, target: MemberId, offset: u64, bytes: &[u8]) -> bool {
+        #[allow(irrefutable_let_patterns, reason = "with one engine there is one pattern")]
+        let Backend::Shm(shm) = &self.inner.backend else { return false };
+        shm.copy_in(target, offset, bytes);
+        true
+    }
+
+    /// The same out of it.
+    #[doc(hidden)]
+    pub fn memcpy_out(&self, target: MemberId, offset: u64, bytes: &mut [u8]) -> bool {
+        #[allow(irrefutable_let_patterns, reason = "with one engine there is one pattern")]
+        let Backend::Shm(shm) = &self.inner.backend else { return false };
+        shm.copy_out(target, offset, bytes);
+        true
+    }
+
     /// The background activity: runs the services whenever the bell has rung, until the member ends.
     pub(crate) fn run_background(&self) {
         while !self.has_ended() {
@@ -356,7 +374,7 @@ macro_rules! on_engine {
 macro_rules! forward {
     ($(fn $name:ident(&self $(, $argument:ident: $type:ty)*) $(-> $output:ty)?;)*) => {
         $(
-            #[inline]
+            #[inline(always)]
             fn $name(&self $(, $argument: $type)*) $(-> $output)? {
                 on_engine!(self, engine => engine.$name($($argument),*))
             }

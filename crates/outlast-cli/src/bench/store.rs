@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use outlast::launch::{Launch, Output};
 use outlast::store::{Options, Store};
-use outlast::{Engine, JoinOptions, MemberId};
+use outlast::{Engine, Epoch, Job, JoinOptions, MemberId};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -160,42 +160,63 @@ fn run(what: &str, keys: usize, default_sizes: &[u64], shape: Shape, common: Com
 
 impl StoreBenchMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
-        let job = JoinOptions::new().join()?;
+        let job = JoinOptions::new().time_limit(Duration::from_secs(3600)).join()?;
         let options = Options::new().replicas(self.replicas).expected_keys(self.keys.max(1024));
         let store = Store::open(&job, options)?;
+        // The floor is measured in the same kind of memory: each member lends a range for it.
+        let floor_len = self.sizes.iter().map(|&size| self.keys_of(size) * stride(size as usize)).max();
+        let floor = job.reserve(floor_len.unwrap_or(0) as u64)?;
+        let zeros = vec![0; 1 << 20];
+        for offset in (0..floor_len.unwrap_or(0)).step_by(zeros.len()) {
+            let len = zeros.len().min(floor_len.unwrap_or(0) - offset);
+            job.put(Epoch::ANY, job.me(), floor + offset as u64, &zeros[..len])?;
+        }
+        store.put(format!("floor/{}", job.me().0).as_bytes(), &floor.to_le_bytes())?;
         if job.me() == MemberId(0) {
             for &size in &self.sizes {
-                let keys = self.keys.min((VALUES_LEN_MAX / size.max(1)) as usize).max(1);
+                let keys = self.keys_of(size);
                 match self.what.as_str() {
-                    "put" => self.put(&store, size as usize, keys)?,
-                    _ => self.get(&store, size as usize, keys)?,
+                    "put" => self.put(&job, &store, size as usize, keys)?,
+                    _ => self.get(&job, &store, size as usize, keys)?,
                 }
             }
-        } else {
-            // The others sleep, and lend their memory.
-            let end = store.wait(b"end", None, job.now().after(Duration::from_secs(3600)))?;
-            ensure!(end.is_some(), "the measuring member did not finish");
         }
-        if job.me() == MemberId(0) {
-            store.put(b"end", b"")?;
-        }
+        // The others come here at once, sleep, and lend their memory.
         store.close()?;
         job.leave()?;
         Ok(true)
     }
 
-    fn put(&self, store: &Store, size: usize, keys: usize) -> anyhow::Result<()> {
-        let name = |index: usize| format!("bench/{size}/{index}");
-        let slots = (0..keys).map(|index| store.slot(name(index).as_bytes()));
+    /// How many keys are used for values of this size.
+    fn keys_of(&self, size: u64) -> usize {
+        self.keys.min((VALUES_LEN_MAX / size.max(1)) as usize).max(1)
+    }
+
+    /// Where each member has lent its range.
+    fn floors(&self, job: &Job, store: &Store) -> anyhow::Result<Vec<u64>> {
+        let deadline = job.now().after(Duration::from_secs(30));
+        (0..job.members())
+            .map(|member| {
+                let name = format!("floor/{member}");
+                let found = store.wait(name.as_bytes(), None, deadline)?.context("a member is missing")?;
+                Ok(u64::from_le_bytes(found.bytes().try_into().context("an offset")?))
+            })
+            .collect()
+    }
+
+    fn put(&self, job: &Job, store: &Store, size: usize, keys: usize) -> anyhow::Result<()> {
+        let name = |by: &str, index: usize| format!("bench/{by}/{size}/{index}");
+        let slots = (0..keys).map(|index| store.slot(name("slot", index).as_bytes()));
         let slots = slots.collect::<Result<Vec<_>, _>>()?;
-        let names: Vec<String> = (0..keys).map(name).collect();
+        let names: Vec<String> = (0..keys).map(|index| name("key", index)).collect();
         let source = Buffer::new(size);
-        let mut floor: Vec<Buffer> = (0..self.replicas).map(|_| Buffer::new(keys * stride(size))).collect();
+        let floors = self.floors(job, store)?;
         let (mut by_slot, mut by_key) = (0, 0);
         let mut at = 0;
         let mut copy = || {
-            for buffer in &mut floor {
-                buffer.at(at * stride(size), size).copy_from_slice(black_box(source.bytes()));
+            for (member, floor) in floors.iter().enumerate().take(self.replicas) {
+                let offset = floor + (at * stride(size)) as u64;
+                job.memcpy_in(MemberId(member as u32), offset, black_box(source.bytes()));
             }
             at = (at + 1) % keys;
         };
@@ -232,13 +253,19 @@ impl StoreBenchMember {
         Ok(())
     }
 
-    fn get(&self, store: &Store, size: usize, keys: usize) -> anyhow::Result<()> {
+    fn get(&self, job: &Job, store: &Store, size: usize, keys: usize) -> anyhow::Result<()> {
         let names: Vec<String> = (0..keys).map(|index| format!("bench/{size}/{index}")).collect();
-        let mut floor = Buffer::new(keys * stride(size));
+        // Records are spread over all members, and so is the floor.
+        let floors = self.floors(job, store)?;
         let mut target = Buffer::new(size);
         for (index, name) in names.iter().enumerate() {
             store.put(name.as_bytes(), target.bytes())?;
-            floor.at(index * stride(size), size).fill(index as u8);
+            let member = index % floors.len();
+            job.memcpy_in(
+                MemberId(member as u32),
+                floors[member] + (index * stride(size)) as u64,
+                target.bytes(),
+            );
         }
         let slots = names.iter().map(|name| store.slot(name.as_bytes())).collect::<Result<Vec<_>, _>>()?;
         for slot in &slots {
@@ -257,9 +284,10 @@ impl StoreBenchMember {
             for _ in 0..16 {
                 let [a, b, c] = &mut states;
                 samples[0].push(measure(calls, || {
-                    let at = next(a) * stride(size);
-                    target.at(0, size).copy_from_slice(black_box(floor.at(at, size)));
-                    black_box(target.bytes());
+                    let index = next(a);
+                    let member = index % floors.len();
+                    let offset = floors[member] + (index * stride(size)) as u64;
+                    job.memcpy_out(MemberId(member as u32), offset, target.at(0, size));
                     Ok(())
                 })?);
                 samples[1].push(measure(calls, || {

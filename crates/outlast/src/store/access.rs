@@ -161,23 +161,23 @@ impl<'a> Op<'a> {
         self.epoch = self.store.job.epoch();
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn load(&self, home: MemberId, offset: u64) -> Step<u64> {
         Ok(self.store.job.load(self.epoch, home, offset)?)
     }
 
     /// Swaps a word; whether it was as expected.
-    #[inline]
+    #[inline(always)]
     pub(super) fn swap(&self, home: MemberId, offset: u64, expected: u64, new: u64) -> Step<bool> {
         Ok(self.store.job.compare_and_swap(self.epoch, home, offset, expected, new)? == expected)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn put(&self, home: MemberId, offset: u64, bytes: &[u8]) -> Step<()> {
         Ok(self.store.job.put(self.epoch, home, offset, bytes)?)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, home: MemberId, offset: u64, bytes: &mut [u8]) -> Step<()> {
         Ok(self.store.job.get(self.epoch, home, offset, bytes)?)
     }

@@ -66,9 +66,11 @@ pub(super) fn class_size(class: usize) -> u64 {
 
 /// The smallest class whose blocks have at least `len` bytes; `None` beyond the largest.
 pub(super) fn class_of(len: u64) -> Option<usize> {
-    // The doubling first, then the quarter in it.
-    let doubling = (len.max(64) / 64).ilog2() as usize;
-    (doubling * 4..CLASSES).find(|&class| class_size(class) >= len)
+    // The doubling first, then the quarter in it, rounded up.
+    let doubling = (len.max(64) / 64).ilog2();
+    let quarter = (len.max(64) - (64 << doubling)).div_ceil(16 << doubling);
+    let class = doubling as usize * 4 + quarter as usize;
+    (class < CLASSES).then_some(class)
 }
 
 /// An index node: `next`, the head word, and `hash << 32 | key length << 16 | holder`, then the key.

@@ -65,8 +65,9 @@ pub(super) struct Remembered {
     /// The head word of the record at each home, 0 while unknown, and what it held.
     words: [u64; REPLICAS_MAX],
     heads: [Head; REPLICAS_MAX],
-    /// The version that these heads name.
+    /// The version that these heads name, and the class of its blocks.
     block: Block,
+    class: usize,
 }
 
 /// What is there when a change is decided.
@@ -102,6 +103,7 @@ impl Remembered {
             holder: 0,
             owner: MemberId(0),
         },
+        class: 0,
     };
 }
 
@@ -127,6 +129,28 @@ struct Before<'m> {
 
 /// Short values are put together with their header.
 const SHORT_LEN_MAX: usize = 224;
+
+/// What a block is filled with: the header, in one piece with a short value, and the value otherwise.
+struct Content<'v> {
+    begin: [u8; BLOCK_HEADER_LEN as usize + SHORT_LEN_MAX],
+    begin_len: usize,
+    rest: &'v [u8],
+}
+
+impl<'v> Content<'v> {
+    #[inline]
+    fn new(block: &Block, value: &'v [u8]) -> Content<'v> {
+        const HEADER: usize = BLOCK_HEADER_LEN as usize;
+        let mut begin = [0; HEADER + SHORT_LEN_MAX];
+        begin[..HEADER].copy_from_slice(&block.encode());
+        if value.len() > SHORT_LEN_MAX {
+            return Content { begin, begin_len: HEADER, rest: value };
+        }
+        begin[HEADER..HEADER + value.len()].copy_from_slice(value);
+        // Whole words: a part of one would have to be exchanged.
+        Content { begin, begin_len: (HEADER + value.len()).next_multiple_of(8), rest: &[] }
+    }
+}
 
 impl<'a> Op<'a> {
     /// The configuration of a partition under this operation's view; enters it if nobody of this member has.
@@ -263,30 +287,17 @@ impl<'a> Op<'a> {
         let class = block_class(block, home)?;
         let block = Block { holder: holder(self.store.me()), ..*block };
         let offset = self.take_block(home, class)?;
-        self.fill(home, class, offset, &block.encode(), value)
+        self.fill(home, class, offset, &Content::new(&block, value))
     }
 
-    /// Fills this block: short values in one piece with their header.
+    /// Fills this block.
     #[inline]
-    fn fill(
-        &self,
-        home: MemberId,
-        class: usize,
-        offset: u64,
-        header: &[u8; BLOCK_HEADER_LEN as usize],
-        value: &[u8],
-    ) -> Step<u64> {
-        let filled = if value.len() <= SHORT_LEN_MAX {
-            let mut bytes = [0; BLOCK_HEADER_LEN as usize + SHORT_LEN_MAX];
-            let len = header.len() + value.len();
-            bytes[..header.len()].copy_from_slice(header);
-            bytes[header.len()..len].copy_from_slice(value);
-            // Whole words: a part of one would have to be exchanged.
-            self.put(home, offset, &bytes[..len.next_multiple_of(8)])
-        } else {
-            self.put(home, offset, header)
-                .and_then(|()| self.put(home, offset + value_start(value.len() as u64), value))
-        };
+    fn fill(&self, home: MemberId, class: usize, offset: u64, content: &Content<'_>) -> Step<u64> {
+        let begin = &content.begin[..content.begin_len];
+        let filled = self.put(home, offset, begin).and_then(|()| match content.rest.is_empty() {
+            true => Ok(()),
+            false => self.put(home, offset + value_start(content.rest.len() as u64), content.rest),
+        });
         // After a refusal nothing was written. After a timeout something may still be, whenever the home goes on: the
         // block must not be used for anything else.
         if matches!(filled, Err(Halt::Again)) {
@@ -299,19 +310,19 @@ impl<'a> Op<'a> {
     fn retire_head(&self, home: MemberId, head: Head) -> Step<()> {
         let Some(offset) = head.offset() else { return Ok(()) };
         let block = self.read_block(home, offset)?;
-        self.retire_block(home, offset, &block)
+        self.retire_block(home, offset, &block, block_class(&block, home)?)
     }
 
     /// Retires a block that was swapped out, which holds this version: this member is its holder from now on.
     #[inline]
-    fn retire_block(&self, home: MemberId, offset: u64, block: &Block) -> Step<()> {
+    fn retire_block(&self, home: MemberId, offset: u64, block: &Block, class: usize) -> Step<()> {
         let me = holder(self.store.me());
         if block.holder != me {
             let word = Block { holder: me, ..*block }.length_word();
             // Under any view: nobody else may take it, whatever has happened since.
             self.store.job.put(Epoch::ANY, home, offset + BLOCK_HOLDER, &word.to_ne_bytes())?;
         }
-        self.retire(home, block_class(block, home)?, offset);
+        self.retire(home, class, offset);
         Ok(())
     }
 
@@ -515,11 +526,11 @@ impl<'a> Op<'a> {
         before: &mut Before<'_>,
         draft: &mut Draft<'_>,
     ) -> Step<bool> {
-        let header = draft.block.encode();
+        let content = Content::new(&draft.block, draft.value);
         for home in config.ready_homes() {
             let member = config.homes[home];
             let offset = self.take_block(member, draft.class)?;
-            draft.offsets[home] = self.fill(member, draft.class, offset, &header, draft.value)?;
+            draft.offsets[home] = self.fill(member, draft.class, offset, &content)?;
         }
         let primary = config.homes[config.primary];
         let mut head = Head::new(config.stamp, draft.offsets[config.primary]);
@@ -594,7 +605,7 @@ impl<'a> Op<'a> {
         }
         memory.heads[home] = new;
         if let Some(offset) = old.offset() {
-            self.retire_block(member, offset, block)?;
+            self.retire_block(member, offset, block, memory.class)?;
         }
         Ok(true)
     }
@@ -609,7 +620,9 @@ impl<'a> Op<'a> {
         }
         self.ring_waiters(primary, key.partition)?;
         match (before.head.offset(), &before.block) {
-            (Some(offset), Some(block)) => self.retire_block(primary, offset, block),
+            (Some(offset), Some(block)) => {
+                self.retire_block(primary, offset, block, block_class(block, primary)?)
+            }
             _ => Ok(()),
         }
     }
@@ -781,7 +794,7 @@ impl<'a> Op<'a> {
         match &result {
             Ok(true) => {
                 if let Some(memory) = before.memory {
-                    memory.block = block;
+                    (memory.block, memory.class) = (block, class);
                 }
             }
             _ => {
