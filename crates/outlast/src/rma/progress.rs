@@ -11,6 +11,13 @@
 //!
 //! A handler changes the state of a communicator under that communicator's lock and lists what is to be sent. The
 //! sending happens after the lock was released: no lock of the process is held across a call of the engine.
+//!
+//! Whoever has the token waits for nobody: if it waited for a receiver to make room, and that one for this member, both
+//! would wait in vain. So what the layer itself has to say (steps of agreements, revokes) is only tried. What its
+//! receiver does not take is kept, in order, and tried again by whoever makes progress, and by the background every
+//! [`RESEND`], until the receiver takes it or is dead: a member that was stopped with a full queue hears all of it when it
+//! goes on. That is never much, as hardly anything goes on without a member that does not answer. Messages of the program and steps of
+//! collective operations are different: their callers wait for room, and hear of the time limit.
 
 use super::agreement::{Agreements, Contribution, Kind, Place, Sends, Value};
 use super::collective::Collectives;
@@ -18,7 +25,7 @@ use super::group::{Group, RankSet};
 use super::point::Points;
 use super::wire::{self, Reader, Writer};
 use super::{Error, Result};
-use crate::engine::{self, MESSAGE_LEN_MAX, Message, Port};
+use crate::engine::{self, MESSAGE_LEN_MAX, Message, Port, TRY_SEND_LEN_MAX};
 use crate::{Engine, Job, MemberId, MemberSet, Service, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -56,6 +63,12 @@ pub(crate) struct Rma {
     next_part: AtomicU32,
     /// What is to be said of freed communicators, to whom: kept until it is worth a message.
     farewells: Mutex<BTreeMap<(MemberId, u8), Vec<u64>>>,
+    /// What was not taken yet, in order, by whom; nobody has an empty list.
+    unsent: Mutex<BTreeMap<MemberId, VecDeque<Vec<u8>>>>,
+    /// Whether there is any of that.
+    has_unsent: AtomicBool,
+    /// Whether an activity is sending some of it again.
+    is_resending: AtomicBool,
     /// Long messages that are being put together.
     partial: Mutex<BTreeMap<(MemberId, u32), Vec<u8>>>,
 }
@@ -144,6 +157,15 @@ const LEASE_NONE: u32 = 0;
 const LEASE_CHANGES: u32 = 1;
 const LEASE_HELD: u32 = 2;
 
+/// How soon the background tries again what a member did not take.
+const RESEND: Duration = Duration::from_millis(1);
+
+/// Whether nothing is left to do about a message: it is on its way, or there is nobody to send it to, or from.
+fn is_through(sent: &engine::Result<bool>) -> bool {
+    use engine::Error::{Dead, Ended, Forked};
+    matches!(sent, Ok(true) | Err(Dead { .. } | Ended | Forked))
+}
+
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 /// Held, and somebody asked that its holder look once more.
@@ -175,6 +197,9 @@ impl Rma {
             next_id: AtomicU64::new((u64::from(me.0) + 1) << NUMBER_BITS),
             next_part: AtomicU32::new(0),
             farewells: Mutex::default(),
+            unsent: Mutex::default(),
+            has_unsent: AtomicBool::new(false),
+            is_resending: AtomicBool::new(false),
             partial: Mutex::default(),
         });
         if is_new {
@@ -272,6 +297,7 @@ impl Rma {
         loop {
             let bell = job.bell();
             self.progress_as(job, 1);
+            self.resend(job);
             if let Some(result) = look() {
                 return result;
             }
@@ -438,9 +464,7 @@ impl Rma {
     pub(crate) fn finish(&self, job: &Job, mut todo: Todo) {
         loop {
             for (member, bytes) in std::mem::take(&mut todo.sends) {
-                // A message to the dead is not missed. One that a living member does not take is: that member is
-                // then named by whoever waits for it.
-                let _ = self.transmit(job, member, &bytes);
+                self.post(job, member, bytes);
             }
             if todo.again.is_empty() {
                 return;
@@ -451,20 +475,80 @@ impl Rma {
         }
     }
 
-    /// Sends a message of any length.
+    /// Sends a message of any length, waiting for room up to the time limit.
     pub(crate) fn transmit(&self, job: &Job, member: MemberId, bytes: &[u8]) -> engine::Result<()> {
         if bytes.len() <= MESSAGE_LEN_MAX {
             return job.send(member, Port::Rma, bytes);
         }
+        self.parts(bytes, MESSAGE_LEN_MAX).try_for_each(|part| job.send(member, Port::Rma, &part))
+    }
+
+    /// A long message in parts of at most `len_max` bytes.
+    fn parts<'a>(&self, bytes: &'a [u8], len_max: usize) -> impl Iterator<Item = Vec<u8>> + use<'a> {
         const HEADER_LEN: usize = 1 + 8 + 1;
         let number = self.next_part.fetch_add(1, Ordering::Relaxed);
-        let mut parts = bytes.chunks(MESSAGE_LEN_MAX - HEADER_LEN).peekable();
-        while let Some(part) = parts.next() {
+        let mut parts = bytes.chunks(len_max - HEADER_LEN).peekable();
+        std::iter::from_fn(move || {
+            let part = parts.next()?;
             let mut writer = Writer::new(wire::PART, u64::from(number), 1 + part.len());
             writer.u8(u8::from(parts.peek().is_none())).bytes(part);
-            job.send(member, Port::Rma, &writer.done())?;
+            Some(writer.done())
+        })
+    }
+
+    // ---- What the layer itself has to say.
+
+    /// Sends a message that may neither be lost nor hold the caller up; see the head of the module.
+    pub(crate) fn post(&self, job: &Job, member: MemberId, bytes: Vec<u8>) {
+        if bytes.len() <= TRY_SEND_LEN_MAX {
+            return self.post_short(job, member, bytes);
         }
-        Ok(())
+        self.parts(&bytes, TRY_SEND_LEN_MAX).for_each(|part| self.post_short(job, member, part));
+    }
+
+    fn post_short(&self, job: &Job, member: MemberId, bytes: Vec<u8>) {
+        // Behind what this activity could not send before.
+        let is_behind = self.has_unsent.load(Ordering::SeqCst) && lock(&self.unsent).contains_key(&member);
+        if !is_behind && is_through(&job.try_send(member, Port::Rma, &bytes)) {
+            return;
+        }
+        {
+            let mut unsent = lock(&self.unsent);
+            unsent.entry(member).or_default().push_back(bytes);
+            self.has_unsent.store(true, Ordering::SeqCst);
+        }
+        // The background has to know that there is something to send again.
+        let _ = job.ring(self.me);
+    }
+
+    /// Tries again to send what was not taken, unless somebody is at it.
+    fn resend(&self, job: &Job) {
+        if !self.has_unsent.load(Ordering::SeqCst) || self.is_resending.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let members: Vec<MemberId> = lock(&self.unsent).keys().copied().collect();
+        for member in members {
+            // The first one of the list stays there, empty, while it is tried: others go behind it.
+            let first = || Some(std::mem::take(lock(&self.unsent).get_mut(&member)?.front_mut()?));
+            while let Some(bytes) = first() {
+                let is_through = is_through(&job.try_send(member, Port::Rma, &bytes));
+                let mut unsent = lock(&self.unsent);
+                let Some(list) = unsent.get_mut(&member) else { break };
+                if !is_through {
+                    list[0] = bytes;
+                    break;
+                }
+                list.pop_front();
+                if list.is_empty() {
+                    unsent.remove(&member);
+                }
+            }
+        }
+        {
+            let unsent = lock(&self.unsent);
+            self.has_unsent.store(!unsent.is_empty(), Ordering::SeqCst);
+        }
+        self.is_resending.store(false, Ordering::SeqCst);
     }
 
     /// Handles one message. What cannot be read is passed over.
@@ -729,6 +813,23 @@ const CREATION: u8 = 1;
 impl Service for Rma {
     fn run(&self, job: &Job) -> Time {
         self.progress(job);
-        self.look_at_lease(job)
+        self.resend(job);
+        let next = self.look_at_lease(job);
+        if self.has_unsent.load(Ordering::SeqCst) { next.min(job.now().after(RESEND)) } else { next }
+    }
+
+    /// Who leaves would take the news with it.
+    fn leaving(&self, job: &Job) {
+        let mut until = None;
+        while self.has_unsent.load(Ordering::SeqCst) && !job.has_ended() {
+            let bell = job.bell();
+            self.resend(job);
+            let now = job.now();
+            let until = *until.get_or_insert(now.after(job.time_limit()));
+            if now >= until {
+                return;
+            }
+            job.park(bell, until.min(now.after(RESEND)));
+        }
     }
 }
