@@ -6,7 +6,7 @@
 
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Action, Link, Options, Random, When};
-use outlast::rma::{self, Communicator, Error, Op, Source, Tag, wait_all, wait_any, wait_some};
+use outlast::rma::{self, Communicator, Error, Op, Source, Tag, Window, wait_all, wait_any, wait_some};
 use outlast::{Engine, Job, MemberId, Time};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -1154,6 +1154,29 @@ fn members_with_full_queues_do_not_hold_each_other_up() {
                 others[2].barrier().unwrap();
             }
             assert!(job.wait_for(&further, Time::NEVER));
+            part(&comm);
+        });
+    }
+}
+
+/// What a call said of a failure can be acknowledged at once, whichever activity is looking at the view just then.
+#[test]
+fn a_failure_that_was_reported_can_be_acknowledged_at_once() {
+    for seed in seeds(400) {
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let options = Options::new(4, seed).link(link);
+        simulate("acknowledged at once", &options, move |job| {
+            let comm = world(&job);
+            let window = Window::open(&comm, 64).unwrap();
+            patiently(|| comm.agree(1)).unwrap();
+            if comm.rank() == 1 {
+                let _ = job.fence(job.me(), Time::NEVER);
+            }
+            while window.put_blocking(1, 0, &[1; 8]).is_ok() {}
+            comm.failure_ack().unwrap();
+            assert_eq!(comm.failure_get_acked(), Ok(vec![1]));
+            assert_eq!(comm.get_failed(), Ok(vec![1]));
+            assert!(comm.agree_despite_failures(0).unwrap().failed.contains(&1));
             part(&comm);
         });
     }
