@@ -1181,3 +1181,96 @@ fn a_failure_that_was_reported_can_be_acknowledged_at_once() {
         });
     }
 }
+
+/// A member leaves the job while others are in a collective operation, or while it is in one itself: all of them end
+/// soon, none waits for another one that has given up.
+#[test]
+fn collectives_end_soon_when_a_member_leaves() {
+    for seed in seeds(600) {
+        let mut random = Random::new(seed ^ 0x6C65_6176);
+        let members = 3 + random.below(7) as usize;
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let options = Options::new(members, seed).link(link);
+        let leaver = random.below(members as u64) as usize;
+        let delay = Duration::from_nanos(random.magnitude(100, 300_000));
+        simulate("left", &options, move |job| {
+            let comm = world(&job);
+            if comm.rank() == leaver {
+                let leaving = job.clone();
+                let leave = move || {
+                    pause(&leaving, delay);
+                    leaving.leave().unwrap();
+                };
+                job.spawn("leaves", Box::new(leave)).unwrap();
+            }
+            for round in 0.. {
+                let outcome = match (seed + round) % 3 {
+                    0 => comm.allreduce_u64(Op::Sum, &mut [1]),
+                    1 => comm.broadcast(round as usize % comm.size(), &mut [1; 8]),
+                    _ => comm.allgather(&[1; 8]).map(|_| ()),
+                };
+                if job.has_ended() {
+                    return;
+                }
+                assert!(job.now() < Time(1_000_000_000), "{outcome:?} after a second");
+                match outcome {
+                    Ok(()) => {}
+                    Err(Error::ProcFailed { ranks }) => {
+                        assert_eq!(ranks, [leaver]);
+                        break;
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            part(&comm);
+        });
+    }
+}
+
+/// The same for making communicators: all fail, or all have it, and soon.
+#[test]
+fn duplicate_and_split_end_soon_when_a_member_leaves() {
+    for seed in seeds(600) {
+        let mut random = Random::new(seed ^ 0x6475_706C);
+        let members = 3 + random.below(7) as usize;
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let options = Options::new(members, seed).link(link);
+        let leaver = random.below(members as u64) as usize;
+        let rounds = random.below(3);
+        let delay = Duration::from_nanos(random.magnitude(10, 1_000_000));
+        let made: Log<u64> = Rc::default();
+        let log = made.clone();
+        simulate("left", &options, move |job| {
+            let comm = world(&job);
+            for round in 0.. {
+                if comm.rank() == leaver && round == rounds {
+                    pause(&job, delay);
+                    job.leave().unwrap();
+                    return;
+                }
+                let outcome = match (seed + round) % 2 {
+                    0 => comm.duplicate().map(|_| ()),
+                    _ => comm.split(Some(0), 0).map(|_| ()),
+                };
+                assert!(job.now() < Time(1_000_000_000), "{outcome:?} after a second");
+                match outcome {
+                    Ok(()) => log.borrow_mut().push(round),
+                    Err(Error::ProcFailed { ranks }) => {
+                        assert_eq!(ranks, [leaver]);
+                        break;
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            part(&comm);
+        });
+        for round in 0..=rounds {
+            let count = made.borrow().iter().filter(|&&made| made == round).count();
+            ensure!(
+                options,
+                [0, members - 1, members].contains(&count),
+                "round {round}: {count} of {members} have it"
+            );
+        }
+    }
+}

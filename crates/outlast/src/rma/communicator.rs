@@ -429,7 +429,9 @@ impl Communicator {
         if !is_recovery {
             self.check_usable()?;
             let state = lock(&self.shared.state);
-            if !state.dead.is_empty() {
+            // Not because of those who left: others who do not know of that yet wait for this member, and a death that
+            // would end their wait is not to come.
+            if !state.dead.is_subset(&state.left) {
                 return Err(Error::ProcFailed { ranks: state.dead.to_vec() });
             }
         }
