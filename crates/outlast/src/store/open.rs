@@ -3,6 +3,7 @@
 use super::access::Actors;
 use super::head::{Phase, State};
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
+use super::lock::Locks;
 use super::placement::{Placement, REPLICAS_MAX};
 use super::repair::Repair;
 use super::space::Space;
@@ -139,6 +140,7 @@ pub(super) struct Inner {
     pub(super) partitions: Vec<Mutex<Cached>>,
     view: Mutex<Arc<View>>,
     pub(super) repair: Mutex<Repair>,
+    pub(super) locks: Locks,
     closing: Mutex<MemberSet>,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
@@ -193,6 +195,7 @@ impl Store {
             partitions: (0..partitions).map(|_| Mutex::default()).collect(),
             view: Mutex::new(Arc::new(view)),
             repair: Mutex::default(),
+            locks: Locks::default(),
             closing: Mutex::default(),
             deaths: Mutex::default(),
             is_open: AtomicBool::new(false),
@@ -417,7 +420,7 @@ impl Service for Background {
         if !self.0.is_open.load(Ordering::Acquire) || self.0.is_closed.load(Ordering::Acquire) {
             return Time::NEVER;
         }
-        self.0.repair_some()
+        self.0.repair_some().min(self.0.release_orphans())
     }
 }
 
