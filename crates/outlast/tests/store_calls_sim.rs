@@ -7,8 +7,9 @@
 
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
-use outlast::store::{Options, Store, StoreError, Waited};
+use outlast::store::{Options, Store, StoreError, Version, Waited};
 use outlast::{Engine, Job, MemberId, Time};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -287,4 +288,256 @@ fn a_lock_whose_outcome_is_unknown_is_released_in_the_background() {
         })
     });
     assert!(*timeouts.lock().unwrap() > 100);
+}
+
+/// The greatest version of each key that was acknowledged, noted outside the store.
+type Acked = Arc<Mutex<BTreeMap<Vec<u8>, Version>>>;
+
+fn keys() -> impl Iterator<Item = Vec<u8>> {
+    (0..24).map(|number| format!("key/{number}").into_bytes())
+}
+
+/// Puts a key and checks that the version is greater than any that was acknowledged before.
+fn put_newer(store: &Store, acked: &Acked, key: &[u8]) -> Result<(), StoreError> {
+    let before = acked.lock().unwrap().get(key).copied();
+    let value = format!("{}/{}", store.me(), before.map_or(0, |version| version.counter));
+    let version = store.put(key, value.as_bytes())?;
+    assert!(before.is_none_or(|before| version > before), "{version} after {before:?}");
+    let mut acked = acked.lock().unwrap();
+    let newest = acked.entry(key.to_vec()).or_insert(version);
+    *newest = version.max(*newest);
+    Ok(())
+}
+
+/// Reads all keys: each is as it was acknowledged or newer, or lost; the lost ones.
+fn read_all(store: &Store, acked: &Acked) -> Vec<Vec<u8>> {
+    let mut lost = Vec::new();
+    for key in keys() {
+        let before = acked.lock().unwrap().get(&key).copied();
+        match store.get(&key) {
+            Ok(Some(found)) => assert!(Some(found.version()) >= before, "{} is old", found.version()),
+            Ok(None) => assert_eq!(before, None, "{} is gone", String::from_utf8_lossy(&key)),
+            Err(StoreError::DataLost { partition }) => {
+                assert_eq!(store.partition_of(&key), Ok(partition));
+                lost.push(key);
+            }
+            Err(StoreError::Timeout { .. } | StoreError::Closed) => {}
+            Err(error) => panic!("read: {error}"),
+        }
+    }
+    lost
+}
+
+/// Accepts all losses until there is none, then every key that was lost is empty or has a new life.
+fn accept_and_write(store: &Store, acked: &Acked, before: &BTreeMap<Vec<u8>, Version>, lost: &[Vec<u8>]) {
+    match store.accept_loss() {
+        Ok(_) | Err(StoreError::Timeout { .. }) => {}
+        Err(StoreError::Closed) => return,
+        Err(error) => panic!("accept: {error}"),
+    }
+    for key in lost {
+        match store.get(key) {
+            Ok(None) => {}
+            Ok(Some(found)) => {
+                assert!(Some(found.version()) > before.get(key).copied(), "{} is back", found.version());
+            }
+            // The home of the new life has died, too, or nobody could be reached.
+            Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => {}
+            Err(error) => panic!("read: {error}"),
+        }
+        match put_newer(store, acked, key) {
+            Ok(()) | Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => {}
+            Err(error) => panic!("put: {error}"),
+        }
+    }
+}
+
+/// Member 0 dies, with R = 1; all survivors accept at once, one of them dies at some step of that, others are stopped.
+#[test]
+fn loss_is_said_until_it_is_accepted_and_versions_go_on() {
+    let plan = |seed: u64| {
+        let options = SimOptions::new(4 + (seed / 2 % 2) as usize, seed).link(link(seed));
+        options.random_faults(0, (seed / 4 % 3) as usize, 3000)
+    };
+    let accepted = Arc::new(Mutex::new((0, 0)));
+    let counted = accepted.clone();
+    over_seeds("loss_is_said_until_it_is_accepted_and_versions_go_on", 0..300, plan, move |seed| {
+        let (acked, counted) = (Acked::default(), counted.clone());
+        // What was acknowledged in the old life, noted by the first one who accepts.
+        let old_life = Arc::new(Mutex::new(None));
+        Box::new(move |job| {
+            let Some(store) = open(&job, options(1)) else { return };
+            let told = Arc::new(Mutex::new(Vec::new()));
+            let sink = told.clone();
+            store.on_loss(move |lost| sink.lock().unwrap().extend(lost.to_vec()));
+            for key in keys().filter(|key| key[4] as u32 % 4 == job.me().0 % 4) {
+                let _ = put_newer(&store, &acked, &key);
+            }
+            if job.me() == MemberId(0) {
+                // After the others have written, which nobody waits for: what is lost is checked against what was
+                // acknowledged.
+                job.park(job.bell(), after(&job, Duration::from_micros(seed % 100 * 10)));
+                return job.inject(Fault::Kill(MemberId(0))).expect("a fault");
+            }
+            let until = after(&job, MINUTE);
+            while job.view().dead.is_empty() && job.now() < until {
+                job.park(job.bell(), until);
+            }
+            let was_accepted = old_life.lock().unwrap().is_some();
+            let lost = if was_accepted { Vec::new() } else { lost_keys(&store) };
+            if job.me() == MemberId(1) && seed % 3 != 0 {
+                job.inject(Fault::DieAtStep(1 + seed)).expect("a fault");
+            }
+            if !lost.is_empty() && !was_accepted && seed % 5 == 0 {
+                // Nobody has begun to accept: a put is refused, too.
+                let refused = store.put(&lost[0], b"");
+                if old_life.lock().unwrap().is_none() {
+                    assert!(
+                        matches!(
+                            refused,
+                            Err(StoreError::DataLost { .. }
+                                | StoreError::Timeout { .. }
+                                | StoreError::Closed)
+                        ),
+                        "{refused:?}"
+                    );
+                }
+            }
+            let noted = acked.lock().unwrap().clone();
+            let before = old_life.lock().unwrap().get_or_insert(noted).clone();
+            accept_and_write(&store, &acked, &before, &lost);
+            let mut count = counted.lock().unwrap();
+            count.0 += lost.len();
+            count.1 += usize::from(!told.lock().unwrap().is_empty());
+            drop(count);
+            end(&job, &store);
+        })
+    });
+    let accepted = accepted.lock().unwrap();
+    assert!(accepted.0 > 1000 && accepted.1 > 300, "lost keys and listeners told: {accepted:?}");
+}
+
+/// The keys that are lost now.
+fn lost_keys(store: &Store) -> Vec<Vec<u8>> {
+    keys().filter(|key| matches!(store.get(key), Err(StoreError::DataLost { .. }))).collect()
+}
+
+/// With R = 2 two members die at once; the partitions of which they had both copies are accepted; when their copies are
+/// back, another member dies: the new life is complete at its other home, and its versions still are the greatest.
+#[test]
+fn the_new_life_of_a_partition_is_copied_and_so_is_its_floor_of_versions() {
+    let plan = |seed: u64| SimOptions::new(5, seed).link(link(seed));
+    let lost_count = Arc::new(Mutex::new(0));
+    let counted = lost_count.clone();
+    over_seeds(
+        "the_new_life_of_a_partition_is_copied_and_so_is_its_floor_of_versions",
+        0..100,
+        plan,
+        move |seed| {
+            let (acked, counted) = (Acked::default(), counted.clone());
+            let victims = [[0, 1, 2], [1, 2, 0], [2, 3, 1], [0, 3, 2], [1, 3, 0], [0, 2, 3]];
+            let victims = victims[(seed / 2 % 6) as usize].map(MemberId);
+            Box::new(move |job| {
+                let options = options(2).partitions(32);
+                let Some(store) = open(&job, options) else { return };
+                if job.me() == MemberId(4) {
+                    for key in keys() {
+                        put_newer(&store, &acked, &key).expect("put");
+                    }
+                    job.inject(Fault::Kill(victims[0])).expect("a fault");
+                    job.inject(Fault::Kill(victims[1])).expect("a fault");
+                }
+                let wait_for_deaths = |count: usize| {
+                    let until = after(&job, MINUTE);
+                    while job.view().dead.len() < count {
+                        assert!(job.now() < until);
+                        job.park(job.bell(), until);
+                    }
+                };
+                wait_for_deaths(2);
+                if job.me() == MemberId(4) {
+                    let lost = read_all(&store, &acked);
+                    *counted.lock().unwrap() += lost.len();
+                    let partitions = store.accept_loss().expect("accepted");
+                    assert!(lost.iter().all(|key| partitions.contains(&store.partition_of(key).unwrap())));
+                    let (written, empty) = lost.split_at(lost.len() / 2);
+                    for key in written {
+                        assert_eq!(store.get(key), Ok(None));
+                        put_newer(&store, &acked, key).expect("put");
+                    }
+                    store.put(b"accepted", b"").expect("put");
+                    let until = after(&job, MINUTE);
+                    while store.repair_status().expect("known").copies_missing != 0 {
+                        assert!(job.now() < until, "copies are missing");
+                        job.park(job.bell(), after(&job, Duration::from_millis(1)));
+                    }
+                    job.inject(Fault::Kill(victims[2])).expect("a fault");
+                    wait_for_deaths(3);
+                    for key in empty {
+                        assert_eq!(store.get(key), Ok(None));
+                        put_newer(&store, &acked, key).expect("put");
+                    }
+                    assert_eq!(read_all(&store, &acked), Vec::<Vec<u8>>::new());
+                } else {
+                    wait_for_deaths(3);
+                }
+                end(&job, &store);
+            })
+        },
+    );
+    let lost_count = *lost_count.lock().unwrap();
+    assert!(lost_count > 50, "{lost_count} lost keys");
+}
+
+/// Two of three copies die at once, and the new homes get their indexes at different times; when all copies are back,
+/// two others die: the copies that were brought up have everything.
+#[test]
+fn a_copy_that_was_brought_up_has_everything_whenever_its_home_began() {
+    let plan = |seed: u64| {
+        let options = SimOptions::new(6, seed).link(link(seed));
+        options.random_faults(0, (seed / 2 % 4) as usize, 8000)
+    };
+    over_seeds(
+        "a_copy_that_was_brought_up_has_everything_whenever_its_home_began",
+        0..100,
+        plan,
+        move |seed| {
+            let acked = Acked::default();
+            let first = (seed / 2 % 5) as u32;
+            let victims = [0, 1, 2, 3].map(|step| MemberId((first + step) % 5));
+            Box::new(move |job| {
+                let Some(store) = open(&job, options(3).partitions(4).expected_keys(256)) else { return };
+                if job.me() == MemberId(5) {
+                    for key in keys() {
+                        let _ = put_newer(&store, &acked, &key);
+                    }
+                    for two in [&victims[..2], &victims[2..]] {
+                        let until = after(&job, 10 * MINUTE);
+                        while !store.repair_status().is_ok_and(|status| status.is_repaired()) {
+                            assert!(job.now() < until, "copies are missing");
+                            job.park(job.bell(), after(&job, Duration::from_millis(1)));
+                        }
+                        if job.view().dead.len() > 2 {
+                            // Someone gave up while another was stopped.
+                            break;
+                        }
+                        two.iter().for_each(|&victim| drop(job.inject(Fault::Kill(victim))));
+                        while two.iter().any(|&victim| job.view().is_living(victim)) {
+                            job.park(job.bell(), until);
+                        }
+                        if job.view().dead.len() <= 4 {
+                            assert_eq!(read_all(&store, &acked), Vec::<Vec<u8>>::new());
+                        }
+                    }
+                } else {
+                    let until = after(&job, 30 * MINUTE);
+                    while job.view().is_living(victims[3]) && job.view().dead.len() <= 2 {
+                        assert!(job.now() < until);
+                        job.park(job.bell(), until);
+                    }
+                }
+                end(&job, &store);
+            })
+        },
+    );
 }

@@ -25,6 +25,7 @@ mod index;
 mod layout;
 mod list;
 mod lock;
+mod loss;
 mod open;
 mod placement;
 mod repair;
@@ -37,6 +38,7 @@ pub use list::Death;
 pub use lock::LockGuard;
 pub use open::Options;
 pub use placement::REPLICAS_MAX;
+pub use repair::RepairStatus;
 pub use wait::Waited;
 
 use crate::engine::{Engine, Epoch, MemberId, Port};
@@ -203,11 +205,6 @@ impl Store {
     /// Whether a key exists.
     pub fn exists(&self, key: &[u8]) -> StoreResult<bool> {
         Ok(self.inner.read(key, |_, _, _, _| Ok(()))?.is_some())
-    }
-
-    /// How far repair is: the number of copies that this member, as a primary, has still to bring up.
-    pub fn copies_missing(&self) -> StoreResult<usize> {
-        self.inner.copies_missing()
     }
 
     /// Closes the store at this member, after all living members have done so or the time limit is over.

@@ -94,7 +94,7 @@ impl Op<'_> {
         Ok(config)
     }
 
-    fn partition_word(&self, home: MemberId, partition: usize, field: u64) -> u64 {
+    pub(super) fn partition_word(&self, home: MemberId, partition: usize, field: u64) -> u64 {
         self.store.root(home) + self.store.layout.partition(partition) + field
     }
 
