@@ -25,20 +25,26 @@ mod head;
 mod index;
 mod layout;
 mod list;
+mod lock;
+mod loss;
 mod open;
 mod placement;
 mod repair;
 mod slot;
 mod space;
+mod wait;
 mod write;
 
 pub use error::{StoreError, StoreResult};
 pub use list::Death;
+pub use lock::LockGuard;
 pub use open::Options;
 pub use placement::REPLICAS_MAX;
+pub use repair::RepairStatus;
 pub use slot::Slot;
+pub use wait::Waited;
 
-use crate::engine::{Engine, Epoch, MemberId, Port, Time};
+use crate::engine::{Engine, Epoch, MemberId, Port};
 use access::Halt;
 use open::Inner;
 use std::fmt;
@@ -206,34 +212,6 @@ impl Store {
     /// Whether a key exists.
     pub fn exists(&self, key: &[u8]) -> StoreResult<bool> {
         Ok(self.inner.read(key, |_, _, _, _| Ok(()))?.is_some())
-    }
-
-    /// Waits until a key exists with a version newer than `newer_than` (or at all, if `None`); `None` at the deadline.
-    pub fn wait(
-        &self,
-        key: &[u8],
-        newer_than: Option<Version>,
-        deadline: Time,
-    ) -> StoreResult<Option<Value>> {
-        let job = &self.inner.job;
-        loop {
-            let bell = job.bell();
-            self.inner.announce_waiter(key)?;
-            if let Some(value) = self.get(key)?
-                && newer_than.is_none_or(|seen| value.version > seen)
-            {
-                return Ok(Some(value));
-            }
-            if job.now() >= deadline {
-                return Ok(None);
-            }
-            job.park(bell, deadline);
-        }
-    }
-
-    /// How far repair is: the number of copies that this member, as a primary, has still to bring up.
-    pub fn copies_missing(&self) -> StoreResult<usize> {
-        self.inner.copies_missing()
     }
 
     /// Closes the store at this member, after all living members have done so or the time limit is over.

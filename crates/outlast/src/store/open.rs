@@ -3,6 +3,8 @@
 use super::access::Actors;
 use super::head::{Phase, State};
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
+use super::lock::Locks;
+use super::loss::Loss;
 use super::placement::{Placement, REPLICAS_MAX};
 use super::repair::Repair;
 use super::space::Space;
@@ -90,6 +92,14 @@ pub(super) enum Note {
     Closing,
     /// These blocks of yours are free again; each as in [`super::space::Place`].
     Give { places: Vec<u64> },
+    /// The partition is lost, and you are its first home: give it up.
+    Accept { partition: u64 },
+    /// The partition lives.
+    Accepted { partition: u64 },
+    /// The partition could not be given up.
+    NotAccepted { partition: u64, reason: String },
+    /// You are a home of the partition and have no index of it.
+    Fill { partition: u64 },
 }
 
 impl Note {
@@ -102,7 +112,11 @@ impl Note {
             Note::Granted { class } => (2, vec![*class], ""),
             Note::Refused { class, reason } => (3, vec![*class], reason),
             Note::Closing => (4, vec![], ""),
-            Note::Give { places } => (5, places.clone(), ""),
+            Note::Give { places } => (9, places.clone(), ""),
+            Note::Accept { partition } => (5, vec![*partition], ""),
+            Note::Accepted { partition } => (6, vec![*partition], ""),
+            Note::NotAccepted { partition, reason } => (7, vec![*partition], reason),
+            Note::Fill { partition } => (8, vec![*partition], ""),
         };
         let mut bytes = vec![tag];
         words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
@@ -116,13 +130,18 @@ impl Note {
         let word = |index: usize| -> Option<u64> {
             Some(u64::from_le_bytes(rest.get(index * 8..index * 8 + 8)?.try_into().ok()?))
         };
+        let text = || String::from_utf8_lossy(rest.get(8..).unwrap_or_default()).into();
         Some(match tag {
             0 => Note::Hello { root: word(0)?, replicas: word(1)?, partitions: word(2)?, buckets: word(3)? },
             1 => Note::Need { class: word(0)? },
             2 => Note::Granted { class: word(0)? },
-            3 => Note::Refused { class: word(0)?, reason: String::from_utf8_lossy(&rest[8..]).into() },
+            3 => Note::Refused { class: word(0)?, reason: text() },
             4 => Note::Closing,
-            5 => Note::Give { places: (0..rest.len() / 8).map_while(word).collect() },
+            9 => Note::Give { places: (0..rest.len() / 8).map_while(word).collect() },
+            5 => Note::Accept { partition: word(0)? },
+            6 => Note::Accepted { partition: word(0)? },
+            7 => Note::NotAccepted { partition: word(0)?, reason: text() },
+            8 => Note::Fill { partition: word(0)? },
             _ => return None,
         })
     }
@@ -143,6 +162,8 @@ pub(super) struct Inner {
     pub(super) partitions: Vec<Partition>,
     view: Mutex<Arc<View>>,
     pub(super) repair: Mutex<Repair>,
+    pub(super) locks: Locks,
+    pub(super) loss: Loss,
     closing: Mutex<MemberSet>,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
@@ -199,6 +220,8 @@ impl Store {
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             view: Mutex::new(Arc::new(view)),
             repair: Mutex::default(),
+            locks: Locks::default(),
+            loss: Loss::default(),
             closing: Mutex::default(),
             deaths: Mutex::default(),
             is_open: AtomicBool::new(false),
@@ -364,6 +387,15 @@ impl Inner {
                 lock(&self.closing).insert(from);
                 let _ = self.job.ring(self.job.me());
             }
+            Note::Accept { partition } => self.want_acceptance(from, partition as usize),
+            Note::Accepted { .. } => {
+                let _ = self.job.ring(self.job.me());
+            }
+            Note::NotAccepted { partition, reason } => {
+                self.acceptance_refused(from, partition as usize, reason);
+                let _ = self.job.ring(self.job.me());
+            }
+            Note::Fill { partition } => self.look_at(partition as usize),
         }
     }
 
@@ -426,7 +458,8 @@ impl Service for Background {
         if !self.0.is_open.load(Ordering::Acquire) || self.0.is_closed.load(Ordering::Acquire) {
             return Time::NEVER;
         }
-        self.0.repair_some()
+        self.0.accept_some();
+        self.0.repair_some().min(self.0.release_orphans()).min(self.0.tell_of_loss())
     }
 }
 
@@ -443,6 +476,10 @@ mod tests {
             Note::Refused { class: 7, reason: "no room".into() },
             Note::Closing,
             Note::Give { places: vec![8, 9] },
+            Note::Accept { partition: 8 },
+            Note::Accepted { partition: 9 },
+            Note::NotAccepted { partition: 10, reason: "no room".into() },
+            Note::Fill { partition: 11 },
         ] {
             assert_eq!(Note::decode(&note.encode()), Some(note));
         }

@@ -198,7 +198,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    fn partition_word(&self, home: MemberId, partition: usize, field: u64) -> u64 {
+    pub(super) fn partition_word(&self, home: MemberId, partition: usize, field: u64) -> u64 {
         self.store.root(home) + self.store.layout.partition(partition) + field
     }
 
