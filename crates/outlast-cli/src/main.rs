@@ -3,9 +3,12 @@
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
+mod actor;
 mod bench;
+mod chaos;
 mod demo;
 mod doctor;
+mod members;
 mod quantity;
 mod report;
 mod run;
@@ -25,7 +28,10 @@ enum Command {
     Run(run::Run),
     Demo(demo::Demo),
     Doctor(doctor::Doctor),
+    Chaos(chaos::Chaos),
     Bench(bench::Bench),
+    #[command(hide = true)]
+    ChaosMember(chaos::ChaosMember),
     #[command(hide = true)]
     DemoMember(demo::DemoMember),
     #[command(hide = true)]
@@ -48,6 +54,8 @@ fn main() -> ExitCode {
         Command::Demo(demo) => demo.execute(),
         Command::Doctor(doctor) => doctor.execute(),
         Command::DemoMember(member) => member.execute(),
+        Command::Chaos(chaos) => chaos.execute(),
+        Command::ChaosMember(member) => member.execute(),
         Command::Bench(bench) => bench.execute(),
         Command::DetectionMember(member) => member.execute(),
         Command::UlfmMember(member) => member.execute(),

@@ -3,7 +3,7 @@
 use super::StoreError;
 use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED};
 use super::open::Inner;
-use crate::engine::{Engine, Epoch, Error, MemberId};
+use crate::engine::{Engine, Epoch, Error, MemberId, steps};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Why an operation cannot go on as it is.
@@ -77,6 +77,7 @@ impl<'a> Op<'a> {
             }
             job.park(bell, until);
         };
+        steps::enter(steps::Step::Enter);
         // The guard exists before the first call that may fail, so that the actor is given back.
         let mut op = Op { store, actor, epoch: Epoch::ANY, number: 0 };
         op.announce()?;
@@ -137,6 +138,7 @@ impl<'a> Op<'a> {
 impl Drop for Op<'_> {
     fn drop(&mut self) {
         let (store, job) = (self.store, &self.store.job);
+        steps::enter(steps::Step::Leave);
         if self.number != 0 {
             let counter = store.root(job.me()) + store.layout.actor(self.actor) + ACTOR_COUNTER;
             // Fails only when this member has ended, and then nobody waits for its actors.

@@ -10,7 +10,7 @@ use super::head::{Phase, State};
 use super::index::KeyRef;
 use super::open::{Inner, lock};
 use super::placement::hash_key;
-use crate::engine::{Engine, Epoch, Time};
+use crate::engine::{Engine, Epoch, Time, steps};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -143,6 +143,7 @@ impl Op<'_> {
         // R1: this member is new here.
         let state = self.state(store.me(), work.partition)?;
         if state.phase() == Phase::Absent {
+            steps::enter(steps::Step::MakeIndex);
             store.make_index(store.root(store.me()), work.partition)?;
             let filling = State::new(Phase::Filling, config.stamp);
             if !self.swap_state(store.me(), work.partition, state, filling)? {
@@ -171,6 +172,7 @@ impl Op<'_> {
                 let hash = hash_key(&node.key);
                 let key = KeyRef { key: &node.key, hash, partition: work.partition };
                 for &target in &filling {
+                    steps::enter(steps::Step::Copy);
                     self.copy_record(&config, &key, target)?;
                 }
                 if filling.is_empty() {
@@ -186,6 +188,7 @@ impl Op<'_> {
             return Err(Halt::Again);
         }
         // R5.
+        steps::enter(steps::Step::Complete);
         for &home in &filling {
             let member = config.homes[home];
             let from = State::new(Phase::Filling, config.stamp);

@@ -13,7 +13,7 @@ use super::access::{Halt, Op, Step};
 use super::layout::{ACTOR_COUNTER, ACTORS_USED, class_size};
 use super::open::{Inner, Note};
 use super::{PORT, StoreError};
-use crate::engine::{Engine, Epoch, Error, MemberId};
+use crate::engine::{Engine, Epoch, Error, MemberId, steps};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -150,6 +150,7 @@ impl Op<'_> {
             retired.1 = 0;
             std::mem::take(&mut retired.0)
         };
+        steps::enter(steps::Step::Retire);
         let inside = self.store.actors_inside()?;
         lock(&space.batches).push(Batch { blocks: batch, inside });
         self.store.reuse()

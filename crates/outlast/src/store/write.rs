@@ -10,7 +10,7 @@ use super::layout::{
 use super::open::{Inner, lock};
 use super::placement::hash_key;
 use super::{StoreError, StoreResult, Version, check_key};
-use crate::engine::{Engine, Epoch, MemberId};
+use crate::engine::{Engine, Epoch, MemberId, steps};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -179,6 +179,7 @@ impl Op<'_> {
 
     /// Fills a block at a home with a version.
     fn fill_block(&self, home: MemberId, block: &Block, value: &[u8]) -> Step<u64> {
+        steps::enter(steps::Step::Fill);
         let class = block_class(block, home)?;
         let offset = self.take_block(home, class)?;
         let filled = self.put(home, offset, &block.encode()).and_then(|()| match value.is_empty() {
@@ -245,6 +246,7 @@ impl Op<'_> {
     fn settle(&self, config: &Config, key: &KeyRef<'_>) -> Step<()> {
         self.find_new_homes(config, key.partition)?;
         // T1: seal the complete homes; look at the others.
+        steps::enter(steps::Step::Seal);
         let mut found: Vec<(usize, u64, Head, bool)> = Vec::with_capacity(config.homes.len());
         for home in config.ready_homes() {
             let member = config.homes[home];
@@ -269,6 +271,7 @@ impl Op<'_> {
             found.push((home, word, head, is_complete));
         }
         // T2: the greatest version among the complete homes.
+        steps::enter(steps::Step::Greatest);
         let mut greatest: Option<(u64, usize, Head)> = None;
         for &(home, _, head, is_complete) in &found {
             if is_complete {
@@ -307,6 +310,7 @@ impl Op<'_> {
                 None => Head::new(config.stamp, 0),
                 Some((block, value)) => Head::new(config.stamp, self.fill_block(member, block, value)?),
             };
+            steps::enter(steps::Step::Settle);
             if !self.swap(member, word, head.0, new.0)? {
                 if let (Some(offset), Some((block, _))) = (new.offset(), &version) {
                     self.store.space.keep(member, block_class(block, member)?, offset);
@@ -323,9 +327,11 @@ impl Op<'_> {
             return Ok(());
         }
         // T4: its writer must be able to know, before anyone builds on it.
+        steps::enter(steps::Step::Tell);
         if let Some((block, _)) = &version {
             self.tell_writer(block)?;
         }
+        steps::enter(steps::Step::Settled);
         // T5. If the swap fails someone else has settled it, or gone on.
         let (primary, word) = found
             .iter()
@@ -409,6 +415,7 @@ impl Op<'_> {
             // Nobody else is to hold it.
             head = head.stable();
         }
+        steps::enter(steps::Step::Publish);
         if !self.swap(primary, word, before.0, head.0)? {
             return Ok(false);
         }
@@ -432,10 +439,12 @@ impl Op<'_> {
                     Some(offset) => offset,
                     None => self.fill_block(config.homes[home], &block, published.value)?,
                 };
+                steps::enter(steps::Step::Install);
                 self.install(config, home, key, &block, offset)?;
                 is_done[home] = true;
             }
             // W7: homes that got their index since.
+            steps::enter(steps::Step::NewHomes);
             if !self.find_new_homes(config, key.partition)? {
                 break;
             }
@@ -447,6 +456,7 @@ impl Op<'_> {
     /// something later, so no failure from here on can undo it.
     fn tidy_up(&self, config: &Config, key: &KeyRef<'_>, word: u64, before: Head, head: Head) -> Step<()> {
         let primary = config.homes[config.primary];
+        steps::enter(steps::Step::Stable);
         if !head.is_stable() {
             self.swap(primary, word, head.0, head.stable().0)?;
         }
@@ -495,6 +505,7 @@ impl Op<'_> {
         let store = self.store;
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
+        steps::enter(steps::Step::Find);
         let word = self.find_or_insert(&config, config.primary, key)?;
         let before = self.settled(&config, key, word)?;
         let mut buffer = Vec::new();
@@ -589,6 +600,7 @@ impl Op<'_> {
     }
 
     fn has_happened(&mut self, key: &KeyRef<'_>, block: &Block) -> Step<bool> {
+        steps::enter(steps::Step::Redo);
         let config = self.config(key.partition)?;
         let word = self.find_or_insert(&config, config.primary, key)?;
         let head = self.settled(&config, key, word)?;
@@ -611,6 +623,7 @@ impl Op<'_> {
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         let mut result = None;
+        steps::enter(steps::Step::Read);
         if let Some(word) = self.find(&config, config.primary, key)?
             && let Some(offset) = self.settled(&config, key, word)?.offset()
         {
