@@ -12,6 +12,7 @@ mod members;
 mod quantity;
 mod report;
 mod run;
+mod sim;
 
 /// Parallel programs that outlast the death of any of their processes.
 ///
@@ -29,6 +30,7 @@ enum Command {
     Demo(demo::Demo),
     Doctor(doctor::Doctor),
     Chaos(chaos::Chaos),
+    Sim(sim::Sim),
     Bench(bench::Bench),
     #[command(hide = true)]
     ChaosMember(chaos::ChaosMember),
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Command::Demo(demo) => demo.execute(),
         Command::Doctor(doctor) => doctor.execute(),
         Command::DemoMember(member) => member.execute(),
+        Command::Sim(sim) => sim.execute(),
         Command::Chaos(chaos) => chaos.execute(),
         Command::ChaosMember(member) => member.execute(),
         Command::Bench(bench) => bench.execute(),

@@ -102,7 +102,11 @@ impl Faults {
             return Ok(false);
         }
         match what {
-            What::Stop(length) => self.stop(length, known, running)?,
+            What::Stop(length) => {
+                if !self.stop(length, known, running)? {
+                    return Ok(false);
+                }
+            }
             What::Kill if self.may_kill(known) => {
                 self.waiting = None;
                 self.kill(known, running, shared)?;
@@ -208,10 +212,14 @@ impl Faults {
         Ok(())
     }
 
-    fn stop(&mut self, length: Duration, known: &Known, running: &Running) -> anyhow::Result<()> {
+    /// Stops somebody for so long; whether anybody could be stopped.
+    fn stop(&mut self, length: Duration, known: &Known, running: &Running) -> anyhow::Result<bool> {
         let living = known.living(self.ranks);
         let candidates: Vec<u32> = living.into_iter().filter(|m| !self.stopped.contains_key(m)).collect();
-        ensure!(!candidates.is_empty(), "nobody is left to stop");
+        // Everyone is stopped already: this one comes when somebody goes on.
+        if candidates.is_empty() {
+            return Ok(false);
+        }
         let victim = candidates[self.random.below(candidates.len() as u64) as usize];
         running.stop(MemberId(victim))?;
         self.stopped.insert(victim, (machine_ns(), Instant::now() + length));
@@ -220,7 +228,7 @@ impl Faults {
             running.elapsed().as_secs_f64(),
             length.as_millis()
         );
-        Ok(())
+        Ok(true)
     }
 
     fn resume(&mut self, member: u32, known: &mut Known, running: &Running) -> anyhow::Result<()> {
