@@ -141,7 +141,8 @@ impl Worker {
             StoreError::Timeout { .. } | StoreError::Closed => self.returned(Outcome::Unknown, accesses),
             StoreError::DataLost { .. } => {
                 self.data_lost += 1;
-                self.returned(Outcome::Failed, accesses)
+                // A put may have been seen by others before the last copy was lost.
+                self.returned(Outcome::Unknown, accesses)
             }
             other => {
                 self.returned(Outcome::Unknown, accesses)?;

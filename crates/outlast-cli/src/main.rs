@@ -6,6 +6,7 @@ use std::process::ExitCode;
 mod actor;
 mod bench;
 mod chaos;
+mod control;
 mod demo;
 mod doctor;
 mod members;

@@ -1,13 +1,15 @@
 //! What commands that start members share: one clock, and lines of JSON from the members to the command.
 
 use anyhow::Context;
-use outlast::MemberId;
 use outlast::launch::{MemberEnd, Running};
+use outlast::store::Store;
+use outlast::{Engine, Job, MemberId, MemberSet};
 use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::time::Duration;
 
 /// The clock that all processes of a machine share, in nanoseconds.
 pub(crate) fn machine_ns() -> u64 {
@@ -47,6 +49,53 @@ impl Lines {
             *read += end + 1;
         }
         Ok(lines)
+    }
+}
+
+/// What a member that watches sees.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum News {
+    /// The death of a member was noticed.
+    Noticed { dead: u32, at_ns: u64 },
+    /// This member sees nothing to repair, so many being dead.
+    Complete { dead: u64, at_ns: u64 },
+}
+
+/// A member that watches: who is dead, and whether copies are missing.
+#[derive(Default)]
+pub(crate) struct Watch {
+    noticed: MemberSet,
+    /// The number of dead for which nothing is to be repaired.
+    complete_at: u64,
+}
+
+impl Watch {
+    /// How many deaths were noticed.
+    pub(crate) fn dead(&self) -> u64 {
+        self.noticed.len() as u64
+    }
+
+    /// What is new.
+    pub(crate) fn look(&mut self, job: &Job, store: &Store) -> anyhow::Result<Vec<News>> {
+        let mut news = Vec::new();
+        let at_ns = machine_ns();
+        for dead in job.view().dead.iter() {
+            if self.noticed.insert(dead) {
+                news.push(News::Noticed { dead: dead.0, at_ns });
+            }
+        }
+        let dead = self.dead();
+        if self.complete_at < dead && store.copies_missing()? == 0 && job.epoch().0 == dead {
+            news.push(News::Complete { dead, at_ns: machine_ns() });
+            self.complete_at = dead;
+        }
+        Ok(news)
+    }
+
+    /// How long to wait for the bell before looking again.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_millis(if self.complete_at < self.dead() { 2 } else { 10 })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Who is killed or stopped, and when.
 
-use super::control::Shared;
 use super::{Chaos, Kill, Known, PATIENCE};
+use crate::control::Shared;
 use crate::members::machine_ns;
 use anyhow::{bail, ensure};
 use outlast::MemberId;

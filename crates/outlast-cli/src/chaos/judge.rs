@@ -1,9 +1,9 @@
 //! What the record of a chaos run says.
 
-use super::control::Shared;
 use super::member::{FoundLine, Plan};
 use super::{Chaos, Known};
 use crate::actor;
+use crate::control::Shared;
 use anyhow::Context;
 use outlast::engine::steps;
 use outlast_check::durability::Final;
@@ -68,7 +68,7 @@ pub(super) fn judge(
     end_ns: u64,
 ) -> anyhow::Result<Report> {
     let mut operations: Vec<Operation> = Vec::new();
-    for text in shared.records()? {
+    for text in shared.records()?.into_iter().flatten() {
         // A member that died early has written nothing yet.
         if !text.is_empty() {
             operations.extend(History::parse(&text).context("the record of a member")?.into_operations());

@@ -1,13 +1,13 @@
 //! A member of a chaos run: workers that make random calls, and a thread that watches and reports.
 
-use super::control::{Member, Phase, Place};
 use crate::actor::{self, FINAL_THREAD, Found, Worker};
-use crate::members::{machine_ns, tell};
+use crate::control::{Member, Phase, Place};
+use crate::members::{News, Watch, machine_ns, tell};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use outlast::engine::steps;
 use outlast::store::{Options, Store};
-use outlast::{Engine, Job, JoinOptions, MemberSet};
+use outlast::{Engine, Job, JoinOptions};
 use outlast_check::history;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,11 +46,11 @@ pub(super) enum Line {
     /// The store is open.
     Open,
     /// Where the copies of each key are, as long as so many are dead.
-    Homes { dead: u64, homes: Vec<Vec<u32>> },
-    /// The death of a member was noticed.
-    Noticed { dead: u32, at_ns: u64 },
-    /// This member sees nothing to repair, so many being dead.
-    Complete { dead: u64, at_ns: u64 },
+    Homes {
+        dead: u64,
+        homes: Vec<Vec<u32>>,
+    },
+    News(News),
     /// No worker makes calls any more.
     Rests,
     /// What this member found under each key.
@@ -101,8 +101,10 @@ impl ChaosMember {
             };
             workers.push(job.spawn("chaos", Box::new(body))?);
         }
-        let mut watch = Watch { noticed: MemberSet::new(), complete_at: 0, is_armed: false };
-        watch.until(Phase::Rest, &job, &store, &member, &keys)?;
+        let mut watcher =
+            Watcher { watch: Watch::default(), is_armed: false, job: &job, store: &store, keys: &keys };
+        watcher.tell_homes()?;
+        watcher.until(Phase::Rest, &member)?;
         stop.store(true, Ordering::Release);
         let until = job.now().after(REST_LIMIT);
         for worker in &workers {
@@ -112,14 +114,14 @@ impl ChaosMember {
             bail!(trouble);
         }
         tell(&Line::Rests)?;
-        watch.until(Phase::ReadBack, &job, &store, &member, &keys)?;
+        watcher.until(Phase::ReadBack, &member)?;
         let target = Box::new(member.record(plan.threads as usize)?);
         let options = plan.options(job.members());
         let mut reader = Worker::new(&store, &job, &options, plan.seed, FINAL_THREAD, clock, target)?;
         let found: anyhow::Result<Vec<FoundLine>> =
             keys.iter().map(|key| Ok(found_line(reader.get(key)?))).collect();
         tell(&Line::Found(found?))?;
-        watch.until(Phase::End, &job, &store, &member, &keys)?;
+        watcher.until(Phase::End, &member)?;
         store.close().context("closing the store")?;
         job.leave()?;
         Ok(true)
@@ -149,44 +151,27 @@ fn work(mut worker: Worker, stop: &AtomicBool, pause: Duration) -> anyhow::Resul
     Ok(())
 }
 
-/// What the watching thread knows.
-struct Watch {
-    noticed: MemberSet,
-    /// The number of dead for which this member has said that nothing is to be repaired.
-    complete_at: u64,
+/// The thread that watches and reports.
+struct Watcher<'a> {
+    watch: Watch,
     is_armed: bool,
+    job: &'a Job,
+    store: &'a Store,
+    keys: &'a [history::Key],
 }
 
-impl Watch {
+impl Watcher<'_> {
     /// Reports deaths and repairs until the command is in this phase.
-    fn until(
-        &mut self,
-        phase: Phase,
-        job: &Job,
-        store: &Store,
-        member: &Member,
-        keys: &[history::Key],
-    ) -> anyhow::Result<()> {
-        if self.noticed.is_empty() && phase == Phase::Rest {
-            self.tell_homes(job, store, keys)?;
-        }
+    fn until(&mut self, phase: Phase, member: &Member) -> anyhow::Result<()> {
         loop {
-            let bell = job.bell();
-            let at_ns = machine_ns();
-            let mut is_new = false;
-            for dead in job.view().dead.iter() {
-                if self.noticed.insert(dead) {
-                    tell(&Line::Noticed { dead: dead.0, at_ns })?;
-                    is_new = true;
-                }
+            let bell = self.job.bell();
+            let news = self.watch.look(self.job, self.store)?;
+            let is_new_death = news.iter().any(|news| matches!(news, News::Noticed { .. }));
+            for news in news {
+                tell(&Line::News(news))?;
             }
-            if is_new {
-                self.tell_homes(job, store, keys)?;
-            }
-            let dead = self.noticed.len() as u64;
-            if self.complete_at < dead && store.copies_missing()? == 0 && job.epoch().0 == dead {
-                tell(&Line::Complete { dead, at_ns: machine_ns() })?;
-                self.complete_at = dead;
+            if is_new_death {
+                self.tell_homes()?;
             }
             if let (false, Some((step, after))) = (self.is_armed, member.death()?) {
                 self.is_armed = true;
@@ -195,17 +180,16 @@ impl Watch {
             if member.phase()? >= phase {
                 return Ok(());
             }
-            let wait = if self.complete_at < dead { 2 } else { 10 };
-            job.park(bell, job.now().after(Duration::from_millis(wait)));
+            self.job.park(bell, self.job.now().after(self.watch.patience()));
         }
     }
 
     /// The lowest member says where the copies are.
-    fn tell_homes(&self, job: &Job, store: &Store, keys: &[history::Key]) -> anyhow::Result<()> {
-        if job.view().living().next() != Some(job.me()) {
+    fn tell_homes(&self) -> anyhow::Result<()> {
+        if self.job.view().living().next() != Some(self.job.me()) {
             return Ok(());
         }
-        let homes = keys.iter().map(|key| store.homes(key.bytes()).iter().map(|home| home.0).collect());
-        tell(&Line::Homes { dead: self.noticed.len() as u64, homes: homes.collect() })
+        let homes = |key: &history::Key| self.store.homes(key.bytes()).iter().map(|home| home.0).collect();
+        tell(&Line::Homes { dead: self.watch.dead(), homes: self.keys.iter().map(homes).collect() })
     }
 }

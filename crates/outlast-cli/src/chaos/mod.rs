@@ -5,19 +5,18 @@
 //! This command decides who dies and when. It never goes beyond what the store promises (fewer than R deaths since all
 //! copies were last complete), unless asked to, by waiting until the members say that nothing is to be repaired.
 
-mod control;
 mod faults;
 mod judge;
 mod member;
 
 use crate::actor::THREADS_MAX;
-use crate::members::{Lines, describe, left_behind, machine_ns, shared_memory_names};
+use crate::control::{Phase, Shared};
+use crate::members::{Lines, News, describe, left_behind, machine_ns, shared_memory_names};
 use crate::quantity;
 use crate::report::write_json;
 use crate::usage_error;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use control::{Phase, Shared};
 use faults::Faults;
 use member::{FoundLine, Line, Plan};
 use outlast::MemberId;
@@ -177,8 +176,10 @@ impl Known {
                 Line::Rests => drop(self.rests.insert(member)),
                 Line::Found(found) => drop(self.found.insert(member, found)),
                 Line::Homes { dead, homes } => drop(self.homes.insert(dead, homes)),
-                Line::Noticed { dead, at_ns } => drop(self.noticed.insert((member, dead), at_ns)),
-                Line::Complete { dead, at_ns } => {
+                Line::News(News::Noticed { dead, at_ns }) => {
+                    self.noticed.insert((member, dead), at_ns);
+                }
+                Line::News(News::Complete { dead, at_ns }) => {
                     self.complete.entry(dead).or_default().insert(member, at_ns);
                 }
             }

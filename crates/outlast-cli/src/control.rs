@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 
 /// What members are to do; it only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     Work = 0,
     /// Stop making calls.
     Rest = 1,
@@ -27,7 +27,7 @@ impl Phase {
 
 /// Where members find what the command shares with them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(crate) struct Place {
     pid: u32,
     control: i32,
     /// Per member and thread; the last thread's is for reading back.
@@ -41,22 +41,22 @@ fn memory(name: &str) -> anyhow::Result<File> {
 }
 
 /// The command's side.
-pub(super) struct Shared {
+pub(crate) struct Shared {
     control: File,
     records: Vec<Vec<File>>,
 }
 
 impl Shared {
-    pub(super) fn new(members: usize, threads: u32) -> anyhow::Result<Shared> {
-        let control = memory("outlast-chaos-control")?;
+    pub(crate) fn new(members: usize, threads: u32) -> anyhow::Result<Shared> {
+        let control = memory("outlast-control")?;
         control.set_len(8 * (1 + members as u64))?;
         let of_member =
-            || (0..=threads).map(|_| memory("outlast-chaos-record")).collect::<anyhow::Result<Vec<_>>>();
+            || (0..=threads).map(|_| memory("outlast-record")).collect::<anyhow::Result<Vec<_>>>();
         let records = (0..members).map(|_| of_member()).collect::<anyhow::Result<Vec<_>>>()?;
         Ok(Shared { control, records })
     }
 
-    pub(super) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Place {
         let fds = |files: &Vec<File>| files.iter().map(AsRawFd::as_raw_fd).collect();
         Place {
             pid: std::process::id(),
@@ -65,47 +65,61 @@ impl Shared {
         }
     }
 
-    pub(super) fn set_phase(&self, phase: Phase) -> anyhow::Result<()> {
+    pub(crate) fn set_phase(&self, phase: Phase) -> anyhow::Result<()> {
         Ok(self.control.write_all_at(&(phase as u64).to_le_bytes(), 0)?)
     }
 
     /// Tells a member where to die: a step of the protocol, and after how many steps of the engine there.
-    pub(super) fn order_death(&self, member: u32, step: u32, after: u32) -> anyhow::Result<()> {
+    pub(crate) fn order_death(&self, member: u32, step: u32, after: u32) -> anyhow::Result<()> {
         let word = u64::from(step) << 32 | u64::from(after);
         Ok(self.control.write_all_at(&word.to_le_bytes(), 8 * (1 + u64::from(member)))?)
     }
 
-    /// What all actors have recorded, each in a text of its own.
-    pub(super) fn records(&self) -> anyhow::Result<Vec<Vec<u8>>> {
-        let mut texts = Vec::new();
+    /// How many bytes all actors have recorded.
+    pub(crate) fn recorded_len(&self) -> anyhow::Result<u64> {
+        let mut len = 0;
         for file in self.records.iter().flatten() {
-            let mut text = Vec::new();
-            // Through /proc, since the position of the command's own descriptor is nobody's business.
-            File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?.read_to_end(&mut text)?;
-            texts.push(text);
+            len += file.metadata()?.len();
         }
-        Ok(texts)
+        Ok(len)
+    }
+
+    /// What all actors have recorded: a list for each member.
+    pub(crate) fn records(&self) -> anyhow::Result<Vec<Vec<Vec<u8>>>> {
+        let read = |file: &File| {
+            let mut bytes = Vec::new();
+            // Through /proc, since the position of the command's own descriptor is nobody's business.
+            File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        self.records.iter().map(|files| files.iter().map(read).collect()).collect()
     }
 }
 
 /// A member's side.
-pub(super) struct Member {
+pub(crate) struct Member {
     place: Place,
     control: File,
     me: usize,
 }
 
 impl Member {
-    pub(super) fn new(place: Place, me: usize) -> anyhow::Result<Member> {
+    pub(crate) fn new(place: Place, me: usize) -> anyhow::Result<Member> {
         let path = format!("/proc/{}/fd/{}", place.pid, place.control);
         let control = File::open(&path).with_context(|| format!("opening {path}"))?;
         Ok(Member { place, control, me })
     }
 
     /// The file of a thread's record.
-    pub(super) fn record(&self, thread: usize) -> anyhow::Result<File> {
+    pub(crate) fn record(&self, thread: usize) -> anyhow::Result<File> {
         let path = format!("/proc/{}/fd/{}", self.place.pid, self.place.records[self.me][thread]);
         OpenOptions::new().append(true).open(&path).with_context(|| format!("opening {path}"))
+    }
+
+    /// What a thread of any member has recorded.
+    pub(crate) fn read(&self, member: usize, thread: usize) -> anyhow::Result<Vec<u8>> {
+        let path = format!("/proc/{}/fd/{}", self.place.pid, self.place.records[member][thread]);
+        std::fs::read(&path).with_context(|| format!("reading {path}"))
     }
 
     fn word(&self, index: usize) -> anyhow::Result<u64> {
@@ -114,12 +128,12 @@ impl Member {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    pub(super) fn phase(&self) -> anyhow::Result<Phase> {
+    pub(crate) fn phase(&self) -> anyhow::Result<Phase> {
         Ok(Phase::ALL[(self.word(0)? as usize).min(3)])
     }
 
     /// Where this member is to die, if it is.
-    pub(super) fn death(&self) -> anyhow::Result<Option<(u32, u32)>> {
+    pub(crate) fn death(&self) -> anyhow::Result<Option<(u32, u32)>> {
         let word = self.word(1 + self.me)?;
         Ok((word != 0).then_some(((word >> 32) as u32, word as u32)))
     }
