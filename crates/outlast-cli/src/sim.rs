@@ -102,6 +102,9 @@ pub(crate) struct Sim {
     /// How many calls each of them makes
     #[arg(long, value_name = "N", default_value_t = 25)]
     calls: u64,
+    /// Stop at the first seed that fails
+    #[arg(long)]
+    first_failure: bool,
     /// How members reach each other
     #[arg(long, value_name = "LINK", default_value_t = LinkChoice::Both)]
     link: LinkChoice,
@@ -356,6 +359,9 @@ impl Sim {
                             let judged = self.run(seed);
                             let mut report = lock(&report);
                             self.note(seed, judged, &mut report);
+                            if self.first_failure && !report.failing.is_empty() {
+                                next.store(seeds.end, Ordering::Relaxed);
+                            }
                         }
                     })
                 })
@@ -471,7 +477,8 @@ impl Sim {
         options.spares = self.spares;
         options = options.random_faults(at_once, self.stops, steps);
         options.trace = self.trace;
-        options.steps_max = 5_000_000 + 50 * steps * members as u64;
+        // Those who wait for a stopped member look again and again.
+        options.steps_max = 5_000_000 + 50 * steps * members as u64 + 30_000_000 * self.stops as u64;
         let outside = Shared::default();
         lock(&outside).struck = at_once;
         lock(&outside).victims = later_victims(&options, self.kills - at_once, members);
