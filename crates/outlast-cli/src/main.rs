@@ -3,12 +3,17 @@
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
+mod actor;
 mod bench;
+mod chaos;
+mod control;
 mod demo;
 mod doctor;
+mod members;
 mod quantity;
 mod report;
 mod run;
+mod sim;
 
 /// Parallel programs that outlast the death of any of their processes.
 ///
@@ -25,7 +30,11 @@ enum Command {
     Run(run::Run),
     Demo(demo::Demo),
     Doctor(doctor::Doctor),
+    Chaos(chaos::Chaos),
+    Sim(sim::Sim),
     Bench(bench::Bench),
+    #[command(hide = true)]
+    ChaosMember(chaos::ChaosMember),
     #[command(hide = true)]
     DemoMember(demo::DemoMember),
     #[command(hide = true)]
@@ -50,6 +59,9 @@ fn main() -> ExitCode {
         Command::Demo(demo) => demo.execute(),
         Command::Doctor(doctor) => doctor.execute(),
         Command::DemoMember(member) => member.execute(),
+        Command::Sim(sim) => sim.execute(),
+        Command::Chaos(chaos) => chaos.execute(),
+        Command::ChaosMember(member) => member.execute(),
         Command::Bench(bench) => bench.execute(),
         Command::DetectionMember(member) => member.execute(),
         Command::StoreBenchMember(member) => member.execute(),

@@ -4,7 +4,7 @@ use super::StoreError;
 use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED};
 use super::open::Inner;
 use super::space::Magazine;
-use crate::engine::{Engine, Epoch, Error, MemberId};
+use crate::engine::{Engine, Epoch, Error, MemberId, steps};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -105,6 +105,7 @@ impl<'a> Op<'a> {
     #[inline]
     fn claim(store: &'a Inner, first: usize) -> Step<Option<Op<'a>>> {
         let job = &store.job;
+        steps::enter(steps::Step::Enter);
         for distance in 0..ACTORS {
             let index = (first + distance) % ACTORS;
             if store.actors.announced.load(Ordering::Acquire) <= index {
@@ -197,6 +198,7 @@ impl Drop for Op<'_> {
     #[inline]
     fn drop(&mut self) {
         let (store, job) = (self.store, &self.store.job);
+        steps::enter(steps::Step::Leave);
         // What the operation read and wrote comes before the word that says that it has ended.
         fence(Ordering::Release);
         let even = self.number + 1;

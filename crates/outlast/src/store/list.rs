@@ -35,6 +35,13 @@ impl Store {
         self.inner.list(|_, owner| owner == member)
     }
 
+    /// The members that hold the copies of a key, or are to hold them, as this member sees the job now.
+    pub fn homes(&self, key: &[u8]) -> Vec<MemberId> {
+        let placement = &self.inner.placement;
+        let partition = placement.partition(hash_key(key));
+        placement.homes(self.inner.preference(partition), &self.inner.job.view()).members
+    }
+
     /// Makes this member the owner of a key; whether the key exists. The value stays, its version changes.
     pub fn adopt(&self, key: &[u8]) -> StoreResult<bool> {
         let written = self.inner.write(key, true, |current, value| {

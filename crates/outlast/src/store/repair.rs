@@ -10,7 +10,7 @@ use super::index::KeyRef;
 use super::open::{Inner, Note, lock};
 use super::placement::hash_key;
 use super::{PORT, Store, StoreError, StoreResult};
-use crate::engine::{Engine, Epoch, Time};
+use crate::engine::{Engine, Epoch, Time, steps};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -229,6 +229,7 @@ impl Op<'_> {
         // R1: this member is new here.
         let state = self.state(store.me(), work.partition)?;
         if state.phase() == Phase::Absent {
+            steps::enter(steps::Step::MakeIndex);
             store.make_index(store.root(store.me()), work.partition)?;
             let filling = State::new(Phase::Filling, config.stamp);
             if !self.swap_state(store.me(), work.partition, state, filling)? {
@@ -261,6 +262,7 @@ impl Op<'_> {
                 let hash = hash_key(&node.key);
                 let key = KeyRef { key: &node.key, hash, partition: work.partition };
                 for &target in &filling {
+                    steps::enter(steps::Step::Copy);
                     self.copy_record(config, &key, target)?;
                 }
                 if filling.is_empty() {
@@ -281,6 +283,7 @@ impl Op<'_> {
             self.raise_floor(config.homes[home], work.partition, floor)?;
         }
         // R5.
+        steps::enter(steps::Step::Complete);
         for &home in &filling {
             let member = config.homes[home];
             let from = State::new(Phase::Filling, config.stamp);

@@ -22,7 +22,7 @@ use super::grace::Grace;
 use super::layout::{BLOCK_HOLDER, class_size, holder};
 use super::open::{Inner, Note, lock};
 use super::{PORT, StoreError};
-use crate::engine::{Engine, Epoch, Error, MemberId};
+use crate::engine::{Engine, Epoch, Error, MemberId, steps};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -321,6 +321,7 @@ impl Op<'_> {
     fn retire_batch(&self) {
         let space = &self.store.space;
         let blocks = self.magazine().take_retired();
+        steps::enter(steps::Step::Retire);
         let grace = Grace::begin(self.store);
         let count = {
             let mut batches = lock(&space.batches);

@@ -10,7 +10,7 @@ use super::layout::{
 use super::open::Inner;
 use super::placement::{Homes, REPLICAS_MAX, hash_key};
 use super::{StoreError, StoreResult, Version, check_key};
-use crate::engine::{Engine, Epoch, MemberId};
+use crate::engine::{Engine, Epoch, MemberId, steps};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -284,6 +284,7 @@ impl<'a> Op<'a> {
 
     /// Fills a block at a home with a version.
     fn fill_block(&self, home: MemberId, block: &Block, value: &[u8]) -> Step<u64> {
+        steps::enter(steps::Step::Fill);
         let class = block_class(block, home)?;
         let block = Block { holder: holder(self.store.me()), ..*block };
         let offset = self.take_block(home, class)?;
@@ -373,6 +374,7 @@ impl<'a> Op<'a> {
     fn settle(&self, config: &Config, key: &KeyRef<'_>) -> Step<()> {
         self.find_new_homes(config, key.partition)?;
         // T1: seal the complete homes; look at the others.
+        steps::enter(steps::Step::Seal);
         let mut found: Vec<(usize, u64, Head, bool)> = Vec::with_capacity(config.homes.len());
         for home in config.ready_homes() {
             let member = config.homes[home];
@@ -397,6 +399,7 @@ impl<'a> Op<'a> {
             found.push((home, word, head, is_complete));
         }
         // T2: the greatest version among the complete homes.
+        steps::enter(steps::Step::Greatest);
         let mut greatest: Option<(u64, usize, Head)> = None;
         for &(home, _, head, is_complete) in &found {
             if is_complete {
@@ -435,6 +438,7 @@ impl<'a> Op<'a> {
                 None => Head::new(config.stamp, 0),
                 Some((block, value)) => Head::new(config.stamp, self.fill_block(member, block, value)?),
             };
+            steps::enter(steps::Step::Settle);
             if !self.swap(member, word, head.0, new.0)? {
                 if let (Some(offset), Some((block, _))) = (new.offset(), &version) {
                     self.keep(member, block_class(block, member)?, offset);
@@ -451,9 +455,11 @@ impl<'a> Op<'a> {
             return Ok(());
         }
         // T4: its writer must be able to know, before anyone builds on it.
+        steps::enter(steps::Step::Tell);
         if let Some((block, _)) = &version {
             self.tell_writer(block)?;
         }
+        steps::enter(steps::Step::Settled);
         // T5. If the swap fails someone else has settled it, or gone on.
         let (primary, word) = found
             .iter()
@@ -526,6 +532,7 @@ impl<'a> Op<'a> {
         before: &mut Before<'_>,
         draft: &mut Draft<'_>,
     ) -> Step<bool> {
+        steps::enter(steps::Step::Fill);
         let content = Content::new(&draft.block, draft.value);
         for home in config.ready_homes() {
             let member = config.homes[home];
@@ -538,6 +545,7 @@ impl<'a> Op<'a> {
             // Nobody else is to hold it.
             head = head.stable();
         }
+        steps::enter(steps::Step::Publish);
         if !self.swap(primary, before.word, before.head.0, head.0)? {
             return Ok(false);
         }
@@ -572,6 +580,7 @@ impl<'a> Op<'a> {
                     0 => self.fill_block(member, &draft.block, draft.value)?,
                     offset => offset,
                 };
+                steps::enter(steps::Step::Install);
                 if !self.install_again(config, home, before, offset)? {
                     let word = self.install(config, home, key, &draft.block, offset)?;
                     if let Some(memory) = &mut before.memory {
@@ -582,6 +591,7 @@ impl<'a> Op<'a> {
                 is_done |= 1 << home;
             }
             // W7: homes that got their index since.
+            steps::enter(steps::Step::NewHomes);
             if config.are_all_ready() || !self.find_new_homes(config, key.partition)? {
                 return Ok(());
             }
@@ -614,6 +624,7 @@ impl<'a> Op<'a> {
     #[inline]
     fn tidy_up(&self, config: &Config, key: &KeyRef<'_>, before: &mut Before<'_>, head: Head) -> Step<()> {
         let primary = config.homes[config.primary];
+        steps::enter(steps::Step::Stable);
         // A handle knows without the mark, and writes the same key again; whoever else comes looks for itself.
         if !head.is_stable() && before.memory.is_none() {
             self.swap(primary, before.word, head.0, head.stable().0)?;
@@ -742,6 +753,7 @@ impl<'a> Op<'a> {
         let store = self.store;
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
+        steps::enter(steps::Step::Find);
         let mut before = self.find_before(config, key, memory)?;
         let mut buffer = Vec::new();
         let (mut counter, mut current, mut owner) = (0, None, store.me());
@@ -835,6 +847,7 @@ impl<'a> Op<'a> {
     }
 
     fn has_happened(&mut self, key: &KeyRef<'_>, block: &Block) -> Step<bool> {
+        steps::enter(steps::Step::Redo);
         let config = self.config(key.partition)?;
         let before = self.find_settled(config, key, None)?;
         if before.block.is_some_and(|found| found.identity() == block.identity()) {
@@ -853,6 +866,7 @@ impl<'a> Op<'a> {
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         let mut result = None;
+        steps::enter(steps::Step::Read);
         if let Some(head) = self.find_head(config, key, memory)?
             && let Some(offset) = head.offset()
         {
