@@ -22,6 +22,7 @@ mod access;
 mod error;
 mod grace;
 mod head;
+mod hot;
 mod index;
 mod layout;
 mod list;

@@ -2,6 +2,7 @@
 
 use super::access::{Halt, Op, Step};
 use super::head::{Head, Phase, State};
+use super::hot::Scratch;
 use super::index::KeyRef;
 use super::layout::{
     ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, OPERATION_MASK, PARTITION_BUCKETS, PARTITION_FLOOR,
@@ -41,7 +42,8 @@ impl Config {
         (0..self.homes.len()).filter(|&home| self.is_ready(home))
     }
 
-    fn are_all_ready(&self) -> bool {
+    #[inline(always)]
+    pub(super) fn are_all_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire) == (1 << self.homes.len()) - 1
     }
 
@@ -59,15 +61,15 @@ impl Config {
 /// What a handle remembers of its key: the version that it saw last, and where the homes have it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remembered {
-    stamp: u64,
+    pub(super) stamp: u64,
     /// How often each home had taken records out of its index: if it has not done so since, the record is where it was.
-    removals: [u64; REPLICAS_MAX],
+    pub(super) removals: [u64; REPLICAS_MAX],
     /// The head word of the record at each home, 0 while unknown, and what it held.
-    words: [u64; REPLICAS_MAX],
-    heads: [Head; REPLICAS_MAX],
+    pub(super) words: [u64; REPLICAS_MAX],
+    pub(super) heads: [Head; REPLICAS_MAX],
     /// The version that these heads name, and the class of its blocks.
-    block: Block,
-    class: usize,
+    pub(super) block: Block,
+    pub(super) class: usize,
 }
 
 /// What is there when a change is decided.
@@ -105,19 +107,30 @@ impl Remembered {
         },
         class: 0,
     };
+
+    /// Looks everything up the next time.
+    pub(super) fn forget(&mut self) {
+        self.stamp = 0;
+    }
 }
 
 /// A version that is being written.
-struct Draft<'v> {
+pub(super) struct Draft<'v> {
     block: Block,
     value: &'v [u8],
     class: usize,
     /// The block that was filled at each home, 0 if none, or if it is used.
-    offsets: [u64; REPLICAS_MAX],
+    pub(super) offsets: [u64; REPLICAS_MAX],
+}
+
+impl<'v> Draft<'v> {
+    pub(super) fn new(block: Block, value: &'v [u8], class: usize) -> Draft<'v> {
+        Draft { block, value, class, offsets: [0; REPLICAS_MAX] }
+    }
 }
 
 /// What a draft is to take the place of.
-struct Before<'m> {
+pub(super) struct Before<'m> {
     /// The head word at the primary, and the settled head that it holds.
     word: u64,
     head: Head,
@@ -127,8 +140,15 @@ struct Before<'m> {
     memory: Option<&'m mut Remembered>,
 }
 
+impl Before<'_> {
+    /// The head alone; what it names is taken care of.
+    pub(super) fn unknown(head: Head) -> Before<'static> {
+        Before { word: 0, head, block: None, memory: None }
+    }
+}
+
 /// Short values are put together with their header.
-const SHORT_LEN_MAX: usize = 224;
+pub(super) const SHORT_LEN_MAX: usize = 224;
 
 /// What a block is filled with: the header, in one piece with a short value, and the value otherwise.
 struct Content<'v> {
@@ -156,14 +176,23 @@ impl<'a> Op<'a> {
     /// The configuration of a partition under this operation's view; enters it if nobody of this member has.
     #[inline]
     pub(super) fn config(&self, partition: usize) -> Step<&'a Config> {
+        match self.known_config(partition) {
+            Some(config) => Ok(config),
+            None => self.enter_config(partition),
+        }
+    }
+
+    /// The configuration of a partition under this operation's view, if it was entered.
+    #[inline(always)]
+    pub(super) fn known_config(&self, partition: usize) -> Option<&'a Config> {
         let mut known = self.store.partitions[partition].first.get();
         while let Some(config) = known {
             if config.epoch.load(Ordering::Acquire) == self.epoch.0 {
-                return Ok(config);
+                return Some(config);
             }
             known = config.next.get().map(Box::as_ref);
         }
-        self.enter_config(partition)
+        None
     }
 
     #[cold]
@@ -198,6 +227,7 @@ impl<'a> Op<'a> {
         }
     }
 
+    #[inline(always)]
     pub(super) fn partition_word(&self, home: MemberId, partition: usize, field: u64) -> u64 {
         self.store.root(home) + self.store.layout.partition(partition) + field
     }
@@ -315,8 +345,8 @@ impl<'a> Op<'a> {
     }
 
     /// Retires a block that was swapped out, which holds this version: this member is its holder from now on.
-    #[inline]
-    fn retire_block(&self, home: MemberId, offset: u64, block: &Block, class: usize) -> Step<()> {
+    #[inline(always)]
+    pub(super) fn retire_block(&self, home: MemberId, offset: u64, block: &Block, class: usize) -> Step<()> {
         let me = holder(self.store.me());
         if block.holder != me {
             let word = Block { holder: me, ..*block }.length_word();
@@ -553,23 +583,22 @@ impl<'a> Op<'a> {
         if let Some(memory) = &mut before.memory {
             memory.heads[config.primary] = head;
         }
-        self.finish(config, key, before, draft)?;
+        self.finish(config, key, before, draft, 1 << config.primary)?;
         // The version has happened: every complete home of the configuration holds it, or something later, so no failure
         // from here on can undo it.
         let _ = self.tidy_up(config, key, before, head);
         Ok(true)
     }
 
-    /// W6 and W7: makes every home hold the version.
-    #[inline]
-    fn finish(
+    /// W6 and W7: makes every home hold the version; `is_done` has a bit for each one that does.
+    pub(super) fn finish(
         &self,
         config: &Config,
         key: &KeyRef<'_>,
         before: &mut Before<'_>,
         draft: &mut Draft<'_>,
+        mut is_done: u64,
     ) -> Step<()> {
-        let mut is_done = 1u64 << config.primary;
         loop {
             for home in config.ready_homes() {
                 if is_done & 1 << home != 0 {
@@ -638,8 +667,8 @@ impl<'a> Op<'a> {
         }
     }
 
-    #[inline]
-    fn ring_waiters(&self, primary: MemberId, partition: usize) -> Step<()> {
+    #[inline(always)]
+    pub(super) fn ring_waiters(&self, primary: MemberId, partition: usize) -> Step<()> {
         let word = self.partition_word(primary, partition, PARTITION_WAITERS);
         match self.load(primary, word)? {
             0 => Ok(()),
@@ -801,7 +830,7 @@ impl<'a> Op<'a> {
             owner,
         };
         let class = block_class(&block, primary)?;
-        let mut draft = Draft { block, value, class, offsets: [0; REPLICAS_MAX] };
+        let mut draft = Draft::new(block, value, class);
         let result = self.publish(config, key, &mut before, &mut draft);
         match &result {
             Ok(true) => {
@@ -811,16 +840,12 @@ impl<'a> Op<'a> {
             }
             _ => {
                 if let Some(memory) = before.memory {
-                    memory.stamp = 0;
+                    memory.forget();
                 }
                 // Blocks that nobody has seen are kept for the next time, unless a call did not end: it may still have an
                 // effect.
                 if let Ok(_) | Err(Halt::Again) = &result {
-                    for (home, &offset) in
-                        draft.offsets.iter().enumerate().filter(|(_, offset)| **offset != 0)
-                    {
-                        self.keep(config.homes[home], class, offset);
-                    }
+                    self.keep_unused(config, &draft);
                 }
             }
         }
@@ -832,9 +857,17 @@ impl<'a> Op<'a> {
         }
     }
 
+    /// Keeps the blocks of a draft that nobody has seen.
+    pub(super) fn keep_unused(&self, config: &Config, draft: &Draft<'_>) {
+        for (&member, &offset) in config.homes.iter().zip(&draft.offsets).filter(|(_, offset)| **offset != 0)
+        {
+            self.keep(member, draft.class, offset);
+        }
+    }
+
     /// The view has changed in the middle: finds out whether the version happened.
     #[cold]
-    fn redo(&mut self, key: &KeyRef<'_>, block: &Block) -> Step<Option<Version>> {
+    pub(super) fn redo(&mut self, key: &KeyRef<'_>, block: &Block) -> Step<Option<Version>> {
         loop {
             self.renew();
             match self.has_happened(key, block) {
@@ -924,7 +957,8 @@ impl<'a> Op<'a> {
 }
 
 /// The size class of a version's block.
-fn block_class(block: &Block, home: MemberId) -> Step<usize> {
+#[inline]
+pub(super) fn block_class(block: &Block, home: MemberId) -> Step<usize> {
     class_of(value_start(block.len) + block.len).ok_or_else(|| {
         Halt::Fail(StoreError::OutOfMemory {
             member: home,
@@ -968,8 +1002,32 @@ impl Inner {
         self.run(|op| op.try_write(&key, None, &mut change, needs_value))
     }
 
-    /// The same with what a handle remembers.
+    /// A put with what a handle remembers.
     #[inline]
+    pub(super) fn put_again(
+        &self,
+        key: &KeyRef<'_>,
+        memory: &mut Remembered,
+        scratch: &mut Scratch,
+        value: &[u8],
+    ) -> StoreResult<Version> {
+        if self.job.is_direct() {
+            // The operation is over before the ordinary way is taken.
+            let done = match Op::begin(self) {
+                Ok(mut op) => op.put_again(key, memory, scratch, value),
+                Err(halt) => Err(halt),
+            };
+            match done {
+                Ok(Some(version)) => return Ok(version),
+                Ok(None) | Err(Halt::Again) => {}
+                Err(Halt::Fail(error)) => return Err(error),
+            }
+        }
+        let written = self.write_again(key, memory, false, |_, _| Ok(Change::Put(value)))?;
+        Ok(written.expect("a put changes the key"))
+    }
+
+    /// The same with what a handle remembers.
     pub(super) fn write_again<'v>(
         &self,
         key: &KeyRef<'_>,

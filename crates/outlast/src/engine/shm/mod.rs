@@ -333,26 +333,34 @@ impl Shm {
         if member.index() < members { Ok(()) } else { Err(Error::UnknownMember { member, members }) }
     }
 
-    /// Checks an operation and says where in the mapping its range is.
+    /// Checks an operation and says where in the mapping its range is, if nothing has changed since it was last looked
+    /// at.
     #[inline(always)]
-    fn locate(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<usize> {
+    fn locate_directly(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Option<usize> {
         let guard = self.guard.word().load(Ordering::SeqCst);
         // A forked child does not have the tables: it must not look at the epoch.
-        if guard != 0
-            && let Some(usable) = self.usable.get(target.index())
-        {
-            let epoch = self.tables().current_epoch();
-            let end = offset.saturating_add(len as u64);
-            // Acquire: the memory behind the length was allocated before.
-            if epoch.0 + 1 == guard
-                && (at == epoch || at == Epoch::ANY)
-                && end < usable.load(Ordering::Acquire)
-            {
-                self.step();
-                return Ok(self.tables().layout.segment(target) + offset as usize);
-            }
+        if guard == 0 {
+            return None;
         }
-        self.locate_slowly(at, target, offset, len)
+        let epoch = self.tables().current_epoch();
+        // Acquire: the memory behind the length was allocated before.
+        let usable = self.usable.get(target.index())?.load(Ordering::Acquire);
+        let may = epoch.0 + 1 == guard
+            && (at == epoch || at == Epoch::ANY)
+            && offset.saturating_add(len as u64) < usable;
+        if may {
+            self.step();
+        }
+        may.then(|| self.tables().layout.segment(target) + offset as usize)
+    }
+
+    /// The same, or why not.
+    #[inline(always)]
+    fn locate(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<usize> {
+        match self.locate_directly(at, target, offset, len) {
+            Some(place) => Ok(place),
+            None => self.locate_slowly(at, target, offset, len),
+        }
     }
 
     /// The same, whatever has changed, or why not.
@@ -618,6 +626,58 @@ impl Engine for Shm {
     fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64> {
         let place = self.locate_word(at, target, offset)?;
         Ok(self.tables().mapping.word(place).fetch_add(delta, Ordering::SeqCst))
+    }
+
+    #[inline(always)]
+    fn is_direct(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn load_directly(&self, at: Epoch, target: MemberId, offset: u64) -> Option<u64> {
+        let place = self.locate_directly(at, target, offset, 8)?;
+        sys::order_puts();
+        Some(self.tables().mapping.word(place).load(Ordering::SeqCst))
+    }
+
+    #[inline(always)]
+    fn swap_directly(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Option<bool> {
+        let place = self.locate_directly(at, target, offset, 8)?;
+        let word = self.tables().mapping.word(place);
+        let is_swapped = word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if is_swapped {
+            sys::have_order();
+        }
+        Some(is_swapped)
+    }
+
+    #[inline(always)]
+    fn put_directly(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> bool {
+        if cfg!(feature = "faults") {
+            return self.put(at, target, offset, data).is_ok();
+        }
+        let Some(place) = self.locate_directly(at, target, offset, data.len()) else { return false };
+        self.tables().mapping.write(place, data);
+        // As in `put`.
+        fence(Ordering::Release);
+        sys::owe_order();
+        true
+    }
+
+    #[inline(always)]
+    fn get_directly(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> bool {
+        let Some(place) = self.locate_directly(at, target, offset, buffer.len()) else { return false };
+        sys::order_puts();
+        self.tables().mapping.read(place, buffer);
+        fence(Ordering::Acquire);
+        true
     }
 
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {

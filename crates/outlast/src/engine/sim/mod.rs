@@ -465,6 +465,10 @@ impl Engine for Sim {
         self.word(at, target, Operation::FetchAdd { offset, delta })
     }
 
+    fn is_direct(&self) -> bool {
+        with_world(self.world, |world| world.link == Link::Memory) == Some(true)
+    }
+
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
         self.step(Call::range(What::Send, to, 0, bytes.len() as u64))?;
         let mut until = None;
