@@ -38,9 +38,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often a waiting thread looks at its bell before it lets others run. Long enough for an answer that is on its
-/// way between two cores, short enough not to take a core from the one who is to answer.
-const SPIN: u32 = 20;
+/// How often a waiting thread looks at its bell before it lets others run, if members share cores: short enough not to
+/// take a core from the one who is to answer.
+const SPIN_SHARED: u32 = 20;
+
+/// The same if there is a core for every member: about ten microseconds, as long as an answer takes to come from a
+/// member that has something to do first. Letting others run costs more than a message between two cores.
+const SPIN_ALONE: u32 = 300;
 
 /// How often it then lets others run before it sleeps. Members that share a core hand it to each other so for a
 /// fraction of what sleeping and waking costs; a member that is alone on its core sleeps after some tens of
@@ -67,6 +71,8 @@ pub struct Shm {
     /// The dead of the epoch in `guard`, or of a newer one: a bit per member.
     dead: Vec<AtomicU64>,
     mailboxes: Mailboxes,
+    /// How often a waiting thread looks at its bell before it lets others run.
+    spin: u32,
     /// How many threads of this member wait to send.
     waiting_senders: AtomicU32,
     /// Held while the own segment grows.
@@ -102,6 +108,7 @@ impl Shm {
         guard.word().store(1, Ordering::SeqCst);
         let members = memory.tables.layout.members();
         let limit = memory.tables.layout.segment_limit as u64;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Shm {
             me,
             memory: Arc::new(memory),
@@ -110,6 +117,7 @@ impl Shm {
             guard,
             dead: (0..members.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             mailboxes: Mailboxes::new(members),
+            spin: if members <= cores { SPIN_ALONE } else { SPIN_SHARED },
             waiting_senders: AtomicU32::new(0),
             growing: Mutex::new(()),
             #[cfg(feature = "faults")]
@@ -201,7 +209,7 @@ impl Shm {
             // A service that waits in the middle of its work. There may be nobody else who watches.
             return self.watch(bell, seen.0 as u32, self.tables().sleepers(self.me), until);
         }
-        for _ in 0..SPIN {
+        for _ in 0..self.spin {
             if bell.load(Ordering::Relaxed) != seen.0 as u32 {
                 return;
             }
