@@ -77,6 +77,9 @@ pub const MEMBERS_MAX: usize = 4096;
 /// The longest message that [`Engine::send`] takes, in bytes.
 pub const MESSAGE_LEN_MAX: usize = 1 << 20;
 
+/// The longest message that [`Engine::try_publish`] takes, in bytes: it must fit into every queue at once.
+pub const PUBLISH_LEN_MAX: usize = 2048;
+
 /// A moment on the job's clock, in nanoseconds; virtual on sim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
@@ -418,6 +421,21 @@ pub trait Engine {
     /// its way: messages from one member to another arrive once, in order, unless either dies. [`Error::Timeout`]
     /// if the receiver does not take messages for the time limit; the message is then not delivered.
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
+
+    /// Whether this engine has [`Engine::try_publish`].
+    fn can_publish(&self) -> bool {
+        false
+    }
+
+    /// Sends one message of at most [`PUBLISH_LEN_MAX`] bytes to several members, *all or nothing*, without waiting:
+    /// `false`, and nothing was sent, if one of them has no room just now. Those that are known to be dead are passed
+    /// over. If the caller dies in it, either each of them that lives gets the message or none does. And it outlives
+    /// its sender: whoever knows of the sender's death and then receives until there is nothing more has received
+    /// it, and all that the sender had sent to it before.
+    fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool> {
+        let _ = (to, port, bytes);
+        Err(Error::Unsupported { what: "publishing messages on this engine" })
+    }
 
     /// The next message for `port`, if one is there. Moves data meanwhile, as [`Engine::poll`] does. Messages of a dead
     /// member may still come.

@@ -58,6 +58,7 @@ mod error;
 mod group;
 mod point;
 mod progress;
+mod published;
 mod window;
 mod wire;
 

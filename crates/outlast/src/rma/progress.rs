@@ -12,10 +12,11 @@
 //! A handler changes the state of a communicator under that communicator's lock and lists what is to be sent. The
 //! sending happens after the lock was released: no lock of the process is held across a call of the engine.
 
-use super::agreement::{Agreements, Contribution, Kind, Place, Sends, Value};
+use super::agreement::{ALL, Contribution, Kind, Place, Sends, Value};
 use super::collective::Collectives;
 use super::group::{Group, RankSet};
 use super::point::Points;
+use super::published::Agreeing;
 use super::wire::{self, Reader, Writer};
 use super::{Error, Result};
 use crate::engine::{self, MESSAGE_LEN_MAX, Message, Port};
@@ -56,6 +57,10 @@ pub(crate) struct Rma {
     next_part: AtomicU32,
     /// What is to be said of freed communicators, to whom: kept until it is worth a message.
     farewells: Mutex<BTreeMap<(MemberId, u8), Vec<u64>>>,
+    /// Contributions that found no room, and how many there are.
+    unpublished: Mutex<Vec<Unpublished>>,
+    unpublished_count: AtomicUsize,
+    can_publish: bool,
     /// Long messages that are being put together.
     partial: Mutex<BTreeMap<(MemberId, u32), Vec<u8>>>,
 }
@@ -70,6 +75,8 @@ struct Registry {
     /// Per communicator that this member has not made yet: how many of the ranks directly below it have freed it.
     freed_early: BTreeMap<u64, u8>,
     dead: MemberSet,
+    /// Those of the dead of whom nothing that had arrived is left unread.
+    silent: MemberSet,
     left: MemberSet,
 }
 
@@ -107,10 +114,10 @@ pub(crate) struct State {
     pub(crate) points: Points,
     pub(crate) collectives: Collectives,
     /// `agree` and `shrink`, which work on a revoked communicator too.
-    pub(crate) recovery: Agreements,
+    pub(crate) recovery: Agreeing,
     /// `duplicate` and `split`. Apart, because members may leave them early, each at its own time, when the
     /// communicator is revoked: the numbering of the others must not get out of step by that.
-    pub(crate) creation: Agreements,
+    pub(crate) creation: Agreeing,
     /// Whether the caller has left the creation that is under way.
     pub(crate) is_creation_abandoned: bool,
     /// Who wants this member's wait to end.
@@ -126,6 +133,7 @@ pub(crate) struct State {
 #[derive(Default)]
 pub(crate) struct Todo {
     sends: Vec<(MemberId, Vec<u8>)>,
+    contributions: Vec<Unpublished>,
     again: Vec<Message>,
 }
 
@@ -133,6 +141,13 @@ impl Todo {
     fn add(&mut self, shared: &Shared, sends: Sends) {
         self.sends.extend(sends.into_iter().map(|(rank, bytes)| (shared.group.member(rank), bytes)));
     }
+}
+
+/// A contribution to an agreement that is to be published.
+struct Unpublished {
+    shared: Arc<Shared>,
+    is_recovery: bool,
+    bytes: Vec<u8>,
 }
 
 /// How long the port stays attended to after a wait: for this long, at most twice, a message may lie unread at a
@@ -175,6 +190,9 @@ impl Rma {
             next_id: AtomicU64::new((u64::from(me.0) + 1) << NUMBER_BITS),
             next_part: AtomicU32::new(0),
             farewells: Mutex::default(),
+            unpublished: Mutex::default(),
+            unpublished_count: AtomicUsize::new(0),
+            can_publish: job.can_publish(),
             partial: Mutex::default(),
         });
         if is_new {
@@ -196,6 +214,7 @@ impl Rma {
             return shared.clone();
         }
         let dead = group.ranks_of(&registry.dead);
+        let silent = group.ranks_of(&registry.silent);
         let left = group.ranks_of(&registry.left);
         let freed_below = registry.freed_early.remove(&id).unwrap_or(0);
         let (size, me) = (group.size(), group.me);
@@ -207,13 +226,13 @@ impl Rma {
             in_collective: AtomicBool::new(false),
             in_agreement: AtomicBool::new(false),
             state: Mutex::new(State {
-                silent: dead.clone(),
+                silent: silent.clone(),
                 left,
                 acked: RankSet::default(),
                 points: Points::default(),
                 collectives: Collectives::default(),
-                recovery: Agreements::new(id, RECOVERY, size, me, dead.clone()),
-                creation: Agreements::new(id, CREATION, size, me, dead.clone()),
+                recovery: Agreeing::new(self.can_publish, id, RECOVERY, size, me, &dead, &silent),
+                creation: Agreeing::new(self.can_publish, id, CREATION, size, me, &dead, &silent),
                 is_creation_abandoned: false,
                 interrupted_by: None,
                 told_revoked: RankSet::default(),
@@ -272,6 +291,7 @@ impl Rma {
         loop {
             let bell = job.bell();
             self.progress_as(job, 1);
+            self.publish_again(job);
             if let Some(result) = look() {
                 return result;
             }
@@ -360,7 +380,7 @@ impl Rma {
             }
             if is_view_new {
                 has_changed = true;
-                self.note_silent();
+                self.note_silent(job);
             }
             if self.token.compare_exchange(HELD, FREE, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 break;
@@ -417,14 +437,24 @@ impl Rma {
     }
 
     /// All that had arrived when the view was looked at has been handled.
-    fn note_silent(&self) {
-        let communicators: Vec<Arc<Shared>> = lock(&self.registry).communicators.values().cloned().collect();
+    fn note_silent(&self, job: &Job) {
+        let communicators: Vec<Arc<Shared>> = {
+            let mut registry = lock(&self.registry);
+            registry.silent = registry.dead.clone();
+            registry.communicators.values().cloned().collect()
+        };
+        let mut todo = Todo::default();
         for shared in communicators {
-            let mut state = lock(&shared.state);
+            let mut guard = lock(&shared.state);
+            let state = &mut *guard;
             if state.silent != state.dead {
                 state.silent = state.dead.clone();
+                state.recovery.set_silent(&state.silent);
+                state.creation.set_silent(&state.silent);
+                self.after_agreement(&shared, state, &mut todo);
             }
         }
+        self.finish(job, todo);
     }
 
     /// Makes sure that what is known of deaths is what the view knows.
@@ -442,6 +472,12 @@ impl Rma {
                 // then named by whoever waits for it.
                 let _ = self.transmit(job, member, &bytes);
             }
+            for contribution in std::mem::take(&mut todo.contributions) {
+                if !self.publish(job, contribution, &mut todo) {
+                    // The background offers it again, from time to time.
+                    let _ = job.ring(self.me);
+                }
+            }
             if todo.again.is_empty() {
                 return;
             }
@@ -449,6 +485,51 @@ impl Rma {
                 self.handle(message, &mut todo);
             }
         }
+    }
+
+    /// Publishes a contribution, or keeps it for later if a living member has no room for it; whether it is out.
+    fn publish(&self, job: &Job, contribution: Unpublished, todo: &mut Todo) -> bool {
+        let group = &contribution.shared.group;
+        match job.try_publish(group.others(), Port::Rma, &contribution.bytes) {
+            Ok(true) => {
+                let mut state = lock(&contribution.shared.state);
+                if contribution.is_recovery {
+                    state.recovery.set_out();
+                } else {
+                    state.creation.set_out();
+                }
+                self.after_agreement(&contribution.shared, &mut state, todo);
+                true
+            }
+            Ok(false) => {
+                lock(&self.unpublished).push(contribution);
+                self.unpublished_count.fetch_add(1, Ordering::SeqCst);
+                false
+            }
+            // This member is none any more.
+            Err(_) => true,
+        }
+    }
+
+    /// Publishes what found no room, if it does now; whether all of it did.
+    fn publish_again(&self, job: &Job) -> bool {
+        if self.unpublished_count.load(Ordering::SeqCst) == 0 {
+            return true;
+        }
+        let kept = std::mem::take(&mut *lock(&self.unpublished));
+        self.unpublished_count.fetch_sub(kept.len(), Ordering::SeqCst);
+        let mut todo = Todo::default();
+        let (mut is_any_out, mut are_all_out) = (false, true);
+        for contribution in kept {
+            let is_out = self.publish(job, contribution, &mut todo);
+            (is_any_out, are_all_out) = (is_any_out | is_out, are_all_out & is_out);
+        }
+        self.finish(job, todo);
+        if is_any_out {
+            // Who waits for the outcome may have it now.
+            self.wake_others(job);
+        }
+        are_all_out
     }
 
     /// Sends a message of any length.
@@ -641,9 +722,16 @@ impl Rma {
     /// Enters an agreement of the communicator.
     pub(crate) fn enter(&self, shared: &Arc<Shared>, state: &mut State, own: Contribution, todo: &mut Todo) {
         let mut sends = Sends::new();
-        match own.kind {
-            Kind::Agree | Kind::Shrink => state.recovery.enter(own, &mut sends),
-            Kind::Duplicate | Kind::Split => state.creation.enter(own, &mut sends),
+        let is_recovery = matches!(own.kind, Kind::Agree | Kind::Shrink);
+        if is_recovery {
+            state.recovery.enter(own, &mut sends);
+        } else {
+            state.creation.enter(own, &mut sends);
+        }
+        if let Some((ALL, _)) = sends.first() {
+            let published =
+                sends.drain(..).map(|(_, bytes)| Unpublished { shared: shared.clone(), is_recovery, bytes });
+            todo.contributions.extend(published);
         }
         todo.add(shared, sends);
     }
@@ -729,6 +817,8 @@ const CREATION: u8 = 1;
 impl Service for Rma {
     fn run(&self, job: &Job) -> Time {
         self.progress(job);
-        self.look_at_lease(job)
+        let is_all_out = self.publish_again(job);
+        let again = self.look_at_lease(job);
+        if is_all_out { again } else { again.min(job.now().after(LEASE)) }
     }
 }

@@ -28,9 +28,9 @@ What is measured, each member's own time for a call:
   shrink      the same by shrink, without a failure
   shrink, failure after discovery
               all but one call shrink and sleep in it; the last one kills a member (SIGKILL) and calls it too. So all
-              contributions have been heard, the dead one's too, but it does not confirm, and all start over. From
-              just before the kill until each survivor has a communicator of the living: the notice of the death is
-              a part of it, and a second call if the first one gave a communicator with the dead one in it
+              contributions have been heard, the dead one's too, and the new communicator may have it as a member.
+              From just before the kill until each survivor has a communicator of the living: the notice of the death
+              is a part of it, and a second call if the first one gave a communicator with the dead one in it
   detection   from just before a kill to each survivor's knowledge of it, 1 MiB mapped
 
 In each round there is a job of each contender for each number of members, one after the other, and within a job the

@@ -291,7 +291,11 @@ impl Shm {
                 ));
             }
             for member in view.dead.iter() {
-                self.dead[member.index() / 64].fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
+                let (word, bit) = (member.index() / 64, 1 << (member.index() % 64));
+                self.dead[word].fetch_or(bit, Ordering::SeqCst);
+                // What it had sent is there, also if it did not come to say so. Before the guard: who finds the guard
+                // up to date finds what the dead have sent.
+                self.tables().pending(self.me, word).fetch_or(bit, Ordering::SeqCst);
             }
             let after = view.epoch.0 + 1;
             if before >= after {
@@ -577,6 +581,14 @@ impl Engine for Shm {
 
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
         self.send_message(to, port, bytes)
+    }
+
+    fn can_publish(&self) -> bool {
+        true
+    }
+
+    fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool> {
+        self.publish_message(to, port, bytes)
     }
 
     fn receive(&self, port: Port) -> Option<Message> {
