@@ -99,21 +99,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The turn of a thread to write to one receiver. However it ends, the threads that wait for theirs are woken.
-struct Turn<'a> {
+/// The turn of a thread to write to some receivers. However it ends, the threads that wait for theirs are woken.
+struct Turn<'a, Guards> {
     shm: &'a Shm,
-    guard: Option<MutexGuard<'a, Outgoing>>,
+    guards: Option<Guards>,
 }
 
-impl Turn<'_> {
-    fn outgoing(&mut self) -> &mut Outgoing {
-        self.guard.as_deref_mut().expect("held until the drop")
+impl<Guards> Turn<'_, Guards> {
+    fn guards(&mut self) -> &mut Guards {
+        self.guards.as_mut().expect("held until the drop")
     }
 }
 
-impl Drop for Turn<'_> {
+impl<Guards> Drop for Turn<'_, Guards> {
     fn drop(&mut self) {
-        self.guard = None;
+        self.guards = None;
         // Ordered with the announcement in `wait_for_turn`.
         fence(Ordering::SeqCst);
         // They park on the own bell.
@@ -133,7 +133,7 @@ impl Shm {
         let until = self.deadline();
         let epoch = self.tables().current_epoch();
         let mut turn = self.wait_for_turn(to, until)?;
-        self.back_ring(to, turn.outgoing())?;
+        self.back_ring(to, turn.guards())?;
         // At most half a ring in one fragment, so that writer and reader overlap.
         let fragment_len_max = (self.tables().layout.ring_len / 2 - FRAGMENT_HEADER_LEN) & !7;
         let mut rest = bytes;
@@ -144,7 +144,7 @@ impl Shm {
                 flags |= FLAG_LAST;
             }
             let len = FRAGMENT_HEADER_LEN + fragment.len().next_multiple_of(8);
-            self.wait_for_room(to, turn.outgoing(), len, until)?;
+            self.wait_for_room(to, turn.guards(), len, until)?;
             self.write_fragment(to, port, flags, epoch, None, fragment);
             self.tell_receiver(to, port);
             if later.is_empty() {
@@ -175,15 +175,16 @@ impl Shm {
         let is_single = living.len() <= 1;
         let number_len = if is_single { 0 } else { 8 };
         let len = FRAGMENT_HEADER_LEN + number_len + bytes.len().next_multiple_of(8);
-        let mut turns = Vec::with_capacity(living.len());
+        let mut turns = Turn { shm: self, guards: Some(Vec::with_capacity(living.len())) };
         for &member in &living {
-            let Some(guard) = try_lock(&self.mailboxes.outgoing[member.index()]) else { return Ok(false) };
-            turns.push(Turn { shm: self, guard: Some(guard) });
-            let outgoing = turns.last_mut().expect("just pushed").outgoing();
-            self.back_ring(member, outgoing)?;
-            if !self.has_room(member, outgoing, len) && !self.has_room_at_last(member, outgoing, len) {
+            let Some(mut guard) = try_lock(&self.mailboxes.outgoing[member.index()]) else {
+                return Ok(false);
+            };
+            self.back_ring(member, &mut guard)?;
+            if !self.has_room(member, &mut guard, len) && !self.has_room_at_last(member, &mut guard, len) {
                 return Ok(false);
             }
+            turns.guards().push(guard);
         }
         // From here on nothing can fail.
         let published = self.tables().published(self.me);
@@ -214,10 +215,10 @@ impl Shm {
     }
 
     /// Waits until no other thread of this member is in the middle of a message to the same receiver.
-    fn wait_for_turn(&self, to: MemberId, until: Time) -> Result<Turn<'_>> {
+    fn wait_for_turn(&self, to: MemberId, until: Time) -> Result<Turn<'_, MutexGuard<'_, Outgoing>>> {
         let outgoing = &self.mailboxes.outgoing[to.index()];
         if let Some(guard) = try_lock(outgoing) {
-            return Ok(Turn { shm: self, guard: Some(guard) });
+            return Ok(Turn { shm: self, guards: Some(guard) });
         }
         // Announced before the next attempt: whoever has the turn either is done before it, or rings after it.
         self.waiting_senders.fetch_add(1, Ordering::SeqCst);
@@ -225,7 +226,7 @@ impl Shm {
         let result = loop {
             let bell = self.bell_now();
             if let Some(guard) = try_lock(outgoing) {
-                break Ok(Turn { shm: self, guard: Some(guard) });
+                break Ok(Turn { shm: self, guards: Some(guard) });
             }
             if let Err(error) = self.wait_for_receiver(to, bell, until) {
                 break Err(error);
@@ -301,12 +302,21 @@ impl Shm {
         let tail = tail_word.load(Ordering::Relaxed);
         let (number_len, flag) = if number.is_some() { (8, FLAG_PUBLISHED) } else { (0, 0) };
         let first = (number_len + bytes.len()) as u64 | (port as u64) << 32 | (flags | flag) << 40;
-        self.write_wrapped(ring, tail, &first.to_ne_bytes());
-        self.write_wrapped(ring, tail + 8, &epoch.0.to_ne_bytes());
-        if let Some(number) = number {
-            self.write_wrapped(ring, tail + 16, &number.to_ne_bytes());
+        let start = (tail % tables.layout.ring_len as u64) as usize;
+        let mut header = [0; FRAGMENT_HEADER_LEN + 8];
+        header[..8].copy_from_slice(&first.to_ne_bytes());
+        header[8..16].copy_from_slice(&epoch.0.to_ne_bytes());
+        header[16..].copy_from_slice(&number.unwrap_or(0).to_ne_bytes());
+        let header = &header[..FRAGMENT_HEADER_LEN + number_len];
+        self.write_wrapped(ring, start, header);
+        // In whole words: the bytes behind the end are nobody's.
+        let (body, end) = bytes.split_at(bytes.len() & !7);
+        self.write_wrapped(ring, start + header.len(), body);
+        if !end.is_empty() {
+            let mut word = [0; 8];
+            word[..end.len()].copy_from_slice(end);
+            self.write_wrapped(ring, start + header.len() + body.len(), &word);
         }
-        self.write_wrapped(ring, tail + 16 + number_len as u64, bytes);
         self.step();
         let len = FRAGMENT_HEADER_LEN + number_len + bytes.len().next_multiple_of(8);
         // Release: the reader that sees the tail sees the bytes before it.
@@ -321,21 +331,29 @@ impl Shm {
         self.tables().ring_for_message(to, port);
     }
 
-    fn write_wrapped(&self, ring: usize, position: u64, bytes: &[u8]) {
+    /// Writes at a place of a ring, which may be up to one ring's length beyond its end.
+    fn write_wrapped(&self, ring: usize, place: usize, bytes: &[u8]) {
         let ring_len = self.tables().layout.ring_len;
-        let (start, data) = ((position % ring_len as u64) as usize, ring + RING_HEADER_LEN);
+        let start = if place < ring_len { place } else { place - ring_len };
+        let data = ring + RING_HEADER_LEN;
         let (before, after) = bytes.split_at(bytes.len().min(ring_len - start));
         self.tables().mapping.write(data + start, before);
-        self.tables().mapping.write(data, after);
+        if !after.is_empty() {
+            self.tables().mapping.write(data, after);
+        }
     }
 
-    fn read_wrapped(&self, ring: usize, position: u64, bytes: &mut [u8]) {
+    /// Reads at such a place.
+    fn read_wrapped(&self, ring: usize, place: usize, bytes: &mut [u8]) {
         let ring_len = self.tables().layout.ring_len;
-        let (start, data) = ((position % ring_len as u64) as usize, ring + RING_HEADER_LEN);
+        let start = if place < ring_len { place } else { place - ring_len };
+        let data = ring + RING_HEADER_LEN;
         let middle = bytes.len().min(ring_len - start);
         let (before, after) = bytes.split_at_mut(middle);
         self.tables().mapping.read(data + start, before);
-        self.tables().mapping.read(data, after);
+        if !after.is_empty() {
+            self.tables().mapping.read(data, after);
+        }
     }
 
     /// Whether some sender's bit is set.
@@ -407,7 +425,8 @@ impl Shm {
         // The sender announces its wait before it looks at the head again, and this looks at the announcement after
         // it moved the head: one of the two sees the other.
         fence(Ordering::SeqCst);
-        if tables.mapping.word(ring + RING_SENDER_WAITS).swap(0, Ordering::SeqCst) != 0 {
+        let waits = tables.mapping.word(ring + RING_SENDER_WAITS);
+        if waits.load(Ordering::SeqCst) != 0 && waits.swap(0, Ordering::SeqCst) != 0 {
             tables.ring_bell(sender);
         }
     }
@@ -424,18 +443,19 @@ impl Shm {
         if available > self.tables().layout.ring_len as u64 || available < FRAGMENT_HEADER_LEN as u64 {
             return None;
         }
+        let start_place = (head % self.tables().layout.ring_len as u64) as usize;
+        let mut header = [0; FRAGMENT_HEADER_LEN];
+        self.read_wrapped(ring, start_place, &mut header);
+        let word_at = |at: usize| u64::from_ne_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+        let (first, epoch) = (word_at(0), Epoch(word_at(8)));
         let mut word = [0; 8];
-        self.read_wrapped(ring, head, &mut word);
-        let first = u64::from_ne_bytes(word);
-        self.read_wrapped(ring, head + 8, &mut word);
-        let epoch = Epoch(u64::from_ne_bytes(word));
         let (len, flags) = ((first & 0xffff_ffff) as usize, first >> 40);
         let port = Port::from_index((first >> 32 & 0xff) as usize)?;
         let fragment_len = FRAGMENT_HEADER_LEN + len.next_multiple_of(8);
         if fragment_len as u64 > available {
             return None;
         }
-        let (mut at, mut len) = (head + FRAGMENT_HEADER_LEN as u64, len);
+        let (mut at, mut len) = (start_place + FRAGMENT_HEADER_LEN, len);
         if flags & FLAG_PUBLISHED != 0 {
             self.read_wrapped(ring, at, &mut word);
             // Acquire: what was published is seen as it was when it was published.
@@ -455,7 +475,13 @@ impl Shm {
             return None;
         }
         bytes.resize(start + len, 0);
-        self.read_wrapped(ring, at, &mut bytes[start..]);
+        // In whole words, as it was written.
+        let (body, end) = bytes[start..].split_at_mut(len & !7);
+        self.read_wrapped(ring, at, body);
+        if !end.is_empty() {
+            self.read_wrapped(ring, at + body.len(), &mut word);
+            end.copy_from_slice(&word[..end.len()]);
+        }
         if flags & FLAG_LAST != 0
             && let Some(Partial::Message { port, epoch, bytes }) = partial.take()
         {

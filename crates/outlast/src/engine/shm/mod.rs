@@ -40,11 +40,11 @@ use std::time::Duration;
 
 /// How often a waiting thread looks at its bell before it lets others run, if members share cores: short enough not to
 /// take a core from the one who is to answer.
-const SPIN_SHARED: u32 = 20;
+const SPIN_SHARED: u32 = 4;
 
-/// The same if there is a core for every member: about ten microseconds, as long as an answer takes to come from a
-/// member that has something to do first. Letting others run costs more than a message between two cores.
-const SPIN_ALONE: u32 = 300;
+/// The same if there is a core for every member: some microseconds, for an answer that is on its way. Letting others run
+/// costs as much as a message between two cores; but another one may be on this core all the same.
+const SPIN_ALONE: u32 = 64;
 
 /// How often it then lets others run before it sleeps. Members that share a core hand it to each other so for a
 /// fraction of what sleeping and waking costs; a member that is alone on its core sleeps after some tens of
