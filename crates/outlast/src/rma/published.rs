@@ -262,3 +262,134 @@ impl Agreeing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// A generator that is good enough to choose what happens next.
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((self.0 >> 33) % bound as u64) as usize
+        }
+    }
+
+    fn own(rank: usize, instance: usize, acked: &RankSet) -> Contribution {
+        let flags = !(1u64 << rank) ^ (instance as u64) << 40;
+        Contribution { kind: Kind::Agree, flags, id: rank as u64, acked: acked.clone(), place: None }
+    }
+
+    /// Members without an engine: contributions that go to all at one moment or to none, deaths at any moment,
+    /// notices that reach each member at its own time, and silence once all of the dead one's was received.
+    fn run(seed: u64) {
+        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let (size, instances) = (1 + dice.below(SIZE_MAX), 3);
+        let nobody = RankSet::default();
+        let mut members: Vec<Agreeing> =
+            (0..size).map(|me| Agreeing::new(true, 7, 0, size, me, &nobody, &nobody)).collect();
+        let mut channels = vec![vec![VecDeque::<Vec<u8>>::new(); size]; size];
+        let (mut dead, mut known) = (RankSet::default(), vec![RankSet::default(); size]);
+        let (mut unpublished, mut entered) = (vec![None; size], vec![0; size]);
+        let mut may_die = dice.below(size);
+        // All that was ever returned, also by those who died.
+        let mut returned: Vec<Vec<Arc<Value>>> = vec![Vec::new(); instances];
+        let mut idle = 0;
+        while idle < 5000 {
+            idle += 1;
+            let me = dice.below(size);
+            if dead.contains(me) {
+                continue;
+            }
+            if may_die > 0 && dice.below(60) == 0 {
+                may_die -= 1;
+                dead.insert(me);
+                continue;
+            }
+            match dice.below(5) {
+                0 if members[me].unfinished().is_none() && entered[me] < instances => {
+                    let mut sends = Sends::new();
+                    let acked = if dice.below(2) == 0 { known[me].clone() } else { RankSet::default() };
+                    members[me].enter(own(me, entered[me], &acked), &mut sends);
+                    entered[me] += 1;
+                    unpublished[me] = sends.pop().map(|(_, bytes)| bytes);
+                    assert!(members[me].take_decision().is_none(), "seed {seed}: decided before it was out");
+                }
+                1 => {
+                    if let Some(bytes) = unpublished[me].take() {
+                        for to in (0..size).filter(|&to| to != me && !known[me].contains(to)) {
+                            channels[me][to].push_back(bytes.clone());
+                        }
+                        members[me].set_out();
+                        idle = 0;
+                    }
+                }
+                2 => {
+                    for rank in dead.iter().filter(|&rank| rank != me && dice.below(3) == 0) {
+                        known[me].insert(rank);
+                    }
+                    members[me].set_dead(&known[me], &mut Sends::new());
+                    if known[me].iter().all(|rank| channels[rank][me].is_empty()) {
+                        members[me].set_silent(&known[me]);
+                    }
+                }
+                3 => {
+                    if members[me].unfinished().is_some()
+                        && let Some(value) = members[me].take_decision()
+                    {
+                        returned[entered[me] - 1].push(value);
+                        idle = 0;
+                    }
+                }
+                _ => {
+                    let from = dice.below(size);
+                    if let Some(bytes) = channels[from][me].pop_front() {
+                        members[me].receive(from, &bytes[9..], &mut Sends::new());
+                        idle = 0;
+                    }
+                }
+            }
+        }
+        for (instance, answers) in returned.iter().enumerate() {
+            assert!(answers.windows(2).all(|two| two[0] == two[1]), "seed {seed}, {instance}: {answers:?}");
+        }
+        let living: Vec<usize> = (0..size).filter(|&rank| !dead.contains(rank)).collect();
+        assert!(
+            returned[instances - 1].len() >= living.len(),
+            "seed {seed}: {living:?} of {size} have no answer"
+        );
+        for (member, value) in living.iter().zip(&returned[instances - 1]) {
+            assert_eq!(value.flags & (1 << member), 0, "seed {seed}: {member} contributed in vain");
+        }
+    }
+
+    #[test]
+    fn all_that_return_return_the_same_in_random_runs_without_an_engine() {
+        for seed in 0..2000 {
+            run(seed);
+        }
+    }
+
+    #[test]
+    fn what_a_contributor_knew_counts_though_the_dead_one_contributed() {
+        let none = RankSet::default();
+        let mut members: Vec<Agreeing> =
+            (0..2).map(|me| Agreeing::new(true, 7, 0, 2, me, &none, &none)).collect();
+        let mut sends = Sends::new();
+        members[1].enter(own(1, 0, &none), &mut sends);
+        // Member 1 dies, and member 0 knows, before it calls.
+        let dead: RankSet = [1].into_iter().collect();
+        members[0].set_dead(&dead, &mut Sends::new());
+        members[0].enter(own(0, 0, &none), &mut Sends::new());
+        members[0].set_out();
+        assert!(members[0].take_decision().is_none(), "what it sent may still come");
+        assert_eq!(members[0].waits_for(), Some(1));
+        members[0].receive(1, &sends[0].1[9..], &mut Sends::new());
+        let value = members[0].take_decision().unwrap();
+        assert_eq!((value.dead.to_vec(), value.unacked.to_vec()), (vec![1], vec![1]));
+        assert_eq!(value.flags & 3, 0, "both contributed");
+    }
+}
