@@ -16,6 +16,9 @@
 //! | during | as above; a put may have changed any subset of its 8-byte words | as above |
 //! | after | the effect is lost with the target's memory | the message may be lost |
 //!
+//! Messages of a *sender* that dies may be lost, from some moment on; not those that it has published
+//! ([`Engine::try_publish`]).
+//!
 //! When the *caller* dies inside a put, any subset of the put's 8-byte words has been written; a word operation
 //! happened or did not. Nobody waits for it.
 //!

@@ -38,8 +38,8 @@ operations take turns. The samples of all rounds and members are taken together.
 Open MPI's median of the same operation if there is one; to that of agree or dup without a failure if not.
 
 With --sim the members are coroutines in one thread and the times those of a cost model (1 us latency, 0.2 us to send
-or receive, 10 us until a death is known): they show how the work grows, not how fast this machine is. The work of the
-simulation grows with the square of the members: 4096 take a few minutes, 1024 some seconds.
+or receive, 10 us until a death is known): they show how the work grows, not how fast this machine is. 1024 members take
+some seconds, 4096 a minute or so.
 
 Examples:
   Both figures as a table:
