@@ -164,8 +164,8 @@ impl Published {
 /// The agreements of a communicator, in whichever way its size and the engine allow. All members choose the same.
 #[derive(Debug)]
 pub(crate) enum Agreeing {
-    Rounds(Agreements),
-    Published(Published),
+    Rounds(Box<Agreements>),
+    Published(Box<Published>),
 }
 
 impl Agreeing {
@@ -181,9 +181,9 @@ impl Agreeing {
         if can_publish && size <= SIZE_MAX {
             let mut published = Published::new(communicator, space, size, me);
             (published.dead, published.silent) = (dead.clone(), silent.clone());
-            return Agreeing::Published(published);
+            return Agreeing::Published(Box::new(published));
         }
-        Agreeing::Rounds(Agreements::new(communicator, space, size, me, dead.clone()))
+        Agreeing::Rounds(Box::new(Agreements::new(communicator, space, size, me, dead.clone())))
     }
 
     /// What the last instance that was entered is about, unless the program is through with it.
