@@ -19,6 +19,12 @@ pub trait Service: Send + Sync {
     /// Does a bounded piece of work and returns when it wants to run again at the latest. It also runs whenever the
     /// member's bell has rung.
     fn run(&self, job: &Job) -> Time;
+
+    /// Is called before the member leaves the job, for what is to be said to others before. Waits at most for the job's
+    /// time limit.
+    fn leaving(&self, job: &Job) {
+        let _ = job;
+    }
 }
 
 /// This process's membership in a job: its engine, and the services that run in its background.
@@ -373,7 +379,6 @@ impl Engine for Job {
         fn view(&self) -> View;
         fn fence(&self, member: MemberId, until: Time) -> Result<()>;
         fn has_ended(&self) -> bool;
-        fn leave(&self) -> Result<()>;
         fn segment_len(&self, target: MemberId) -> Result<u64>;
         fn grow(&self, len: u64) -> Result<()>;
         fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending;
@@ -387,6 +392,7 @@ impl Engine for Job {
         fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
         fn can_publish(&self) -> bool;
         fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool>;
+        fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool>;
         fn receive(&self, port: Port) -> Option<Message>;
         fn set_attending(&self, port: Port, attending: bool);
         fn now(&self) -> Time;
@@ -397,5 +403,18 @@ impl Engine for Job {
         fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<Activity>;
         fn park_in_background(&self, seen: Bell, until: Time);
         fn inject(&self, fault: Fault) -> Result<()>;
+    }
+
+    fn leave(&self) -> Result<()> {
+        let services = match self.inner.services.try_lock() {
+            Ok(services) => services.clone(),
+            Err(_) => {
+                // Before the lock, which a forked child may find held for ever.
+                self.segment_len(self.me())?;
+                self.inner.services.lock().unwrap_or_else(|e| e.into_inner()).clone()
+            }
+        };
+        services.iter().for_each(|service| service.leaving(self));
+        on_engine!(self, engine => engine.leave())
     }
 }

@@ -39,7 +39,7 @@ Open MPI's median of the same operation if there is one; to that of agree or dup
 
 With --sim the members are coroutines in one thread and the times those of a cost model (1 us latency, 0.2 us to send
 or receive, 10 us until a death is known): they show how the work grows, not how fast this machine is. 1024 members take
-some seconds, 4096 a minute or so.
+some seconds, 4096 some minutes.
 
 Examples:
   Both figures as a table:

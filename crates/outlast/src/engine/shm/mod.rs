@@ -26,7 +26,7 @@ pub use memory::{JobMemory, available_memory};
 
 use super::{
     Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Pending, Port, Result,
-    Time, View,
+    TRY_SEND_LEN_MAX, Time, View,
 };
 use crate::{JoinError, JoinOptions};
 use layout::{PAGE, Tables};
@@ -580,7 +580,19 @@ impl Engine for Shm {
     }
 
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
-        self.send_message(to, port, bytes)
+        self.send_message(to, port, bytes, self.deadline())
+    }
+
+    fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool> {
+        // Short enough for one fragment of the smallest ring, so that it is written whole or not at all.
+        if bytes.len() > TRY_SEND_LEN_MAX {
+            return Err(Error::MessageTooLong { len: bytes.len() });
+        }
+        match self.send_message(to, port, bytes, Time(0)) {
+            Ok(()) => Ok(true),
+            Err(Error::Timeout { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn can_publish(&self) -> bool {

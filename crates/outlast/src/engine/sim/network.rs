@@ -255,6 +255,16 @@ impl World {
         *self.channels.last(Lane::Published, from, to) = arrives;
     }
 
+    /// Whether one member may publish to another just now. What others have sent to it does not count: where members
+    /// publish, each pair has a queue of its own, so that room, once made, is there until its sender uses it.
+    pub(super) fn may_publish(&self, from: u32, to: u32) -> bool {
+        let state = &self.members[to as usize];
+        let received = state.inbox.iter().flatten().filter(|message| message.from.0 == from).count();
+        let under_way =
+            self.flights.iter().flatten().filter(|flight| flight.from == from && flight.to == to).count();
+        state.life != Life::Living || received + under_way < self.inbox_messages_max
+    }
+
     /// Delivers what a member had published, since its death is about to be known.
     pub(super) fn deliver_published(&mut self, dead: u32) {
         let mut published = Vec::new();
