@@ -177,6 +177,23 @@ const LEASE_NONE: u32 = 0;
 const LEASE_CHANGES: u32 = 1;
 const LEASE_HELD: u32 = 2;
 
+/// Which part of a long message a [`wire::PART`] is; the last kind has no content and ends a message that is not to come.
+const NOT_LAST: u8 = 0;
+const LAST: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+/// A long message in parts of at most `len_max` bytes.
+fn parts(number: u32, bytes: &[u8], len_max: usize) -> impl Iterator<Item = Vec<u8>> {
+    const HEADER_LEN: usize = 1 + 8 + 1;
+    let mut parts = bytes.chunks(len_max - HEADER_LEN).peekable();
+    std::iter::from_fn(move || {
+        let part = parts.next()?;
+        let mut writer = Writer::new(wire::PART, u64::from(number), 1 + part.len());
+        writer.u8(if parts.peek().is_some() { NOT_LAST } else { LAST }).bytes(part);
+        Some(writer.done())
+    })
+}
+
 /// How soon the background tries again what a member did not take.
 const RESEND: Duration = Duration::from_millis(1);
 
@@ -532,15 +549,18 @@ impl Rma {
 
     /// Hands early messages over to communicators that were made meanwhile; whether there were any.
     fn hand_over(&self, job: &Job) -> bool {
-        if !self.has_ready.swap(false, Ordering::SeqCst) {
-            return false;
-        }
-        let ready = std::mem::take(&mut lock(&self.registry).ready);
-        for &id in &ready {
+        let mut has_any = false;
+        // What is handed over may make further ones.
+        while self.has_ready.load(Ordering::SeqCst) {
             let (made, messages) = {
                 let mut registry = lock(&self.registry);
+                let Some(id) = registry.ready.pop() else {
+                    self.has_ready.store(false, Ordering::SeqCst);
+                    break;
+                };
                 (registry.communicators.get(&id).cloned(), registry.early.remove(&id).unwrap_or_default())
             };
+            has_any = true;
             for message in messages {
                 let mut todo = Todo::default();
                 self.handle(message, &mut todo);
@@ -553,7 +573,7 @@ impl Rma {
                 self.finish(job, todo);
             }
         }
-        !ready.is_empty()
+        has_any
     }
 
     /// Sees to it that early messages are handed over after a communicator was made.
@@ -642,20 +662,16 @@ impl Rma {
         if bytes.len() <= MESSAGE_LEN_MAX {
             return job.send(member, Port::Rma, bytes);
         }
-        self.parts(bytes, MESSAGE_LEN_MAX).try_for_each(|part| job.send(member, Port::Rma, &part))
-    }
-
-    /// A long message in parts of at most `len_max` bytes.
-    fn parts<'a>(&self, bytes: &'a [u8], len_max: usize) -> impl Iterator<Item = Vec<u8>> + use<'a> {
-        const HEADER_LEN: usize = 1 + 8 + 1;
         let number = self.next_part.fetch_add(1, Ordering::Relaxed);
-        let mut parts = bytes.chunks(len_max - HEADER_LEN).peekable();
-        std::iter::from_fn(move || {
-            let part = parts.next()?;
-            let mut writer = Writer::new(wire::PART, u64::from(number), 1 + part.len());
-            writer.u8(u8::from(parts.peek().is_none())).bytes(part);
-            Some(writer.done())
-        })
+        let sent =
+            parts(number, bytes, MESSAGE_LEN_MAX).try_for_each(|part| job.send(member, Port::Rma, &part));
+        if sent.is_err() {
+            // The receiver would keep the beginning for ever.
+            let mut writer = Writer::new(wire::PART, u64::from(number), 1);
+            writer.u8(GIVEN_UP);
+            self.post(job, member, writer.done());
+        }
+        sent
     }
 
     // ---- What the layer itself has to say.
@@ -665,7 +681,8 @@ impl Rma {
         if bytes.len() <= TRY_SEND_LEN_MAX {
             return self.post_short(job, member, bytes);
         }
-        self.parts(&bytes, TRY_SEND_LEN_MAX).for_each(|part| self.post_short(job, member, part));
+        let number = self.next_part.fetch_add(1, Ordering::Relaxed);
+        parts(number, &bytes, TRY_SEND_LEN_MAX).for_each(|part| self.post_short(job, member, part));
     }
 
     fn post_short(&self, job: &Job, member: MemberId, bytes: Vec<u8>) {
@@ -718,15 +735,18 @@ impl Rma {
         let mut reader = Reader::new(&message.bytes);
         let (Some(kind), Some(id)) = (reader.u8(), reader.u64()) else { return };
         if kind == wire::PART {
-            let Some(is_last) = reader.u8() else { return };
+            let Some(which) = reader.u8() else { return };
             let key = (message.from, id as u32);
             let mut partial = lock(&self.partial);
             partial.entry(key).or_default().extend_from_slice(reader.rest());
-            if is_last == 0 {
+            if which == NOT_LAST {
                 return;
             }
             message.bytes = partial.remove(&key).unwrap_or_default();
             drop(partial);
+            if which == GIVEN_UP {
+                return;
+            }
             return self.handle(message, todo);
         }
         if matches!(kind, wire::FREED | wire::GONE) {
@@ -1102,18 +1122,55 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_of_a_long_message_whose_sender_is_gone() {
-        let part = || {
-            let mut writer = Writer::new(wire::PART, 0, 2);
-            writer.u8(0).bytes(b"x");
-            vec![writer.done()]
+    fn nothing_is_kept_of_a_long_message_whose_sender_is_gone_or_has_given_up() {
+        let part = |number, which| {
+            let mut writer = Writer::new(wire::PART, number, 2);
+            writer.u8(which).bytes(b"x");
+            writer.done()
         };
-        after(part, |job, rma| {
-            handle(rma, job.receive(Port::Rma).unwrap());
-            assert_eq!(lock(&rma.partial).len(), 1);
+        let sent = move || vec![part(0, NOT_LAST), part(1, NOT_LAST), part(0, GIVEN_UP)];
+        after(sent, |job, rma| {
+            for kept in [1, 2, 1] {
+                handle(rma, job.receive(Port::Rma).unwrap());
+                assert_eq!(lock(&rma.partial).len(), kept);
+            }
             rma.progress(job);
             assert_eq!(lock(&rma.partial).len(), 0);
         });
+    }
+
+    /// A long message to a member that stops taking any is given up, and the member is told so when it takes some again.
+    #[test]
+    fn a_long_message_that_times_out_leaves_nothing_behind() {
+        let mut options = Options::new(2, 1);
+        options.inbox_messages_max = 2;
+        options.time_limit = Duration::from_millis(10);
+        sim::run(&options, |job| {
+            let rma = Rma::new(job.me());
+            let limit = job.time_limit();
+            if job.me() == MemberId(0) {
+                let sent = rma.transmit(&job, MemberId(1), &vec![1; 4 * MESSAGE_LEN_MAX]);
+                assert!(matches!(sent, Err(engine::Error::Timeout { .. })), "{sent:?}");
+                assert!(rma.has_unsent.load(Ordering::SeqCst));
+            }
+            let until = job.now().after(2 * limit);
+            while job.now() < until {
+                job.park(job.bell(), until);
+            }
+            for _ in 0..20 {
+                rma.run(&job);
+                let until = job.now().after(limit / 10);
+                job.park(job.bell(), until);
+            }
+            assert_eq!(lock(&rma.partial).len(), 0);
+            assert!(!rma.has_unsent.load(Ordering::SeqCst));
+            let until = job.now().after(limit);
+            while job.now() < until {
+                job.park(job.bell(), until);
+            }
+            job.leave().unwrap();
+        })
+        .expect_ok();
     }
 
     /// A communicator that was made for a caller who had left is forgotten when all have freed it.
