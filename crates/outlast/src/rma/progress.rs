@@ -1146,7 +1146,7 @@ mod tests {
         options.inbox_messages_max = 2;
         options.time_limit = Duration::from_millis(10);
         sim::run(&options, |job| {
-            let rma = Rma::new(job.me());
+            let rma = Rma::new(job.me(), job.can_publish());
             let limit = job.time_limit();
             if job.me() == MemberId(0) {
                 let sent = rma.transmit(&job, MemberId(1), &vec![1; 4 * MESSAGE_LEN_MAX]);
