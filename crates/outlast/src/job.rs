@@ -413,6 +413,8 @@ impl Engine for Job {
         fn put_directly(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> bool;
         fn get_directly(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> bool;
         fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
+        fn can_publish(&self) -> bool;
+        fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool>;
         fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool>;
         fn receive(&self, port: Port) -> Option<Message>;
         fn set_attending(&self, port: Port, attending: bool);
