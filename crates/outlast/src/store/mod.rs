@@ -23,6 +23,7 @@ mod error;
 mod head;
 mod index;
 mod layout;
+mod leave;
 mod list;
 mod lock;
 mod loss;

@@ -35,6 +35,11 @@ impl Config {
         self.ready.load(Ordering::Acquire) & 1 << home != 0
     }
 
+    /// Makes sure that no operation that begins from now on takes this for the right configuration.
+    pub(super) fn forget(&self) {
+        self.epoch.store(u64::MAX, Ordering::SeqCst);
+    }
+
     fn ready_homes(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.homes.len()).filter(|&home| self.is_ready(home))
     }
@@ -81,7 +86,8 @@ impl Op<'_> {
             return Ok(config.clone());
         }
         let view = store.view(self.epoch).ok_or(Halt::Again)?;
-        let homes = store.placement.homes(&store.preference(partition), &view);
+        let leaving = store.leaving.version();
+        let homes = store.homes(partition, &view);
         if let Some(config) = known
             && config.stamp == homes.configuration
             && config.homes == homes.members
@@ -90,7 +96,12 @@ impl Op<'_> {
             return Ok(config);
         }
         let config = Arc::new(self.enter(partition, homes.members, homes.configuration)?);
-        lock(&store.partitions[partition]).config = Some(config.clone());
+        let mut cached = lock(&store.partitions[partition]);
+        // Somebody has begun to leave: what was computed here must not be found by operations that begin later.
+        if store.leaving.version() != leaving {
+            return Err(Halt::Again);
+        }
+        cached.config = Some(config.clone());
         Ok(config)
     }
 
