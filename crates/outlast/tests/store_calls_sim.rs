@@ -577,7 +577,7 @@ fn work_while_others_leave(job: &Job, store: &Store, acked: &Acked, is_over: imp
                 Err(error) => panic!("put while others leave: {error}"),
             }
         }
-        if round % 4 == 0 {
+        if round.is_multiple_of(4) {
             assert_eq!(read_all(store, acked), Vec::<Vec<u8>>::new());
         }
     }

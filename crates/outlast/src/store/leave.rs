@@ -40,9 +40,12 @@ pub(super) struct Leaving {
     /// Raised whenever `members` grows.
     version: AtomicU64,
     /// Answers that are due when these actors of this member have left their operations.
-    due: Mutex<Vec<(MemberId, Vec<(usize, u64)>)>>,
+    due: Mutex<Vec<Due>>,
     own: Mutex<Own>,
 }
+
+/// Who is to be answered, and which actors have to leave the operation with this number first.
+type Due = (MemberId, Vec<(usize, u64)>);
 
 /// How far this member's own leaving is.
 #[derive(Default)]

@@ -230,7 +230,7 @@ mod tests {
                         if dead.len() == 6 || dead.contains(&member) {
                             continue;
                         }
-                        if mix(sequence ^ step << 8) % 2 == 0 {
+                        if mix(sequence ^ step << 8).is_multiple_of(2) {
                             leaving.insert(MemberId(member));
                         } else {
                             dead.push(member);
