@@ -1,6 +1,7 @@
 //! `cargo xtask`: the one tool for working on Outlast.
 
 mod mpi;
+mod store;
 
 use anyhow::{Context, bail};
 use std::io::{BufRead, BufReader, Write};
@@ -13,9 +14,13 @@ cargo xtask TASK
 
   test                 everything that has to be green: format, lints, tests, documentation, Open MPI and its tests;
                        below 15 minutes on 2 cores
-  soak [--minutes M]   the long form (60 minutes unless said): the scenarios of communicators and windows over 100,000
-                       seeds and more, the conformance suite on sim and on shm, and all tests in between, with new seeds
-                       in every round, until the time is over or something fails
+  soak [--minutes M]   the long form (60 minutes unless said): the store over 100,000 seeds and 300 kills, with a record in
+                       target/soak/store.json; then the scenarios of communicators and windows over 100,000 seeds and
+                       more, the conformance suite on sim and on shm, and all tests in between, with new seeds in every
+                       round, until the time is over or something fails
+  soak store [--first-seed X]   the store's part alone, whatever time it takes
+  mutants [--json PATH]   breaks the store's protocol in each of the known ways and shows the seed that catches it;
+                       status 1 if one survives
   mpi                  installs Open MPI with ULFM into target/mpi, for the feature `mpi`
   help                 this text
 
@@ -38,6 +43,13 @@ fn main() -> ExitCode {
             Ok(minutes) if (1..=10_000).contains(&minutes) => soak(minutes),
             _ => return usage(&format!("`{minutes}` is not a number of minutes from 1 to 10000")),
         },
+        ["soak", "store"] => soak_store(STORE_FIRST_SEED),
+        ["soak", "store", "--first-seed", seed] => match seed.parse() {
+            Ok(seed) => soak_store(seed),
+            Err(_) => return usage(&format!("`{seed}` is not a seed")),
+        },
+        ["mutants"] => mutants(None),
+        ["mutants", "--json", path] => mutants(Some(std::path::Path::new(path))),
         ["mpi"] => mpi::install().map(|folder| println!("Open MPI with ULFM is in {}", folder.display())),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
@@ -101,7 +113,23 @@ fn soak(length_min: u64) -> anyhow::Result<()> {
     gate.summarize("soak", result)
 }
 
+/// The seeds of the soak begin where those of `cargo xtask test` have long ended.
+const STORE_FIRST_SEED: u64 = 1_000_000;
+
+fn soak_store(first_seed: u64) -> anyhow::Result<()> {
+    let mut gate = Gate::new(minutes(300));
+    let result = store::soak(&mut gate, first_seed, None);
+    gate.summarize("soak", result)
+}
+
+fn mutants(json: Option<&std::path::Path>) -> anyhow::Result<()> {
+    let mut gate = Gate::new(store::MUTANTS_LIMIT);
+    let result = store::mutants(&mut gate, json);
+    gate.summarize("mutants", result)
+}
+
 fn soak_rounds(gate: &mut Gate, until: Instant) -> anyhow::Result<()> {
+    store::soak(gate, STORE_FIRST_SEED, Some(until))?;
     const SIM_SEEDS_PER_ROUND: u64 = 2_000;
     const SHM_SEEDS_PER_ROUND: u64 = 5;
     // For each of the more than fifty scenarios of communicators and windows: more than 100,000 in all.

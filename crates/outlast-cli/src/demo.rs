@@ -1,50 +1,60 @@
-//! `outlast demo`: real processes, real kills, survivors who notice and go on.
+//! `outlast demo`: real processes write to a store, two are killed in the middle, and nothing is lost.
 //!
-//! Every member keeps adding to counters in the segments of all others, one counter for each writer, and sends them
-//! messages that say how far it has come. Two members are killed in the middle. At the end every survivor tells the
-//! others what it was told is done, and each one compares that with its own segment.
+//! Every member puts results under keys of its own, each under a new one, and notes each acknowledgement in memory of this
+//! command, which outlives it. At the end each survivor reads back what the member before it had been acknowledged, the
+//! dead included, and compares it byte by byte.
 
+use crate::control::{Member, Phase, Place, Shared};
+use crate::members::{Lines, News, Watch, describe, left_behind, machine_ns, shared_memory_names, tell};
 use crate::quantity;
 use crate::report::{say, write_json};
 use crate::usage_error;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use outlast::engine::{Message, Port};
-use outlast::launch::{Launch, MemberEnd, Output, Running};
-use outlast::{Engine, Epoch, Error, Job, JoinOptions, MemberId, MemberSet, Time};
-use rustix::time::{ClockId, clock_gettime};
+use outlast::launch::{Event, Launch, Output, Running};
+use outlast::store::{Options, Store};
+use outlast::{Engine, JoinOptions, MemberId};
+use outlast_check::value;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Examples:
-  Watch six processes lose two of them:
+  Watch six processes write, lose two of them, and lose nothing else:
       outlast demo
   The same for programs; standard output gets nothing but the report:
       outlast demo --json -
 
-Exit status: 0 the survivors went on and everything adds up, 1 it does not, 2 wrong usage.";
+Exit status: 0 every acknowledged write is there and all copies are back, 1 not so, 2 wrong usage.";
 
-/// When the members stop working, counted from the moment when all have joined.
-const WORK: Duration = Duration::from_millis(3500);
-/// When members are killed, counted in the same way.
-const KILLS_AT: [Duration; 2] = [Duration::from_millis(1000), Duration::from_millis(2200)];
-/// How many additions a member makes before it rests. Resting keeps the demo honest on few cores: a pause is then
-/// due to a death, not to a crowd of busy processes.
-const ADDITIONS_PER_TURN: u64 = 200;
+/// How many copies each value has.
+const COPIES: usize = 3;
+/// How long the members write.
+const WORK: Duration = Duration::from_millis(4000);
+/// When members are killed, counted from the moment when all have opened the store.
+const KILLS_AT: [Duration; 2] = [Duration::from_millis(1200), Duration::from_millis(2400)];
+/// How many writes a member makes before it rests. Resting keeps the demo honest on few cores: a pause is then due to
+/// a death, not to a crowd of busy processes.
+const WRITES_PER_TURN: u64 = 4;
 /// How long a member rests after each turn.
-const REST: Duration = Duration::from_millis(1);
-/// How long a call of the engine may wait for a living member.
+const REST: Duration = Duration::from_millis(2);
+/// How long each value is.
+const VALUE_LEN: usize = 256;
+/// How long a call may wait for a living member.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// When the whole demo counts as hung.
-const HUNG_AFTER: Duration = Duration::from_secs(30);
+const HUNG_AFTER: Duration = Duration::from_secs(28);
 /// A survivor that stands still for longer than this has not gone on.
 const PAUSE_MAX_MS: f64 = 2000.0;
+/// What is noted of an acknowledged write: when.
+const NOTE_LEN: usize = 8;
 
-/// Show real processes that are killed, and survivors who notice and go on, in about five seconds.
+/// Show processes that write to a store while two of them are killed, and that nothing is lost, in about five seconds.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
@@ -61,241 +71,118 @@ pub(crate) struct Demo {
 
 /// A member of the demo; started by it.
 #[derive(Args)]
-pub(crate) struct DemoMember {}
-
-/// The clock that all processes of a machine share, in nanoseconds.
-fn machine_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+pub(crate) struct DemoMember {
+    place: String,
 }
 
 /// What members write to the demo, one JSON object a line.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 enum Line {
-    /// All have joined.
-    Joined { at_ns: u64 },
-    /// The death of a member was noticed.
-    Noticed { dead: u32, at_ns: u64 },
-    /// The member has finished.
-    Done(Tally),
-}
-
-/// What a survivor did and found.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Tally {
-    additions: u64,
-    messages: u64,
-    longest_pause_ms: f64,
-    /// How many counters of its segment it compared.
-    counters: u64,
-    /// What does not add up; empty if all is well.
-    wrong: Vec<String>,
+    /// The store is open.
+    Open,
+    News(News),
+    /// The member writes no more.
+    Rests,
+    /// How many keys of another member were read back, and what is wrong with them.
+    ReadBack {
+        keys: u64,
+        wrong: Vec<String>,
+    },
 }
 
 // ---- The member.
 
+/// The key of the n-th write of a member.
+fn key(member: u32, number: u64) -> Vec<u8> {
+    format!("result/{member}/{number}").into_bytes()
+}
+
+fn fill(key: &[u8], number: u64) -> Vec<u8> {
+    value::fill(0, key, number, VALUE_LEN)
+}
+
 impl DemoMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
+        let place: Place = serde_json::from_str(&self.place).context("where the demo's memory is")?;
         let job = JoinOptions::new().time_limit(CALL_LIMIT).join()?;
-        let mut worker = Worker::new(&job)?;
-        worker.work()?;
-        worker.exchange_finals()?;
-        worker.compare()?;
-        let is_ok = worker.tally.wrong.is_empty();
-        tell(&Line::Done(worker.tally.clone()))?;
+        let member = Member::new(place, job.me().index())?;
+        let options = Options::new().replicas(COPIES).partitions(128).expected_keys(1 << 14);
+        let store = Store::open(&job, options).context("opening the store")?;
+        tell(&Line::Open)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let writer = std::thread::spawn({
+            let (store, stop, mut notes) = (store.clone(), stop.clone(), member.record(0)?);
+            move || -> anyhow::Result<()> {
+                let mut number = 0;
+                while !stop.load(Ordering::Acquire) {
+                    for _ in 0..WRITES_PER_TURN {
+                        let key = key(store.me().0, number);
+                        store.put(&key, &fill(&key, number)).context("a put")?;
+                        // Acknowledged: from here on it must not be lost, whoever dies.
+                        notes.write_all(&machine_ns().to_le_bytes())?;
+                        number += 1;
+                    }
+                    std::thread::sleep(REST);
+                }
+                Ok(())
+            }
+        });
+        let mut watch = Watch::default();
+        let mut watch_until = |phase: Phase| -> anyhow::Result<()> {
+            while member.phase()? < phase {
+                let bell = job.bell();
+                for news in watch.look(&job, &store)? {
+                    tell(&Line::News(news))?;
+                }
+                ensure!(phase > Phase::Rest || !writer.is_finished(), "the writer gave up");
+                job.park(bell, job.now().after(watch.patience()));
+            }
+            Ok(())
+        };
+        watch_until(Phase::Rest)?;
+        stop.store(true, Ordering::Release);
+        tell(&Line::Rests)?;
+        watch_until(Phase::ReadBack)?;
+        // One thread that panicked is a member that failed.
+        writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
+        let (keys, wrong) = read_back(&job, &store, &member)?;
+        let is_ok = wrong.is_empty();
+        tell(&Line::ReadBack { keys, wrong })?;
+        while member.phase()? < Phase::End {
+            let bell = job.bell();
+            job.park(bell, job.now().after(REST));
+        }
+        store.close().context("closing the store")?;
         job.leave()?;
         Ok(is_ok)
     }
 }
 
-fn tell(line: &Line) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string(line)?;
-    text.push('\n');
-    std::io::stdout().write_all(text.as_bytes()).context("writing to the demo")
-}
-
-struct Worker<'a> {
-    job: &'a Job,
-    /// How many of its additions to each member were acknowledged.
-    acknowledged: Vec<u64>,
-    /// How many additions to this member each other one had announced, by its last message.
-    announced: Vec<u64>,
-    /// Who has said that its announcement is the last one.
-    finals: MemberSet,
-    noticed: MemberSet,
-    tally: Tally,
-}
-
-impl<'a> Worker<'a> {
-    fn new(job: &'a Job) -> anyhow::Result<Worker<'a>> {
-        let members = job.members();
-        job.grow(members as u64 * 8)?;
-        let mut worker = Worker {
-            job,
-            acknowledged: vec![0; members],
-            announced: vec![0; members],
-            finals: MemberSet::new(),
-            noticed: MemberSet::new(),
-            tally: Tally::default(),
-        };
-        worker.wait_for_segments()?;
-        tell(&Line::Joined { at_ns: machine_ns() })?;
-        Ok(worker)
-    }
-
-    fn others(&self) -> Vec<MemberId> {
-        let view = self.job.view();
-        view.living().filter(|&member| member != self.job.me()).collect()
-    }
-
-    /// Waits until every living member's segment has room for the counters.
-    fn wait_for_segments(&mut self) -> anyhow::Result<()> {
-        let until = self.job.now().after(CALL_LIMIT);
-        loop {
-            let bell = self.job.bell();
-            let is_ready = |&member: &MemberId| {
-                self.job.segment_len(member).map_or(true, |len| len >= self.job.members() as u64 * 8)
+/// Reads back what those were acknowledged whose next living member this is: how many keys, and what is wrong.
+fn read_back(job: &outlast::Job, store: &Store, member: &Member) -> anyhow::Result<(u64, Vec<String>)> {
+    let view = job.view();
+    let members = job.members() as u32;
+    let next_living = |writer: u32| {
+        let after = (1..=members).map(|step| MemberId((writer + step) % members));
+        after.into_iter().find(|&candidate| view.is_living(candidate))
+    };
+    let (mut keys, mut wrong) = (0, Vec::new());
+    for writer in (0..members).filter(|&writer| next_living(writer) == Some(job.me())) {
+        let acknowledged = member.read(writer as usize, 0)?.len() / NOTE_LEN;
+        for number in 0..acknowledged as u64 {
+            let key = key(writer, number);
+            let found = store.get(&key)?;
+            keys += 1;
+            let problem = match found {
+                None => "is missing",
+                Some(found) if found.bytes() != fill(&key, number) => "has another value",
+                Some(_) => continue,
             };
-            if self.others().iter().all(is_ready) {
-                return Ok(());
-            }
-            ensure!(self.job.now() < until, "some member did not make room for the counters");
-            self.job.park(bell, self.job.now().after(REST));
+            wrong.push(format!("{} of {} {problem}", String::from_utf8_lossy(&key), MemberId(writer)));
         }
     }
-
-    fn work(&mut self) -> anyhow::Result<()> {
-        let end = self.job.now().after(WORK);
-        let mut last_addition: Option<Time> = None;
-        while self.job.now() < end {
-            for turn in 0..ADDITIONS_PER_TURN {
-                self.look_around()?;
-                let others = self.others_for(turn);
-                let Some(target) = others else { continue };
-                if self.add(target)? {
-                    let now = self.job.now();
-                    let pause = last_addition.map_or(Duration::ZERO, |last| now.since(last));
-                    let pause_ms = pause.as_secs_f64() * 1e3;
-                    self.tally.longest_pause_ms = self.tally.longest_pause_ms.max(pause_ms);
-                    last_addition = Some(now);
-                }
-            }
-            self.announce(false)?;
-            let bell = self.job.bell();
-            self.receive()?;
-            self.job.park(bell, self.job.now().after(REST));
-        }
-        Ok(())
-    }
-
-    /// The members take turns as targets; the dead are passed over.
-    fn others_for(&self, turn: u64) -> Option<MemberId> {
-        let members = self.job.members() as u64;
-        let me = u64::from(self.job.me().0);
-        let target = MemberId(((me + 1 + turn % (members - 1)) % members) as u32);
-        (!self.noticed.contains(target)).then_some(target)
-    }
-
-    /// Adds 1 to this member's counter at `target`; whether that was acknowledged.
-    fn add(&mut self, target: MemberId) -> anyhow::Result<bool> {
-        let offset = u64::from(self.job.me().0) * 8;
-        match self.job.fetch_add(Epoch::ANY, target, offset, 1) {
-            Ok(before) => {
-                if before != self.acknowledged[target.index()] {
-                    let expected = self.acknowledged[target.index()];
-                    self.tally.wrong.push(format!(
-                        "the counter at {target} was {before} where {expected} additions had been acknowledged"
-                    ));
-                }
-                self.acknowledged[target.index()] = before + 1;
-                self.tally.additions += 1;
-                Ok(true)
-            }
-            Err(Error::Dead { .. }) => Ok(false),
-            Err(error) => Err(error).with_context(|| format!("adding to the counter at {target}")),
-        }
-    }
-
-    /// Notices deaths: one load unless there is one.
-    fn look_around(&mut self) -> anyhow::Result<()> {
-        if self.job.epoch().0 == self.noticed.len() as u64 {
-            return Ok(());
-        }
-        let at_ns = machine_ns();
-        for dead in self.job.view().dead.iter() {
-            if self.noticed.insert(dead) {
-                tell(&Line::Noticed { dead: dead.0, at_ns })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells every other living member how many additions to it are acknowledged.
-    fn announce(&mut self, is_final: bool) -> anyhow::Result<()> {
-        for target in self.others() {
-            let mut bytes = self.acknowledged[target.index()].to_le_bytes().to_vec();
-            bytes.push(u8::from(is_final));
-            match self.job.send(target, Port::User, &bytes) {
-                Ok(()) => self.tally.messages += 1,
-                Err(Error::Dead { .. }) => {}
-                Err(error) => return Err(error).with_context(|| format!("sending to {target}")),
-            }
-        }
-        Ok(())
-    }
-
-    fn receive(&mut self) -> anyhow::Result<()> {
-        while let Some(Message { from, bytes, .. }) = self.job.receive(Port::User) {
-            let Some((count, &[is_final])) = bytes.split_first_chunk::<8>() else {
-                bail!("a message of {} bytes from {from}", bytes.len());
-            };
-            let count = u64::from_le_bytes(*count);
-            if count < self.announced[from.index()] || self.finals.contains(from) {
-                self.tally.wrong.push(format!("the messages of {from} came out of order"));
-            }
-            self.announced[from.index()] = count;
-            if is_final == 1 {
-                self.finals.insert(from);
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells everyone the last counts, and waits for the last counts of all who live.
-    fn exchange_finals(&mut self) -> anyhow::Result<()> {
-        self.announce(true)?;
-        let until = self.job.now().after(CALL_LIMIT);
-        loop {
-            let bell = self.job.bell();
-            // The view first: whoever left since then has sent its last counts before.
-            let view = self.job.view();
-            self.receive()?;
-            let me = self.job.me();
-            let missing = view.living().find(|&member| member != me && !self.finals.contains(member));
-            let Some(missing) = missing else { return Ok(()) };
-            ensure!(self.job.now() < until, "{missing} lives but did not send its last counts");
-            self.job.park(bell, until);
-        }
-    }
-
-    /// Compares the counters in this member's segment with what the others were acknowledged.
-    fn compare(&mut self) -> anyhow::Result<()> {
-        let me = self.job.me();
-        for writer in (0..self.job.members() as u32).map(MemberId).filter(|&member| member != me) {
-            let found = self.job.load(Epoch::ANY, me, u64::from(writer.0) * 8)?;
-            let announced = self.announced[writer.index()];
-            // One who died may have added more than it could announce, never less.
-            let is_right = if self.finals.contains(writer) { found == announced } else { found >= announced };
-            if !is_right {
-                self.tally.wrong.push(format!(
-                    "{writer} was acknowledged {announced} additions to {me}, whose counter shows {found}"
-                ));
-            }
-            self.tally.counters += 1;
-        }
-        Ok(())
-    }
+    Ok((keys, wrong))
 }
 
 // ---- The demo.
@@ -304,11 +191,16 @@ impl<'a> Worker<'a> {
 struct Report {
     ok: bool,
     members: usize,
+    copies: usize,
     survivors: usize,
     kills: Vec<Kill>,
-    additions: u64,
-    messages: u64,
-    counters_compared: u64,
+    /// Acknowledged writes, those of the dead included.
+    acked: u64,
+    /// Keys that another member read back.
+    keys_read_back: u64,
+    /// Acknowledged writes that are missing or have another value.
+    lost: u64,
+    /// The longest time between two acknowledged writes of a survivor.
     longest_pause_ms: f64,
     hung: usize,
     wrong: Vec<String>,
@@ -322,49 +214,45 @@ struct Kill {
     at_s: f64,
     first_noticed_ms: Option<f64>,
     all_noticed_ms: Option<f64>,
+    /// Until there were as many copies of everything as before.
+    copies_back_ms: Option<f64>,
 }
 
 /// What the demo has heard from its members so far.
+#[derive(Default)]
 struct Heard {
-    /// How much of each member's output has been read.
-    read: Vec<usize>,
-    joined: BTreeMap<u32, u64>,
+    open: BTreeSet<u32>,
     /// Who noticed whose death, and when.
     noticed: BTreeMap<(u32, u32), u64>,
-    done: BTreeMap<u32, Tally>,
+    /// By how many dead: who saw when that nothing is to be repaired.
+    complete: BTreeMap<u64, BTreeMap<u32, u64>>,
+    rests: BTreeSet<u32>,
+    read_back: BTreeMap<u32, (u64, Vec<String>)>,
 }
 
 impl Heard {
-    fn listen(&mut self, running: &Running) -> anyhow::Result<()> {
-        for member in 0..self.read.len() {
-            let output = running.output(MemberId(member as u32)).stdout;
-            let new = &output[self.read[member]..];
-            // Whole lines only; the rest comes later.
-            let Some(end) = new.iter().rposition(|&byte| byte == b'\n') else { continue };
-            for line in new[..end].split(|&byte| byte == b'\n') {
-                match serde_json::from_slice(line).context("a line of a member of the demo")? {
-                    Line::Joined { at_ns } => drop(self.joined.insert(member as u32, at_ns)),
-                    Line::Noticed { dead, at_ns } => {
-                        self.noticed.insert((member as u32, dead), at_ns);
-                    }
-                    Line::Done(tally) => drop(self.done.insert(member as u32, tally)),
-                }
-            }
-            self.read[member] += end + 1;
-        }
-        Ok(())
+    /// The times at which all of `survivors` did something, in milliseconds since `at_ns`, if all have.
+    fn since<'a>(
+        at_ns: u64,
+        survivors: &BTreeSet<u32>,
+        time: impl Fn(u32) -> Option<&'a u64>,
+    ) -> Option<(f64, f64)> {
+        let times: Option<Vec<f64>> =
+            survivors.iter().map(|&member| Some(time(member)?.saturating_sub(at_ns) as f64 / 1e6)).collect();
+        let times = times?;
+        Some((times.iter().copied().reduce(f64::min)?, times.iter().copied().reduce(f64::max)?))
     }
+}
 
-    /// Milliseconds from `at_ns` until the first and the last of `survivors` noticed that `dead` is dead.
-    fn detection_ms(&self, dead: u32, at_ns: u64, survivors: &BTreeSet<u32>) -> (Option<f64>, Option<f64>) {
-        let times: Option<Vec<f64>> = survivors
-            .iter()
-            .map(|&member| self.noticed.get(&(member, dead)))
-            .map(|noticed| noticed.map(|&noticed_ns| noticed_ns.saturating_sub(at_ns) as f64 / 1e6))
-            .collect();
-        let seen = |pick: fn(f64, f64) -> f64| times.clone().and_then(|times| times.into_iter().reduce(pick));
-        (seen(f64::min), seen(f64::max))
-    }
+/// A run of the demo.
+struct Show<'a> {
+    demo: &'a Demo,
+    running: Running,
+    lines: Lines,
+    heard: Heard,
+    shared: Shared,
+    /// Since when members write, once they do.
+    began: Option<Instant>,
 }
 
 impl Demo {
@@ -372,206 +260,255 @@ impl Demo {
         if !(3..=64).contains(&self.members) {
             usage_error("demo", format!("{} members; the demo kills two and takes 3 to 64", self.members));
         }
-        let json = self.json.as_deref();
         let before = shared_memory_names();
-        let mut running = Launch::new(self.members)
+        let shared = Shared::new(self.members, 0)?;
+        let running = Launch::new(self.members)
             .program(std::env::current_exe().context("finding this program's own path")?)
-            .args(["demo-member"])
+            .args(["demo-member", &serde_json::to_string(&shared.place())?])
             .env("OUTLAST_ENGINE", &self.engine)
-            .segment_limit(1 << 20)
+            .segment_limit(256 << 20)
             .die_with_launcher(true)
             .output(Output::Capture)
             .start()?;
         let pids = running.pids();
-        let mut heard = Heard {
-            read: vec![0; self.members],
-            joined: BTreeMap::new(),
-            noticed: BTreeMap::new(),
-            done: BTreeMap::new(),
-        };
-        self.line(&running, format_args!("started {} processes: pids {}", self.members, list(&pids)));
-        self.wait_for(&mut running, &mut heard, |heard| heard.joined.len() == self.members)?;
-        let all_joined = running.elapsed();
-        self.line(&running, "all have joined; each adds to counters in the memory of all others");
-
-        // The lowest member dies too: nobody is special.
-        let victims = [self.members as u32 / 2, 0];
-        let mut survivors: BTreeSet<u32> = (0..self.members as u32).collect();
+        let lines = Lines::new(self.members);
+        let mut show = Show { demo: &self, running, lines, heard: Heard::default(), shared, began: None };
         let mut kills = Vec::new();
-        for (victim, at) in victims.into_iter().zip(KILLS_AT) {
-            std::thread::sleep((all_joined + at).saturating_sub(running.elapsed()));
-            let at_s = running.elapsed().as_secs_f64();
-            let at_ns = machine_ns();
-            let was_running = running.kill(MemberId(victim))?;
-            ensure!(was_running, "member {victim} had ended before it was killed");
-            survivors.remove(&victim);
-            self.line(&running, format_args!("kill -9 of member {victim} (pid {})", pids[victim as usize]));
-            self.wait_for(&mut running, &mut heard, |heard| {
-                survivors.iter().all(|&member| heard.noticed.contains_key(&(member, victim)))
-            })?;
-            let (first, all) = heard.detection_ms(victim, at_ns, &survivors);
-            kills.push(Kill { member: victim, at_s, first_noticed_ms: first, all_noticed_ms: all });
-            if let (Some(first), Some(all)) = (first, all) {
-                let count = survivors.len();
-                self.line(
-                    &running,
-                    format_args!("first survivor noticed after {first:.2} ms, all {count} after {all:.2} ms"),
-                );
-            }
-        }
-        self.line(&running, "the survivors go on, and compare their counters at the end");
-        let outcome = running.wait(HUNG_AFTER.saturating_sub(running.elapsed()));
-        heard.listen(&running)?;
-        let seconds = running.elapsed().as_secs_f64();
+        let result = show.run(&mut kills);
+        let limit = HUNG_AFTER.saturating_sub(show.running.elapsed());
+        let outcome = show.running.wait(if result.is_ok() { limit } else { Duration::ZERO });
+        let seconds = show.running.elapsed().as_secs_f64();
+        let Show { running, heard, shared, .. } = show;
         drop(running);
 
-        let mut wrong: Vec<String> = heard.done.values().flat_map(|tally| tally.wrong.clone()).collect();
-        for end in outcome.members.iter().filter(|end| survivors.contains(&end.member.0)) {
-            if !end.is_ok() {
+        let killed: BTreeSet<u32> = kills.iter().map(|kill: &Kill| kill.member).collect();
+        let mut wrong: Vec<String> = heard.read_back.values().flat_map(|(_, wrong)| wrong.clone()).collect();
+        let lost = wrong.len() as u64;
+        if let Err(error) = &result {
+            wrong.push(format!("{error:#}"));
+        } else {
+            for end in outcome.members.iter().filter(|end| !killed.contains(&end.member.0) && !end.is_ok()) {
                 wrong.push(describe(end, &outcome.stderr(end.member)));
             }
         }
-        let longest_pause_ms = heard.done.values().map(|tally| tally.longest_pause_ms).fold(0.0, f64::max);
+        let notes = shared.records()?;
+        let acked = notes.iter().flatten().map(|notes| (notes.len() / NOTE_LEN) as u64).sum();
+        let survivors = (0..self.members as u32).filter(|member| !killed.contains(member));
+        let pauses =
+            survivors.clone().filter_map(|member| longest_pause_ms(notes.get(member as usize)?.first()?));
+        let longest_pause_ms = pauses.fold(0.0, f64::max);
         if longest_pause_ms > PAUSE_MAX_MS {
             wrong.push(format!("a survivor stood still for {longest_pause_ms:.0} ms"));
         }
         let left_behind = left_behind(&before, &pids);
-        let hung = if outcome.timed_out { survivors.len() - heard.done.len() } else { 0 };
-        let sum = |field: fn(&Tally) -> u64| heard.done.values().map(field).sum();
+        let keys_read_back = heard.read_back.values().map(|(keys, _)| keys).sum();
+        let survived = outcome.survivors().filter(|end| end.is_ok()).count();
         let report = Report {
             ok: wrong.is_empty()
                 && left_behind.is_empty()
-                && hung == 0
-                && heard.done.len() == survivors.len()
-                && kills.iter().all(|kill| kill.all_noticed_ms.is_some()),
+                && !outcome.timed_out
+                && survived == self.members - KILLS_AT.len()
+                && acked == keys_read_back
+                && kills.iter().all(|kill| kill.all_noticed_ms.is_some() && kill.copies_back_ms.is_some()),
             members: self.members,
-            survivors: heard.done.len(),
+            copies: COPIES,
+            survivors: survived,
             kills,
-            additions: sum(|tally| tally.additions),
-            messages: sum(|tally| tally.messages),
-            counters_compared: sum(|tally| tally.counters),
+            acked,
+            keys_read_back,
+            lost,
             longest_pause_ms,
-            hung,
+            hung: if outcome.timed_out { survivors.count().saturating_sub(survived) } else { 0 },
             wrong,
             left_behind,
             seconds,
         };
         self.print(&report);
-        if let Some(path) = json {
+        if let Some(path) = self.json.as_deref() {
             write_json(path, &report)?;
         }
         Ok(report.ok)
     }
 
-    /// Waits until the members have said something; an error if it does not come, or if nobody is left to say it.
-    fn wait_for(
-        &self,
-        running: &mut Running,
-        heard: &mut Heard,
-        is_there: impl Fn(&Heard) -> bool,
-    ) -> anyhow::Result<()> {
-        loop {
-            heard.listen(running)?;
-            if is_there(heard) {
-                return Ok(());
+    fn print(&self, report: &Report) {
+        let mark = |is_ok: bool| if is_ok { "ok" } else { "WRONG" };
+        let line = |is_ok: bool, text: String| {
+            say(self.json.as_deref(), format_args!("  {:<6} {text}", mark(is_ok)))
+        };
+        let plain = |text: String| say(self.json.as_deref(), text);
+        plain(String::new());
+        line(
+            report.lost == 0 && report.acked == report.keys_read_back,
+            format!(
+                "all {} acknowledged writes were read back by another member, those of the dead too; {} lost",
+                report.acked, report.lost
+            ),
+        );
+        line(
+            report.longest_pause_ms <= PAUSE_MAX_MS,
+            format!("the writers noticed little: their longest pause was {:.1} ms", report.longest_pause_ms),
+        );
+        let back = report.kills.iter().map(|kill| kill.copies_back_ms);
+        let slowest = back.clone().flatten().fold(0.0, f64::max);
+        line(
+            back.clone().all(|back| back.is_some()) && report.kills.len() == KILLS_AT.len(),
+            format!("{} copies of everything again, at most {slowest:.1} ms after a kill", report.copies),
+        );
+        line(
+            report.survivors + KILLS_AT.len() == report.members,
+            format!("{} of {} survived and finished; nobody hung", report.survivors, report.members),
+        );
+        line(
+            report.left_behind.is_empty(),
+            "nothing is left behind: no process, no shared memory".to_string(),
+        );
+        for text in report.wrong.iter().chain(&report.left_behind).take(10) {
+            plain(format!("         {text}"));
+        }
+        let verdict = if report.ok { "The store outlasted both deaths." } else { "Something is wrong." };
+        plain(format!("\n{verdict} ({:.1} s)", report.seconds));
+    }
+}
+
+/// The longest time between two acknowledged writes.
+fn longest_pause_ms(notes: &[u8]) -> Option<f64> {
+    let times: Vec<u64> =
+        notes.as_chunks::<NOTE_LEN>().0.iter().map(|note| u64::from_le_bytes(*note)).collect();
+    times.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64 / 1e6).reduce(f64::max)
+}
+
+impl Show<'_> {
+    /// Drives the members through the demo; fills in what the kills did.
+    fn run(&mut self, kills: &mut Vec<Kill>) -> anyhow::Result<()> {
+        let members = self.demo.members;
+        let pids = self.running.pids();
+        let list = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        self.line(format_args!("started {members} processes: pids {list}"));
+        self.wait_for("open the store", |heard| heard.open.len() == members)?;
+        self.began = Some(Instant::now());
+        let began = Instant::now();
+        self.line(format_args!("all have opened the store and write; each value has {COPIES} copies"));
+
+        // The lowest member dies too: nobody is special.
+        let victims = [members as u32 / 2, 0];
+        let mut survivors: BTreeSet<u32> = (0..members as u32).collect();
+        for (victim, at) in victims.into_iter().zip(KILLS_AT) {
+            self.let_pass(began + at)?;
+            let (at_s, at_ns) = (self.running.elapsed().as_secs_f64(), machine_ns());
+            ensure!(self.running.kill(MemberId(victim))?, "member {victim} had ended before it was killed");
+            survivors.remove(&victim);
+            self.line(format_args!("kill -9 of member {victim} (pid {})", pids[victim as usize]));
+            self.wait_for("notice the death", |heard| {
+                survivors.iter().all(|&member| heard.noticed.contains_key(&(member, victim)))
+            })?;
+            let noticed = |member| self.heard.noticed.get(&(member, victim));
+            let noticed = Heard::since(at_ns, &survivors, noticed);
+            if let Some((first, all)) = noticed {
+                let count = survivors.len();
+                self.line(format_args!(
+                    "first survivor noticed after {first:.2} ms, all {count} after {all:.2} ms"
+                ));
             }
-            let failed = running.poll_events().into_iter().find_map(|event| match event {
-                outlast::launch::Event::Ended(end) if !end.is_ok() && !end.is_death() => Some(end),
-                _ => None,
+            let dead = kills.len() as u64 + 1;
+            self.wait_for("bring the copies back", |heard| {
+                let said = heard.complete.get(&dead);
+                said.is_some_and(|said| survivors.iter().all(|member| said.contains_key(member)))
+            })?;
+            let back = |member| self.heard.complete.get(&dead)?.get(&member);
+            let back = Heard::since(at_ns, &survivors, back).map(|(_, all)| all);
+            if let Some(back) = back {
+                let copies = COPIES.min(survivors.len());
+                self.line(format_args!("{copies} copies of everything again after {back:.1} ms"));
+            }
+            kills.push(Kill {
+                member: victim,
+                at_s,
+                first_noticed_ms: noticed.map(|(first, _)| first),
+                all_noticed_ms: noticed.map(|(_, all)| all),
+                copies_back_ms: back,
             });
-            if let Some(end) = failed {
-                let stderr = running.output(end.member).stderr;
+        }
+        self.let_pass(began + WORK)?;
+        self.shared.set_phase(Phase::Rest)?;
+        self.wait_for("stop writing", |heard| survivors.is_subset(&heard.rests))?;
+        self.began = None;
+        let acked = self.shared.recorded_len()? / NOTE_LEN as u64;
+        self.line(format_args!("{acked} writes were acknowledged; each is read back by another member"));
+        self.shared.set_phase(Phase::ReadBack)?;
+        self.wait_for("read back", |heard| {
+            survivors.iter().all(|member| heard.read_back.contains_key(member))
+        })?;
+        self.shared.set_phase(Phase::End)
+    }
+
+    fn listen(&mut self) -> anyhow::Result<()> {
+        for (member, line) in self.lines.take(&self.running)? {
+            match line {
+                Line::Open => drop(self.heard.open.insert(member)),
+                Line::News(News::Noticed { dead, at_ns }) => {
+                    self.heard.noticed.insert((member, dead), at_ns);
+                }
+                Line::News(News::Complete { dead, at_ns }) => {
+                    self.heard.complete.entry(dead).or_default().insert(member, at_ns);
+                }
+                Line::Rests => drop(self.heard.rests.insert(member)),
+                Line::ReadBack { keys, wrong } => drop(self.heard.read_back.insert(member, (keys, wrong))),
+            }
+        }
+        for event in self.running.poll_events() {
+            if let Event::Ended(end) = event
+                && !end.is_ok()
+                && !end.is_death()
+            {
+                let stderr = self.running.output(end.member).stderr;
                 bail!(describe(&end, &String::from_utf8_lossy(&stderr)));
             }
-            ensure!(
-                running.elapsed() < HUNG_AFTER && running.running() > 0,
-                "the members did not answer; is everything on this machine as `outlast doctor` wants it?"
+        }
+        self.draw_bar();
+        Ok(())
+    }
+
+    /// Lets time pass.
+    fn let_pass(&mut self, until: Instant) -> anyhow::Result<()> {
+        while Instant::now() < until {
+            self.listen()?;
+            std::thread::sleep(
+                until.saturating_duration_since(Instant::now()).min(Duration::from_millis(20)),
             );
-            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Waits until the members have said something; an error if it does not come, or if nobody is left to say it.
+    fn wait_for(&mut self, what: &str, is_there: impl Fn(&Heard) -> bool) -> anyhow::Result<()> {
+        loop {
+            self.listen()?;
+            if is_there(&self.heard) {
+                return Ok(());
+            }
+            ensure!(
+                self.running.elapsed() < HUNG_AFTER && self.running.running() > 0,
+                "the members did not {what}; is everything on this machine as `outlast doctor` wants it?"
+            );
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    fn line(&self, running: &Running, text: impl std::fmt::Display) {
-        say(self.json.as_deref(), format_args!("{:6.3} s  {text}", running.elapsed().as_secs_f64()));
+    /// Shows how far the members have come, where somebody looks.
+    fn draw_bar(&self) {
+        const WIDTH: usize = 40;
+        let (Some(began), true) = (self.began, std::io::stderr().is_terminal()) else { return };
+        let part = (began.elapsed().as_secs_f64() / WORK.as_secs_f64()).min(1.0);
+        let full = (part * WIDTH as f64) as usize;
+        let acked = self.shared.recorded_len().unwrap_or(0) / NOTE_LEN as u64;
+        eprint!("\r[{}{}] {acked} writes acknowledged\x1b[K", "#".repeat(full), ".".repeat(WIDTH - full));
     }
 
-    fn print(&self, report: &Report) {
-        let json = self.json.as_deref();
-        let mark = |is_ok: bool| if is_ok { "ok" } else { "WRONG" };
-        say(json, "");
-        say(
-            json,
-            format_args!(
-                "  {:<6} {} of {} survived and finished their work: {} additions, {} messages",
-                mark(report.survivors == report.members - report.kills.len()),
-                report.survivors,
-                report.members,
-                report.additions,
-                report.messages
-            ),
-        );
-        say(
-            json,
-            format_args!(
-                "  {:<6} every acknowledged addition is there: {} counters compared",
-                mark(report.wrong.is_empty()),
-                report.counters_compared
-            ),
-        );
-        for wrong in &report.wrong {
-            say(json, format_args!("         {wrong}"));
+    fn line(&self, text: impl std::fmt::Display) {
+        if std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[K");
         }
-        say(
-            json,
-            format_args!(
-                "  {:<6} nobody hung; the longest pause of a survivor was {:.1} ms",
-                mark(report.hung == 0),
-                report.longest_pause_ms
-            ),
-        );
-        say(
-            json,
-            format_args!(
-                "  {:<6} nothing is left behind: no process, no shared memory",
-                mark(report.left_behind.is_empty())
-            ),
-        );
-        for left in &report.left_behind {
-            say(json, format_args!("         {left}"));
-        }
-        let verdict = if report.ok { "The job outlasted both deaths." } else { "Something is wrong." };
-        say(json, format_args!("\n{verdict} ({:.1} s)", report.seconds));
+        let elapsed = self.running.elapsed().as_secs_f64();
+        say(self.demo.json.as_deref(), format_args!("{elapsed:6.3} s  {text}"));
     }
-}
-
-fn describe(end: &MemberEnd, stderr: &str) -> String {
-    let said = stderr.trim();
-    if said.is_empty() { end.to_string() } else { format!("{end}: {said}") }
-}
-
-fn list(pids: &[u32]) -> String {
-    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// The names in /dev/shm. The engine makes none.
-fn shared_memory_names() -> BTreeSet<String> {
-    let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-}
-
-/// What the job has left behind: processes, and new names in /dev/shm that are its own. Other programs may make
-/// names meanwhile, so that only those count that carry ours or one of our pids.
-fn left_behind(before: &BTreeSet<String>, pids: &[u32]) -> Vec<String> {
-    let processes = pids.iter().filter(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists());
-    let mut left: Vec<String> = processes.map(|pid| format!("process {pid}")).collect();
-    let is_ours = |name: &&String| {
-        name.contains("outlast")
-            || name
-                .split(|c: char| !c.is_ascii_digit())
-                .any(|part| pids.iter().any(|pid| part == pid.to_string()))
-    };
-    left.extend(
-        shared_memory_names().difference(before).filter(is_ours).map(|name| format!("/dev/shm/{name}")),
-    );
-    left
 }

@@ -3,12 +3,17 @@
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
+mod actor;
 mod bench;
+mod chaos;
+mod control;
 mod demo;
 mod doctor;
+mod members;
 mod quantity;
 mod report;
 mod run;
+mod sim;
 
 /// Parallel programs that outlast the death of any of their processes.
 ///
@@ -25,11 +30,17 @@ enum Command {
     Run(run::Run),
     Demo(demo::Demo),
     Doctor(doctor::Doctor),
+    Chaos(chaos::Chaos),
+    Sim(sim::Sim),
     Bench(bench::Bench),
+    #[command(hide = true)]
+    ChaosMember(chaos::ChaosMember),
     #[command(hide = true)]
     DemoMember(demo::DemoMember),
     #[command(hide = true)]
     DetectionMember(bench::DetectionMember),
+    #[command(hide = true)]
+    StoreBenchMember(bench::StoreBenchMember),
     #[command(hide = true)]
     UlfmMember(bench::UlfmMember),
 }
@@ -48,8 +59,12 @@ fn main() -> ExitCode {
         Command::Demo(demo) => demo.execute(),
         Command::Doctor(doctor) => doctor.execute(),
         Command::DemoMember(member) => member.execute(),
+        Command::Sim(sim) => sim.execute(),
+        Command::Chaos(chaos) => chaos.execute(),
+        Command::ChaosMember(member) => member.execute(),
         Command::Bench(bench) => bench.execute(),
         Command::DetectionMember(member) => member.execute(),
+        Command::StoreBenchMember(member) => member.execute(),
         Command::UlfmMember(member) => member.execute(),
     };
     match result {

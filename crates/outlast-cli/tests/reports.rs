@@ -66,17 +66,17 @@ fn the_demo_passes_and_reports_as_json() {
     assert_eq!(run.code(), 0, "{run:?}");
     let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
     assert_eq!(report["ok"], true, "{report}");
-    assert_eq!(report["survivors"], 4);
-    assert_eq!(report["hung"], 0);
+    assert_eq!((&report["survivors"], &report["copies"]), (&4.into(), &3.into()), "{report}");
+    assert_eq!((&report["hung"], &report["lost"]), (&0.into(), &0.into()), "{report}");
     let kills = report["kills"].as_array().expect("a list");
     assert_eq!(kills.len(), 2);
-    assert!(
-        kills.iter().all(|kill| kill["all_noticed_ms"].as_f64().is_some_and(|ms| ms < 2000.0)),
-        "{report}"
-    );
+    for time in ["all_noticed_ms", "copies_back_ms"] {
+        assert!(kills.iter().all(|kill| kill[time].as_f64().is_some_and(|ms| ms < 5000.0)), "{report}");
+    }
     assert_eq!(report["left_behind"], serde_json::json!([]));
-    assert!(report["additions"].as_u64().is_some_and(|count| count > 1000), "{report}");
-    assert!(run.stderr.contains("The job outlasted both deaths."), "{run:?}");
+    assert!(report["acked"].as_u64().is_some_and(|count| count > 1000), "{report}");
+    assert_eq!(report["acked"], report["keys_read_back"], "{report}");
+    assert!(run.stderr.contains("The store outlasted both deaths."), "{run:?}");
 }
 
 #[test]

@@ -527,8 +527,10 @@ impl Control {
             .processes
             .get(member.index())
             .ok_or(LaunchError::UnknownMember { member, members })?;
+        // Looked at before: SIGKILL may be so quick that the end is known when the call returns.
+        let was_there = self.shared.lock().ends[member.index()].is_none();
         match pidfd_send_signal(&process.pidfd, signal) {
-            Ok(()) => Ok(self.shared.lock().ends[member.index()].is_none()),
+            Ok(()) => Ok(was_there),
             Err(rustix::io::Errno::SRCH) => Ok(false),
             Err(error) => {
                 Err(LaunchError::System { what: "sending a signal to a member", error: error.into() })

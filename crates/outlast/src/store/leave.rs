@@ -11,6 +11,8 @@
 //! | V4 | wait until the homes that stay are complete, of every partition that it is a home of | as V1; R copies are without the leaver |
 //! | V5 | end the membership; the others see a death that is marked as left | |
 //!
+//! Members leave one after the other: V0 is a lock in the store, which is held until the leaver is gone.
+//!
 //! Between V1 and V3 some members write by the old lists and some by the new ones. The configuration numbers differ, so
 //! settling seals what is written under the new one; and no new home begins to fill before V3, since a writer of the old
 //! list does not look at it. For the same reason repair of the leaver's partitions rests between V1 and V3.
@@ -20,8 +22,13 @@ use super::open::{Inner, Note, lock};
 use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
+
+/// Keys that begin so are the store's own, and are not listed.
+pub(super) const RESERVED: &[u8] = b"\0outlast/";
+/// The lock of the one who leaves.
+const TURN: &[u8] = b"\0outlast/leave";
 
 /// How often to look whether operations have ended or copies are complete.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -70,6 +77,12 @@ impl Leaving {
         self.version.load(Ordering::SeqCst)
     }
 
+    /// Whether someone has begun to leave since the version was this; for whoever has just made a configuration known.
+    pub(super) fn has_changed(&self, version: u64) -> bool {
+        fence(Ordering::SeqCst);
+        self.version() != version
+    }
+
     /// Whether copies are handed on from everyone of these who leaves.
     pub(super) fn may_fill(&self, homes: &[MemberId]) -> bool {
         let (members, handed) = (lock(&self.members).clone(), lock(&self.handed).clone());
@@ -81,7 +94,13 @@ impl Store {
     /// Leaves the job: hands this member's copies on to others, so that nothing is lost even with one copy, and ends
     /// the membership. [`StoreError::Timeout`] if that takes until `deadline`: this member is then still there, and its
     /// copies go on being handed on; call it again, or go without. Locks that it holds count as abandoned.
+    ///
+    /// Members leave one after the other, each moving its data: to end the whole job, use [`Store::close`].
     pub fn leave(&self, deadline: Time) -> StoreResult<()> {
+        // Held until this member is gone; the next one takes it over.
+        if !lock(&self.inner.leaving.own).is_leaving {
+            self.lock(TURN, deadline)?.keep();
+        }
         self.inner.leave(deadline)
     }
 }
@@ -158,10 +177,12 @@ impl Inner {
         let is_new = lock(&self.leaving.members).insert(member);
         if is_new {
             self.leaving.version.fetch_add(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
             // Whoever begins from here on computes the homes anew.
-            for partition in &self.partitions {
-                if let Some(config) = lock(partition).config.take() {
-                    config.forget();
+            let view = self.job.view();
+            for (number, partition) in self.partitions.iter().enumerate() {
+                if let Some(first) = partition.first.get() {
+                    first.forget_all_unless(&self.homes(number, &view));
                 }
             }
         }

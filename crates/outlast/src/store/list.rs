@@ -35,6 +35,13 @@ impl Store {
         self.inner.list(|_, owner| owner == member)
     }
 
+    /// The members that hold the copies of a key, or are to hold them, as this member sees the job now.
+    pub fn homes(&self, key: &[u8]) -> Vec<MemberId> {
+        let placement = &self.inner.placement;
+        let partition = placement.partition(hash_key(key));
+        self.inner.homes(partition, &self.inner.job.view()).members
+    }
+
     /// Makes this member the owner of a key; whether the key exists. The value stays, its version changes.
     pub fn adopt(&self, key: &[u8]) -> StoreResult<bool> {
         let written = self.inner.write(key, true, |current, value| {
@@ -51,7 +58,9 @@ impl Inner {
         }
         let mut keys = Vec::new();
         for partition in 0..self.placement.partitions {
-            keys.extend(self.run(|op| op.list_partition(partition, &wanted))?);
+            let is_wanted =
+                |key: &[u8], owner| !key.starts_with(super::leave::RESERVED) && wanted(key, owner);
+            keys.extend(self.run(|op| op.list_partition(partition, &is_wanted))?);
         }
         Ok(keys)
     }
@@ -68,12 +77,12 @@ impl Op<'_> {
         let primary = config.homes[config.primary];
         let mut keys = Vec::new();
         for bucket in 0..self.store.bucket_count {
-            for node in self.nodes(&config, config.primary, partition, bucket)? {
+            for node in self.nodes(config, config.primary, partition, bucket)? {
                 let key = KeyRef { key: &node.key, hash: hash_key(&node.key), partition };
-                let Some(word) = self.find(&config, config.primary, &key)? else { continue };
-                let Some(offset) = self.settled(&config, &key, word)?.offset() else { continue };
+                let Some((word, _)) = self.find(config, config.primary, &key)? else { continue };
+                let Some(offset) = self.settled(config, &key, word)?.offset() else { continue };
                 let block = self.read_block(primary, offset)?;
-                if !block.is_deleted && wanted(&node.key, MemberId(u32::from(block.owner))) {
+                if !block.is_deleted && wanted(&node.key, block.owner) {
                     keys.push(node.key);
                 }
             }

@@ -20,6 +20,7 @@
 
 mod access;
 mod error;
+mod grace;
 mod head;
 mod index;
 mod layout;
@@ -30,6 +31,7 @@ mod loss;
 mod open;
 mod placement;
 mod repair;
+mod slot;
 mod space;
 mod wait;
 mod write;
@@ -40,6 +42,7 @@ pub use lock::LockGuard;
 pub use open::Options;
 pub use placement::REPLICAS_MAX;
 pub use repair::RepairStatus;
+pub use slot::Slot;
 pub use wait::Waited;
 
 use crate::engine::{Engine, Epoch, MemberId, Port};
@@ -47,7 +50,7 @@ use access::Halt;
 use open::Inner;
 use std::fmt;
 use std::sync::Arc;
-use write::Change;
+use write::{Change, Current};
 
 /// The longest key, in bytes.
 pub const KEY_LEN_MAX: usize = 1024;
@@ -106,6 +109,17 @@ pub enum Expect {
     Version(Version),
 }
 
+impl Expect {
+    fn check(self, current: Option<&Current>) -> StoreResult<()> {
+        let found = current.map(|current| current.version);
+        let is_right = match self {
+            Expect::Absent => found.is_none(),
+            Expect::Version(version) => found == Some(version),
+        };
+        if is_right { Ok(()) } else { Err(StoreError::Conflict { found }) }
+    }
+}
+
 /// A store in the memories of the job's members.
 #[derive(Clone)]
 pub struct Store {
@@ -144,14 +158,8 @@ impl Store {
 
     /// Sets a key if it is as expected; otherwise [`StoreError::Conflict`] with what is there.
     pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect) -> StoreResult<Version> {
-        let written = self.inner.write(key, false, |current, _| {
-            let found = current.map(|current| current.version);
-            let is_right = match expect {
-                Expect::Absent => found.is_none(),
-                Expect::Version(version) => found == Some(version),
-            };
-            if is_right { Ok(Change::Put(value)) } else { Err(StoreError::Conflict { found }) }
-        })?;
+        let written =
+            self.inner.write(key, false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
         Ok(written.expect("a put changes the key"))
     }
 
@@ -186,8 +194,7 @@ impl Store {
         self.inner.read(key, |op, home, offset, block| {
             let mut bytes = vec![0; block.len as usize];
             op.get(home, offset + layout::value_start(block.len), &mut bytes)?;
-            let (version, owner) = (block.version(), MemberId(u32::from(block.owner)));
-            Ok(Value { bytes, version, owner })
+            Ok(Value { bytes, version: block.version(), owner: block.owner })
         })
     }
 

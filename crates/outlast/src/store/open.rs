@@ -14,7 +14,7 @@ use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Message, Time, View};
 use crate::job::{Job, Service};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// How a store is to be; the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +91,8 @@ pub(super) enum Note {
     Refused { class: u64, reason: String },
     /// I am done with the store.
     Closing,
+    /// These blocks of yours are free again; each as in [`super::space::Place`].
+    Give { places: Vec<u64> },
     /// The partition is lost, and you are its first home: give it up.
     Accept { partition: u64 },
     /// The partition lives.
@@ -117,13 +119,14 @@ impl Note {
             Note::Granted { class } => (2, vec![*class], ""),
             Note::Refused { class, reason } => (3, vec![*class], reason),
             Note::Closing => (4, vec![], ""),
+            Note::Give { places } => (9, places.clone(), ""),
             Note::Accept { partition } => (5, vec![*partition], ""),
             Note::Accepted { partition } => (6, vec![*partition], ""),
             Note::NotAccepted { partition, reason } => (7, vec![*partition], reason),
             Note::Fill { partition } => (8, vec![*partition], ""),
-            Note::Leaving => (9, vec![], ""),
-            Note::Noted => (10, vec![], ""),
-            Note::HandOver => (11, vec![], ""),
+            Note::Leaving => (20, vec![], ""),
+            Note::Noted => (21, vec![], ""),
+            Note::HandOver => (22, vec![], ""),
         };
         let mut bytes = vec![tag];
         words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
@@ -144,13 +147,14 @@ impl Note {
             2 => Note::Granted { class: word(0)? },
             3 => Note::Refused { class: word(0)?, reason: text() },
             4 => Note::Closing,
+            9 => Note::Give { places: (0..rest.len() / 8).map_while(word).collect() },
             5 => Note::Accept { partition: word(0)? },
             6 => Note::Accepted { partition: word(0)? },
             7 => Note::NotAccepted { partition: word(0)?, reason: text() },
             8 => Note::Fill { partition: word(0)? },
-            9 => Note::Leaving,
-            10 => Note::Noted,
-            11 => Note::HandOver,
+            20 => Note::Leaving,
+            21 => Note::Noted,
+            22 => Note::HandOver,
             _ => return None,
         })
     }
@@ -167,8 +171,8 @@ pub(super) struct Inner {
     roots: Vec<AtomicU64>,
     pub(super) actors: Actors,
     pub(super) space: Space,
-    /// Per partition: its order of preference, and the configuration that was entered last.
-    pub(super) partitions: Vec<Mutex<Cached>>,
+    /// Per partition: its order of preference, and the configurations that were entered.
+    pub(super) partitions: Vec<Partition>,
     view: Mutex<Arc<View>>,
     pub(super) repair: Mutex<Repair>,
     pub(super) locks: Locks,
@@ -184,10 +188,12 @@ pub(super) struct Inner {
     mismatch: Mutex<Option<String>>,
 }
 
+/// What is known of a partition. The configurations form a list that only grows: there is one for each death that
+/// concerned the partition, and readers need no lock.
 #[derive(Default)]
-pub(super) struct Cached {
-    pub(super) preference: Option<Arc<Vec<MemberId>>>,
-    pub(super) config: Option<Arc<Config>>,
+pub(super) struct Partition {
+    preference: OnceLock<Vec<MemberId>>,
+    pub(super) first: OnceLock<Config>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -225,7 +231,7 @@ impl Store {
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
             actors: Actors::new(),
             space: Space::default(),
-            partitions: (0..partitions).map(|_| Mutex::default()).collect(),
+            partitions: (0..partitions).map(|_| Partition::default()).collect(),
             view: Mutex::new(Arc::new(view)),
             repair: Mutex::default(),
             locks: Locks::default(),
@@ -328,16 +334,13 @@ impl Inner {
     }
 
     /// The order of preference of a partition.
-    pub(super) fn preference(&self, partition: usize) -> Arc<Vec<MemberId>> {
-        lock(&self.partitions[partition])
-            .preference
-            .get_or_insert_with(|| Arc::new(self.placement.preference(partition)))
-            .clone()
+    pub(super) fn preference(&self, partition: usize) -> &[MemberId] {
+        self.partitions[partition].preference.get_or_init(|| self.placement.preference(partition))
     }
 
     /// The homes of a partition under a view.
     pub(super) fn homes(&self, partition: usize, view: &View) -> Homes {
-        self.placement.homes(&self.preference(partition), view, &self.leaving.members())
+        self.placement.homes(self.preference(partition), view, &self.leaving.members())
     }
 
     /// The view of an epoch, if it is the current one.
@@ -349,6 +352,11 @@ impl Inner {
         let view = Arc::new(self.job.view());
         *lock(&self.view) = view.clone();
         (view.epoch == epoch).then_some(view)
+    }
+
+    /// The view as it is now, or was a moment ago.
+    pub(super) fn current_view(&self) -> Arc<View> {
+        self.view(self.job.epoch()).unwrap_or_else(|| lock(&self.view).clone())
     }
 
     /// Takes the messages that have come.
@@ -394,6 +402,7 @@ impl Inner {
                 self.space.refused(from, class as usize, reason);
                 let _ = self.job.ring(self.job.me());
             }
+            Note::Give { places } => self.take_back(&places),
             Note::Closing => {
                 lock(&self.closing).insert(from);
                 let _ = self.job.ring(self.job.me());
@@ -490,6 +499,7 @@ mod tests {
             Note::Granted { class: 6 },
             Note::Refused { class: 7, reason: "no room".into() },
             Note::Closing,
+            Note::Give { places: vec![8, 9] },
             Note::Accept { partition: 8 },
             Note::Accepted { partition: 9 },
             Note::NotAccepted { partition: 10, reason: "no room".into() },

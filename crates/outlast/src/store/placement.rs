@@ -15,6 +15,12 @@ use crate::engine::{MemberId, MemberSet, View};
 /// The most copies of a value.
 pub const REPLICAS_MAX: usize = 8;
 
+/// The most members that leave and are homes of one partition meanwhile. Members leave one after the other; only when the
+/// record that sees to that was lost can there be several.
+const LEAVERS_MAX: usize = 2;
+/// The longest list of homes.
+pub(super) const HOMES_MAX: usize = REPLICAS_MAX + LEAVERS_MAX;
+
 /// Computes where the copies of each partition belong.
 #[derive(Debug)]
 pub(super) struct Placement {
@@ -230,7 +236,8 @@ mod tests {
                         if dead.len() == 6 || dead.contains(&member) {
                             continue;
                         }
-                        if mix(sequence ^ step << 8).is_multiple_of(2) {
+                        let leavers = leaving.iter().filter(|member| !dead.contains(&member.0)).count();
+                        if leavers < LEAVERS_MAX && mix(sequence ^ step << 8).is_multiple_of(2) {
                             leaving.insert(MemberId(member));
                         } else {
                             dead.push(member);

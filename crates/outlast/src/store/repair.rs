@@ -11,7 +11,7 @@ use super::open::{Inner, Note, lock};
 use super::placement::hash_key;
 use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
+use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, steps};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -249,6 +249,7 @@ impl Op<'_> {
         // R1: this member is new here.
         let state = self.state(store.me(), work.partition)?;
         if state.phase() == Phase::Absent && !leaving.contains(store.me()) {
+            steps::enter(steps::Step::MakeIndex);
             store.make_index(store.root(store.me()), work.partition)?;
             let filling = State::new(Phase::Filling, config.stamp);
             if !self.swap_state(store.me(), work.partition, state, filling)? {
@@ -261,7 +262,7 @@ impl Op<'_> {
         }
         // R2: whoever is filling now is seen by all who publish from now on.
         if work.position == 0 {
-            self.find_new_homes(&config, work.partition)?;
+            self.find_new_homes(config, work.partition)?;
             let ready = (0..config.homes.len()).filter(|&home| config.is_ready(home));
             let ready = ready.fold(0, |mask, home| mask | 1 << home);
             if work.since.is_some() && work.ready == ready {
@@ -282,15 +283,16 @@ impl Op<'_> {
         let end = (work.position + PIECE).min(positions);
         for position in work.position..end {
             let (home, bucket) = (ready[position / store.bucket_count], position % store.bucket_count);
-            for node in self.nodes(&config, home, work.partition, bucket)? {
+            for node in self.nodes(config, home, work.partition, bucket)? {
                 let hash = hash_key(&node.key);
                 let key = KeyRef { key: &node.key, hash, partition: work.partition };
                 for &target in &filling {
-                    self.copy_record(&config, &key, target)?;
+                    steps::enter(steps::Step::Copy);
+                    self.copy_record(config, &key, target)?;
                 }
                 if filling.is_empty() {
-                    let word = self.find_or_insert(&config, config.primary, &key)?;
-                    self.settled(&config, &key, word)?;
+                    let word = self.find_or_insert(config, config.primary, &key)?;
+                    self.settled(config, &key, word)?;
                 }
             }
         }
@@ -306,6 +308,7 @@ impl Op<'_> {
             self.raise_floor(config.homes[home], work.partition, floor)?;
         }
         // R5.
+        steps::enter(steps::Step::Complete);
         for &home in &filling {
             let member = config.homes[home];
             let from = State::new(Phase::Filling, config.stamp);

@@ -1,0 +1,289 @@
+//! One actor of a random program: it makes the calls of [`outlast_check::workload`] on a store and records them in a
+//! form that the checkers judge. `outlast chaos` runs it in real processes, `outlast sim` under the simulator.
+
+use anyhow::Context;
+use outlast::store::{Expect, Store, StoreError, Value, Version};
+use outlast::{Engine, Job};
+use outlast_check::history::{self, Access, Actor, Key, Kind, LogWriter, Outcome};
+use outlast_check::value::{self, Verdict};
+use outlast_check::workload::{self, Action, Call, Mix, Program};
+use std::collections::HashMap;
+use std::io::Write;
+use std::time::Duration;
+
+/// The thread under which a member's last reads are recorded.
+pub(crate) const FINAL_THREAD: u32 = 63;
+/// The most threads that a member has.
+pub(crate) const THREADS_MAX: u32 = 8;
+
+/// What all values shorter than a word are taken for: they cannot say which write they are from.
+const SHORT: history::Value = history::Value::new(u64::MAX);
+
+/// Where an actor's record goes.
+pub(crate) type Target = Box<dyn Write + Send>;
+
+/// What the programs of a run look like.
+pub(crate) fn options(members: usize, shared_keys: u32, private_keys: u32) -> workload::Options {
+    workload::Options {
+        // Transactions come with the store's own.
+        mix: Mix { get: 35, put: 35, put_if: 10, delete: 5, add: 8, wait: 2, transaction: 0 },
+        shared_keys,
+        private_keys,
+        members: members as u32,
+        ..workload::Options::default()
+    }
+}
+
+/// All keys that the programs use.
+pub(crate) fn keys(options: &workload::Options, threads: u32) -> Vec<Key> {
+    let shared = (0..options.shared_keys).map(|number| format!("shared/{number}"));
+    let counters = (0..options.counters).map(|number| format!("count/{number}"));
+    let private = (0..options.members).flat_map(|member| {
+        (0..threads).flat_map(move |thread| {
+            (0..options.private_keys).map(move |number| format!("own/{member}/{thread}/{number}"))
+        })
+    });
+    shared.chain(counters).chain(private).map(|key| Key::from(key.into_bytes())).collect()
+}
+
+/// What was found under a key at the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Read(Option<(history::Version, history::Value)>),
+    DataLost,
+    /// The call did not say.
+    Unknown,
+}
+
+/// One actor, its program and its record.
+pub(crate) struct Worker {
+    store: Store,
+    job: Job,
+    seed: u64,
+    program: Program,
+    log: LogWriter<Target>,
+    /// The clock that all actors of the run share, in nanoseconds.
+    clock: fn(&Job) -> u64,
+    /// What this actor saw last of each key.
+    seen: HashMap<Key, Option<(Version, history::Value)>>,
+    wait_for: Duration,
+    /// How many calls said that the data are lost.
+    pub(crate) data_lost: u64,
+}
+
+fn version(version: Version) -> history::Version {
+    history::Version::new(version.counter, version.writer.0)
+}
+
+fn is_counter(key: &Key) -> bool {
+    key.bytes().starts_with(b"count/")
+}
+
+/// What stands for these bytes in the history.
+fn identity(seed: u64, key: &Key, bytes: &[u8]) -> history::Value {
+    if is_counter(key) {
+        let number = bytes.try_into().map(i64::from_le_bytes);
+        return number.map_or(history::Value::torn(0), history::Value::number);
+    }
+    match value::verify(seed, key.bytes(), bytes) {
+        Verdict::Intact { sequence: Some(sequence) } => history::Value::new(sequence),
+        Verdict::Intact { sequence: None } => SHORT,
+        Verdict::Torn { .. } | Verdict::Foreign => history::Value::torn(0),
+    }
+}
+
+/// The access that a read was.
+fn read_access(key: &Key, found: Option<(Version, history::Value)>) -> Access {
+    match found {
+        None => Access::read(key),
+        Some((at, value)) => Access::read(key).saw(value).at(version(at)),
+    }
+}
+
+impl Worker {
+    /// The actor `thread` of this member, with its program of this seed, recording to `target`.
+    pub(crate) fn new(
+        store: &Store,
+        job: &Job,
+        options: &workload::Options,
+        seed: u64,
+        thread: u32,
+        clock: fn(&Job) -> u64,
+        target: Target,
+    ) -> anyhow::Result<Worker> {
+        let actor = Actor::new(job.me().0, thread);
+        Ok(Worker {
+            store: store.clone(),
+            job: job.clone(),
+            seed,
+            program: Program::new(options, seed, actor),
+            log: LogWriter::new(target, actor).context("starting the record")?,
+            clock,
+            seen: HashMap::new(),
+            wait_for: Duration::from_millis(2),
+            data_lost: 0,
+        })
+    }
+
+    fn invoke(&mut self, kind: Kind, accesses: &[Access]) -> anyhow::Result<()> {
+        let now = (self.clock)(&self.job);
+        self.log.invoke(now, kind, accesses).context("writing the record")
+    }
+
+    fn returned(&mut self, outcome: Outcome, accesses: &[Access]) -> anyhow::Result<()> {
+        let now = (self.clock)(&self.job);
+        self.log.returned(now, outcome, accesses).context("writing the record")
+    }
+
+    /// Notes how a call failed; an error if no call may fail so.
+    fn failed(&mut self, error: StoreError, accesses: &[Access]) -> anyhow::Result<()> {
+        match error {
+            StoreError::Timeout { .. } | StoreError::Closed => self.returned(Outcome::Unknown, accesses),
+            StoreError::DataLost { .. } => {
+                self.data_lost += 1;
+                // A put may have been seen by others before the last copy was lost.
+                self.returned(Outcome::Unknown, accesses)
+            }
+            other => {
+                self.returned(Outcome::Unknown, accesses)?;
+                Err(other).with_context(|| format!("member {}", self.job.me().0))
+            }
+        }
+    }
+
+    /// Makes the next call of the program.
+    pub(crate) fn step(&mut self) -> anyhow::Result<()> {
+        let Call { sequence, action } = self.program.next().expect("a program has no end");
+        match action {
+            Action::Get(key) => self.get(&key).map(drop),
+            Action::Put(key, length) => self.put(&key, sequence, length),
+            Action::PutIf(key, length, expect) => self.put_if(&key, sequence, length, expect),
+            Action::Delete(key) => self.delete(&key),
+            Action::Add(key, delta) => self.add(&key, delta),
+            Action::Wait(key) => self.wait(&key),
+            Action::Transaction(_) => unreachable!("the mix has none"),
+        }
+    }
+
+    fn new_value(&self, key: &Key, sequence: u64, length: usize) -> (Vec<u8>, history::Value) {
+        let bytes = value::fill(self.seed, key.bytes(), sequence, length);
+        (bytes, if length < 8 { SHORT } else { history::Value::new(sequence) })
+    }
+
+    fn note(&mut self, key: &Key, found: Option<&Value>) -> Option<(Version, history::Value)> {
+        let found = found.map(|found| (found.version(), identity(self.seed, key, found.bytes())));
+        self.seen.insert(key.clone(), found);
+        found
+    }
+
+    /// Reads a key and records it.
+    pub(crate) fn get(&mut self, key: &Key) -> anyhow::Result<Found> {
+        let ask = [Access::ask(key)];
+        self.invoke(Kind::Get, &ask)?;
+        match self.store.get(key.bytes()) {
+            Ok(found) => {
+                let found = self.note(key, found.as_ref());
+                self.returned(Outcome::Ok, &[read_access(key, found)])?;
+                Ok(Found::Read(found.map(|(at, value)| (version(at), value))))
+            }
+            Err(error) => {
+                let is_lost = matches!(error, StoreError::DataLost { .. });
+                self.failed(error, &ask)?;
+                Ok(if is_lost { Found::DataLost } else { Found::Unknown })
+            }
+        }
+    }
+
+    fn put(&mut self, key: &Key, sequence: u64, length: usize) -> anyhow::Result<()> {
+        let (bytes, value) = self.new_value(key, sequence, length);
+        let write = Access::write(key, value);
+        self.invoke(Kind::Put, std::slice::from_ref(&write))?;
+        match self.store.put(key.bytes(), &bytes) {
+            Ok(at) => {
+                self.seen.insert(key.clone(), Some((at, value)));
+                self.returned(Outcome::Ok, &[write.at(version(at))])
+            }
+            Err(error) => self.failed(error, &[write]),
+        }
+    }
+
+    fn put_if(
+        &mut self,
+        key: &Key,
+        sequence: u64,
+        length: usize,
+        expect: workload::Expect,
+    ) -> anyhow::Result<()> {
+        let expected = match expect {
+            workload::Expect::Absent => None,
+            workload::Expect::LastSeen => {
+                if !self.seen.contains_key(key) {
+                    self.get(key)?;
+                }
+                self.seen.get(key).copied().flatten()
+            }
+        };
+        let (bytes, value) = self.new_value(key, sequence, length);
+        let accesses = [read_access(key, expected), Access::write(key, value)];
+        let expect = expected.map_or(Expect::Absent, |(at, _)| Expect::Version(at));
+        self.invoke(Kind::PutIf, &[Access::ask(key), accesses[1].clone()])?;
+        match self.store.put_if(key.bytes(), &bytes, expect) {
+            Ok(at) => {
+                self.seen.insert(key.clone(), Some((at, value)));
+                let [read, write] = accesses;
+                self.returned(Outcome::Ok, &[read, write.at(version(at))])
+            }
+            // The store tells a version and no value: only that there was nothing is a whole read.
+            Err(StoreError::Conflict { found: None }) => {
+                self.seen.insert(key.clone(), None);
+                self.returned(Outcome::Ok, &[Access::read(key)])
+            }
+            Err(StoreError::Conflict { found: Some(_) }) => {
+                self.seen.remove(key);
+                self.returned(Outcome::Failed, &accesses)
+            }
+            Err(error) => {
+                let [_, write] = accesses;
+                self.failed(error, &[Access::ask(key), write])
+            }
+        }
+    }
+
+    fn delete(&mut self, key: &Key) -> anyhow::Result<()> {
+        let delete = [Access::delete(key)];
+        self.invoke(Kind::Delete, &delete)?;
+        match self.store.delete(key.bytes()) {
+            Ok(existed) => {
+                self.seen.insert(key.clone(), None);
+                // A delete of nothing is a read.
+                let access = if existed { Access::delete(key) } else { Access::read(key) };
+                self.returned(Outcome::Ok, &[access])
+            }
+            Err(error) => self.failed(error, &delete),
+        }
+    }
+
+    fn add(&mut self, key: &Key, delta: i64) -> anyhow::Result<()> {
+        let access = Access::add(key, delta);
+        self.invoke(Kind::Add, std::slice::from_ref(&access))?;
+        match self.store.add(key.bytes(), delta) {
+            Ok(sum) => self.returned(Outcome::Ok, &[access.saw(history::Value::number(sum))]),
+            Err(error) => self.failed(error, &[access]),
+        }
+    }
+
+    fn wait(&mut self, key: &Key) -> anyhow::Result<()> {
+        let newer_than = self.seen.get(key).copied().flatten().map(|(at, _)| at);
+        let ask = [Access::ask(key)];
+        self.invoke(Kind::Wait, &ask)?;
+        let deadline = self.job.now().after(self.wait_for);
+        match self.store.wait(key.bytes(), newer_than, deadline) {
+            Ok(Some(found)) => {
+                let found = self.note(key, Some(&found));
+                self.returned(Outcome::Ok, &[read_access(key, found)])
+            }
+            Ok(None) => self.returned(Outcome::Ok, &ask),
+            Err(error) => self.failed(error, &ask),
+        }
+    }
+}

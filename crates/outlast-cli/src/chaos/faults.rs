@@ -1,0 +1,248 @@
+//! Who is killed or stopped, and when.
+
+use super::{Chaos, Kill, Known, PATIENCE};
+use crate::control::Shared;
+use crate::members::machine_ns;
+use anyhow::{bail, ensure};
+use outlast::MemberId;
+use outlast::engine::steps;
+use outlast::launch::Running;
+use outlast_check::workload::Random;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// How long a member that was told where to die may take before the next fault comes, or the command kills it.
+const ARMED_FOR: Duration = Duration::from_millis(400);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Kill,
+    Stop(Duration),
+}
+
+/// The faults that are still to come.
+pub(super) struct Faults {
+    random: Random,
+    planned: VecDeque<(Duration, What)>,
+    /// Who is stopped: since when and until when.
+    stopped: BTreeMap<u32, (u64, Instant)>,
+    /// Who was told where to die and has not yet, and since when.
+    armed: BTreeMap<u32, Instant>,
+    /// Since when the next fault waits for a repair.
+    waiting: Option<Instant>,
+    ranks: u32,
+    replicas: usize,
+    kills: usize,
+    beyond: bool,
+    failpoints: bool,
+    /// Which step of the protocol the next victim dies in.
+    next_step: usize,
+}
+
+impl Faults {
+    pub(super) fn new(chaos: &Chaos) -> Faults {
+        let seed = chaos.seed.unwrap_or_default();
+        let mut random = Random::stream(seed, 0x0063_6861_6f73);
+        let mut when = |from: f64, to: f64| {
+            let part = random.below(1 << 20) as f64 / f64::from(1 << 20);
+            Duration::from_secs_f64(chaos.seconds * (from + (to - from) * part))
+        };
+        let mut planned: Vec<(Duration, What)> = Vec::new();
+        planned.extend((0..chaos.kills).map(|_| (when(0.05, 0.85), What::Kill)));
+        if chaos.beyond {
+            // As many as there are copies at one time: a repair is faster than the next random moment.
+            let at = planned.first().map_or(Duration::ZERO, |first| first.0);
+            planned.iter_mut().take(chaos.replicas).for_each(|kill| kill.0 = at);
+        }
+        for _ in 0..chaos.stops {
+            let length = when(0.01, 0.2).clamp(Duration::from_millis(20), Duration::from_secs(2));
+            planned.push((when(0.05, 0.85), What::Stop(length)));
+        }
+        planned.sort_by_key(|&(at, _)| at);
+        Faults {
+            random,
+            planned: planned.into(),
+            stopped: BTreeMap::new(),
+            armed: BTreeMap::new(),
+            waiting: None,
+            ranks: u32::from(chaos.ranks),
+            replicas: chaos.replicas,
+            kills: chaos.kills,
+            beyond: chaos.beyond,
+            failpoints: chaos.failpoints,
+            next_step: (seed as usize).wrapping_mul(chaos.kills.max(1)) % steps::NAMES.len(),
+        }
+    }
+
+    /// Whether all has been done.
+    pub(super) fn is_over(&self) -> bool {
+        self.planned.is_empty() && self.stopped.is_empty() && self.armed.is_empty()
+    }
+
+    /// Does what is due; whether anything was.
+    pub(super) fn act(
+        &mut self,
+        elapsed: Duration,
+        known: &mut Known,
+        running: &Running,
+        shared: &Shared,
+    ) -> anyhow::Result<bool> {
+        let due: Vec<u32> = self
+            .stopped
+            .iter()
+            .filter(|(_, (_, until))| *until <= Instant::now())
+            .map(|(&member, _)| member)
+            .collect();
+        for member in due {
+            self.resume(member, known, running)?;
+        }
+        self.bury(known, running)?;
+        let Some(&(at, what)) = self.planned.front() else { return Ok(false) };
+        if at > elapsed {
+            return Ok(false);
+        }
+        match what {
+            What::Stop(length) => {
+                if !self.stop(length, known, running)? {
+                    return Ok(false);
+                }
+            }
+            What::Kill if self.may_kill(known) => {
+                self.waiting = None;
+                self.kill(known, running, shared)?;
+            }
+            What::Kill => {
+                let since = *self.waiting.get_or_insert_with(Instant::now);
+                // A member that has not reached its step makes room for the next one.
+                let overdue = self.armed.iter().find(|(_, since)| since.elapsed() > ARMED_FOR);
+                if let Some((&member, _)) = overdue {
+                    self.kill_now(member, known, running)?;
+                    return Ok(true);
+                }
+                if since.elapsed() > PATIENCE {
+                    bail!("the copies were not complete again within {} s", PATIENCE.as_secs());
+                }
+                return Ok(false);
+            }
+        }
+        self.planned.pop_front();
+        Ok(true)
+    }
+
+    /// Whether one more death is within what the store promises: fewer than R since the copies were last complete,
+    /// where as many copies as there were members count as complete.
+    fn may_kill(&self, known: &Known) -> bool {
+        if self.beyond {
+            return true;
+        }
+        let dead = known.kills.len() as u64;
+        let complete_with =
+            (0..=dead).rev().find(|&count| count == 0 || known.complete_at(count, self.ranks).is_some());
+        let complete_with = complete_with.unwrap_or(0);
+        let copies = self.replicas.min(self.ranks as usize - complete_with as usize);
+        let deaths = (dead - complete_with) as usize + self.armed.len();
+        deaths + 1 < copies
+    }
+
+    fn note_kill(&self, member: u32, at_ns: u64, step: Option<String>, known: &mut Known) {
+        let mut awake = known.living(self.ranks);
+        awake.remove(&member);
+        awake.retain(|member| !self.stopped.contains_key(member));
+        known.kills.push(Kill { member, at_ns, dead_before: known.kills.len() as u64, awake, step });
+    }
+
+    fn kill(&mut self, known: &mut Known, running: &Running, shared: &Shared) -> anyhow::Result<()> {
+        let living = known.living(self.ranks);
+        let candidates: Vec<u32> = living.into_iter().filter(|m| !self.armed.contains_key(m)).collect();
+        ensure!(candidates.len() > 1, "nobody is left to kill");
+        let victim = candidates[self.random.below(candidates.len() as u64) as usize];
+        // One that waits in a step of repair needs a death to get there.
+        if !self.failpoints || !self.armed.is_empty() {
+            return self.kill_now(victim, known, running);
+        }
+        // The last victim cannot wait for another death to bring it to its step: it dies in whatever step comes.
+        let is_last = self.armed.len() + known.kills.len() + 1 == self.kills;
+        let step = if is_last { steps::ANY } else { self.next_step as u32 };
+        self.next_step = (self.next_step + 1) % steps::NAMES.len();
+        let after = 1 + self.random.below(if is_last { 40 } else { 3 }) as u32;
+        shared.order_death(victim, step, after)?;
+        self.armed.insert(victim, Instant::now());
+        Ok(())
+    }
+
+    fn kill_now(&mut self, victim: u32, known: &mut Known, running: &Running) -> anyhow::Result<()> {
+        self.armed.remove(&victim);
+        let at_ns = machine_ns();
+        let was_running = running.kill(MemberId(victim))?;
+        // An armed one may have died by itself just now; it is counted once, here.
+        ensure!(was_running || self.failpoints, "member {victim} had ended before it was killed");
+        self.note_kill(victim, at_ns, None, known);
+        if let Some((since, _)) = self.stopped.remove(&victim) {
+            known.stops.push((victim, since, at_ns));
+        }
+        eprintln!("{:7.3} s  kill -9 of member {victim}", running.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// Notes the deaths of those who were told where to die; in the end, kills those who did not get there. Until they are
+    /// noted they count as told, so that nobody is killed in their place.
+    fn bury(&mut self, known: &mut Known, running: &Running) -> anyhow::Result<()> {
+        let dead: Vec<u32> =
+            self.armed.keys().filter(|member| known.ended.contains_key(member)).copied().collect();
+        for member in dead {
+            self.armed.remove(&member);
+            // What it said may come a moment after the news of its end.
+            let until = Instant::now() + Duration::from_secs(1);
+            let said = || String::from_utf8_lossy(&running.output(MemberId(member)).stderr).into_owned();
+            while last_words(&said()).is_none() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let said = said();
+            let (step, at_ns) = last_words(&said).ok_or_else(|| {
+                anyhow::anyhow!("member {member} ended in another way than it was told: {said}")
+            })?;
+            eprintln!("{:7.3} s  member {member} died in step {step}", running.elapsed().as_secs_f64());
+            self.note_kill(member, at_ns, Some(step), known);
+        }
+        let overdue =
+            self.armed.iter().find(|(_, since)| since.elapsed() > ARMED_FOR).map(|(&member, _)| member);
+        if let (true, Some(member)) = (self.planned.is_empty(), overdue) {
+            self.kill_now(member, known, running)?;
+        }
+        Ok(())
+    }
+
+    /// Stops somebody for so long; whether anybody could be stopped.
+    fn stop(&mut self, length: Duration, known: &Known, running: &Running) -> anyhow::Result<bool> {
+        let living = known.living(self.ranks);
+        let candidates: Vec<u32> = living.into_iter().filter(|m| !self.stopped.contains_key(m)).collect();
+        // Everyone is stopped already: this one comes when somebody goes on.
+        if candidates.is_empty() {
+            return Ok(false);
+        }
+        let victim = candidates[self.random.below(candidates.len() as u64) as usize];
+        running.stop(MemberId(victim))?;
+        self.stopped.insert(victim, (machine_ns(), Instant::now() + length));
+        eprintln!(
+            "{:7.3} s  stopped member {victim} for {} ms",
+            running.elapsed().as_secs_f64(),
+            length.as_millis()
+        );
+        Ok(true)
+    }
+
+    fn resume(&mut self, member: u32, known: &mut Known, running: &Running) -> anyhow::Result<()> {
+        if let Some((since, _)) = self.stopped.remove(&member) {
+            running.resume(MemberId(member))?;
+            known.stops.push((member, since, machine_ns()));
+        }
+        Ok(())
+    }
+}
+
+/// The step that a member died in, and when, by its last words.
+fn last_words(said: &str) -> Option<(String, u64)> {
+    let line = said.lines().rev().find_map(|line| line.strip_prefix(steps::LAST_WORDS))?;
+    let (step, at) = line.strip_suffix(" ns")?.rsplit_once(" at ")?;
+    Some((step.to_string(), at.parse().ok()?))
+}

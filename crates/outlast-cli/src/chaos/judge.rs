@@ -1,0 +1,253 @@
+//! What the record of a chaos run says.
+
+use super::member::{FoundLine, Plan};
+use super::{Chaos, Known};
+use crate::actor;
+use crate::control::Shared;
+use anyhow::Context;
+use outlast::engine::steps;
+use outlast_check::durability::Final;
+use outlast_check::history::{History, Key, Kind, Operation, Outcome, Value, Version};
+use outlast_check::report::{self, Run};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Times in milliseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Times {
+    p50: f64,
+    p99: f64,
+    max: f64,
+}
+
+impl Times {
+    fn new(mut samples_ns: Vec<u64>) -> Option<Times> {
+        samples_ns.sort_unstable();
+        let last = samples_ns.len().checked_sub(1)?;
+        let at = |percent: usize| samples_ns[(samples_ns.len() * percent / 100).min(last)] as f64 / 1e6;
+        Some(Times { p50: at(50), p99: at(99), max: samples_ns[last] as f64 / 1e6 })
+    }
+}
+
+/// The report, as the contract has it; what follows the seed is in addition.
+#[derive(Serialize)]
+pub(super) struct Report {
+    pub(super) ok: bool,
+    acked: u64,
+    lost: u64,
+    torn: u64,
+    stale: u64,
+    hung: u64,
+    nonlinearizable: u64,
+    kills: u64,
+    stops: u64,
+    detection_ms: Option<Times>,
+    unavailable_ms: Option<Times>,
+    repair_ms: Option<Times>,
+    seed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_lost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deaths_by_step: Option<BTreeMap<String, u64>>,
+    /// How many calls were recorded.
+    calls: u64,
+    /// What went wrong besides the calls, such as a member that ended by itself.
+    failures: Vec<String>,
+    #[serde(skip)]
+    violations: Vec<String>,
+}
+
+/// How many violations are shown.
+const SHOWN: usize = 5;
+
+pub(super) fn judge(
+    chaos: &Chaos,
+    plan: &Plan,
+    shared: &Shared,
+    known: &Known,
+    end_ns: u64,
+) -> anyhow::Result<Report> {
+    let mut operations: Vec<Operation> = Vec::new();
+    for text in shared.records()?.into_iter().flatten() {
+        // A member that died early has written nothing yet.
+        if !text.is_empty() {
+            operations.extend(History::parse(&text).context("the record of a member")?.into_operations());
+        }
+    }
+    let history = History::new(operations).context("the record of the run")?;
+    if let Some(path) = &chaos.history {
+        std::fs::write(path, history.to_text()).with_context(|| format!("writing {}", path.display()))?;
+    }
+    let keys = actor::keys(&plan.options(usize::from(chaos.ranks)), plan.threads);
+    let affected = Affected { known, keys: &keys };
+    let detection_ns = affected.detection();
+    let unavailable_ns = affected.unavailable(&history);
+    let ranks = u32::from(chaos.ranks);
+    let repaired = known
+        .kills
+        .iter()
+        .filter_map(|kill| Some(known.complete_at(kill.dead_before + 1, ranks)?.saturating_sub(kill.at_ns)));
+    let repair_ns = repaired.collect();
+    let calls = history.operations().len() as u64;
+    let mut run = Run::new(history);
+    run.observation.end_ns = end_ns;
+    run.observation.dead = known.killed();
+    let kills = known.kills.iter().map(|kill| kill.at_ns);
+    run.observation.disturbances_ns = kills.chain(known.stops.iter().map(|&(_, _, until)| until)).collect();
+    run.observation.end_state = end_state(known, &keys);
+    let judged = report::judge(&run);
+    let deaths = known.ended.values().filter(|end| end.is_death()).count() as u64;
+    // A member that ended by itself, or did not end, has calls that never come back.
+    let hung = judged.hung.max(u64::from(!known.failures.is_empty()));
+    // The store may call data lost only where more have died than it promises to survive.
+    let lost = judged.lost + if chaos.beyond { 0 } else { judged.data_lost };
+    let is_right = lost + judged.torn + judged.stale + hung + judged.nonlinearizable == 0;
+    Ok(Report {
+        ok: is_right && deaths == chaos.kills as u64,
+        acked: judged.acked,
+        lost,
+        torn: judged.torn,
+        stale: judged.stale,
+        hung,
+        nonlinearizable: judged.nonlinearizable,
+        kills: deaths,
+        stops: known.stops.len() as u64,
+        detection_ms: Times::new(detection_ns),
+        unavailable_ms: Times::new(unavailable_ns),
+        repair_ms: Times::new(repair_ns),
+        seed: plan.seed,
+        data_lost: chaos.beyond.then_some(judged.data_lost),
+        deaths_by_step: chaos.failpoints.then(|| deaths_by_step(known)),
+        calls,
+        failures: known.failures.clone(),
+        violations: judged.violations.iter().map(ToString::to_string).collect(),
+    })
+}
+
+/// What the survivors found at the end: each key by another one in turn, so that all of them prove something.
+fn end_state(known: &Known, keys: &[Key]) -> Option<BTreeMap<Key, Final>> {
+    let found: Vec<&Vec<FoundLine>> = known.found.values().collect();
+    if found.is_empty() {
+        return None;
+    }
+    let mut state = BTreeMap::new();
+    for (index, key) in keys.iter().enumerate() {
+        let read = match found[index % found.len()].get(index)? {
+            FoundLine::Absent => Final::Read { version: None, value: None },
+            FoundLine::DataLost => Final::DataLost,
+            &FoundLine::Value { counter, writer, identity, torn } => Final::Read {
+                version: Some(Version::new(counter, writer)),
+                value: Some(Value { identity, torn }),
+            },
+            // Nothing is known, so nothing can be judged; the call itself shows in the record.
+            FoundLine::Unknown => return None,
+        };
+        state.insert(key.clone(), read);
+    }
+    Some(state)
+}
+
+fn deaths_by_step(known: &Known) -> BTreeMap<String, u64> {
+    let mut deaths: BTreeMap<String, u64> = steps::NAMES.iter().map(|name| (name.to_string(), 0)).collect();
+    for kill in &known.kills {
+        let step = kill.step.clone().unwrap_or_else(|| "anywhere (the step was not reached)".to_string());
+        *deaths.entry(step).or_default() += 1;
+    }
+    deaths
+}
+
+struct Affected<'a> {
+    known: &'a Known,
+    keys: &'a [Key],
+}
+
+impl Affected<'_> {
+    /// Kill to notice, for each survivor that was not stopped meanwhile.
+    fn detection(&self) -> Vec<u64> {
+        let mut samples = Vec::new();
+        for kill in &self.known.kills {
+            for &member in &kill.awake {
+                let Some(&at_ns) = self.known.noticed.get(&(member, kill.member)) else { continue };
+                let was_stopped = self
+                    .known
+                    .stops
+                    .iter()
+                    .any(|&(stopped, from, to)| stopped == member && from < at_ns && to > kill.at_ns);
+                if !was_stopped {
+                    samples.push(at_ns.saturating_sub(kill.at_ns));
+                }
+            }
+        }
+        samples
+    }
+
+    /// Kill to the first put, acknowledged after someone had noticed, to a key that had a copy on the dead. What was
+    /// acknowledged before that did not have to do without it.
+    fn unavailable(&self, history: &History) -> Vec<u64> {
+        let mut samples = Vec::new();
+        for kill in &self.known.kills {
+            let notices = self.known.noticed.iter().filter(|((_, dead), _)| *dead == kill.member);
+            let Some(first_ns) = notices.map(|(_, &at_ns)| at_ns).min() else { continue };
+            let homes = self.known.homes.range(..=kill.dead_before).next_back();
+            let Some((_, homes)) = homes else { continue };
+            let had_copy = |key: &Key| {
+                let index = self.keys.iter().position(|other| other == key);
+                index.and_then(|index| homes.get(index)).is_some_and(|homes| homes.contains(&kill.member))
+            };
+            let is_put = |operation: &&Operation| {
+                matches!(operation.kind, Kind::Put | Kind::PutIf) && operation.outcome == Outcome::Ok
+            };
+            let acknowledged = history
+                .operations()
+                .iter()
+                .filter(is_put)
+                .filter(|put| put.return_ns.is_some_and(|at_ns| at_ns >= first_ns))
+                .filter(|put| put.accesses.iter().any(|access| access.changes() && had_copy(&access.key)));
+            if let Some(at_ns) = acknowledged.filter_map(|put| put.return_ns).min() {
+                samples.push(at_ns.saturating_sub(kill.at_ns));
+            }
+        }
+        samples
+    }
+}
+
+/// The report for people, on standard error: standard output is for JSON.
+pub(super) fn print(report: &Report) {
+    let mark = |is_ok: bool| if is_ok { "ok" } else { "WRONG" };
+    eprintln!();
+    let line = |is_ok: bool, text: String| eprintln!("  {:<6} {text}", mark(is_ok));
+    line(report.lost == 0, format!("{} of {} acknowledged writes are lost", report.lost, report.acked));
+    line(report.torn == 0, format!("{} reads are torn", report.torn));
+    line(report.stale == 0, format!("{} reads are stale", report.stale));
+    line(report.hung == 0, format!("{} calls hung", report.hung));
+    line(
+        report.nonlinearizable == 0,
+        format!("{} contradictions to one order of all {} calls", report.nonlinearizable, report.calls),
+    );
+    if let Some(data_lost) = report.data_lost {
+        eprintln!("         {data_lost} keys are lost, and the store says so");
+    }
+    eprintln!("         {} members died, {} stops", report.kills, report.stops);
+    for (what, times) in [
+        ("kill to notice", report.detection_ms),
+        ("kill to the next put there", report.unavailable_ms),
+        ("kill to all copies complete", report.repair_ms),
+    ] {
+        if let Some(Times { p50, p99, max }) = times {
+            eprintln!("         {what:<28} p50 {p50:>9.3} ms  p99 {p99:>9.3} ms  max {max:>9.3} ms");
+        }
+    }
+    for (step, deaths) in report.deaths_by_step.iter().flatten() {
+        eprintln!("         {deaths:>4} deaths in {step}");
+    }
+    for failure in &report.failures {
+        eprintln!("  WRONG  {failure}");
+    }
+    for violation in report.violations.iter().take(SHOWN) {
+        eprintln!("\n{violation}");
+    }
+    if report.violations.len() > SHOWN {
+        eprintln!("\n... and {} more", report.violations.len() - SHOWN);
+    }
+    eprintln!("\n{}", if report.ok { "The store kept all its promises." } else { "Something is wrong." });
+}

@@ -1,0 +1,195 @@
+//! A member of a chaos run: workers that make random calls, and a thread that watches and reports.
+
+use crate::actor::{self, FINAL_THREAD, Found, Worker};
+use crate::control::{Member, Phase, Place};
+use crate::members::{News, Watch, machine_ns, tell};
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use outlast::engine::steps;
+use outlast::store::{Options, Store};
+use outlast::{Engine, Job, JoinOptions};
+use outlast_check::history;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A member of a chaos run; started by it.
+#[derive(Args)]
+pub(crate) struct ChaosMember {
+    plan: String,
+}
+
+/// What the command tells its members.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    pub(super) replicas: usize,
+    pub(super) threads: u32,
+    pub(super) shared_keys: u32,
+    pub(super) private_keys: u32,
+    pub(super) seed: u64,
+    /// How many calls an actor makes in a second, at most.
+    pub(super) calls_per_second: u64,
+    pub(super) place: Place,
+}
+
+impl Plan {
+    pub(super) fn options(&self, members: usize) -> outlast_check::workload::Options {
+        actor::options(members, self.shared_keys, self.private_keys)
+    }
+}
+
+/// What members tell the command, one JSON object a line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Line {
+    /// The store is open.
+    Open,
+    /// Where the copies of each key are, as long as so many are dead.
+    Homes {
+        dead: u64,
+        homes: Vec<Vec<u32>>,
+    },
+    News(News),
+    /// No worker makes calls any more.
+    Rests,
+    /// What this member found under each key.
+    Found(Vec<FoundLine>),
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FoundLine {
+    Absent,
+    Value { counter: u64, writer: u32, identity: u64, torn: bool },
+    DataLost,
+    Unknown,
+}
+
+/// How long workers may take to stop: a call may need a member that does not answer, until its time limit.
+const REST_LIMIT: Duration = Duration::from_secs(60);
+/// How many calls are made between two rests.
+const BURST: u64 = 25;
+
+fn clock(_: &Job) -> u64 {
+    machine_ns()
+}
+
+impl ChaosMember {
+    pub(crate) fn execute(self) -> anyhow::Result<bool> {
+        let plan: Plan = serde_json::from_str(&self.plan).context("the plan of the run")?;
+        let job = JoinOptions::new().join()?;
+        let member = Member::new(plan.place.clone(), job.me().index())?;
+        let options = Options::new().replicas(plan.replicas).partitions(64).expected_keys(1024);
+        let store = Store::open(&job, options).context("opening the store")?;
+        let keys = actor::keys(&plan.options(job.members()), plan.threads);
+        tell(&Line::Open)?;
+
+        let stop = Arc::new(AtomicBool::new(false));
+        let trouble: Arc<Mutex<Option<String>>> = Arc::default();
+        let mut workers = Vec::new();
+        for thread in 0..plan.threads {
+            let target = Box::new(member.record(thread as usize)?);
+            let worker =
+                Worker::new(&store, &job, &plan.options(job.members()), plan.seed, thread, clock, target)?;
+            let (stop, trouble) = (stop.clone(), trouble.clone());
+            let pause = Duration::from_secs(BURST) / plan.calls_per_second.max(1) as u32;
+            let body = move || {
+                if let Err(error) = work(worker, &stop, pause) {
+                    trouble.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(format!("{error:#}"));
+                }
+            };
+            workers.push(job.spawn("chaos", Box::new(body))?);
+        }
+        let mut watcher =
+            Watcher { watch: Watch::default(), is_armed: false, job: &job, store: &store, keys: &keys };
+        watcher.tell_homes()?;
+        watcher.until(Phase::Rest, &member)?;
+        stop.store(true, Ordering::Release);
+        let until = job.now().after(REST_LIMIT);
+        for worker in &workers {
+            ensure!(job.wait_for(worker, until), "a worker did not stop within {REST_LIMIT:?}");
+        }
+        if let Some(trouble) = trouble.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            bail!(trouble);
+        }
+        tell(&Line::Rests)?;
+        watcher.until(Phase::ReadBack, &member)?;
+        let target = Box::new(member.record(plan.threads as usize)?);
+        let options = plan.options(job.members());
+        let mut reader = Worker::new(&store, &job, &options, plan.seed, FINAL_THREAD, clock, target)?;
+        let found: anyhow::Result<Vec<FoundLine>> =
+            keys.iter().map(|key| Ok(found_line(reader.get(key)?))).collect();
+        tell(&Line::Found(found?))?;
+        watcher.until(Phase::End, &member)?;
+        store.close().context("closing the store")?;
+        job.leave()?;
+        Ok(true)
+    }
+}
+
+fn found_line(found: Found) -> FoundLine {
+    match found {
+        Found::Read(None) => FoundLine::Absent,
+        Found::Read(Some((history::Version { counter, writer }, history::Value { identity, torn }))) => {
+            FoundLine::Value { counter, writer, identity, torn }
+        }
+        Found::DataLost => FoundLine::DataLost,
+        Found::Unknown => FoundLine::Unknown,
+    }
+}
+
+fn work(mut worker: Worker, stop: &AtomicBool, pause: Duration) -> anyhow::Result<()> {
+    while !stop.load(Ordering::Acquire) {
+        let began = std::time::Instant::now();
+        for _ in 0..BURST {
+            worker.step()?;
+        }
+        // The record is judged as a whole, so that it must not grow without bound.
+        std::thread::sleep(pause.saturating_sub(began.elapsed()));
+    }
+    Ok(())
+}
+
+/// The thread that watches and reports.
+struct Watcher<'a> {
+    watch: Watch,
+    is_armed: bool,
+    job: &'a Job,
+    store: &'a Store,
+    keys: &'a [history::Key],
+}
+
+impl Watcher<'_> {
+    /// Reports deaths and repairs until the command is in this phase.
+    fn until(&mut self, phase: Phase, member: &Member) -> anyhow::Result<()> {
+        loop {
+            let bell = self.job.bell();
+            let news = self.watch.look(self.job, self.store)?;
+            let is_new_death = news.iter().any(|news| matches!(news, News::Noticed { .. }));
+            for news in news {
+                tell(&Line::News(news))?;
+            }
+            if is_new_death {
+                self.tell_homes()?;
+            }
+            if let (false, Some((step, after))) = (self.is_armed, member.death()?) {
+                self.is_armed = true;
+                steps::die_in(step, u64::from(after));
+            }
+            if member.phase()? >= phase {
+                return Ok(());
+            }
+            self.job.park(bell, self.job.now().after(self.watch.patience()));
+        }
+    }
+
+    /// The lowest member says where the copies are.
+    fn tell_homes(&self) -> anyhow::Result<()> {
+        if self.job.view().living().next() != Some(self.job.me()) {
+            return Ok(());
+        }
+        let homes = |key: &history::Key| self.store.homes(key.bytes()).iter().map(|home| home.0).collect();
+        tell(&Line::Homes { dead: self.watch.dead(), homes: self.keys.iter().map(homes).collect() })
+    }
+}

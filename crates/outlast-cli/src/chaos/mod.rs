@@ -1,0 +1,429 @@
+//! `outlast chaos`: real processes make random calls on a store while members are killed and stopped; then everything
+//! that they were told is judged.
+//!
+//! The members record every call in memory of this command, before it and after it, so that the record outlives them.
+//! This command decides who dies and when. It never goes beyond what the store promises (fewer than R deaths since all
+//! copies were last complete), unless asked to, by waiting until the members say that nothing is to be repaired.
+
+mod faults;
+mod judge;
+mod member;
+
+use crate::actor::THREADS_MAX;
+use crate::control::{Phase, Shared};
+use crate::members::{Lines, News, describe, left_behind, machine_ns, shared_memory_names};
+use crate::quantity;
+use crate::report::write_json;
+use crate::usage_error;
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use faults::Faults;
+use member::{FoundLine, Line, Plan};
+use outlast::MemberId;
+use outlast::engine::steps;
+use outlast::launch::{Event, Launch, MemberEnd, Output, Running};
+use outlast::store::REPLICAS_MAX;
+use outlast_check::workload::Random;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+pub(crate) use member::ChaosMember;
+
+const EXAMPLES: &str = "\
+N processes put, get, put conditionally, delete, add and wait, over keys that all share and keys of their own, in
+several threads each. K of them are killed with kill -9 and S times one is stopped for a while, at random moments. What
+each call was told is recorded where it outlives the caller, and judged at the end: is an acknowledged write lost, was a
+read torn or stale, did a call hang, does one order explain all results?
+
+Examples:
+  Six processes, three copies, two kills and two stops in ten seconds:
+      outlast chaos --kills 2 --stops 2
+  The same choices again (the times of real processes still differ from run to run):
+      outlast chaos --kills 2 --stops 2 --seed 7
+  More deaths than copies, one after the other: it waits for the repair before it goes on killing:
+      outlast chaos --ranks 8 --replicas 3 --kills 7 --seconds 20
+  More deaths at once than the store can take. What is lost must be called lost:
+      outlast chaos --replicas 2 --kills 3 --beyond
+  For programs; standard output gets nothing but the report:
+      outlast chaos --json -
+  Deaths inside the steps of the protocol, in a build for tests:
+      cargo run -p outlast-cli --features faults -- chaos --kills 3 --failpoints
+
+The report: ok, acked (acknowledged writes), lost, torn, stale, hung, nonlinearizable, kills, stops; in milliseconds as
+{p50, p99, max}: detection_ms (kill to notice, for each survivor), unavailable_ms (kill to the first put that was
+acknowledged after the notice to a key with a copy on the dead), repair_ms (kill to all copies complete); seed; with
+--beyond data_lost (keys that the store says are lost); with --failpoints deaths_by_step.
+
+Exit status: 0 all is well, 1 a violation or a failure, 2 wrong usage.";
+
+/// How the store recovers from a death.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Nobody stops; lost copies are re-created in the background
+    Localized,
+    /// All members recover together
+    Global,
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == Mode::Localized { "localized" } else { "global" })
+    }
+}
+
+impl Mode {
+    /// Ends with status 2 if the store cannot recover so.
+    pub(crate) fn check(self, subcommand: &str) {
+        if self == Mode::Global {
+            usage_error(subcommand, "the store has no global mode yet; use --mode localized");
+        }
+    }
+}
+
+/// Kill and stop members of a store at random, and judge everything that they were told.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Chaos {
+    /// The engine below the job
+    #[arg(long, value_name = "NAME", value_parser = quantity::engine, default_value = "shm")]
+    engine: String,
+    /// How many processes the job has
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=128))]
+    ranks: u16,
+    /// How many copies each value has
+    #[arg(short = 'r', long, value_name = "R", default_value_t = 3)]
+    replicas: usize,
+    /// How the store recovers
+    #[arg(long, value_name = "MODE", default_value_t = Mode::Localized)]
+    mode: Mode,
+    /// How many members to kill with SIGKILL
+    #[arg(long, value_name = "K", default_value_t = 2)]
+    kills: usize,
+    /// How many times to stop a member with SIGSTOP, and to let it go on with SIGCONT
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    stops: usize,
+    /// How long the members work, at least; longer if a kill had to wait for a repair
+    #[arg(long, value_name = "T", default_value_t = 10.0)]
+    seconds: f64,
+    /// The seed of all random choices; a new one by default
+    #[arg(long, value_name = "X")]
+    seed: Option<u64>,
+    /// How many threads of each member make calls
+    #[arg(long, value_name = "T", default_value_t = 2)]
+    threads: u32,
+    /// Do not wait for repairs: more members may die than the store promises to survive
+    #[arg(long)]
+    beyond: bool,
+    /// Members die inside the steps of the protocol instead of anywhere (in builds with the feature `faults`)
+    #[arg(long)]
+    failpoints: bool,
+    /// Write the report as JSON to this file; - is standard output
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Write the record of all calls to this file, as text
+    #[arg(long, value_name = "PATH")]
+    history: Option<PathBuf>,
+}
+
+/// How long the members may take to open the store, to rest, to repair, and to end.
+const PATIENCE: Duration = Duration::from_secs(75);
+/// About how many calls are recorded in a run, so that they can be judged in seconds.
+const CALLS_IN_ALL: u64 = 160_000;
+const SHARED_KEYS: u32 = 24;
+const PRIVATE_KEYS: u32 = 4;
+
+/// A member that was killed.
+#[derive(Clone, Debug)]
+struct Kill {
+    member: u32,
+    at_ns: u64,
+    /// How many were dead before.
+    dead_before: u64,
+    /// Who lived, and was not stopped, at that time.
+    awake: BTreeSet<u32>,
+    step: Option<String>,
+}
+
+/// What the command knows about the run.
+#[derive(Default)]
+struct Known {
+    open: BTreeSet<u32>,
+    rests: BTreeSet<u32>,
+    found: BTreeMap<u32, Vec<FoundLine>>,
+    /// Who noticed whose death, and when.
+    noticed: BTreeMap<(u32, u32), u64>,
+    /// By how many dead: who said when that nothing is to be repaired.
+    complete: BTreeMap<u64, BTreeMap<u32, u64>>,
+    /// By how many dead: where the copies of each key are.
+    homes: BTreeMap<u64, Vec<Vec<u32>>>,
+    /// Who has ended, and how.
+    ended: BTreeMap<u32, MemberEnd>,
+    kills: Vec<Kill>,
+    /// When members were stopped and resumed.
+    stops: Vec<(u32, u64, u64)>,
+    /// What went wrong besides the calls.
+    failures: Vec<String>,
+}
+
+impl Known {
+    fn listen(&mut self, lines: &mut Lines, running: &mut Running) -> anyhow::Result<()> {
+        for (member, line) in lines.take(running)? {
+            match line {
+                Line::Open => drop(self.open.insert(member)),
+                Line::Rests => drop(self.rests.insert(member)),
+                Line::Found(found) => drop(self.found.insert(member, found)),
+                Line::Homes { dead, homes } => drop(self.homes.insert(dead, homes)),
+                Line::News(News::Noticed { dead, at_ns }) => {
+                    self.noticed.insert((member, dead), at_ns);
+                }
+                Line::News(News::Complete { dead, at_ns }) => {
+                    self.complete.entry(dead).or_default().insert(member, at_ns);
+                }
+            }
+        }
+        for event in running.poll_events() {
+            if let Event::Ended(end) = event {
+                self.ended.insert(end.member.0, end);
+            }
+        }
+        Ok(())
+    }
+
+    fn killed(&self) -> BTreeSet<u32> {
+        self.kills.iter().map(|kill| kill.member).collect()
+    }
+
+    /// Who has not ended, as far as is known.
+    fn living(&self, ranks: u32) -> BTreeSet<u32> {
+        let killed = self.killed();
+        (0..ranks).filter(|member| !killed.contains(member) && !self.ended.contains_key(member)).collect()
+    }
+
+    /// When all copies were complete with so many dead, or more; `None` if not all who lived then have said so.
+    fn complete_at(&self, dead: u64, ranks: u32) -> Option<u64> {
+        self.complete.range(dead..).find_map(|(&dead, said)| {
+            let gone: BTreeSet<u32> = self.kills.iter().take(dead as usize).map(|kill| kill.member).collect();
+            let mut last = 0;
+            for member in (0..ranks).filter(|member| !gone.contains(member)) {
+                last = last.max(*said.get(&member)?);
+            }
+            Some(last)
+        })
+    }
+}
+
+impl Chaos {
+    pub(crate) fn execute(mut self) -> anyhow::Result<bool> {
+        self.check();
+        let seed = self.seed.unwrap_or_else(|| {
+            // Short enough to type, different enough from run to run.
+            Random::new(machine_ns() ^ u64::from(std::process::id())).below(1_000_000)
+        });
+        self.seed = Some(seed);
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+        {
+            signal_hook::flag::register(signal, interrupted.clone()).context("catching signals")?;
+        }
+        let ranks = usize::from(self.ranks);
+        let shared = Shared::new(ranks, self.threads)?;
+        let actors = u64::from(self.ranks) * u64::from(self.threads);
+        let plan = Plan {
+            replicas: self.replicas,
+            threads: self.threads,
+            shared_keys: SHARED_KEYS,
+            private_keys: PRIVATE_KEYS,
+            seed,
+            calls_per_second: ((CALLS_IN_ALL as f64 / self.seconds.max(1.0)) as u64 / actors).clamp(20, 4000),
+            place: shared.place(),
+        };
+        let before = shared_memory_names();
+        let mut running = Launch::new(ranks)
+            .program(std::env::current_exe().context("finding this program's own path")?)
+            .args(["chaos-member", &serde_json::to_string(&plan)?])
+            .env("OUTLAST_ENGINE", &self.engine)
+            .segment_limit(256 << 20)
+            .die_with_launcher(true)
+            .output(Output::Capture)
+            .start()?;
+        let pids = running.pids();
+        let mut known = Known::default();
+        let result = self.run(&mut running, &shared, &mut known, &interrupted);
+        let outcome = match (&result, interrupted.load(Ordering::Acquire)) {
+            (Ok(()), false) => running.wait(PATIENCE),
+            _ => running.wait(Duration::ZERO),
+        };
+        let end_ns = machine_ns();
+        known.ended.extend(outcome.members.iter().map(|end| (end.member.0, end.clone())));
+        if interrupted.load(Ordering::Acquire) {
+            bail!("interrupted; the members were killed, and nothing was judged");
+        }
+        if let Err(error) = result {
+            known.failures.push(format!("{error:#}"));
+        } else {
+            for end in outcome.survivors().filter(|end| !end.is_ok()) {
+                known.failures.push(describe(end, &outcome.stderr(end.member)));
+            }
+            let killed = known.killed();
+            for end in outcome.deaths().filter(|end| !killed.contains(&end.member.0)) {
+                let why =
+                    if outcome.timed_out { " since it did not end by itself" } else { " by nobody here" };
+                known.failures.push(format!("{}{why}", describe(end, &outcome.stderr(end.member))));
+            }
+        }
+        drop(running);
+        known
+            .failures
+            .extend(left_behind(&before, &pids).into_iter().map(|left| format!("left behind: {left}")));
+        let report = judge::judge(&self, &plan, &shared, &known, end_ns)?;
+        judge::print(&report);
+        if let Some(path) = &self.json {
+            write_json(path, &report)?;
+        }
+        if !report.ok {
+            eprintln!("\nrepeat with: {}", self.command());
+        }
+        Ok(report.ok)
+    }
+
+    /// Ends with status 2 if the arguments contradict each other.
+    fn check(&self) {
+        self.mode.check("chaos");
+        let (ranks, kills, replicas) = (usize::from(self.ranks), self.kills, self.replicas);
+        let usage = |message: String| usage_error("chaos", message);
+        if kills > ranks - 1 {
+            usage(format!("{kills} kills in a job of {ranks} leave no survivor; kill at most {}", ranks - 1));
+        }
+        if !(1..=REPLICAS_MAX).contains(&replicas) || replicas > ranks {
+            let most = REPLICAS_MAX.min(ranks);
+            usage(format!("{replicas} copies in a job of {ranks} cannot be; 1 to {most}"));
+        }
+        if replicas == 1 && kills > 0 && !self.beyond {
+            usage(
+                "with one copy every kill loses data; --replicas 2 keeps two, --beyond allows the loss"
+                    .into(),
+            );
+        }
+        if !(0.1..=86_400.0).contains(&self.seconds) {
+            usage(format!("{} seconds; 0.1 to 86400", self.seconds));
+        }
+        if !(1..=THREADS_MAX).contains(&self.threads) {
+            usage(format!("{} threads; 1 to {THREADS_MAX}", self.threads));
+        }
+        if self.stops > 0 && ranks == 1 {
+            usage("a job of one cannot lose its only member to a stop; --ranks 2".into());
+        }
+        if self.failpoints && !steps::AVAILABLE {
+            usage(
+                "this build has no failpoints; build with `cargo build -p outlast-cli --features faults`"
+                    .into(),
+            );
+        }
+    }
+
+    /// The command that makes the same choices again.
+    fn command(&self) -> String {
+        let Chaos { ranks, replicas, mode, kills, stops, seconds, threads, .. } = self;
+        let seed = self.seed.unwrap_or_default();
+        let beyond = if self.beyond { " --beyond" } else { "" };
+        let failpoints = if self.failpoints { " --failpoints" } else { "" };
+        format!(
+            "outlast chaos --engine shm --ranks {ranks} --replicas {replicas} --mode {mode} --kills {kills} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}"
+        )
+    }
+
+    /// Drives the members through the run.
+    fn run(
+        &self,
+        running: &mut Running,
+        shared: &Shared,
+        known: &mut Known,
+        interrupted: &AtomicBool,
+    ) -> anyhow::Result<()> {
+        let ranks = u32::from(self.ranks);
+        let mut lines = Lines::new(usize::from(self.ranks));
+        wait_until("open the store", running, &mut lines, known, interrupted, |known| {
+            known.open.len() == ranks as usize
+        })?;
+        eprintln!(
+            "{:7.3} s  {} members, {} copies, {} threads each; seed {}",
+            running.elapsed().as_secs_f64(),
+            self.ranks,
+            self.replicas,
+            self.threads,
+            self.seed.unwrap_or_default()
+        );
+        let began = Instant::now();
+        let mut faults = Faults::new(self);
+        let length = Duration::from_secs_f64(self.seconds);
+        while !(faults.is_over() && began.elapsed() >= length) {
+            known.listen(&mut lines, running)?;
+            if interrupted.load(Ordering::Acquire) {
+                bail!("interrupted");
+            }
+            // First: it knows who was told to die.
+            let has_acted = faults.act(began.elapsed(), known, running, shared)?;
+            check_ends(known, running)?;
+            if !has_acted {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        shared.set_phase(Phase::Rest)?;
+        wait_until("stop making calls", running, &mut lines, known, interrupted, |known| {
+            known.living(ranks).is_subset(&known.rests)
+        })?;
+        if !self.beyond {
+            wait_until("repair all copies", running, &mut lines, known, interrupted, |known| {
+                let dead = known.kills.len() as u64;
+                dead == 0 || known.complete_at(dead, ranks).is_some()
+            })?;
+        }
+        shared.set_phase(Phase::ReadBack)?;
+        wait_until("read everything back", running, &mut lines, known, interrupted, |known| {
+            known.living(ranks).iter().all(|member| known.found.contains_key(member))
+        })?;
+        eprintln!("{:7.3} s  everything is read back; judging", running.elapsed().as_secs_f64());
+        shared.set_phase(Phase::End)
+    }
+}
+
+/// An error if a member ended that nobody killed.
+fn check_ends(known: &Known, running: &Running) -> anyhow::Result<()> {
+    let killed = known.killed();
+    let own = known.ended.iter().find(|(member, _)| !killed.contains(member));
+    match own {
+        None => Ok(()),
+        Some((&member, end)) => {
+            let said = running.output(MemberId(member)).stderr;
+            bail!("a member ended by itself: {}", describe(end, &String::from_utf8_lossy(&said)))
+        }
+    }
+}
+
+fn wait_until(
+    what: &str,
+    running: &mut Running,
+    lines: &mut Lines,
+    known: &mut Known,
+    interrupted: &AtomicBool,
+    is_so: impl Fn(&Known) -> bool,
+) -> anyhow::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        known.listen(lines, running)?;
+        if is_so(known) {
+            return Ok(());
+        }
+        check_ends(known, running)?;
+        if interrupted.load(Ordering::Acquire) {
+            bail!("interrupted");
+        }
+        if Instant::now() >= until {
+            bail!("the members did not {what} within {} s", PATIENCE.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

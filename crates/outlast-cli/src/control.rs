@@ -1,0 +1,140 @@
+//! What the command and its members share besides the store: a word of command for each, and a file for each actor's
+//! record. All of it is unnamed memory of the command, which members open through /proc, so that nothing stays behind
+//! whoever dies; and a record outlives its writer.
+
+use anyhow::Context;
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+/// What members are to do; it only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Work = 0,
+    /// Stop making calls.
+    Rest = 1,
+    /// Everyone rests: read everything back.
+    ReadBack = 2,
+    End = 3,
+}
+
+impl Phase {
+    const ALL: [Phase; 4] = [Phase::Work, Phase::Rest, Phase::ReadBack, Phase::End];
+}
+
+/// Where members find what the command shares with them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pid: u32,
+    control: i32,
+    /// Per member and thread; the last thread's is for reading back.
+    records: Vec<Vec<i32>>,
+}
+
+fn memory(name: &str) -> anyhow::Result<File> {
+    let fd: OwnedFd = memfd_create(name, MemfdFlags::CLOEXEC)
+        .with_context(|| format!("no memory for {name} (too many open files? see ulimit -n)"))?;
+    Ok(File::from(fd))
+}
+
+/// The command's side.
+pub(crate) struct Shared {
+    control: File,
+    records: Vec<Vec<File>>,
+}
+
+impl Shared {
+    pub(crate) fn new(members: usize, threads: u32) -> anyhow::Result<Shared> {
+        let control = memory("outlast-control")?;
+        control.set_len(8 * (1 + members as u64))?;
+        let of_member =
+            || (0..=threads).map(|_| memory("outlast-record")).collect::<anyhow::Result<Vec<_>>>();
+        let records = (0..members).map(|_| of_member()).collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(Shared { control, records })
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        let fds = |files: &Vec<File>| files.iter().map(AsRawFd::as_raw_fd).collect();
+        Place {
+            pid: std::process::id(),
+            control: self.control.as_raw_fd(),
+            records: self.records.iter().map(fds).collect(),
+        }
+    }
+
+    pub(crate) fn set_phase(&self, phase: Phase) -> anyhow::Result<()> {
+        Ok(self.control.write_all_at(&(phase as u64).to_le_bytes(), 0)?)
+    }
+
+    /// Tells a member where to die: a step of the protocol, and after how many steps of the engine there.
+    pub(crate) fn order_death(&self, member: u32, step: u32, after: u32) -> anyhow::Result<()> {
+        let word = u64::from(step) << 32 | u64::from(after);
+        Ok(self.control.write_all_at(&word.to_le_bytes(), 8 * (1 + u64::from(member)))?)
+    }
+
+    /// How many bytes all actors have recorded.
+    pub(crate) fn recorded_len(&self) -> anyhow::Result<u64> {
+        let mut len = 0;
+        for file in self.records.iter().flatten() {
+            len += file.metadata()?.len();
+        }
+        Ok(len)
+    }
+
+    /// What all actors have recorded: a list for each member.
+    pub(crate) fn records(&self) -> anyhow::Result<Vec<Vec<Vec<u8>>>> {
+        let read = |file: &File| {
+            let mut bytes = Vec::new();
+            // Through /proc, since the position of the command's own descriptor is nobody's business.
+            File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        self.records.iter().map(|files| files.iter().map(read).collect()).collect()
+    }
+}
+
+/// A member's side.
+pub(crate) struct Member {
+    place: Place,
+    control: File,
+    me: usize,
+}
+
+impl Member {
+    pub(crate) fn new(place: Place, me: usize) -> anyhow::Result<Member> {
+        let path = format!("/proc/{}/fd/{}", place.pid, place.control);
+        let control = File::open(&path).with_context(|| format!("opening {path}"))?;
+        Ok(Member { place, control, me })
+    }
+
+    /// The file of a thread's record.
+    pub(crate) fn record(&self, thread: usize) -> anyhow::Result<File> {
+        let path = format!("/proc/{}/fd/{}", self.place.pid, self.place.records[self.me][thread]);
+        OpenOptions::new().append(true).open(&path).with_context(|| format!("opening {path}"))
+    }
+
+    /// What a thread of any member has recorded.
+    pub(crate) fn read(&self, member: usize, thread: usize) -> anyhow::Result<Vec<u8>> {
+        let path = format!("/proc/{}/fd/{}", self.place.pid, self.place.records[member][thread]);
+        std::fs::read(&path).with_context(|| format!("reading {path}"))
+    }
+
+    fn word(&self, index: usize) -> anyhow::Result<u64> {
+        let mut bytes = [0; 8];
+        self.control.read_exact_at(&mut bytes, 8 * index as u64)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    pub(crate) fn phase(&self) -> anyhow::Result<Phase> {
+        Ok(Phase::ALL[(self.word(0)? as usize).min(3)])
+    }
+
+    /// Where this member is to die, if it is.
+    pub(crate) fn death(&self) -> anyhow::Result<Option<(u32, u32)>> {
+        let word = self.word(1 + self.me)?;
+        Ok((word != 0).then_some(((word >> 32) as u32, word as u32)))
+    }
+}

@@ -1,0 +1,557 @@
+//! `outlast sim`: random programs on a store in the simulator, with deaths and stops at any engine step, a run for each
+//! seed, judged like the runs of `outlast chaos`. A seed replays byte for byte.
+//!
+//! Up to R - 1 members die at random steps. If more are to die, the others follow in waves of up to R - 1, each when all
+//! who live see nothing to repair, so that a run never goes beyond what the store promises.
+
+use crate::actor::{self, FINAL_THREAD, Target, Worker};
+use crate::chaos::Mode;
+use crate::report::write_json;
+use crate::usage_error;
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use outlast::engine::Fault;
+use outlast::engine::sim::{self, Link, Options as SimOptions};
+use outlast::store::{Options, REPLICAS_MAX, Store, StoreError};
+use outlast::{Engine, Job, MemberId};
+use outlast_check::history::History;
+use outlast_check::report::{self, Run};
+use outlast_check::workload::{self, Random};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{IsTerminal, Write};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+A run is a job of N members in one thread, in virtual time: each makes random calls on a store while members are killed
+and stopped at any step, messages are late and knowledge of deaths arrives at different times. Everything follows from
+the seed. What the calls were told is judged: durable, atomic, one order for all, repaired, nobody hangs.
+
+Examples:
+  A thousand seeds, on all cores:
+      outlast sim --ranks 5 --replicas 3 --seeds 0..1000 --kills 2 --stops 1
+  One seed again, step by step (a failing one prints this line with all its options):
+      outlast sim --ranks 5 --replicas 3 --kills 2 --stops 1 --seed 17 --trace
+  More deaths than copies, one wave after the other:
+      outlast sim --ranks 9 --replicas 3 --seeds 0..200 --kills 6
+  For programs; standard output gets nothing but the report:
+      outlast sim --seeds 0..100 --json -
+
+Exit status: 0 no seed fails, 1 some do, 2 wrong usage.";
+
+/// How members reach each other's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LinkChoice {
+    /// As on one machine: members act on each other's memory themselves
+    Memory,
+    /// As between machines: requests that travel and are answered
+    Network,
+    /// Memory for even seeds, network for odd ones
+    Both,
+}
+
+impl std::fmt::Display for LinkChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            LinkChoice::Memory => "memory",
+            LinkChoice::Network => "network",
+            LinkChoice::Both => "both",
+        })
+    }
+}
+
+/// Run random programs on a store in the simulator, a run for each seed, and judge them.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Sim {
+    /// How many members the job has
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=256))]
+    ranks: u16,
+    /// How many copies each value has
+    #[arg(short = 'r', long, value_name = "R", default_value_t = 3)]
+    replicas: usize,
+    /// The seeds to run, from A to before B
+    #[arg(long, value_name = "A..B", value_parser = seeds, default_value = "0..100", conflicts_with = "seed")]
+    seeds: Range<u64>,
+    /// One seed alone
+    #[arg(long, value_name = "X")]
+    seed: Option<u64>,
+    /// Write down what happens, step by step, on standard error
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// How many members die in each run
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    kills: usize,
+    /// How many times a member is stopped in each run, and goes on later
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    stops: usize,
+    /// How the store recovers
+    #[arg(long, value_name = "MODE", default_value_t = Mode::Localized)]
+    mode: Mode,
+    /// How many further members stand by until one dies
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    spares: usize,
+    /// How many activities of each member make calls
+    #[arg(long, value_name = "T", default_value_t = 2)]
+    threads: u32,
+    /// How many calls each of them makes
+    #[arg(long, value_name = "N", default_value_t = 25)]
+    calls: u64,
+    /// Stop at the first seed that fails
+    #[arg(long)]
+    first_failure: bool,
+    /// How members reach each other
+    #[arg(long, value_name = "LINK", default_value_t = LinkChoice::Both)]
+    link: LinkChoice,
+    /// Write the report as JSON to this file; - is standard output
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let form = || format!("`{text}` are no seeds; write them as A..B, such as 0..1000, the end not included");
+    let (first, end) = text.split_once("..").ok_or_else(form)?;
+    let (first, end) = (first.parse().map_err(|_| form())?, end.parse().map_err(|_| form())?);
+    if first < end { Ok(first..end) } else { Err(form()) }
+}
+
+/// A seed that failed.
+#[derive(Clone, Debug, Serialize)]
+struct Failing {
+    seed: u64,
+    /// What is wrong, in a word or two.
+    kind: String,
+    /// The command that runs it alone.
+    replay: String,
+    /// What was found, for people.
+    #[serde(skip)]
+    details: String,
+}
+
+/// The report, as its contract has it.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    ok: bool,
+    seeds: u64,
+    violations: u64,
+    steps: u64,
+    kills: u64,
+    stops: u64,
+    failing: Vec<Failing>,
+}
+
+/// What one run gave.
+struct Judged {
+    steps: u64,
+    kills: u64,
+    stops: u64,
+    /// What is wrong: its kind, and what was found.
+    wrong: Vec<(String, String)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// What the members of a run leave for its judge, outside the simulation.
+#[derive(Default)]
+struct Outside {
+    /// Per actor, the text of its record.
+    records: BTreeMap<(u32, u32), Arc<Mutex<Vec<u8>>>>,
+    /// What no call may say.
+    trouble: Vec<(String, String)>,
+    /// How many members ended by themselves, at the end or since the store could not be opened.
+    gone: usize,
+    /// How many members are to be dead by now.
+    struck: usize,
+    /// Members that are still to die, in waves.
+    victims: Vec<MemberId>,
+    /// Who sees nothing to repair after `struck` deaths.
+    complete: BTreeSet<MemberId>,
+}
+
+type Shared = Arc<Mutex<Outside>>;
+
+/// A record in memory.
+struct Record(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Record {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        lock(&self.0).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn clock(job: &Job) -> u64 {
+    job.now().0
+}
+
+/// How long a member waits for copies to come back. A home that is stopped brings nothing up until it goes on.
+const REPAIR_LIMIT: Duration = Duration::from_secs(600);
+/// How often a member looks whether copies are missing.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What one run is like.
+#[derive(Clone)]
+struct Shape {
+    seed: u64,
+    replicas: usize,
+    threads: u32,
+    calls: u64,
+    programs: workload::Options,
+}
+
+impl Shape {
+    fn worker(&self, store: &Store, job: &Job, thread: u32, outside: &Shared) -> anyhow::Result<Worker> {
+        let record = Arc::new(Mutex::new(Vec::new()));
+        lock(outside).records.insert((job.me().0, thread), record.clone());
+        let target: Target = Box::new(Record(record));
+        Worker::new(store, job, &self.programs, self.seed, thread, clock, target)
+    }
+
+    /// Notes what a member saw that it must not see.
+    fn check(&self, job: &Job, result: anyhow::Result<()>, data_lost: u64, outside: &Shared) {
+        let mut outside = lock(outside);
+        if let Err(error) = result {
+            outside.trouble.push(("error".into(), format!("member {}: {error:#}", job.me().0)));
+        }
+        // When members go, since one that is stopped kept the others waiting at the opening or at the end, more are
+        // missing than were killed.
+        if data_lost > 0 && outside.gone == 0 {
+            let text = format!("member {}: {data_lost} calls said that data are lost", job.me().0);
+            outside.trouble.push(("data lost".into(), text));
+        }
+    }
+
+    fn member(&self, job: &Job, outside: &Shared) {
+        let options = Options::new().replicas(self.replicas).partitions(8).expected_keys(32);
+        match Store::open(job, options.slab_len_max(16 << 10)) {
+            Ok(store) => {
+                let result = self.play(job, &store, outside);
+                self.check(job, result, 0, outside);
+            }
+            Err(StoreError::Timeout { .. } | StoreError::Closed) => {}
+            Err(error) => self.check(job, Err(error).context("opening the store"), 0, outside),
+        }
+        lock(outside).gone += 1;
+        let _ = job.leave();
+    }
+
+    fn play(&self, job: &Job, store: &Store, outside: &Shared) -> anyhow::Result<()> {
+        let mut activities = Vec::new();
+        for thread in 0..self.threads {
+            let worker = self.worker(store, job, thread, outside)?;
+            let (shape, own_job, outside) = (self.clone(), job.clone(), outside.clone());
+            let body = move || shape.work(worker, &own_job, &outside);
+            activities.push(job.spawn("worker", Box::new(body))?);
+        }
+        while !activities.iter().all(outlast::engine::Activity::is_finished) && !job.has_ended() {
+            let bell = job.bell();
+            self.watch(job, store, outside)?;
+            job.park(bell, job.now().after(LOOK));
+        }
+        // Copies come back by themselves.
+        let until = job.now().after(REPAIR_LIMIT);
+        while !is_complete(store)? && !job.has_ended() {
+            anyhow::ensure!(job.now() < until, "copies are still missing after {REPAIR_LIMIT:?}");
+            let bell = job.bell();
+            job.park(bell, job.now().after(LOOK));
+        }
+        // Every survivor reads everything back.
+        let mut reader = self.worker(store, job, FINAL_THREAD, outside)?;
+        let result =
+            actor::keys(&self.programs, self.threads).iter().try_for_each(|key| reader.get(key).map(drop));
+        self.check(job, result, reader.data_lost, outside);
+        match store.close() {
+            Ok(()) | Err(StoreError::Timeout { .. } | StoreError::Closed) => Ok(()),
+            Err(error) => Err(error).context("closing the store"),
+        }
+    }
+
+    fn work(&self, mut worker: Worker, job: &Job, outside: &Shared) {
+        let mut result = Ok(());
+        for call in 0.. {
+            let is_enough = call >= self.calls;
+            if result.is_err() || job.has_ended() || is_enough && lock(outside).victims.is_empty() {
+                break;
+            }
+            // Those who are to die later die in the middle of something, but nobody works for them alone.
+            if is_enough {
+                let bell = job.bell();
+                job.park(bell, job.now().after(2 * LOOK));
+            }
+            result = worker.step();
+        }
+        self.check(job, result, worker.data_lost, outside);
+    }
+
+    /// Kills the next ones once all who live see nothing to repair.
+    fn watch(&self, job: &Job, store: &Store, outside: &Shared) -> anyhow::Result<()> {
+        if lock(outside).victims.is_empty() {
+            return Ok(());
+        }
+        let view = job.view();
+        let is_over =
+            view.dead.len() == lock(outside).struck && is_complete(store)? && job.epoch() == view.epoch;
+        let next: Vec<MemberId> = {
+            let mut outside = lock(outside);
+            if outside.gone > 0 {
+                // Somebody could not even open the store; what the store promises is used up.
+                outside.victims.clear();
+            }
+            if !is_over || view.dead.len() != outside.struck {
+                return Ok(());
+            }
+            outside.complete.insert(job.me());
+            if !view.living().all(|member| outside.complete.contains(&member)) {
+                return Ok(());
+            }
+            let copies = self.replicas.min(view.living().count());
+            let count = outside.victims.len().min(copies - 1);
+            outside.complete.clear();
+            outside.struck += count;
+            let rest = outside.victims.len() - count;
+            outside.victims.split_off(rest)
+        };
+        // The one who kills goes last.
+        let (me, others): (Vec<MemberId>, Vec<MemberId>) = next.iter().partition(|&&next| next == job.me());
+        for victim in others.into_iter().chain(me) {
+            let _ = job.inject(Fault::Kill(victim));
+        }
+        Ok(())
+    }
+}
+
+/// Whether this member sees nothing to repair. One that does not answer may be stopped, and is asked again.
+fn is_complete(store: &Store) -> anyhow::Result<bool> {
+    match store.copies_missing() {
+        Ok(missing) => Ok(missing == 0),
+        Err(StoreError::Timeout { .. } | StoreError::Closed) => Ok(false),
+        Err(error) => Err(error).context("looking for missing copies"),
+    }
+}
+
+impl Sim {
+    pub(crate) fn execute(self) -> anyhow::Result<bool> {
+        self.check();
+        let seeds = self.seed.map_or(self.seeds.clone(), |seed| seed..seed + 1);
+        let total = seeds.end - seeds.start;
+        let next = AtomicU64::new(seeds.start);
+        let report = Mutex::new(Report::default());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from).min(total as usize);
+        let began = Instant::now();
+        std::thread::scope(|scope| -> anyhow::Result<()> {
+            let threads: Vec<_> = (0..cores)
+                .map(|_| {
+                    scope.spawn(|| {
+                        while let Some(seed) =
+                            Some(next.fetch_add(1, Ordering::Relaxed)).filter(|s| *s < seeds.end)
+                        {
+                            let judged = self.run(seed);
+                            let mut report = lock(&report);
+                            self.note(seed, judged, &mut report);
+                            if self.first_failure && !report.failing.is_empty() {
+                                next.store(seeds.end, Ordering::Relaxed);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let mut shown = Instant::now();
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                std::thread::sleep(Duration::from_millis(20));
+                let pause = if std::io::stderr().is_terminal() { 0.2 } else { 10.0 };
+                if shown.elapsed().as_secs_f64() > pause {
+                    shown = Instant::now();
+                    progress(&lock(&report), total, began);
+                }
+            }
+            Ok(())
+        })?;
+        let mut report = report.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        report.failing.sort_by_key(|failing| failing.seed);
+        report.ok = report.failing.is_empty() && report.seeds == total;
+        progress(&report, total, began);
+        if std::io::stderr().is_terminal() {
+            eprintln!();
+        }
+        for failing in report.failing.iter().take(10) {
+            eprintln!(
+                "\nseed {}: {}\n{}\nreplay: {}",
+                failing.seed, failing.kind, failing.details, failing.replay
+            );
+        }
+        eprintln!(
+            "{} of {total} seeds fail; {} deaths, {} stops, {} steps",
+            report.failing.len(),
+            report.kills,
+            report.stops,
+            report.steps
+        );
+        if let Some(path) = &self.json {
+            write_json(path, &report)?;
+        }
+        Ok(report.ok)
+    }
+
+    /// Ends with status 2 if the arguments contradict each other.
+    fn check(&self) {
+        self.mode.check("sim");
+        let (ranks, total) = (usize::from(self.ranks), usize::from(self.ranks) + self.spares);
+        let usage = |message: String| usage_error("sim", message);
+        if self.kills > total - 1 {
+            usage(format!(
+                "{} kills in a job of {total} leave no survivor; kill at most {}",
+                self.kills,
+                total - 1
+            ));
+        }
+        if !(1..=REPLICAS_MAX).contains(&self.replicas) || self.replicas > ranks {
+            let most = REPLICAS_MAX.min(ranks);
+            usage(format!("{} copies in a job of {ranks} cannot be; 1 to {most}", self.replicas));
+        }
+        if self.replicas == 1 && self.kills > 0 {
+            usage("with one copy every kill loses data; --replicas 2 keeps two".into());
+        }
+        if !(1..=actor::THREADS_MAX).contains(&self.threads) {
+            usage(format!("{} threads; 1 to {}", self.threads, actor::THREADS_MAX));
+        }
+        if self.spares > 256 {
+            usage(format!("{} spares; at most 256", self.spares));
+        }
+        if !(1..=100_000).contains(&self.calls) {
+            usage(format!("{} calls; 1 to 100000", self.calls));
+        }
+    }
+
+    /// The command that runs a seed alone.
+    fn replay(&self, seed: u64) -> String {
+        let Sim { ranks, replicas, kills, stops, mode, spares, threads, calls, link, .. } = self;
+        format!(
+            "outlast sim --ranks {ranks} --replicas {replicas} --kills {kills} --stops {stops} --mode {mode} --spares {spares} --threads {threads} --calls {calls} --link {link} --seed {seed} --trace"
+        )
+    }
+
+    fn note(&self, seed: u64, judged: Judged, report: &mut Report) {
+        report.seeds += 1;
+        report.steps += judged.steps;
+        report.kills += judged.kills;
+        report.stops += judged.stops;
+        report.violations += judged.wrong.len() as u64;
+        if let Some((kind, _)) = judged.wrong.first() {
+            let texts: Vec<&str> = judged.wrong.iter().take(3).map(|(_, text)| text.as_str()).collect();
+            report.failing.push(Failing {
+                seed,
+                kind: kind.clone(),
+                replay: self.replay(seed),
+                details: texts.join("\n"),
+            });
+        }
+    }
+
+    /// Runs one seed and judges it.
+    fn run(&self, seed: u64) -> Judged {
+        let members = usize::from(self.ranks) + self.spares;
+        let mut programs = actor::options(members, 4, 1);
+        programs.lengths = vec![(0, 1), (8, 2), (24, 2), (100, 2), (700, 1)];
+        let shape =
+            Shape { seed, replicas: self.replicas, threads: self.threads, calls: self.calls, programs };
+        let link = match self.link {
+            LinkChoice::Memory => Link::Memory,
+            LinkChoice::Network => Link::Network,
+            LinkChoice::Both if seed.is_multiple_of(2) => Link::Memory,
+            LinkChoice::Both => Link::Network,
+        };
+        let at_once = self.kills.min(self.replicas - 1);
+        let steps = self.calls * u64::from(self.threads) * 30;
+        let mut options = SimOptions::new(usize::from(self.ranks), seed).link(link);
+        options.spares = self.spares;
+        options = options.random_faults(at_once, self.stops, steps);
+        options.trace = self.trace;
+        // Those who wait for a stopped member look again and again.
+        options.steps_max = 5_000_000 + 50 * steps * members as u64 + 30_000_000 * self.stops as u64;
+        let outside = Shared::default();
+        lock(&outside).struck = at_once;
+        lock(&outside).victims = later_victims(&options, self.kills - at_once, members);
+        let report = {
+            let outside = Rc::new(outside.clone());
+            sim::run(&options, move |job| shape.member(&job, &outside))
+        };
+        // Standard output is for JSON.
+        for line in &report.trace {
+            eprintln!("{line}");
+        }
+        let mut outside = lock(&outside);
+        let mut wrong = std::mem::take(&mut outside.trouble);
+        for panic in &report.panics {
+            wrong.push(("panic".into(), format!("member {}: {}", panic.member.0, panic.message)));
+        }
+        if report.outcome != sim::Outcome::Finished {
+            let hung: Vec<String> = report.hung.iter().map(ToString::to_string).collect();
+            wrong.push(("hung".into(), format!("{:?}: {}", report.outcome, hung.join("; "))));
+        }
+        if wrong.is_empty() {
+            wrong = judge(&outside, members, self.stops > 0);
+        }
+        Judged { steps: report.steps, kills: report.kills, stops: report.stops, wrong }
+    }
+}
+
+/// Further members to die, other than those whose death is planned.
+fn later_victims(options: &SimOptions, count: usize, members: usize) -> Vec<MemberId> {
+    let is_planned =
+        |member: &MemberId| options.faults.iter().any(|fault| fault.action == sim::Action::Kill(*member));
+    let mut random = Random::stream(options.seed, 0x7661_7665);
+    let mut candidates: Vec<MemberId> =
+        (0..members as u32).map(MemberId).filter(|member| !is_planned(member)).collect();
+    (0..count).map(|_| candidates.swap_remove(random.below(candidates.len() as u64) as usize)).collect()
+}
+
+/// What is wrong with what the calls were told.
+fn judge(outside: &Outside, members: usize, has_stops: bool) -> Vec<(String, String)> {
+    let mut operations = Vec::new();
+    for record in outside.records.values() {
+        match History::parse(&lock(record)) {
+            Ok(history) => operations.extend(history.into_operations()),
+            Err(error) => return vec![("record".into(), error.to_string())],
+        }
+    }
+    let history = match History::new(operations) {
+        Ok(history) => history,
+        Err(error) => return vec![("record".into(), error.to_string())],
+    };
+    let mut run = Run::new(history);
+    // The simulator has ended all members: a call without an end is one of the dead.
+    run.observation.dead = (0..members as u32).collect();
+    if has_stops {
+        // A caller that is stopped itself comes back when it is resumed; the simulator ends a run that hangs.
+        run.observation.undisturbed_bound_ns = u64::MAX;
+    }
+    let judged = report::judge(&run);
+    judged.violations.iter().map(|violation| (violation.kind.to_string(), violation.to_string())).collect()
+}
+
+fn progress(report: &Report, total: u64, began: Instant) {
+    let seconds = began.elapsed().as_secs_f64();
+    let line = format!(
+        "{} of {total} seeds, {} failing, {:.1} million steps, {:.0} s",
+        report.seeds,
+        report.failing.len(),
+        report.steps as f64 / 1e6,
+        seconds
+    );
+    if std::io::stderr().is_terminal() {
+        eprint!("\r{line}  ");
+    } else {
+        eprintln!("{line}");
+    }
+}

@@ -1,0 +1,159 @@
+//! `outlast chaos`: it kills and stops, judges, reports as its contract says, and leaves nothing behind.
+
+mod common;
+
+use ::outlast::engine::steps;
+use common::{is_over, maps_job_memory, outlast, shared_memory_names, start, wait_until};
+use serde_json::Value;
+
+/// The report of a run whose standard output is JSON alone.
+fn report(arguments: &[&str]) -> (common::Finished, Value) {
+    let run = outlast(&[&["chaos", "--json", "-"], arguments].concat());
+    let report = serde_json::from_str(&run.stdout);
+    let report = report.unwrap_or_else(|error| panic!("standard output is JSON alone: {error}: {run:?}"));
+    (run, report)
+}
+
+#[test]
+fn kills_and_stops_break_no_promise() {
+    let (run, report) = report(&[
+        "--engine",
+        "shm",
+        "--ranks",
+        "4",
+        "--replicas",
+        "2",
+        "--mode",
+        "localized",
+        "--kills",
+        "2",
+        "--stops",
+        "1",
+        "--seconds",
+        "2",
+        "--seed",
+        "5",
+    ]);
+    assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
+    for zero in ["lost", "torn", "stale", "hung", "nonlinearizable"] {
+        assert_eq!(report[zero], 0, "{report}");
+    }
+    assert_eq!((&report["kills"], &report["stops"], &report["seed"]), (&2.into(), &1.into(), &5.into()));
+    assert!(report["acked"].as_u64().is_some_and(|acked| acked > 100), "{report}");
+    for times in ["detection_ms", "unavailable_ms", "repair_ms"] {
+        let times = &report[times];
+        let at = |name: &str| times[name].as_f64().unwrap_or_else(|| panic!("{name}: {report}"));
+        assert!(0.0 <= at("p50") && at("p50") <= at("p99") && at("p99") <= at("max"), "{report}");
+    }
+    assert!(report.get("data_lost").is_none(), "{report}");
+    assert!(run.stderr.contains("The store kept all its promises."), "{run:?}");
+    assert_eq!(shared_memory_names(), [""; 0]);
+}
+
+#[test]
+fn without_faults_there_are_no_times() {
+    let history = tempfile::NamedTempFile::new().expect("a file");
+    let path = history.path().to_str().expect("a plain path");
+    let (run, report) = report(&[
+        "--ranks",
+        "1",
+        "--replicas",
+        "1",
+        "--kills",
+        "0",
+        "--seconds",
+        "0.3",
+        "--threads",
+        "3",
+        "--history",
+        path,
+    ]);
+    assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
+    assert_eq!((&report["detection_ms"], &report["repair_ms"]), (&Value::Null, &Value::Null), "{report}");
+    let text = std::fs::read_to_string(path).expect("the record was written");
+    assert!(text.starts_with("outlast-history 1\n") && text.contains(" put "), "{text}");
+}
+
+/// More deaths at once than copies: the store says what is lost, and nothing is lost in silence.
+#[test]
+fn beyond_the_promise_loss_is_called_loss() {
+    let (run, report) = report(&[
+        "--ranks",
+        "5",
+        "--replicas",
+        "2",
+        "--kills",
+        "3",
+        "--seconds",
+        "1",
+        "--seed",
+        "3",
+        "--beyond",
+    ]);
+    assert_eq!((run.code(), &report["ok"], &report["lost"]), (0, &true.into(), &0.into()), "{run:?}");
+    assert!(report["data_lost"].as_u64().is_some_and(|lost| lost > 0), "{report}");
+    assert_eq!(report["kills"], 3, "{report}");
+}
+
+/// In a build for tests members die inside the steps of the protocol, and the report says in which.
+#[test]
+fn deaths_inside_operations_break_no_promise() {
+    let arguments =
+        ["--ranks", "5", "--replicas", "3", "--kills", "4", "--seconds", "2", "--seed", "2", "--failpoints"];
+    if !steps::AVAILABLE {
+        let run = outlast(&[&["chaos"], &arguments[..]].concat());
+        assert_eq!(run.code(), 2, "{run:?}");
+        assert!(run.stderr.contains("--features faults"), "{run:?}");
+        return;
+    }
+    let (run, report) = report(&arguments);
+    assert_eq!((run.code(), &report["ok"], &report["kills"]), (0, &true.into(), &4.into()), "{run:?}");
+    let table = report["deaths_by_step"].as_object().expect("a table");
+    let deaths = |step: &str| table[step].as_u64().expect("a count");
+    assert_eq!(table.keys().map(|step| deaths(step)).sum::<u64>(), 4, "{report}");
+    let in_steps: u64 = steps::NAMES.iter().map(|step| deaths(step)).sum();
+    assert!(in_steps > 0, "{report}");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for (wrong, said) in [
+        (&["--ranks", "4", "--kills", "4"][..], "leave no survivor"),
+        (&["--ranks", "4", "--replicas", "5"], "5 copies in a job of 4"),
+        (&["--replicas", "0", "--kills", "0"], "0 copies"),
+        (&["--replicas", "1", "--kills", "1"], "--beyond"),
+        (&["--mode", "global"], "no global mode yet"),
+        (&["--mode", "somehow"], "localized"),
+        (&["--engine", "sim"], "this command has: shm"),
+        (&["--seconds", "0"], "seconds"),
+        (&["--threads", "0"], "threads"),
+        (&["--ranks", "0"], "0"),
+        (&["--kills", "-1"], "-1"),
+    ] {
+        let run = outlast(&[&["chaos", "--json", "-"], wrong].concat());
+        assert_eq!((run.code(), run.stdout.as_str()), (2, ""), "{wrong:?}: {run:?}");
+        assert!(run.stderr.contains(said), "{wrong:?}: {run:?}");
+    }
+}
+
+#[test]
+fn ctrl_c_ends_it_and_its_members() {
+    let started = start(&["chaos", "--ranks", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
+    let members = started.children(3);
+    wait_until("the members to join", || members.iter().all(|&pid| maps_job_memory(pid)));
+    started.signal(rustix::process::Signal::INT);
+    let run = started.finish();
+    assert_eq!(run.code(), 1, "{run:?}");
+    assert!(run.stderr.contains("interrupted"), "{run:?}");
+    assert!(members.iter().all(|&pid| is_over(pid)));
+}
+
+/// The command's death by SIGKILL takes its members with it, and they leave nothing.
+#[test]
+fn members_end_with_the_command() {
+    let started = start(&["chaos", "--ranks", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
+    let members = started.children(3);
+    started.signal(rustix::process::Signal::KILL);
+    wait_until("the members to end", || members.iter().all(|&pid| is_over(pid)));
+    assert_eq!(shared_memory_names(), [""; 0]);
+}

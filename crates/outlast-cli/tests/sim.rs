@@ -1,0 +1,69 @@
+//! `outlast sim`: seeds are run and judged, the report is as its contract says, and a seed replays.
+
+mod common;
+
+use common::outlast;
+use serde_json::Value;
+
+/// The report of a run whose standard output is JSON alone.
+fn report(arguments: &[&str]) -> (common::Finished, Value) {
+    let run = outlast(&[&["sim", "--json", "-"], arguments].concat());
+    let report = serde_json::from_str(&run.stdout);
+    let report = report.unwrap_or_else(|error| panic!("standard output is JSON alone: {error}: {run:?}"));
+    (run, report)
+}
+
+#[test]
+fn seeds_with_deaths_and_stops_break_no_promise() {
+    let shape =
+        ["--ranks", "5", "--replicas", "3", "--seeds", "10..40", "--kills", "2", "--mode", "localized"];
+    for stops in ["0", "1"] {
+        let (run, report) = report(&[&shape[..], &["--stops", stops]].concat());
+        assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
+        assert_eq!((&report["seeds"], &report["violations"]), (&30.into(), &0.into()), "{report}");
+        assert_eq!((&report["kills"], &report["failing"]), (&60.into(), &Value::Array(vec![])), "{report}");
+        assert!(report["steps"].as_u64().is_some_and(|steps| steps > 100_000), "{report}");
+        assert_eq!(report["stops"].as_u64() > Some(0), stops == "1", "{report}");
+    }
+}
+
+/// More die than there are copies, in waves: each waits until the copies are back.
+#[test]
+fn all_but_one_may_die_in_waves() {
+    let (run, report) = report(&["--ranks", "7", "--replicas", "2", "--seeds", "0..20", "--kills", "6"]);
+    assert_eq!((run.code(), &report["ok"], &report["kills"]), (0, &true.into(), &120.into()), "{run:?}");
+}
+
+#[test]
+fn a_seed_replays() {
+    let seed =
+        ["--ranks", "3", "--replicas", "2", "--kills", "1", "--stops", "1", "--calls", "3", "--seed", "9"];
+    let (first, report_of_first) = report(&[&seed[..], &["--trace"]].concat());
+    let (second, _) = report(&[&seed[..], &["--trace"]].concat());
+    assert_eq!((first.code(), &report_of_first["seeds"]), (0, &1.into()), "{first:?}");
+    let trace = |run: &common::Finished| -> Vec<String> {
+        run.stderr.lines().filter(|line| line.contains("compare_and_swap")).map(str::to_string).collect()
+    };
+    assert!(!trace(&first).is_empty(), "{first:?}");
+    assert_eq!(trace(&first), trace(&second));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for (wrong, said) in [
+        (&["--ranks", "4", "--kills", "4"][..], "leave no survivor"),
+        (&["--ranks", "4", "--replicas", "5"], "5 copies in a job of 4"),
+        (&["--replicas", "1", "--kills", "1"], "--replicas 2"),
+        (&["--mode", "global"], "no global mode yet"),
+        (&["--seeds", "5"], "A..B"),
+        (&["--seeds", "5..5"], "A..B"),
+        (&["--seeds", "1..2", "--seed", "1"], "cannot be used with"),
+        (&["--trace"], "--seed"),
+        (&["--threads", "0"], "threads"),
+        (&["--calls", "0"], "calls"),
+    ] {
+        let run = outlast(&[&["sim", "--json", "-"], wrong].concat());
+        assert_eq!((run.code(), run.stdout.as_str()), (2, ""), "{wrong:?}: {run:?}");
+        assert!(run.stderr.contains(said), "{wrong:?}: {run:?}");
+    }
+}

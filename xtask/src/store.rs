@@ -1,0 +1,277 @@
+//! The long tests of the store: many seeds in the simulator, many kills of real processes, and mutants, which must be caught.
+
+use crate::{Gate, cargo, minutes};
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What is run in the simulator, and with how many seeds: 100,000 in all.
+const SHAPES: [(&str, u64); 9] = [
+    ("--ranks 3 --replicas 1 --stops 1", 8_000),
+    ("--ranks 3 --replicas 2 --kills 1 --stops 1", 22_000),
+    ("--ranks 5 --replicas 3 --kills 2", 25_000),
+    ("--ranks 5 --replicas 3 --kills 2 --stops 2 --spares 1", 15_000),
+    ("--ranks 4 --replicas 4 --kills 3 --stops 1 --threads 1", 10_000),
+    ("--ranks 8 --replicas 4 --kills 7", 8_000),
+    ("--ranks 9 --replicas 2 --kills 5 --stops 1", 8_000),
+    ("--ranks 16 --replicas 3 --kills 4 --stops 1", 3_500),
+    ("--ranks 64 --replicas 4 --kills 6 --stops 1 --calls 10", 500),
+];
+
+/// What is run with real processes, in turn, until there were enough kills.
+const CHAOS: [(&str, u64); 5] = [
+    ("--ranks 8 --replicas 3 --kills 7 --stops 2 --seconds 5", 7),
+    ("--ranks 8 --replicas 4 --kills 7 --seconds 5 --failpoints", 7),
+    ("--ranks 6 --replicas 3 --kills 5 --stops 2 --seconds 4 --failpoints", 5),
+    ("--ranks 4 --replicas 2 --kills 3 --stops 2 --seconds 3", 3),
+    ("--ranks 5 --replicas 3 --kills 4 --seconds 3 --threads 4 --failpoints", 4),
+];
+const CHAOS_KILLS: u64 = 300;
+
+/// The mutants: what is broken, and by which name.
+const MUTANTS: [(&str, &str); 8] = [
+    ("ack-early", "acknowledge before the last copy"),
+    ("publish-early", "publish before the payload"),
+    ("skip-epoch", "skip the epoch check"),
+    ("reuse-early", "reuse space early"),
+    ("no-help", "do not help"),
+    ("repair-over-newer", "repair over newer"),
+    ("trust-absent", "trust an absent home"),
+    ("forget-tombstone", "forget a tombstone"),
+];
+
+/// What a mutant has to survive, in this order; the first failing seed has caught it.
+const HUNTS: [(&str, u64); 6] = [
+    ("--ranks 3 --replicas 2 --kills 1 --stops 1", 1_500),
+    ("--ranks 4 --replicas 3 --kills 2 --calls 40", 1_500),
+    ("--ranks 5 --replicas 3 --kills 2 --stops 2 --threads 3", 1_000),
+    ("--ranks 3 --replicas 3 --stops 3 --calls 100 --threads 3", 300),
+    ("--ranks 6 --replicas 2 --kills 5 --calls 60", 800),
+    ("--ranks 2 --replicas 2 --stops 4 --calls 400 --threads 4", 200),
+];
+
+/// Where things are built.
+fn target_folder() -> anyhow::Result<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is in the workspace")?;
+    Ok(std::env::var_os("CARGO_TARGET_DIR").map_or(workspace.join("target"), PathBuf::from))
+}
+
+/// Builds the command with failpoints and mutants, in a folder of its own, and says where it is.
+fn build() -> anyhow::Result<(PathBuf, Command)> {
+    let target = target_folder()?.join("faults");
+    let folder = target.to_str().context("a plain path")?;
+    let command = cargo(&[
+        "build",
+        "--release",
+        "--package",
+        "outlast-cli",
+        "--features",
+        "faults",
+        "--target-dir",
+        folder,
+    ]);
+    Ok((target.join("release/outlast"), command))
+}
+
+fn outlast(program: &Path, arguments: &str, more: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments.split(' ')).args(more).env_remove("OUTLAST_MUTANT");
+    command
+}
+
+fn read_json(path: &Path) -> anyhow::Result<Value> {
+    let text = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("{} is no JSON", path.display()))
+}
+
+/// The seeds and kills that the store has to stand, or as many as there is time for, with a record of them.
+pub(crate) fn soak(gate: &mut Gate, first_seed: u64, until: Option<Instant>) -> anyhow::Result<()> {
+    let (program, command) = build()?;
+    gate.step("store: build with failpoints", minutes(20), command)?;
+    let folder = target_folder()?.join("soak");
+    std::fs::create_dir_all(&folder)?;
+    let json = folder.join("store.json");
+    let part = folder.join("soak-part.json");
+    let mut record = Record::default();
+    let result = record.fill(gate, &program, &part, first_seed, until);
+    let _ = std::fs::remove_file(&part);
+    record.write(&json, result.is_ok())?;
+    println!("=== the record is in {}", json.display());
+    result
+}
+
+/// What a soak of the store did.
+#[derive(Default)]
+struct Record {
+    sim: Vec<Value>,
+    chaos: Vec<Value>,
+    deaths_by_step: BTreeMap<String, u64>,
+}
+
+impl Record {
+    fn fill(
+        &mut self,
+        gate: &mut Gate,
+        program: &Path,
+        part: &Path,
+        first_seed: u64,
+        until: Option<Instant>,
+    ) -> anyhow::Result<()> {
+        let part_text = part.to_str().context("a plain path")?;
+        let is_time_over = || until.is_some_and(|until| Instant::now() >= until);
+        for (shape, count) in SHAPES {
+            if is_time_over() {
+                return Ok(());
+            }
+            let seeds = format!("{first_seed}..{}", first_seed + count);
+            let arguments = format!("sim {shape} --seeds {seeds}");
+            let _ = std::fs::remove_file(part);
+            let run = outlast(program, &arguments, &["--json", part_text]);
+            let result = gate.step(&format!("store: {arguments}"), minutes(60), run);
+            if let Ok(mut report) = read_json(part) {
+                report["command"] = format!("outlast {arguments}").into();
+                self.sim.push(report);
+            }
+            result?;
+        }
+        let mut kills = 0;
+        for (round, (shape, deaths)) in CHAOS.into_iter().cycle().enumerate() {
+            if kills >= CHAOS_KILLS {
+                break;
+            }
+            if is_time_over() {
+                return Ok(());
+            }
+            let arguments = format!("chaos --engine shm {shape} --seed {}", first_seed + round as u64);
+            let _ = std::fs::remove_file(part);
+            let run = outlast(program, &arguments, &["--json", part_text]);
+            let result = gate.step(&format!("store: {arguments}"), minutes(5), run);
+            if let Ok(mut report) = read_json(part) {
+                for (step, count) in report["deaths_by_step"].as_object().into_iter().flatten() {
+                    *self.deaths_by_step.entry(step.clone()).or_default() += count.as_u64().unwrap_or(0);
+                }
+                report["command"] = format!("outlast {arguments}").into();
+                self.chaos.push(report);
+            }
+            result?;
+            kills += deaths;
+        }
+        let empty: Vec<&str> = self
+            .deaths_by_step
+            .iter()
+            .filter(|(_, count)| **count == 0)
+            .map(|(step, _)| step.as_str())
+            .collect();
+        ensure!(empty.is_empty(), "nobody died in these steps of the protocol: {}", empty.join(", "));
+        Ok(())
+    }
+
+    fn write(&self, path: &Path, ok: bool) -> anyhow::Result<()> {
+        let sum = |reports: &[Value], field: &str| -> u64 {
+            reports.iter().filter_map(|report| report[field].as_u64()).sum()
+        };
+        let record = json!({
+            "ok": ok,
+            "commit": said_by("git", &["rev-parse", "HEAD"]),
+            "machine": { "kernel": said_by("uname", &["-sr"]), "cores": std::thread::available_parallelism().map_or(0, usize::from) },
+            "seeds": sum(&self.sim, "seeds"),
+            "violations": sum(&self.sim, "violations"),
+            "simulated_steps": sum(&self.sim, "steps"),
+            "simulated_kills": sum(&self.sim, "kills"),
+            "kills": sum(&self.chaos, "kills"),
+            "stops": sum(&self.chaos, "stops"),
+            "acked": sum(&self.chaos, "acked"),
+            "deaths_by_step": self.deaths_by_step,
+            "sim": self.sim,
+            "chaos": self.chaos,
+        });
+        let text = serde_json::to_string_pretty(&record)? + "\n";
+        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+    }
+}
+
+/// What a command says in one line; empty if it cannot be run.
+fn said_by(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_string())
+}
+
+/// Breaks the store in each of the known ways and shows what catches it; an error if something is not caught, or if the
+/// store as it is does not pass.
+pub(crate) fn mutants(gate: &mut Gate, json: Option<&Path>) -> anyhow::Result<()> {
+    let (program, command) = build()?;
+    gate.step("build with mutants", minutes(20), command)?;
+    let mut rows = Vec::new();
+    let mut survivors = Vec::new();
+    // First as it is: what catches a mutant must pass without it.
+    for (name, what) in [("", "nothing is broken")].into_iter().chain(MUTANTS) {
+        let began = Instant::now();
+        let caught = hunt(&program, name)?;
+        let seconds = began.elapsed().as_secs_f64();
+        if name.is_empty() {
+            if let Some(caught) = caught {
+                bail!("the store fails without a mutant: {}: {}", caught.kind, caught.replay);
+            }
+            println!("  {:<32} passes ({seconds:.0} s)", what);
+            continue;
+        }
+        match &caught {
+            Some(caught) => {
+                println!("  {what:<32} caught: {} ({seconds:.0} s)\n      {}", caught.kind, caught.replay)
+            }
+            None => {
+                println!("  {what:<32} SURVIVES ({seconds:.0} s)");
+                survivors.push(what);
+            }
+        }
+        let (kind, replay) = caught.map_or((None, None), |caught| (Some(caught.kind), Some(caught.replay)));
+        rows.push(json!({ "mutant": name, "what": what, "caught": kind.is_some(), "kind": kind, "replay": replay, "seconds": seconds }));
+    }
+    if let Some(path) = json {
+        let report = json!({ "ok": survivors.is_empty(), "mutants": rows });
+        std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
+    ensure!(survivors.is_empty(), "not caught: {}", survivors.join(", "));
+    Ok(())
+}
+
+/// What caught a mutant.
+struct Caught {
+    kind: String,
+    replay: String,
+}
+
+/// Runs everything that may catch a mutant; the first thing that does.
+fn hunt(program: &Path, mutant: &str) -> anyhow::Result<Option<Caught>> {
+    for (shape, count) in HUNTS {
+        let arguments = format!("sim {shape} --seeds 0..{count} --first-failure --json -");
+        let mut command = outlast(program, &arguments, &[]);
+        if !mutant.is_empty() {
+            command.env("OUTLAST_MUTANT", mutant);
+        }
+        let output = command.stdin(Stdio::null()).output().context("running outlast sim")?;
+        let prefix = if mutant.is_empty() { String::new() } else { format!("OUTLAST_MUTANT={mutant} ") };
+        // One that breaks the process is caught as well.
+        let Ok(report) = serde_json::from_slice::<Value>(&output.stdout) else {
+            ensure!(
+                !mutant.is_empty(),
+                "outlast sim gave no report: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            let kind = format!("ends the simulator ({})", output.status);
+            return Ok(Some(Caught { kind, replay: format!("{prefix}outlast {arguments}") }));
+        };
+        if let Some(failing) = report["failing"].as_array().and_then(|failing| failing.first()) {
+            let text = |field: &str| failing[field].as_str().unwrap_or_default().to_string();
+            return Ok(Some(Caught { kind: text("kind"), replay: prefix + &text("replay") }));
+        }
+    }
+    Ok(None)
+}
+
+/// How long the mutants may take.
+pub(crate) const MUTANTS_LIMIT: Duration = minutes(90);
