@@ -8,7 +8,7 @@
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
 use outlast::store::{Options, Store, StoreError, Version, Waited};
-use outlast::{Engine, Job, MemberId, Time};
+use outlast::{Engine, Job, MemberId, Time, View};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -540,4 +540,133 @@ fn a_copy_that_was_brought_up_has_everything_whenever_its_home_began() {
             })
         },
     );
+}
+
+/// Leaves, trying again when somebody did not answer in time.
+fn leave(job: &Job, store: &Store) {
+    loop {
+        match store.leave(after(job, MINUTE)) {
+            Ok(()) | Err(StoreError::Closed) => return,
+            Err(StoreError::Timeout { .. }) => {}
+            Err(error) => panic!("leave: {error}"),
+        }
+    }
+}
+
+/// What to do while others leave.
+fn work_while_others_leave(job: &Job, store: &Store, acked: &Acked, is_over: impl Fn(&View) -> bool) {
+    let mut round = job.me().0 as usize;
+    let until = after(job, 30 * MINUTE);
+    while !is_over(&job.view()) {
+        assert!(job.now() < until, "{} have left", job.view().left);
+        let key = keys().nth(round % 24).expect("a key");
+        round += 5;
+        if round > 200 {
+            // Someone is stopped, and all wait for it.
+            job.park(job.bell(), after(job, Duration::from_millis(round as u64)));
+        }
+        match put_newer(store, acked, &key) {
+            Ok(()) | Err(StoreError::Timeout { .. }) => {}
+            Err(error) => panic!("put while others leave: {error}"),
+        }
+        // And new keys, of which nobody but their writer knows.
+        for number in 0..3 {
+            let key = format!("new/{}/{round}/{number}", job.me());
+            match put_newer(store, acked, key.as_bytes()) {
+                Ok(()) | Err(StoreError::Timeout { .. }) => {}
+                Err(error) => panic!("put while others leave: {error}"),
+            }
+        }
+        if round.is_multiple_of(4) {
+            assert_eq!(read_all(store, acked), Vec::<Vec<u8>>::new());
+        }
+    }
+    assert_eq!(read_all(store, acked), Vec::<Vec<u8>>::new());
+    let known: Vec<Vec<u8>> = acked.lock().unwrap().keys().cloned().collect();
+    for key in known {
+        match store.exists(&key) {
+            Ok(exists) => assert!(exists, "{} is gone", String::from_utf8_lossy(&key)),
+            Err(StoreError::Timeout { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// With one copy of each value members leave, one or two at once, while the others write; some are stopped for a while.
+#[test]
+fn nothing_is_lost_when_members_leave_even_with_one_copy() {
+    let plan = |seed: u64| {
+        let options = SimOptions::new(3 + (seed / 2 % 3) as usize, seed).link(link(seed));
+        options.random_faults(0, (seed / 6 % 3) as usize, 4000)
+    };
+    over_seeds("nothing_is_lost_when_members_leave_even_with_one_copy", 0..200, plan, move |seed| {
+        let acked = Acked::default();
+        let leavers = 1 + (seed / 4 % 2) as u32;
+        let replicas = 1 + (seed / 8 % 2) as usize;
+        Box::new(move |job| {
+            let Some(store) = open(&job, options(replicas)) else { return };
+            for key in keys().filter(|key| u32::from(key[4]) % 3 == job.me().0 % 3) {
+                let _ = put_newer(&store, &acked, &key);
+            }
+            if job.me().0 < leavers {
+                let before = acked.lock().unwrap().len();
+                leave(&job, &store);
+                assert!(before > 0 && matches!(store.put(b"late", b""), Err(StoreError::Closed)));
+                return;
+            }
+            // When one is stopped while the store is opened, the others give up and go.
+            if !job.view().dead.is_subset(&job.view().left) {
+                return;
+            }
+            work_while_others_leave(&job, &store, &acked, |view| view.left.len() == leavers as usize);
+            end(&job, &store);
+        })
+    });
+}
+
+/// With two copies the one who leaves dies at some step of it, or another member does.
+#[test]
+fn a_death_while_a_member_leaves_is_survived() {
+    let plan = |seed: u64| SimOptions::new(4, seed).link(link(seed));
+    over_seeds("a_death_while_a_member_leaves_is_survived", 0..300, plan, move |seed| {
+        let acked = Acked::default();
+        Box::new(move |job| {
+            let Some(store) = open(&job, options(2)) else { return };
+            for key in keys().filter(|key| u32::from(key[4]) % 4 == job.me().0) {
+                put_newer(&store, &acked, &key).expect("put");
+            }
+            let victim = MemberId((seed / 2 % 2) as u32);
+            if job.me() == victim {
+                job.inject(Fault::DieAtStep(1 + 5 * seed)).expect("a fault");
+            }
+            if job.me() == MemberId(0) {
+                return leave(&job, &store);
+            }
+            work_while_others_leave(&job, &store, &acked, |view| {
+                !view.is_living(MemberId(0)) && !view.is_living(victim)
+            });
+            assert!(store.wait_repaired(after(&job, MINUTE)).expect("known").is_repaired());
+            end(&job, &store);
+        })
+    });
+}
+
+/// All leave one after the other, or all at once: each call ends, and what is left is whole.
+#[test]
+fn all_members_can_leave() {
+    let plan = |seed: u64| SimOptions::new(4, seed).link(link(seed));
+    over_seeds("all_members_can_leave", 0..40, plan, move |seed| {
+        let acked = Acked::default();
+        Box::new(move |job| {
+            let Some(store) = open(&job, options(1 + (seed / 4 % 3) as usize)) else { return };
+            for key in keys().filter(|key| u32::from(key[4]) % 4 == job.me().0) {
+                put_newer(&store, &acked, &key).expect("put");
+            }
+            if seed / 2 % 2 == 0 {
+                let count = job.me().index();
+                work_while_others_leave(&job, &store, &acked, |view| view.left.len() >= count);
+            }
+            store.leave(after(&job, MINUTE)).expect("left");
+        })
+    });
 }

@@ -224,3 +224,53 @@ fn bad_input_changes_nothing() {
     assert_eq!(store.put(b"late", b""), Err(StoreError::Closed));
     job.leave().expect("left");
 }
+
+/// With one copy of each value all but one member leave, one after the other, while the others go on writing.
+#[test]
+fn members_leave_and_nothing_is_lost_even_with_one_copy() {
+    play("members_leave_and_nothing_is_lost_even_with_one_copy", 4, 0, |job| {
+        let store = open(&job, 1);
+        let me = job.me().0;
+        for number in 0..100 {
+            store.put(format!("key/{me}/{number}").as_bytes(), &[me as u8; 500]).expect("put");
+        }
+        store.put(format!("written/{me}").as_bytes(), b"").expect("put");
+        for other in 0..4 {
+            let key = format!("written/{other}");
+            store.wait(key.as_bytes(), None, job.now().after(LIMIT)).expect("waited").expect("written");
+        }
+        let mut round = 0;
+        while job.view().left.len() < me as usize {
+            round += 1;
+            store.put(format!("late/{me}/{}", round % 100).as_bytes(), &[me as u8; 100]).expect("put");
+        }
+        for other in 0..4 {
+            for number in 0..100 {
+                let value = store.get(format!("key/{other}/{number}").as_bytes()).expect("read");
+                assert_eq!(value.expect("there").bytes(), [other as u8; 500]);
+            }
+        }
+        for number in 1..=round.min(99) {
+            assert_eq!(store.exists(format!("late/{me}/{number}").as_bytes()), Ok(true));
+        }
+        store.leave(job.now().after(LIMIT)).expect("left");
+    });
+}
+
+/// Programs that simply end, one member after the other: nobody waits for the others, calls go on as long as promise 1 allows.
+#[test]
+fn members_that_simply_exit_one_by_one_disturb_nobody() {
+    play("members_that_simply_exit_one_by_one_disturb_nobody", 4, 0, |job| {
+        let store = open(&job, 2);
+        store.put(format!("written/{}", job.me()).as_bytes(), b"").expect("put");
+        for other in 0..4 {
+            let key = format!("written/{}", MemberId(other));
+            store.wait(key.as_bytes(), None, job.now().after(LIMIT)).expect("waited").expect("written");
+        }
+        // Each ends when the one before it is gone and what it held has been copied.
+        wait_until(&job, "the end of those before", || job.view().dead.len() >= job.me().index());
+        let status = store.wait_repaired(job.now().after(LIMIT)).expect("known");
+        assert_eq!((status.copies_missing, status.partitions_lost), (0, 0));
+        assert_eq!(store.scan(b"written/").expect("listed").len(), 4);
+    });
+}

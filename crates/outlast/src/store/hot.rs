@@ -12,7 +12,7 @@ use super::access::{Halt, Op, Step};
 use super::head::Head;
 use super::index::KeyRef;
 use super::layout::{BLOCK_HEADER_LEN, Block, OPERATION_MASK, REMOVALS, holder, value_start};
-use super::placement::REPLICAS_MAX;
+use super::placement::HOMES_MAX;
 use super::write::{Before, Config, Draft, Remembered, SHORT_LEN_MAX, block_class};
 use crate::engine::{Engine, steps};
 
@@ -63,7 +63,7 @@ impl<'a> Op<'a> {
         } else {
             (&scratch[..HEADER], value)
         };
-        let mut offsets = [0; REPLICAS_MAX];
+        let mut offsets = [0; HOMES_MAX];
         let mut is_filled = true;
         for (&member, slot) in config.homes.iter().zip(&mut offsets) {
             let Some(offset) = self.block_at_hand(member, class) else {
@@ -131,7 +131,7 @@ impl<'a> Op<'a> {
         memory: &mut Remembered,
         head: Head,
         is_done: u64,
-        offsets: &[u64; REPLICAS_MAX],
+        offsets: &[u64; HOMES_MAX],
         block: Block,
         value: &[u8],
     ) -> Step<Option<Version>> {

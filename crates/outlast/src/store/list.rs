@@ -39,7 +39,7 @@ impl Store {
     pub fn homes(&self, key: &[u8]) -> Vec<MemberId> {
         let placement = &self.inner.placement;
         let partition = placement.partition(hash_key(key));
-        placement.homes(self.inner.preference(partition), &self.inner.job.view()).members
+        self.inner.homes(partition, &self.inner.job.view()).members
     }
 
     /// Makes this member the owner of a key; whether the key exists. The value stays, its version changes.
@@ -58,7 +58,9 @@ impl Inner {
         }
         let mut keys = Vec::new();
         for partition in 0..self.placement.partitions {
-            keys.extend(self.run(|op| op.list_partition(partition, &wanted))?);
+            let is_wanted =
+                |key: &[u8], owner| !key.starts_with(super::leave::RESERVED) && wanted(key, owner);
+            keys.extend(self.run(|op| op.list_partition(partition, &is_wanted))?);
         }
         Ok(keys)
     }

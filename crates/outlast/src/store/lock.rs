@@ -111,6 +111,11 @@ impl LockGuard {
         self.release()
     }
 
+    /// Holds the lock until this member is gone.
+    pub(super) fn keep(mut self) {
+        self.is_released = true;
+    }
+
     fn release(&mut self) -> StoreResult<()> {
         self.is_released = true;
         let inner = &self.store.inner;

@@ -25,6 +25,7 @@ mod head;
 mod hot;
 mod index;
 mod layout;
+mod leave;
 mod list;
 mod lock;
 mod loss;

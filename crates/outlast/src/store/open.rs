@@ -3,9 +3,10 @@
 use super::access::Actors;
 use super::head::{Phase, State};
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
+use super::leave::Leaving;
 use super::lock::Locks;
 use super::loss::Loss;
-use super::placement::{Placement, REPLICAS_MAX};
+use super::placement::{Homes, Placement, REPLICAS_MAX};
 use super::repair::Repair;
 use super::space::Space;
 use super::write::Config;
@@ -100,6 +101,12 @@ pub(super) enum Note {
     NotAccepted { partition: u64, reason: String },
     /// You are a home of the partition and have no index of it.
     Fill { partition: u64 },
+    /// I am leaving: other homes than me are needed.
+    Leaving,
+    /// I know that you are leaving, and no operation of mine does not.
+    Noted,
+    /// All know that I am leaving: bring up the copies that are to replace mine.
+    HandOver,
 }
 
 impl Note {
@@ -117,6 +124,9 @@ impl Note {
             Note::Accepted { partition } => (6, vec![*partition], ""),
             Note::NotAccepted { partition, reason } => (7, vec![*partition], reason),
             Note::Fill { partition } => (8, vec![*partition], ""),
+            Note::Leaving => (20, vec![], ""),
+            Note::Noted => (21, vec![], ""),
+            Note::HandOver => (22, vec![], ""),
         };
         let mut bytes = vec![tag];
         words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
@@ -142,6 +152,9 @@ impl Note {
             6 => Note::Accepted { partition: word(0)? },
             7 => Note::NotAccepted { partition: word(0)?, reason: text() },
             8 => Note::Fill { partition: word(0)? },
+            20 => Note::Leaving,
+            21 => Note::Noted,
+            22 => Note::HandOver,
             _ => return None,
         })
     }
@@ -164,6 +177,7 @@ pub(super) struct Inner {
     pub(super) repair: Mutex<Repair>,
     pub(super) locks: Locks,
     pub(super) loss: Loss,
+    pub(super) leaving: Leaving,
     closing: Mutex<MemberSet>,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
@@ -222,6 +236,7 @@ impl Store {
             repair: Mutex::default(),
             locks: Locks::default(),
             loss: Loss::default(),
+            leaving: Leaving::default(),
             closing: Mutex::default(),
             deaths: Mutex::default(),
             is_open: AtomicBool::new(false),
@@ -263,7 +278,7 @@ impl Inner {
         zero(job, root, self.layout.len())?;
         let view = job.view();
         for partition in 0..self.placement.partitions {
-            let homes = self.placement.homes(self.preference(partition), &view);
+            let homes = self.homes(partition, &view);
             if homes.members.contains(&me) {
                 self.make_index(root, partition)?;
                 let state = root + self.layout.partition(partition) + PARTITION_STATE;
@@ -322,6 +337,11 @@ impl Inner {
     /// The order of preference of a partition.
     pub(super) fn preference(&self, partition: usize) -> &[MemberId] {
         self.partitions[partition].preference.get_or_init(|| self.placement.preference(partition))
+    }
+
+    /// The homes of a partition under a view.
+    pub(super) fn homes(&self, partition: usize, view: &View) -> Homes {
+        self.placement.homes(self.preference(partition), view, &self.leaving.members())
     }
 
     /// The view of an epoch, if it is the current one.
@@ -397,6 +417,9 @@ impl Inner {
                 let _ = self.job.ring(self.job.me());
             }
             Note::Fill { partition } => self.look_at(partition as usize),
+            Note::Leaving => self.note_leaving(from),
+            Note::Noted => self.leaving_noted(from),
+            Note::HandOver => self.hand_over(from),
         }
     }
 
@@ -460,7 +483,8 @@ impl Service for Background {
             return Time::NEVER;
         }
         self.0.accept_some();
-        self.0.repair_some().min(self.0.release_orphans()).min(self.0.tell_of_loss())
+        let leave = self.0.leave_some();
+        self.0.repair_some().min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss())
     }
 }
 
@@ -481,6 +505,9 @@ mod tests {
             Note::Accepted { partition: 9 },
             Note::NotAccepted { partition: 10, reason: "no room".into() },
             Note::Fill { partition: 11 },
+            Note::Leaving,
+            Note::Noted,
+            Note::HandOver,
         ] {
             assert_eq!(Note::decode(&note.encode()), Some(note));
         }

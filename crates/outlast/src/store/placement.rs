@@ -10,10 +10,16 @@
 //! taken away, the others stay, and at most one comes in. A spare that is activated would break it, whether it stands in
 //! the middle of the order or brings a new domain; so the spares then come last, and only among the rest.
 
-use crate::engine::{MemberId, View};
+use crate::engine::{MemberId, MemberSet, View};
 
 /// The most copies of a value.
 pub const REPLICAS_MAX: usize = 8;
+
+/// The most members that leave and are homes of one partition meanwhile. Members leave one after the other; only when the
+/// record that sees to that was lost can there be several.
+const LEAVERS_MAX: usize = 2;
+/// The longest list of homes.
+pub(super) const HOMES_MAX: usize = REPLICAS_MAX + LEAVERS_MAX;
 
 /// Computes where the copies of each partition belong.
 #[derive(Debug)]
@@ -94,12 +100,13 @@ impl Placement {
         self.domains.iter().any(|domain| !domain.is_empty())
     }
 
-    /// The homes under a view, from the partition's order of preference.
-    pub(super) fn homes(&self, preference: &[MemberId], view: &View) -> Homes {
+    /// The homes under a view, from the partition's order of preference; those who leave are homes beside the R.
+    pub(super) fn homes(&self, preference: &[MemberId], view: &View, leaving: &MemberSet) -> Homes {
+        let is_leaving = |member: MemberId| leaving.contains(member) && view.is_living(member);
         let candidates: Vec<MemberId> = preference
             .iter()
             .copied()
-            .filter(|&member| view.is_living(member) && view.is_active(member))
+            .filter(|&member| view.is_living(member) && view.is_active(member) && !is_leaving(member))
             .collect();
         let mut chosen: Vec<bool> = vec![false; candidates.len()];
         let mut count = 0;
@@ -120,28 +127,33 @@ impl Placement {
                 count += 1;
             }
         }
-        let members: Vec<MemberId> = candidates
+        let chosen: Vec<MemberId> = candidates
             .iter()
             .zip(&chosen)
             .filter(|(_, chosen)| **chosen)
             .map(|(member, _)| *member)
             .collect();
-        // The dead that stand before the last home: their number grows exactly when the list changes. With too few homes,
-        // or with domains, by which the last home may stand further to the front than the one before, all the dead:
-        // more changes than needed, but none is missed.
-        let last = members.last().filter(|_| count == self.replicas && !self.has_domains());
+        // The dead and the leaving that stand before the last home: their number grows exactly when the list changes.
+        // With too few homes, or with domains, by which the last home may stand further to the front than the one before,
+        // all of them: more changes than needed, but none is missed. A member that leaves counts once, and once more
+        // when it is gone.
+        let last = chosen.last().filter(|_| count == self.replicas && !self.has_domains());
         let last = last.map_or(preference.len(), |last| {
             preference.iter().position(|member| member == last).expect("chosen from it") + 1
         });
-        let dead = preference[..last].iter().filter(|&&member| !view.is_living(member)).count();
-        Homes { members, configuration: 1 + dead as u64 }
+        let before = &preference[..last];
+        let dead = before.iter().filter(|&&member| !view.is_living(member)).count();
+        let leavers = before.iter().filter(|&&member| is_leaving(member)).count();
+        let is_home =
+            |member: &MemberId| chosen.contains(member) || is_leaving(*member) && view.is_active(*member);
+        let members = before.iter().copied().filter(is_home).collect();
+        Homes { members, configuration: (1 + 2 * dead + leavers) as u64 }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::MemberSet;
 
     fn view(regulars: usize, spares: usize, dead: &[u32]) -> View {
         View::new(regulars, spares, dead.iter().copied().map(MemberId).collect(), MemberSet::new())
@@ -161,7 +173,7 @@ mod tests {
             let view = view(64, 0, &[]);
             for key in 0..100_000u64 {
                 let partition = placement.partition(hash_key(format!("key/{key}").as_bytes()));
-                for home in placement.homes(&orders[partition], &view).members {
+                for home in placement.homes(&orders[partition], &view, &MemberSet::new()).members {
                     load[home.index()] += 1;
                 }
             }
@@ -184,11 +196,11 @@ mod tests {
             let preference = placement.preference(partition);
             for sequence in 0..32u64 {
                 let mut dead: Vec<u32> = Vec::new();
-                let mut before = placement.homes(&preference, &view(8, 3, &dead));
+                let mut before = placement.homes(&preference, &view(8, 3, &dead), &MemberSet::new());
                 for step in 0..9 {
                     let living: Vec<u32> = (0..11).filter(|member| !dead.contains(member)).collect();
                     dead.push(living[(mix(sequence * 100 + step) % living.len() as u64) as usize]);
-                    let after = placement.homes(&preference, &view(8, 3, &dead));
+                    let after = placement.homes(&preference, &view(8, 3, &dead), &MemberSet::new());
                     for home in &before.members {
                         assert!(
                             dead.contains(&home.0) || after.members.contains(home),
@@ -207,13 +219,57 @@ mod tests {
         }
     }
 
+    /// Over random sequences of deaths, announcements of leaving, and departures: a home stays one while it lives, also
+    /// while it leaves; the number grows with each change; and R homes, or all that there are, stay.
+    #[test]
+    fn who_leaves_stays_a_home_until_it_is_gone() {
+        let racks = |member: usize| format!("rack{}", mix(member as u64) % 4);
+        let with_domains = Placement::new(8, 0, 2, 64, (0..8).map(racks).collect());
+        for placement in [placement(8, 0, 2), with_domains] {
+            for partition in 0..64 {
+                let preference = placement.preference(partition);
+                for sequence in 0..32u64 {
+                    let (mut dead, mut leaving) = (Vec::new(), MemberSet::new());
+                    let mut before = placement.homes(&preference, &view(8, 0, &dead), &leaving);
+                    for step in 0..12 {
+                        let member = (mix(sequence * 100 + step) % 8) as u32;
+                        if dead.len() == 6 || dead.contains(&member) {
+                            continue;
+                        }
+                        let leavers = leaving.iter().filter(|member| !dead.contains(&member.0)).count();
+                        if leavers < LEAVERS_MAX && mix(sequence ^ step << 8).is_multiple_of(2) {
+                            leaving.insert(MemberId(member));
+                        } else {
+                            dead.push(member);
+                        }
+                        let after = placement.homes(&preference, &view(8, 0, &dead), &leaving);
+                        let stays = |home: &MemberId| !leaving.contains(*home) && !dead.contains(&home.0);
+                        for home in &before.members {
+                            assert!(
+                                dead.contains(&home.0) || after.members.contains(home),
+                                "{home} was displaced"
+                            );
+                        }
+                        let staying = (0..8).map(MemberId).filter(stays).count();
+                        assert_eq!(after.members.iter().filter(|home| stays(home)).count(), staying.min(2));
+                        assert!(after.configuration >= before.configuration);
+                        if after.members != before.members {
+                            assert!(after.configuration > before.configuration);
+                        }
+                        before = after;
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_spare_takes_the_place_of_the_dead() {
         let placement = placement(6, 1, 2);
         for partition in 0..100 {
             let preference = placement.preference(partition);
-            let before = placement.homes(&preference, &view(6, 1, &[])).members;
-            let after = placement.homes(&preference, &view(6, 1, &[before[0].0])).members;
+            let before = placement.homes(&preference, &view(6, 1, &[]), &MemberSet::new()).members;
+            let after = placement.homes(&preference, &view(6, 1, &[before[0].0]), &MemberSet::new()).members;
             assert_eq!(after, [before[1], MemberId(6)]);
         }
     }
@@ -225,7 +281,7 @@ mod tests {
         for partition in 0..64 {
             let preference = placement.preference(partition);
             for dead in [vec![], vec![preference[0].0], vec![preference[0].0, preference[1].0]] {
-                let homes = placement.homes(&preference, &view(6, 0, &dead)).members;
+                let homes = placement.homes(&preference, &view(6, 0, &dead), &MemberSet::new()).members;
                 let mut racks: Vec<u32> = homes.iter().map(|home| home.0 / 2).collect();
                 racks.sort_unstable();
                 racks.dedup();

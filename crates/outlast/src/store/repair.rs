@@ -9,8 +9,9 @@ use super::head::{Phase, State};
 use super::index::KeyRef;
 use super::open::{Inner, Note, lock};
 use super::placement::hash_key;
+use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
-use crate::engine::{Engine, Epoch, Time, steps};
+use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, steps};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -18,19 +19,30 @@ use std::time::Duration;
 const PIECE: usize = 8;
 /// How long to wait for a home that has not made its index yet, or for a stopped repairer.
 const PATIENCE: Duration = Duration::from_millis(5);
+/// A home that is stopped is looked at more and more seldom, down to this.
+const PATIENCE_MAX: Duration = Duration::from_millis(100);
 
 /// How long to wait before such a home is reminded.
 const REMIND: Duration = Duration::from_millis(100);
 
 /// What this member has still to look at.
-#[derive(Default)]
 pub(super) struct Repair {
-    /// The epoch whose changes are in the list; `None` before the first look.
+    /// The epoch whose changes are in the list; `None` to look at all partitions.
     epoch: Option<Epoch>,
     left: VecDeque<Work>,
     /// Partitions whose new home has not made its index yet.
     waiting: Vec<Work>,
+    /// How long to wait before the next look at those.
+    pause: Duration,
     is_busy: bool,
+}
+
+impl Default for Repair {
+    fn default() -> Repair {
+        // At open all copies are complete.
+        let epoch = Some(Epoch(0));
+        Repair { epoch, left: VecDeque::new(), waiting: Vec::new(), pause: PATIENCE, is_busy: false }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +56,12 @@ struct Work {
     ready: u64,
     /// Since when a new home has had no index.
     since: Option<Time>,
+}
+
+impl Work {
+    fn new(partition: usize) -> Work {
+        Work { partition, position: 0, stamp: 0, ready: 0, since: None }
+    }
 }
 
 enum Progress {
@@ -65,17 +83,11 @@ impl Inner {
                 return Time::NEVER;
             }
             if repair.epoch != Some(epoch) {
-                let is_first = repair.epoch.is_none() && epoch == Epoch(0);
                 repair.epoch = Some(epoch);
                 repair.waiting.clear();
                 repair.left.clear();
-                // At open all copies are complete.
-                if !is_first {
-                    let all = 0..self.placement.partitions;
-                    repair.left = all
-                        .map(|partition| Work { partition, position: 0, stamp: 0, ready: 0, since: None })
-                        .collect();
-                }
+                let all = 0..self.placement.partitions;
+                repair.left = all.map(Work::new).collect();
             }
             if repair.left.is_empty() {
                 let waiting = std::mem::take(&mut repair.waiting);
@@ -94,24 +106,26 @@ impl Inner {
             Err(halt) => Err(halt),
         };
         // Nobody calls the engine under the lock.
-        let (is_idle, is_waiting) = {
+        let (is_idle, is_waiting, pause) = {
             let mut repair = lock(&self.repair);
             repair.is_busy = false;
+            let is_waiting = matches!(result, Ok(Progress::Waiting(_)) | Err(Halt::Fail(_)));
+            repair.pause = if is_waiting { (repair.pause * 2).min(PATIENCE_MAX) } else { PATIENCE };
             match result {
                 Ok(Progress::Done) => {}
                 Ok(Progress::More(work)) => repair.left.push_front(work),
                 Ok(Progress::Waiting(work)) => repair.waiting.push(work),
                 // The view has changed: the list is made anew. Or it has not, and someone was faster.
-                Err(Halt::Again) => repair.left.push_back(Work { position: 0, ..work }),
+                Err(Halt::Again) => repair.left.push_back(Work::new(work.partition)),
                 // Lost, or closed: there is nothing to bring up. A home that does not answer is tried again.
                 Err(Halt::Fail(StoreError::DataLost { .. } | StoreError::Closed)) => {}
-                Err(Halt::Fail(_)) => repair.waiting.push(Work { position: 0, ..work }),
+                Err(Halt::Fail(_)) => repair.waiting.push(Work::new(work.partition)),
             }
-            (repair.left.is_empty(), !repair.waiting.is_empty())
+            (repair.left.is_empty(), !repair.waiting.is_empty(), repair.pause)
         };
         match (is_idle, is_waiting) {
             (false, _) => self.job.now(),
-            (true, true) => self.job.now().after(PATIENCE),
+            (true, true) => self.job.now().after(pause),
             (true, false) => Time::NEVER,
         }
     }
@@ -130,15 +144,15 @@ impl Inner {
     /// Looks at a partition again: something has changed there without a change of the view.
     pub(super) fn look_at(&self, partition: usize) {
         if partition < self.placement.partitions {
-            lock(&self.repair).left.push_back(Work {
-                partition,
-                position: 0,
-                stamp: 0,
-                ready: 0,
-                since: None,
-            });
+            lock(&self.repair).left.push_back(Work::new(partition));
             let _ = self.job.ring(self.me());
         }
+    }
+
+    /// Looks at all partitions again.
+    pub(super) fn look_at_all(&self) {
+        lock(&self.repair).epoch = None;
+        let _ = self.job.ring(self.me());
     }
 
     /// How many copies are not complete, of the partitions that this member is the primary of, or of all.
@@ -147,12 +161,13 @@ impl Inner {
             return Err(StoreError::Closed);
         }
         let mut status = RepairStatus { copies_missing: 0, partitions_lost: 0 };
+        let leaving = self.leaving.members();
         for partition in 0..self.placement.partitions {
             let counted = self.run(|op| {
                 let config = op.config(partition)?;
                 let mut missing = 0;
                 if !only_mine || config.homes[config.primary] == self.me() {
-                    for &home in &config.homes {
+                    for &home in config.homes.iter().filter(|&&home| !leaving.contains(home)) {
                         missing += usize::from(op.state(home, partition)?.phase() != Phase::Complete);
                     }
                 }
@@ -217,18 +232,23 @@ impl Op<'_> {
         let store = self.store;
         // Most partitions are not this member's business; that is known without asking anyone.
         let view = store.view(self.epoch).ok_or(Halt::Again)?;
-        let homes = store.placement.homes(store.preference(work.partition), &view);
+        let homes = store.homes(work.partition, &view);
         if !homes.members.contains(&store.me()) {
             return Ok(Progress::Done);
         }
         let config = self.config(work.partition)?;
         if work.stamp != config.stamp {
-            work = Work { position: 0, stamp: config.stamp, ..work };
+            work = Work { stamp: config.stamp, ..Work::new(work.partition) };
         }
         let primary = config.homes[config.primary];
+        // Whoever still writes by the lists of before a member began to leave does not look at the new homes.
+        if !store.leaving.may_fill(&config.homes) {
+            return Ok(Progress::Done);
+        }
+        let leaving = store.leaving.members();
         // R1: this member is new here.
         let state = self.state(store.me(), work.partition)?;
-        if state.phase() == Phase::Absent {
+        if state.phase() == Phase::Absent && !leaving.contains(store.me()) {
             steps::enter(steps::Step::MakeIndex);
             store.make_index(store.root(store.me()), work.partition)?;
             let filling = State::new(Phase::Filling, config.stamp);
@@ -244,7 +264,12 @@ impl Op<'_> {
         if work.position == 0 {
             self.find_new_homes(config, work.partition)?;
             let ready = (0..config.homes.len()).filter(|&home| config.is_ready(home));
-            work.ready = ready.fold(0, |mask, home| mask | 1 << home);
+            let ready = ready.fold(0, |mask, home| mask | 1 << home);
+            if work.since.is_some() && work.ready == ready {
+                // The homes that were missing after the last round still are.
+                return Ok(self.wait_for_homes(work, &config, &leaving));
+            }
+            work.ready = ready;
         }
         let ready: Vec<usize> = (0..config.homes.len()).filter(|&home| work.ready & 1 << home != 0).collect();
         let mut filling = Vec::new();
@@ -289,19 +314,32 @@ impl Op<'_> {
             let from = State::new(Phase::Filling, config.stamp);
             self.swap_state(member, work.partition, from, State::new(Phase::Complete, config.stamp))?;
         }
-        if ready.len() < config.homes.len() {
-            // Whoever has not heard that the partition is to be filled (only a change of the view tells all) is told.
-            let now = store.job.now();
-            let mut since = work.since.unwrap_or(now);
-            if now.since(since) >= REMIND {
-                since = now;
-                let note = Note::Fill { partition: work.partition as u64 }.encode();
-                for home in (0..config.homes.len()).filter(|&home| !config.is_ready(home)) {
-                    let _ = store.job.send(config.homes[home], PORT, &note);
-                }
-            }
-            return Ok(Progress::Waiting(Work { position: 0, since: Some(since), ..work }));
+        if !self.missing_homes(&work, &config, &leaving).is_empty() {
+            return Ok(self.wait_for_homes(work, &config, &leaving));
         }
         Ok(Progress::Done)
+    }
+
+    /// The homes that had no index when the work began, and are to have one.
+    fn missing_homes(&self, work: &Work, config: &Config, leaving: &MemberSet) -> Vec<MemberId> {
+        let is_missing =
+            |&(index, home): &(usize, MemberId)| work.ready & 1 << index == 0 && !leaving.contains(home);
+        config.homes.iter().copied().enumerate().filter(is_missing).map(|(_, home)| home).collect()
+    }
+
+    /// Waits for the missing homes. Whoever has not heard that the partition is to be filled (only a change of the view
+    /// tells all) is told.
+    fn wait_for_homes(&self, work: Work, config: &Config, leaving: &MemberSet) -> Progress {
+        let job = &self.store.job;
+        let now = job.now();
+        let mut since = work.since.unwrap_or(now);
+        if now.since(since) >= REMIND {
+            since = now;
+            let note = Note::Fill { partition: work.partition as u64 }.encode();
+            for home in self.missing_homes(&work, config, leaving) {
+                let _ = job.send(home, PORT, &note);
+            }
+        }
+        Progress::Waiting(Work { position: 0, since: Some(since), ..work })
     }
 }

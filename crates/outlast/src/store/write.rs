@@ -9,7 +9,7 @@ use super::layout::{
     PARTITION_STATE, PARTITION_WAITERS, REMOVALS, class_of, holder, value_start,
 };
 use super::open::Inner;
-use super::placement::{Homes, REPLICAS_MAX, hash_key};
+use super::placement::{HOMES_MAX, Homes, hash_key};
 use super::{StoreError, StoreResult, Version, check_key};
 use crate::engine::{Engine, Epoch, MemberId, steps};
 use std::sync::OnceLock;
@@ -28,7 +28,7 @@ pub(super) struct Config {
     ready: AtomicU64,
     pub(super) homes: Vec<MemberId>,
     /// Where the buckets of each home are, 0 while unknown.
-    buckets: [AtomicU64; REPLICAS_MAX],
+    buckets: [AtomicU64; HOMES_MAX],
     /// The configuration that came after this one.
     next: OnceLock<Box<Config>>,
 }
@@ -36,6 +36,22 @@ pub(super) struct Config {
 impl Config {
     pub(super) fn is_ready(&self, home: usize) -> bool {
         self.ready.load(Ordering::Acquire) & 1 << home != 0
+    }
+
+    /// Makes sure that no operation that begins from now on takes this for the right configuration, unless it is.
+    fn forget_unless(&self, homes: &Homes) {
+        if !self.is_same(homes) {
+            self.epoch.store(u64::MAX, Ordering::SeqCst);
+        }
+    }
+
+    /// The same for this one and all that came after it.
+    pub(super) fn forget_all_unless(&self, homes: &Homes) {
+        let mut config = Some(self);
+        while let Some(known) = config {
+            known.forget_unless(homes);
+            config = known.next.get().map(Box::as_ref);
+        }
     }
 
     fn ready_homes(&self) -> impl Iterator<Item = usize> + '_ {
@@ -63,10 +79,10 @@ impl Config {
 pub(super) struct Remembered {
     pub(super) stamp: u64,
     /// How often each home had taken records out of its index: if it has not done so since, the record is where it was.
-    pub(super) removals: [u64; REPLICAS_MAX],
+    pub(super) removals: [u64; HOMES_MAX],
     /// The head word of the record at each home, 0 while unknown, and what it held.
-    pub(super) words: [u64; REPLICAS_MAX],
-    pub(super) heads: [Head; REPLICAS_MAX],
+    pub(super) words: [u64; HOMES_MAX],
+    pub(super) heads: [Head; HOMES_MAX],
     /// The version that these heads name, and the class of its blocks.
     pub(super) block: Block,
     pub(super) class: usize,
@@ -92,9 +108,9 @@ impl Remembered {
     /// Nothing yet. No configuration has the number 0.
     pub(super) const NOTHING: Remembered = Remembered {
         stamp: 0,
-        removals: [0; REPLICAS_MAX],
-        words: [0; REPLICAS_MAX],
-        heads: [Head(0); REPLICAS_MAX],
+        removals: [0; HOMES_MAX],
+        words: [0; HOMES_MAX],
+        heads: [Head(0); HOMES_MAX],
         block: Block {
             counter: 0,
             writer: MemberId(0),
@@ -120,12 +136,12 @@ pub(super) struct Draft<'v> {
     value: &'v [u8],
     class: usize,
     /// The block that was filled at each home, 0 if none, or if it is used.
-    pub(super) offsets: [u64; REPLICAS_MAX],
+    pub(super) offsets: [u64; HOMES_MAX],
 }
 
 impl<'v> Draft<'v> {
     pub(super) fn new(block: Block, value: &'v [u8], class: usize) -> Draft<'v> {
-        Draft { block, value, class, offsets: [0; REPLICAS_MAX] }
+        Draft { block, value, class, offsets: [0; HOMES_MAX] }
     }
 }
 
@@ -199,7 +215,8 @@ impl<'a> Op<'a> {
     fn enter_config(&self, partition: usize) -> Step<&'a Config> {
         let store = self.store;
         let view = store.view(self.epoch).ok_or(Halt::Again)?;
-        let homes = store.placement.homes(store.preference(partition), &view);
+        let leaving = store.leaving.version();
+        let homes = store.homes(partition, &view);
         let first = &store.partitions[partition].first;
         let mut entered = None;
         let mut config = match first.get() {
@@ -212,6 +229,11 @@ impl<'a> Op<'a> {
         loop {
             if config.is_same(&homes) {
                 config.epoch.fetch_max(self.epoch.0, Ordering::AcqRel);
+                if store.leaving.has_changed(leaving) {
+                    // Somebody has begun to leave: operations that begin later must not find an old list.
+                    config.forget_unless(&store.homes(partition, &view));
+                    return Err(Halt::Again);
+                }
                 return Ok(config);
             }
             if config.stamp > homes.configuration {
