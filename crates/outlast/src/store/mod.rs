@@ -24,6 +24,7 @@ mod head;
 mod index;
 mod layout;
 mod list;
+mod mutant;
 mod open;
 mod placement;
 mod repair;

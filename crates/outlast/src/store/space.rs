@@ -11,6 +11,7 @@
 
 use super::access::{Halt, Op, Step};
 use super::layout::{ACTOR_COUNTER, ACTORS_USED, class_size};
+use super::mutant::mutant;
 use super::open::{Inner, Note};
 use super::{PORT, StoreError};
 use crate::engine::{Engine, Epoch, Error, MemberId, steps};
@@ -140,6 +141,10 @@ impl Op<'_> {
     /// Retires a block that this operation has swapped out of a head word.
     pub(super) fn retire(&self, home: MemberId, class: usize, offset: u64) -> Step<()> {
         let space = &self.store.space;
+        if mutant("reuse-early") {
+            space.keep(home, class, offset);
+            return Ok(());
+        }
         let batch = {
             let mut retired = lock(&space.retired);
             retired.0.push(Retired { home, class, offset });

@@ -7,6 +7,7 @@ use super::layout::{
     ACTOR_OUTCOME, BLOCK_HEADER_LEN, Block, PARTITION_BUCKETS, PARTITION_FLOOR, PARTITION_STATE,
     PARTITION_WAITERS, class_of, value_start,
 };
+use super::mutant::mutant;
 use super::open::{Inner, lock};
 use super::placement::hash_key;
 use super::{StoreError, StoreResult, Version, check_key};
@@ -123,7 +124,10 @@ impl Op<'_> {
             };
             match state.phase() {
                 Phase::Absent => {}
-                Phase::Filling => ready |= 1 << index,
+                Phase::Filling => {
+                    ready |= 1 << index;
+                    primary = if mutant("trust-absent") { Some(index) } else { primary };
+                }
                 Phase::Complete => {
                     ready |= 1 << index;
                     if state.configuration() < stamp && primary.is_none() {
@@ -235,7 +239,7 @@ impl Op<'_> {
             if head.stamp() > config.stamp {
                 return Err(Halt::Again);
             }
-            if head.stamp() == config.stamp && head.is_stable() {
+            if head.stamp() == config.stamp && (head.is_stable() || mutant("no-help")) {
                 return Ok(head);
             }
             self.settle(config, key)?;
@@ -355,7 +359,8 @@ impl Op<'_> {
                 return Err(Halt::Again);
             }
             let wanted = self.counter(primary, head)?;
-            if found.stamp() < config.stamp || self.counter(member, found)? < wanted {
+            let is_older = found.stamp() < config.stamp || self.counter(member, found)? < wanted;
+            if is_older || mutant("repair-over-newer") {
                 let new = match head.offset() {
                     None => Head::new(config.stamp, 0),
                     Some(offset) => {
@@ -373,7 +378,7 @@ impl Op<'_> {
                 }
             }
             // Once more if the source has changed meanwhile.
-            if self.load(primary, word)? == head.0 {
+            if self.load(primary, word)? == head.0 || mutant("repair-over-newer") {
                 return Ok(());
             }
         }
@@ -420,6 +425,9 @@ impl Op<'_> {
             return Ok(false);
         }
         published.offsets[config.primary] = None;
+        if mutant("publish-early") && !published.value.is_empty() {
+            self.put(primary, offset + value_start(published.block.len), published.value)?;
+        }
         self.finish(config, key, published)?;
         let _ = self.tidy_up(config, key, word, before, head);
         Ok(true)
@@ -430,6 +438,7 @@ impl Op<'_> {
         let block = published.block;
         let mut is_done = vec![false; config.homes.len()];
         is_done[config.primary] = true;
+        is_done[config.homes.len() - 1] |= mutant("ack-early");
         loop {
             for home in config.ready_homes() {
                 if is_done[home] {
@@ -440,7 +449,10 @@ impl Op<'_> {
                     None => self.fill_block(config.homes[home], &block, published.value)?,
                 };
                 steps::enter(steps::Step::Install);
-                self.install(config, home, key, &block, offset)?;
+                match self.install(config, home, key, &block, offset) {
+                    Err(Halt::Again) if mutant("skip-epoch") => {}
+                    result => result?,
+                }
                 is_done[home] = true;
             }
             // W7: homes that got their index since.
@@ -516,7 +528,8 @@ impl Op<'_> {
             }
             Some(offset) => {
                 let block = self.read_block(primary, offset)?;
-                counter = counter.max(block.counter);
+                let is_forgotten = block.is_deleted && mutant("forget-tombstone");
+                counter = counter.max(if is_forgotten { 0 } else { block.counter });
                 if !block.is_deleted {
                     current = Some(Current { version: block.version() });
                     owner = MemberId(u32::from(block.owner));
@@ -578,8 +591,9 @@ impl Op<'_> {
         published: &mut Published<'_>,
     ) -> Step<bool> {
         for home in config.ready_homes() {
-            published.offsets[home] =
-                Some(self.fill_block(config.homes[home], &published.block, published.value)?);
+            let is_late = mutant("publish-early") && home == config.primary;
+            let value = if is_late { &[] } else { published.value };
+            published.offsets[home] = Some(self.fill_block(config.homes[home], &published.block, value)?);
         }
         // Helpers say in this word that the operation happened.
         self.put(self.store.me(), self.outcome_word(), &(self.number << 1).to_ne_bytes())?;
