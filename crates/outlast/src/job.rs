@@ -19,6 +19,12 @@ pub trait Service: Send + Sync {
     /// Does a bounded piece of work and returns when it wants to run again at the latest. It also runs whenever the
     /// member's bell has rung.
     fn run(&self, job: &Job) -> Time;
+
+    /// Is called before the member leaves the job, for what is to be said to others before. Waits at most for the job's
+    /// time limit.
+    fn leaving(&self, job: &Job) {
+        let _ = job;
+    }
 }
 
 /// This process's membership in a job: its engine, and the services that run in its background.
@@ -280,6 +286,24 @@ impl Job {
         self.inner.ranges.lock().unwrap_or_else(|e| e.into_inner()).give(offset, len);
     }
 
+    /// The floor of benchmarks: the C library's memcpy into a member's segment, on shm; whether there is such a thing.
+    #[doc(hidden)]
+    pub fn memcpy_in(&self, target: MemberId, offset: u64, bytes: &[u8]) -> bool {
+        #[allow(irrefutable_let_patterns, reason = "with one engine there is one pattern")]
+        let Backend::Shm(shm) = &self.inner.backend else { return false };
+        shm.copy_in(target, offset, bytes);
+        true
+    }
+
+    /// The same out of it.
+    #[doc(hidden)]
+    pub fn memcpy_out(&self, target: MemberId, offset: u64, bytes: &mut [u8]) -> bool {
+        #[allow(irrefutable_let_patterns, reason = "with one engine there is one pattern")]
+        let Backend::Shm(shm) = &self.inner.backend else { return false };
+        shm.copy_out(target, offset, bytes);
+        true
+    }
+
     /// The background activity: runs the services whenever the bell has rung, until the member ends.
     pub(crate) fn run_background(&self) {
         while !self.has_ended() {
@@ -356,7 +380,7 @@ macro_rules! on_engine {
 macro_rules! forward {
     ($(fn $name:ident(&self $(, $argument:ident: $type:ty)*) $(-> $output:ty)?;)*) => {
         $(
-            #[inline]
+            #[inline(always)]
             fn $name(&self $(, $argument: $type)*) $(-> $output)? {
                 on_engine!(self, engine => engine.$name($($argument),*))
             }
@@ -373,7 +397,6 @@ impl Engine for Job {
         fn view(&self) -> View;
         fn fence(&self, member: MemberId, until: Time) -> Result<()>;
         fn has_ended(&self) -> bool;
-        fn leave(&self) -> Result<()>;
         fn segment_len(&self, target: MemberId) -> Result<u64>;
         fn grow(&self, len: u64) -> Result<()>;
         fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending;
@@ -385,6 +408,7 @@ impl Engine for Job {
         fn compare_and_swap(&self, at: Epoch, target: MemberId, offset: u64, expected: u64, new: u64) -> Result<u64>;
         fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64>;
         fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
+        fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool>;
         fn receive(&self, port: Port) -> Option<Message>;
         fn set_attending(&self, port: Port, attending: bool);
         fn now(&self) -> Time;
@@ -395,5 +419,18 @@ impl Engine for Job {
         fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<Activity>;
         fn park_in_background(&self, seen: Bell, until: Time);
         fn inject(&self, fault: Fault) -> Result<()>;
+    }
+
+    fn leave(&self) -> Result<()> {
+        let services = match self.inner.services.try_lock() {
+            Ok(services) => services.clone(),
+            Err(_) => {
+                // Before the lock, which a forked child may find held for ever.
+                self.segment_len(self.me())?;
+                self.inner.services.lock().unwrap_or_else(|e| e.into_inner()).clone()
+            }
+        };
+        services.iter().for_each(|service| service.leaving(self));
+        on_engine!(self, engine => engine.leave())
     }
 }

@@ -6,7 +6,7 @@
 
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Action, Link, Options, Random, When};
-use outlast::rma::{self, Communicator, Error, Op, Source, Tag, wait_all, wait_any, wait_some};
+use outlast::rma::{self, Communicator, Error, Op, Source, Tag, Window, wait_all, wait_any, wait_some};
 use outlast::{Engine, Job, MemberId, Time};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -1052,5 +1052,225 @@ fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
             }
             part(&comm);
         });
+    }
+}
+
+/// Calls until the answer is not that somebody did not do its part in time, but not for ever.
+fn patiently<T>(mut call: impl FnMut() -> rma::Result<T>) -> rma::Result<T> {
+    for _ in 0..50 {
+        match call() {
+            Err(Error::Timeout { .. }) => {}
+            other => return other,
+        }
+    }
+    call()
+}
+
+/// Stops a member and sends to it until it takes nothing any more.
+fn stop_and_fill(comm: &Communicator, rank: usize) {
+    let member = comm.member(rank).unwrap();
+    comm.job().inject(Fault::Stop(member)).unwrap();
+    loop {
+        match comm.send(rank, 99, b"unread") {
+            Ok(()) => {}
+            Err(Error::Timeout { .. }) => return,
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+fn pause(job: &Job, duration: Duration) {
+    let until = job.now().after(duration);
+    while job.now() < until {
+        job.park(job.bell(), until);
+    }
+}
+
+/// Options of a job whose members hold few messages and whose time limit is short.
+fn narrow(members: usize, seed: u64, inbox_messages_max: usize) -> Options {
+    let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+    let mut options = Options::new(members, seed).link(link);
+    options.inbox_messages_max = inbox_messages_max;
+    options.time_limit = Duration::from_millis(20);
+    options
+}
+
+/// A member is stopped while its queue is full, for longer than the time limit. What the others had to say to it about
+/// a revoke and an agreement is not lost: it hears it when it goes on.
+#[test]
+fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
+    for seed in seeds(60) {
+        let options = narrow(3, seed, 6);
+        let limit = options.time_limit;
+        simulate("stopped with a full queue", &options, move |job| {
+            let comm = world(&job);
+            let other = patiently(|| comm.duplicate()).unwrap();
+            if comm.rank() != 0 {
+                comm.send(0, 1, b"ready").unwrap();
+            } else {
+                comm.receive(1, 1).unwrap();
+                comm.receive(2, 1).unwrap();
+                stop_and_fill(&comm, 2);
+                other.revoke().unwrap();
+                assert!(matches!(comm.agree(5), Err(Error::Timeout { .. })));
+                pause(&job, 3 * limit);
+                job.inject(Fault::Resume(MemberId(2))).unwrap();
+            }
+            // Only time passes: the query is right at a member that makes no call.
+            while !other.is_revoked() {
+                assert!(job.now() < Time(1_000_000_000), "not revoked after a second");
+                pause(&job, Duration::from_millis(1));
+            }
+            assert_eq!(patiently(|| comm.agree(7)), Ok(5));
+            assert_eq!(patiently(|| comm.agree(1)), Ok(1));
+            job.leave().unwrap();
+        });
+    }
+}
+
+/// Members hold one or two messages each and have much to say to each other: nobody waits for room while others wait
+/// for it to make some.
+#[test]
+fn members_with_full_queues_do_not_hold_each_other_up() {
+    for seed in seeds(100) {
+        let options = narrow(2 + seed as usize % 5, seed, 1 + seed as usize % 2);
+        simulate("full queues", &options, move |job| {
+            let comm = world(&job);
+            let mut others = Vec::new();
+            for _ in 0..3 {
+                others.push(comm.duplicate().unwrap());
+            }
+            let further = {
+                let comm = others[0].clone();
+                let work = move || {
+                    for round in 0..5 {
+                        assert_eq!(comm.agree(round), Ok(round));
+                    }
+                };
+                job.spawn("further", Box::new(work)).unwrap()
+            };
+            for round in 0..5 {
+                assert_eq!(others[1].agree(round), Ok(round));
+                others[2].barrier().unwrap();
+            }
+            assert!(job.wait_for(&further, Time::NEVER));
+            part(&comm);
+        });
+    }
+}
+
+/// What a call said of a failure can be acknowledged at once, whichever activity is looking at the view just then.
+#[test]
+fn a_failure_that_was_reported_can_be_acknowledged_at_once() {
+    for seed in seeds(400) {
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let options = Options::new(4, seed).link(link);
+        simulate("acknowledged at once", &options, move |job| {
+            let comm = world(&job);
+            let window = Window::open(&comm, 64).unwrap();
+            patiently(|| comm.agree(1)).unwrap();
+            if comm.rank() == 1 {
+                let _ = job.fence(job.me(), Time::NEVER);
+            }
+            while window.put_blocking(1, 0, &[1; 8]).is_ok() {}
+            comm.failure_ack().unwrap();
+            assert_eq!(comm.failure_get_acked(), Ok(vec![1]));
+            assert_eq!(comm.get_failed(), Ok(vec![1]));
+            assert!(comm.agree_despite_failures(0).unwrap().failed.contains(&1));
+            part(&comm);
+        });
+    }
+}
+
+/// A member leaves the job while others are in a collective operation, or while it is in one itself: all of them end
+/// soon, none waits for another one that has given up.
+#[test]
+fn collectives_end_soon_when_a_member_leaves() {
+    for seed in seeds(600) {
+        let mut random = Random::new(seed ^ 0x6C65_6176);
+        let members = 3 + random.below(7) as usize;
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let options = Options::new(members, seed).link(link);
+        let leaver = random.below(members as u64) as usize;
+        let delay = Duration::from_nanos(random.magnitude(100, 300_000));
+        simulate("left", &options, move |job| {
+            let comm = world(&job);
+            if comm.rank() == leaver {
+                let leaving = job.clone();
+                let leave = move || {
+                    pause(&leaving, delay);
+                    leaving.leave().unwrap();
+                };
+                job.spawn("leaves", Box::new(leave)).unwrap();
+            }
+            for round in 0.. {
+                let outcome = match (seed + round) % 3 {
+                    0 => comm.allreduce_u64(Op::Sum, &mut [1]),
+                    1 => comm.broadcast(round as usize % comm.size(), &mut [1; 8]),
+                    _ => comm.allgather(&[1; 8]).map(|_| ()),
+                };
+                if job.has_ended() {
+                    return;
+                }
+                assert!(job.now() < Time(1_000_000_000), "{outcome:?} after a second");
+                match outcome {
+                    Ok(()) => {}
+                    Err(Error::ProcFailed { ranks }) => {
+                        assert_eq!(ranks, [leaver]);
+                        break;
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            part(&comm);
+        });
+    }
+}
+
+/// The same for making communicators: all fail, or all have it, and soon.
+#[test]
+fn duplicate_and_split_end_soon_when_a_member_leaves() {
+    for seed in seeds(600) {
+        let mut random = Random::new(seed ^ 0x6475_706C);
+        let members = 3 + random.below(7) as usize;
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let options = Options::new(members, seed).link(link);
+        let leaver = random.below(members as u64) as usize;
+        let rounds = random.below(3);
+        let delay = Duration::from_nanos(random.magnitude(10, 1_000_000));
+        let made: Log<u64> = Rc::default();
+        let log = made.clone();
+        simulate("left", &options, move |job| {
+            let comm = world(&job);
+            for round in 0.. {
+                if comm.rank() == leaver && round == rounds {
+                    pause(&job, delay);
+                    job.leave().unwrap();
+                    return;
+                }
+                let outcome = match (seed + round) % 2 {
+                    0 => comm.duplicate().map(|_| ()),
+                    _ => comm.split(Some(0), 0).map(|_| ()),
+                };
+                assert!(job.now() < Time(1_000_000_000), "{outcome:?} after a second");
+                match outcome {
+                    Ok(()) => log.borrow_mut().push(round),
+                    Err(Error::ProcFailed { ranks }) => {
+                        assert_eq!(ranks, [leaver]);
+                        break;
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            part(&comm);
+        });
+        for round in 0..=rounds {
+            let count = made.borrow().iter().filter(|&&made| made == round).count();
+            ensure!(
+                options,
+                [0, members - 1, members].contains(&count),
+                "round {round}: {count} of {members} have it"
+            );
+        }
     }
 }

@@ -455,3 +455,47 @@ fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
         }
     }
 }
+
+/// A member is stopped while its queue is full, for longer than the time limit. What the others had to say to it about
+/// a revoke and an agreement is not lost: it hears it when it goes on.
+#[test]
+fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
+    let test = "a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement";
+    if std::env::var(ROLE).is_ok_and(|name| name == test) {
+        let job = outlast::JoinOptions::new().time_limit(Duration::from_millis(200)).join().unwrap();
+        let comm = Communicator::world(&job).unwrap();
+        let patiently = |flags| {
+            let until = Instant::now() + LIMIT / 2;
+            loop {
+                match comm.agree(flags) {
+                    Err(Error::Timeout { .. }) if Instant::now() < until => {}
+                    other => return other,
+                }
+            }
+        };
+        assert_eq!(patiently(1), Ok(1));
+        let other = comm.duplicate().unwrap();
+        assert_eq!(patiently(1), Ok(1));
+        if comm.rank() == 0 {
+            let member = comm.member(2).unwrap();
+            job.inject(Fault::Stop(member)).unwrap();
+            while comm.send(2, 99, &[0; 1000]).is_ok() {}
+            // Less than before, so that not even that has room.
+            while comm.send(2, 99, &[]).is_ok() {}
+            other.revoke().unwrap();
+            assert!(matches!(comm.agree(5), Err(Error::Timeout { .. })));
+            std::thread::sleep(Duration::from_millis(500));
+            job.inject(Fault::Resume(member)).unwrap();
+        }
+        let until = Instant::now() + LIMIT / 2;
+        while !other.is_revoked() {
+            assert!(Instant::now() < until, "rank {} has not heard of the revoke", comm.rank());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(patiently(7), Ok(5));
+        assert_eq!(patiently(1), Ok(1));
+        job.leave().unwrap();
+        return;
+    }
+    with_members(test, 3, 0, |_| {});
+}

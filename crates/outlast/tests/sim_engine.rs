@@ -2,7 +2,7 @@
 #![cfg(feature = "sim")]
 
 use outlast::engine::sim::{self, Action, Cost, Link, Options, Outcome, Report, When};
-use outlast::engine::{Done, Fault, Operation, Port};
+use outlast::engine::{Done, Fault, Operation, Port, TRY_SEND_LEN_MAX};
 use outlast::{Engine, Epoch, Error, Job, MemberId, Service, Time};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -724,8 +724,15 @@ fn a_full_inbox_of_a_stopped_member_times_out_its_senders() {
         sim::run(&options.fault(When::At(Time(0)), Action::StopFor(OTHER, Duration::from_secs(9))), |job| {
             if job.me() == ME {
                 for number in 0..4 {
-                    job.send(OTHER, Port::User, &[number]).unwrap();
+                    assert_eq!(job.try_send(OTHER, Port::User, &[number]), Ok(true));
                 }
+                assert_eq!(job.try_send(OTHER, Port::User, &[99]), Ok(false));
+                let too_long = [99; TRY_SEND_LEN_MAX + 1];
+                assert!(matches!(
+                    job.try_send(OTHER, Port::User, &too_long),
+                    Err(Error::MessageTooLong { .. })
+                ));
+                assert!(job.now() < Time(1_000_000), "a try does not wait");
                 assert!(matches!(
                     job.send(OTHER, Port::User, &[99]),
                     Err(Error::Timeout { member: OTHER, .. })

@@ -6,7 +6,7 @@
 #![cfg(feature = "sim")]
 
 use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
-use outlast::store::{Expect, Options, Store, StoreError, Version};
+use outlast::store::{Expect, Options, Slot, Store, StoreError, Version};
 use outlast::{Engine, Job, Time};
 use outlast_check::history::{self, Access, Actor, History, Kind, Log, Outcome};
 use outlast_check::report::{self, Run};
@@ -45,6 +45,8 @@ struct Recorder {
     job: Job,
     replicas: usize,
     sequence: u64,
+    /// Handles of the keys that this actor has used so.
+    slots: BTreeMap<Vec<u8>, Slot>,
 }
 
 fn version(version: Version) -> history::Version {
@@ -95,6 +97,14 @@ fn identity(key: &[u8], bytes: &[u8]) -> history::Value {
     }
 }
 
+/// Half of the calls go through a handle that is kept.
+fn slot<'r>(store: &Store, recorder: &'r mut Recorder, key: &[u8], by_slot: bool) -> Option<&'r Slot> {
+    if !by_slot {
+        return None;
+    }
+    Some(recorder.slots.entry(key.to_vec()).or_insert_with(|| store.slot(key).expect("a key that can be")))
+}
+
 fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, shape: &Shape) {
     let choice = random.below(100);
     let number = random.below(shape.keys);
@@ -113,19 +123,28 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
     }
     let key = format!("key/{number}");
     let bytes = key.as_bytes();
+    let by_slot = random.below(2) == 0;
     match choice {
         10..45 => {
             let (data, value) = recorder.next_value(bytes, random);
             let access = Access::write(key.as_str(), value);
             recorder.invoke(Kind::Put, vec![access.clone()]);
-            match store.put(bytes, &data) {
+            let result = match slot(store, recorder, bytes, by_slot) {
+                Some(slot) => slot.put(&data),
+                None => store.put(bytes, &data),
+            };
+            match result {
                 Ok(at) => recorder.returned(Outcome::Ok, vec![access.at(version(at))]),
                 Err(error) => recorder.failed(error, vec![access]),
             }
         }
         45..75 => {
             recorder.invoke(Kind::Get, vec![Access::ask(key.as_str())]);
-            match store.get(bytes) {
+            let result = match slot(store, recorder, bytes, by_slot) {
+                Some(slot) => slot.get(),
+                None => store.get(bytes),
+            };
+            match result {
                 Ok(None) => recorder.returned(Outcome::Ok, vec![Access::read(key.as_str())]),
                 Ok(Some(found)) => {
                     let seen = identity(bytes, found.bytes());
@@ -137,7 +156,11 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
         }
         75..85 => {
             recorder.invoke(Kind::Delete, vec![Access::delete(key.as_str())]);
-            match store.delete(bytes) {
+            let result = match slot(store, recorder, bytes, by_slot) {
+                Some(slot) => slot.delete(),
+                None => store.delete(bytes),
+            };
+            match result {
                 // A delete of nothing is a read.
                 Ok(false) => recorder.returned(Outcome::Ok, vec![Access::read(key.as_str())]),
                 Ok(true) => recorder.returned(Outcome::Ok, vec![Access::delete(key.as_str())]),
@@ -156,7 +179,11 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
             };
             let expect = found.as_ref().map_or(Expect::Absent, |found| Expect::Version(found.version()));
             recorder.invoke(Kind::PutIf, vec![read.clone(), write.clone()]);
-            match store.put_if(bytes, &data, expect) {
+            let result = match slot(store, recorder, bytes, by_slot) {
+                Some(slot) => slot.put_if(&data, expect),
+                None => store.put_if(bytes, &data, expect),
+            };
+            match result {
                 Ok(at) => recorder.returned(Outcome::Ok, vec![read, write.at(version(at))]),
                 Err(StoreError::Conflict { .. }) => {
                     recorder.returned(Outcome::Failed, vec![read, write]);
@@ -180,7 +207,8 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
         move || {
             let actor = Actor::new(job.me().0, thread);
             let mut random = Random::new(seed ^ (u64::from(actor.member) << 32 | u64::from(thread)) << 8);
-            let mut recorder = Recorder { actor, logs, job, replicas: shape.replicas, sequence: 0 };
+            let mut recorder =
+                Recorder { actor, logs, job, replicas: shape.replicas, sequence: 0, slots: BTreeMap::new() };
             for _ in 0..shape.operations {
                 one_operation(&store, &mut recorder, &mut random, &shape);
             }
@@ -200,6 +228,7 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
         job: job.clone(),
         replicas: shape.replicas,
         sequence: 0,
+        slots: BTreeMap::new(),
     };
     for number in 0..shape.keys {
         let key = format!("key/{number}");

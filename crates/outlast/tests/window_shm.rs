@@ -84,6 +84,7 @@ scenarios!(
     a_dead_shared_holder_is_told_of,
     a_dead_holder_is_told_to_all_who_share,
     who_gives_up_leaves_the_dead_to_the_next,
+    who_is_forced_while_taking_over_leaves_the_dead_to_the_next,
     a_forced_holder_wakes_late,
     a_forced_shared_holder_wakes_late,
     a_lock_times_out_and_names_its_holder,

@@ -95,6 +95,7 @@ scenarios!(
     a_dead_shared_holder_is_told_of,
     a_dead_holder_is_told_to_all_who_share,
     who_gives_up_leaves_the_dead_to_the_next,
+    who_is_forced_while_taking_over_leaves_the_dead_to_the_next,
     a_forced_holder_wakes_late,
     a_forced_shared_holder_wakes_late,
     a_lock_times_out_and_names_its_holder,
@@ -561,6 +562,168 @@ fn nothing_lands_after_a_window_was_freed() {
             let mut kept = vec![0; len];
             job.get(outlast::Epoch::ANY, job.me(), place, &mut kept).unwrap();
             assert_eq!(kept, vec![0xEE; len], "a late operation hit memory that was given back");
+            comm.agree_despite_failures(1).unwrap();
+            job.leave().unwrap();
+        });
+    }
+}
+
+/// Over a network: a third member dies, which the target of a release hears of before the releasing member does, but is
+/// stopped until the release has timed out. It belongs to an older view then, and takes effect all the same.
+#[test]
+fn a_release_that_timed_out_takes_effect_in_a_later_view() {
+    for seed in seeds(60) {
+        let mut options = Options::new(MEMBERS, seed).link(Link::Network);
+        options.time_limit = Duration::from_millis(100);
+        options.detection = Duration::from_micros(10)..=Duration::from_millis(50);
+        simulate("a_release_that_timed_out_takes_effect_in_a_later_view", &options, move |job| {
+            let comm = Communicator::world(&job).unwrap();
+            let window = Window::allocate(&comm, 64).unwrap();
+            let kind = if seed.is_multiple_of(2) { LockKind::Shared } else { LockKind::Exclusive };
+            match comm.rank() {
+                2 => {
+                    window.lock(1, kind).unwrap();
+                    [0, 1, 3].iter().for_each(|&rank| drop(comm.receive(rank, 0).unwrap()));
+                    job.inject(outlast::engine::Fault::Stop(MemberId(1))).unwrap();
+                    job.inject(outlast::engine::Fault::Kill(MemberId(3))).unwrap();
+                    window_scenarios::pause(&job, Duration::from_millis(1 + seed % 10));
+                    assert!(matches!(window.unlock(1), Err(WindowError::Timeout { rank: 1, .. })));
+                    job.inject(outlast::engine::Fault::Resume(MemberId(1))).unwrap();
+                    window_scenarios::wait_until(&job, "the release", || {
+                        window.holders(1).is_ok_and(|holders| holders.is_empty())
+                    });
+                }
+                3 => {
+                    comm.send(2, 0, b"").unwrap();
+                    window_scenarios::pause(&job, Duration::from_secs(3600));
+                }
+                _ => comm.send(2, 0, b"").unwrap(),
+            }
+            let is_late = |result| matches!(result, Err(WindowError::Timeout { .. }));
+            while is_late(window.close()) {}
+            while comm.agree_despite_failures(1).is_err() {}
+            let _ = comm.agree_despite_failures(1);
+            job.leave().unwrap();
+        });
+    }
+}
+
+/// A member leaves `free` at its time limit, takes a lock, and calls `free` again, while the others have found all
+/// locks free and voted: the window is not freed under it.
+#[test]
+fn a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window() {
+    for seed in seeds(60) {
+        let mut options = Options::new(3, seed);
+        options.link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        options.time_limit = Duration::from_millis(100);
+        simulate("a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window", &options, |job| {
+            let comm = Communicator::world(&job).unwrap();
+            let window = Window::allocate(&comm, 64).unwrap();
+            let late = Duration::from_millis(20);
+            if comm.rank() == 0 {
+                assert!(matches!(
+                    window.free(),
+                    Err(WindowError::Communicator(_) | WindowError::Timeout { .. })
+                ));
+                comm.send(1, 0, b"").unwrap();
+                comm.send(2, 0, b"").unwrap();
+                window_scenarios::pause(&job, late);
+                window.lock(2, LockKind::Exclusive).unwrap();
+            } else {
+                while comm.receive(0, 0).is_err() {}
+            }
+            assert_eq!(window.free(), Err(WindowError::StillLocked { target: 2, holder: 0 }));
+            if comm.rank() == 0 {
+                window.put_blocking(2, 0, &[1; 8]).unwrap();
+                window.unlock(2).unwrap();
+            }
+            window.free().unwrap();
+            comm.agree_despite_failures(1).unwrap();
+            job.leave().unwrap();
+        });
+    }
+}
+
+/// Two activities of one member take and release locks at the same time: each release finds a whole lock or none, and
+/// nothing is left behind.
+#[test]
+fn two_activities_lock_and_unlock_all_at_once() {
+    for seed in seeds(200) {
+        let options =
+            Options::new(3, seed).link(if seed.is_multiple_of(2) { Link::Memory } else { Link::Network });
+        simulate("two_activities_lock_and_unlock_all_at_once", &options, move |job| {
+            let comm = Communicator::world(&job).unwrap();
+            let window = Window::allocate(&comm, 64).unwrap();
+            let work = |window: Window| {
+                move || {
+                    for round in 0..6 {
+                        let taken = if (seed + round) % 3 == 0 {
+                            window.lock(1, LockKind::Shared)
+                        } else {
+                            window.lock_all()
+                        };
+                        assert!(
+                            matches!(taken, Ok(()) | Err(WindowError::AlreadyLocked { .. })),
+                            "{taken:?}"
+                        );
+                        let released =
+                            if (seed + round) % 3 == 0 { window.unlock(1) } else { window.unlock_all() };
+                        let is_fine = matches!(released, Ok(()) | Err(WindowError::NotLocked { .. }));
+                        assert!(is_fine, "{released:?}");
+                    }
+                }
+            };
+            let further = job.spawn("further", Box::new(work(window.clone()))).unwrap();
+            work(window.clone())();
+            assert!(job.wait_for(&further, Time::NEVER));
+            // What one of them had taken when the other one found it in the way.
+            let _ = window.unlock_all();
+            let _ = window.unlock(1);
+            comm.agree_despite_failures(1).unwrap();
+            assert_eq!(window.holders(comm.rank()), Ok(vec![]));
+            window.free().unwrap();
+            comm.agree_despite_failures(1).unwrap();
+            job.leave().unwrap();
+        });
+    }
+}
+
+/// A revoke ends a call that takes a lock while its swaps are on their way; the window is freed, and its memory is
+/// used for something else at once: no swap lands there.
+#[test]
+fn no_swap_of_a_lock_lands_after_a_window_was_freed() {
+    for seed in seeds(300) {
+        let options = Options::new(MEMBERS, seed).link(Link::Network);
+        simulate("no_swap_of_a_lock_lands_after_a_window_was_freed", &options, move |job| {
+            let comm = Communicator::world(&job).unwrap();
+            let mut random = Random::new(seed ^ u64::from(job.me().0) << 32);
+            for _ in 0..12 {
+                let window = Window::allocate(&comm, 64).unwrap();
+                window_scenarios::pause(&job, Duration::from_nanos(random.below(1500)));
+                if comm.rank() == 0 {
+                    window.revoke().unwrap();
+                } else {
+                    let target = (comm.rank() + 1 + random.below(MEMBERS as u64 - 1) as usize) % MEMBERS;
+                    match window.lock(target, LockKind::Shared) {
+                        Ok(()) => window.unlock(target).unwrap(),
+                        Err(WindowError::Revoked) => {}
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+                window.free().unwrap();
+                // Zero is what the swaps would expect there.
+                let places: Vec<u64> = (0..16).map(|_| job.reserve(64).unwrap()).collect();
+                for &place in &places {
+                    job.put(outlast::Epoch::ANY, job.me(), place, &[0; 64]).unwrap();
+                }
+                window_scenarios::pause(&job, Duration::from_millis(5));
+                for &place in &places {
+                    let mut kept = [1; 64];
+                    job.get(outlast::Epoch::ANY, job.me(), place, &mut kept).unwrap();
+                    assert_eq!(kept, [0; 64], "a late swap hit memory that was given back");
+                    job.release(place, 64);
+                }
+            }
             comm.agree_despite_failures(1).unwrap();
             job.leave().unwrap();
         });

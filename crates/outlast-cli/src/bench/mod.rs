@@ -7,6 +7,7 @@
 mod detection;
 mod plot;
 mod sim;
+mod store;
 mod ulfm;
 
 use crate::report::{say, write_json};
@@ -15,6 +16,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 pub(crate) use detection::DetectionMember;
+pub(crate) use store::StoreBenchMember;
 pub(crate) use ulfm::UlfmMember;
 
 /// Measure this machine: how fast things are, against a floor measured in the same run.
@@ -27,6 +29,8 @@ pub(crate) struct Bench {
 #[derive(Subcommand)]
 enum What {
     Detection(detection::Detection),
+    Get(store::Get),
+    Put(store::Put),
     Sim(sim::Sim),
     Ulfm(ulfm::Ulfm),
 }
@@ -35,6 +39,8 @@ impl Bench {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         match self.what {
             What::Detection(detection) => detection.execute(),
+            What::Get(get) => get.execute(),
+            What::Put(put) => put.execute(),
             What::Sim(sim) => sim.execute(),
             What::Ulfm(ulfm) => ulfm.execute(),
         }

@@ -78,6 +78,9 @@ pub const MEMBERS_MAX: usize = 4096;
 /// The longest message that [`Engine::send`] takes, in bytes.
 pub const MESSAGE_LEN_MAX: usize = 1 << 20;
 
+/// The longest message that [`Engine::try_send`] takes, in bytes: it must fit at once, whatever the engine.
+pub const TRY_SEND_LEN_MAX: usize = 2048;
+
 /// A moment on the job's clock, in nanoseconds; virtual on sim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
@@ -419,6 +422,10 @@ pub trait Engine {
     /// its way: messages from one member to another arrive once, in order, unless either dies. [`Error::Timeout`]
     /// if the receiver does not take messages for the time limit; the message is then not delivered.
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
+
+    /// The same for at most [`TRY_SEND_LEN_MAX`] bytes without waiting: `false`, and nothing was sent, if the receiver
+    /// does not take a message just now.
+    fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool>;
 
     /// The next message for `port`, if one is there. Moves data meanwhile, as [`Engine::poll`] does. Messages of a dead
     /// member may still come.

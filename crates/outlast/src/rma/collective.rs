@@ -17,8 +17,9 @@
 //!
 //! A member that has left the job on purpose is different: it had done its part in every operation that it took
 //! part in, and others may leave a while later, as at the end of a program behind its last barrier. So only who
-//! waits for the member itself, or calls an operation that it can take no part in, fails; and tells all others,
-//! who fail in the same operation or in their next one.
+//! waits for the member itself, has something to send to it, or calls an operation that it can take no part in, fails;
+//! and tells all others, who fail in the same operation or in their next one. (Whoever took part to the end has been
+//! sent all that was for it.)
 
 use super::group::RankSet;
 use super::progress::{Rma, Shared, lock};
@@ -203,7 +204,7 @@ impl<'a> Call<'a> {
         if self.shared.is_revoked.load(Ordering::SeqCst) {
             return Err(Error::Revoked);
         }
-        let mut state = lock(&self.shared.state);
+        let state = lock(&self.shared.state);
         let collectives = &state.collectives;
         if let Some((number, said)) = &collectives.aborted
             && *number == self.number
@@ -226,12 +227,22 @@ impl<'a> Call<'a> {
             return Ok(());
         }
         let ranks = state.silent.clone();
-        state.collectives.broken = Some((self.number, ranks.clone()));
         drop(state);
+        Err(self.break_off(ranks))
+    }
+
+    /// Leaves the call because of these ranks, and tells all: others may wait for this member in it.
+    fn break_off(&self, ranks: RankSet) -> Error {
+        {
+            let broken = &mut lock(&self.shared.state).collectives.broken;
+            if broken.as_ref().is_none_or(|(first, _)| self.number < *first) {
+                *broken = Some((self.number, ranks.clone()));
+            }
+        }
         let mut writer = Writer::new(wire::BROKEN, self.shared.id, 0);
         writer.u64(self.number).set(&ranks);
         self.tell_all(&writer.done());
-        Err(Error::ProcFailed { ranks: ranks.to_vec() })
+        Error::ProcFailed { ranks: ranks.to_vec() }
     }
 
     fn send(&self, to: usize, slot: u8, bytes: &[u8]) -> Result<()> {
@@ -240,7 +251,10 @@ impl<'a> Call<'a> {
         self.signature.write(&mut writer);
         writer.bytes(bytes);
         let sent = self.rma.transmit(self.job, self.shared.group.member(to), &writer.done());
-        sent.map_err(|error| Error::from_engine(error, to))
+        sent.map_err(|error| match Error::from_engine(error, to) {
+            Error::ProcFailed { .. } => self.break_off([to].into_iter().collect()),
+            other => other,
+        })
     }
 
     /// Waits for a step of a member.
@@ -281,8 +295,7 @@ impl<'a> Call<'a> {
     /// Tells all other members something that ends the call. They might otherwise wait for this one.
     fn tell_all(&self, bytes: &[u8]) {
         for rank in (0..self.size).filter(|&rank| rank != self.me) {
-            // Who does not take it ends at its own time limit.
-            let _ = self.rma.transmit(self.job, self.shared.group.member(rank), bytes);
+            self.rma.post(self.job, self.shared.group.member(rank), bytes.to_vec());
         }
     }
 

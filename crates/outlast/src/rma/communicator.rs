@@ -57,9 +57,8 @@ impl Communicator {
                 job.me()
             ),
         })?;
-        let mut todo = Todo::default();
-        let shared = rma.make(WORLD, Arc::new(group), &mut todo);
-        rma.finish(job, todo);
+        let shared = rma.make(WORLD, Arc::new(group));
+        rma.hand_over_soon(job);
         rma.catch_up(job);
         Ok(Communicator { job: job.clone(), rma, shared })
     }
@@ -430,7 +429,9 @@ impl Communicator {
         if !is_recovery {
             self.check_usable()?;
             let state = lock(&self.shared.state);
-            if !state.dead.is_empty() {
+            // Not because of those who left: others who do not know of that yet wait for this member, and a death that
+            // would end their wait is not to come.
+            if !state.dead.is_subset(&state.left) {
                 return Err(Error::ProcFailed { ranks: state.dead.to_vec() });
             }
         }
@@ -505,9 +506,8 @@ impl Communicator {
         if kind == Kind::Agree {
             return Ok((value, None));
         }
-        let mut todo = Todo::default();
-        let made = self.rma.make_agreed(&self.shared, kind, &value, &mut todo);
-        self.rma.finish(&self.job, todo);
+        let made = self.rma.make_agreed(&self.shared, kind, &value);
+        self.rma.hand_over_soon(&self.job);
         Ok((value, made))
     }
 

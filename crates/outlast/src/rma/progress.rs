@@ -11,6 +11,13 @@
 //!
 //! A handler changes the state of a communicator under that communicator's lock and lists what is to be sent. The
 //! sending happens after the lock was released: no lock of the process is held across a call of the engine.
+//!
+//! Whoever has the token waits for nobody: if it waited for a receiver to make room, and that one for this member, both
+//! would wait in vain. So what the layer itself has to say (steps of agreements, revokes) is only tried. What its
+//! receiver does not take is kept, in order, and tried again by whoever makes progress, and by the background every
+//! [`RESEND`], until the receiver takes it or is dead: a member that was stopped with a full queue hears all of it when it
+//! goes on. That is never much, as hardly anything goes on without a member that does not answer. Messages of the program and steps of
+//! collective operations are different: their callers wait for room, and hear of the time limit.
 
 use super::agreement::{Agreements, Contribution, Kind, Place, Sends, Value};
 use super::collective::Collectives;
@@ -18,7 +25,7 @@ use super::group::{Group, RankSet};
 use super::point::Points;
 use super::wire::{self, Reader, Writer};
 use super::{Error, Result};
-use crate::engine::{self, MESSAGE_LEN_MAX, Message, Port};
+use crate::engine::{self, MESSAGE_LEN_MAX, Message, Port, TRY_SEND_LEN_MAX};
 use crate::{Engine, Job, MemberId, MemberSet, Service, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -48,14 +55,23 @@ pub(crate) struct Rma {
     waits_seen: AtomicU64,
     /// Whether the background looks at the lease from time to time. Not during a long wait, whose end tells it.
     is_lease_watched: AtomicBool,
-    /// The epoch of the view that the communicators know.
+    /// The epoch of the view that the communicators know, and of the deaths that are noted as silent.
     seen_epoch: AtomicU64,
+    silent_epoch: AtomicU64,
+    /// Whether there are communicators in [`Registry::ready`].
+    has_ready: AtomicBool,
     registry: Mutex<Registry>,
     /// The next identity to propose; see [`Rma::propose_ids`].
     next_id: AtomicU64,
     next_part: AtomicU32,
     /// What is to be said of freed communicators, to whom: kept until it is worth a message.
     farewells: Mutex<BTreeMap<(MemberId, u8), Vec<u64>>>,
+    /// What was not taken yet, in order, by whom; nobody has an empty list.
+    unsent: Mutex<BTreeMap<MemberId, VecDeque<Vec<u8>>>>,
+    /// Whether there is any of that.
+    has_unsent: AtomicBool,
+    /// Whether an activity is sending some of it again.
+    is_resending: AtomicBool,
     /// Long messages that are being put together.
     partial: Mutex<BTreeMap<(MemberId, u32), Vec<u8>>>,
 }
@@ -63,14 +79,19 @@ pub(crate) struct Rma {
 #[derive(Default)]
 struct Registry {
     communicators: BTreeMap<u64, Arc<Shared>>,
-    /// Messages for communicators that this member has not made yet.
+    /// Messages for communicators that this member has not made yet, or whose early messages have not been handed
+    /// over yet: what comes later has to stay behind them.
     early: BTreeMap<u64, Vec<Message>>,
+    /// The communicators of the second kind. Whoever has the token hands the messages over.
+    ready: Vec<u64>,
     /// The last communicators that all have freed: what still comes for them is dropped.
     gone: VecDeque<u64>,
     /// Per communicator that this member has not made yet: how many of the ranks directly below it have freed it.
     freed_early: BTreeMap<u64, u8>,
     dead: MemberSet,
     left: MemberSet,
+    /// Those of the dead of whom nothing that had arrived is left unread.
+    silent: MemberSet,
 }
 
 /// How many communicators that are gone are remembered. A message of one that is forgotten would only be kept in
@@ -126,7 +147,6 @@ pub(crate) struct State {
 #[derive(Default)]
 pub(crate) struct Todo {
     sends: Vec<(MemberId, Vec<u8>)>,
-    again: Vec<Message>,
 }
 
 impl Todo {
@@ -144,6 +164,15 @@ const LEASE_NONE: u32 = 0;
 const LEASE_CHANGES: u32 = 1;
 const LEASE_HELD: u32 = 2;
 
+/// How soon the background tries again what a member did not take.
+const RESEND: Duration = Duration::from_millis(1);
+
+/// Whether nothing is left to do about a message: it is on its way, or there is nobody to send it to, or from.
+fn is_through(sent: &engine::Result<bool>) -> bool {
+    use engine::Error::{Dead, Ended, Forked};
+    matches!(sent, Ok(true) | Err(Dead { .. } | Ended | Forked))
+}
+
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 /// Held, and somebody asked that its holder look once more.
@@ -159,10 +188,8 @@ impl Drop for Token<'_> {
 }
 
 impl Rma {
-    /// The layer of this member, which begins to serve with the first call.
-    pub(crate) fn of(job: &Job) -> Result<Arc<Rma>> {
-        let me = job.me();
-        let (rma, is_new) = job.layer(|| Rma {
+    fn new(me: MemberId) -> Rma {
+        Rma {
             me,
             token: AtomicU32::new(FREE),
             waiters: AtomicUsize::new(0),
@@ -171,12 +198,23 @@ impl Rma {
             waits_seen: AtomicU64::new(0),
             is_lease_watched: AtomicBool::new(true),
             seen_epoch: AtomicU64::new(0),
+            silent_epoch: AtomicU64::new(0),
+            has_ready: AtomicBool::new(false),
             registry: Mutex::default(),
             next_id: AtomicU64::new((u64::from(me.0) + 1) << NUMBER_BITS),
             next_part: AtomicU32::new(0),
             farewells: Mutex::default(),
+            unsent: Mutex::default(),
+            has_unsent: AtomicBool::new(false),
+            is_resending: AtomicBool::new(false),
             partial: Mutex::default(),
-        });
+        }
+    }
+
+    /// The layer of this member, which begins to serve with the first call.
+    pub(crate) fn of(job: &Job) -> Result<Arc<Rma>> {
+        let me = job.me();
+        let (rma, is_new) = job.layer(|| Rma::new(me));
         if is_new {
             job.serve(rma.clone())?;
         }
@@ -189,8 +227,10 @@ impl Rma {
         self.next_id.fetch_add(count as u64, Ordering::Relaxed)
     }
 
-    /// The communicator with this identity, made if it is not there.
-    pub(crate) fn make(&self, id: u64, group: Arc<Group>, todo: &mut Todo) -> Arc<Shared> {
+    /// The communicator with this identity, made if it is not there. Whoever made it makes progress next, so that the
+    /// messages that came early are handed over: by whoever has the token, since what comes meanwhile has to stay
+    /// behind them. Until then nobody counts as silent in it.
+    pub(crate) fn make(&self, id: u64, group: Arc<Group>) -> Arc<Shared> {
         let mut registry = lock(&self.registry);
         if let Some(shared) = registry.communicators.get(&id) {
             return shared.clone();
@@ -198,6 +238,13 @@ impl Rma {
         let dead = group.ranks_of(&registry.dead);
         let left = group.ranks_of(&registry.left);
         let freed_below = registry.freed_early.remove(&id).unwrap_or(0);
+        let silent = if registry.early.contains_key(&id) {
+            registry.ready.push(id);
+            self.has_ready.store(true, Ordering::SeqCst);
+            RankSet::default()
+        } else {
+            group.ranks_of(&registry.silent)
+        };
         let (size, me) = (group.size(), group.me);
         let shared = Arc::new(Shared {
             id,
@@ -207,7 +254,7 @@ impl Rma {
             in_collective: AtomicBool::new(false),
             in_agreement: AtomicBool::new(false),
             state: Mutex::new(State {
-                silent: dead.clone(),
+                silent,
                 left,
                 acked: RankSet::default(),
                 points: Points::default(),
@@ -223,7 +270,6 @@ impl Rma {
             }),
         });
         registry.communicators.insert(id, shared.clone());
-        todo.again.extend(registry.early.remove(&id).unwrap_or_default());
         shared
     }
 
@@ -272,6 +318,7 @@ impl Rma {
         loop {
             let bell = job.bell();
             self.progress_as(job, 1);
+            self.resend(job);
             if let Some(result) = look() {
                 return result;
             }
@@ -349,18 +396,24 @@ impl Rma {
         let token = Token(&self.token);
         let mut has_changed = false;
         loop {
-            let mut is_view_new = self.look_at_view(job);
+            self.look_at_view(job);
+            let fallen = self.fallen();
             while let Some(message) = job.receive(Port::Rma) {
                 has_changed = true;
                 // The message may have brought news of deaths.
-                is_view_new |= self.look_at_view(job);
+                self.look_at_view(job);
                 let mut todo = Todo::default();
                 self.handle(message, &mut todo);
                 self.finish(job, todo);
             }
-            if is_view_new {
+            has_changed |= self.hand_over(job);
+            if let Some((epoch, dead)) = fallen {
                 has_changed = true;
-                self.note_silent();
+                self.note_silent(epoch, &dead);
+            }
+            if self.seen_epoch.load(Ordering::Acquire) != self.silent_epoch.load(Ordering::Relaxed) {
+                // There are more of them by now: first what they have sent.
+                continue;
             }
             if self.token.compare_exchange(HELD, FREE, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 break;
@@ -382,24 +435,26 @@ impl Rma {
         }
     }
 
-    /// Makes the communicators know what the view knows; whether that was news.
-    fn look_at_view(&self, job: &Job) -> bool {
-        if job.epoch().0 == self.seen_epoch.load(Ordering::Relaxed) {
-            return false;
+    /// Makes the communicators know what the view knows. Any activity may do so, at any time: what is known of deaths
+    /// only grows, and who comes late with less changes nothing.
+    fn look_at_view(&self, job: &Job) {
+        if job.epoch().0 == self.seen_epoch.load(Ordering::Acquire) {
+            return;
         }
         let view = job.view();
         let communicators: Vec<Arc<Shared>> = {
             let mut registry = lock(&self.registry);
-            registry.dead = view.dead.clone();
-            registry.left = view.left.clone();
+            if view.dead.len() > registry.dead.len() {
+                registry.dead = view.dead.clone();
+                registry.left = view.left.clone();
+            }
             registry.communicators.values().cloned().collect()
         };
-        self.seen_epoch.store(view.epoch.0, Ordering::Relaxed);
         let mut todo = Todo::default();
         for shared in communicators {
             let dead = shared.group.ranks_of(&view.dead);
             let mut state = lock(&shared.state);
-            if state.dead == dead {
+            if dead.len() <= state.dead.len() {
                 continue;
             }
             let mut sends = Sends::new();
@@ -412,59 +467,160 @@ impl Rma {
             self.after_agreement(&shared, state, &mut todo);
             todo.add(&shared, sends);
         }
+        // Last: who finds this epoch finds the communicators knowing it. Release goes with the loads that acquire.
+        self.seen_epoch.fetch_max(view.epoch.0, Ordering::Release);
         self.finish(job, todo);
-        true
     }
 
-    /// All that had arrived when the view was looked at has been handled.
-    fn note_silent(&self) {
-        let communicators: Vec<Arc<Shared>> = lock(&self.registry).communicators.values().cloned().collect();
+    /// The dead, if some of them are not silent yet, with the epoch that they belong to.
+    fn fallen(&self) -> Option<(u64, MemberSet)> {
+        let epoch = self.seen_epoch.load(Ordering::Acquire);
+        // Changed only by whoever has the token, as the caller does.
+        let is_new = epoch != self.silent_epoch.load(Ordering::Relaxed);
+        is_new.then(|| (epoch, lock(&self.registry).dead.clone()))
+    }
+
+    /// All that had arrived when these were known to be dead has been handled.
+    fn note_silent(&self, epoch: u64, dead: &MemberSet) {
+        let communicators: Vec<Arc<Shared>> = {
+            let mut registry = lock(&self.registry);
+            registry.silent.union_with(dead);
+            // Those with early messages follow when these are handed over.
+            let made = registry.communicators.iter().filter(|(id, _)| !registry.early.contains_key(id));
+            made.map(|(_, shared)| shared.clone()).collect()
+        };
         for shared in communicators {
+            let silent = shared.group.ranks_of(dead);
             let mut state = lock(&shared.state);
-            if state.silent != state.dead {
-                state.silent = state.dead.clone();
+            // Somebody may be about to tell it of further deaths, with how they came about: those another time.
+            let unknown = silent.without(&state.dead);
+            state.silent = silent.without(&unknown);
+        }
+        // What they had begun to say has no end.
+        lock(&self.partial).retain(|(from, _), _| !dead.contains(*from));
+        self.silent_epoch.store(epoch, Ordering::Relaxed);
+    }
+
+    /// Hands early messages over to communicators that were made meanwhile; whether there were any.
+    fn hand_over(&self, job: &Job) -> bool {
+        if !self.has_ready.swap(false, Ordering::SeqCst) {
+            return false;
+        }
+        let ready = std::mem::take(&mut lock(&self.registry).ready);
+        for &id in &ready {
+            let (made, messages) = {
+                let mut registry = lock(&self.registry);
+                (registry.communicators.get(&id).cloned(), registry.early.remove(&id).unwrap_or_default())
+            };
+            for message in messages {
+                let mut todo = Todo::default();
+                self.handle(message, &mut todo);
+                self.finish(job, todo);
             }
+            if let Some(shared) = made {
+                let silent = shared.group.ranks_of(&lock(&self.registry).silent);
+                lock(&shared.state).silent = silent;
+            }
+        }
+        !ready.is_empty()
+    }
+
+    /// Sees to it that early messages are handed over after a communicator was made.
+    pub(crate) fn hand_over_soon(&self, job: &Job) {
+        if self.has_ready.load(Ordering::SeqCst) {
+            self.progress(job);
         }
     }
 
-    /// Makes sure that what is known of deaths is what the view knows.
+    /// Makes sure that what is known of deaths is what the view knows, whoever else is at it.
     pub(crate) fn catch_up(&self, job: &Job) {
-        if job.epoch().0 != self.seen_epoch.load(Ordering::Relaxed) {
+        if job.epoch().0 != self.seen_epoch.load(Ordering::Acquire) {
+            self.look_at_view(job);
             self.progress(job);
         }
     }
 
     /// Sends what is to be sent. Called without any lock.
-    pub(crate) fn finish(&self, job: &Job, mut todo: Todo) {
-        loop {
-            for (member, bytes) in std::mem::take(&mut todo.sends) {
-                // A message to the dead is not missed. One that a living member does not take is: that member is
-                // then named by whoever waits for it.
-                let _ = self.transmit(job, member, &bytes);
-            }
-            if todo.again.is_empty() {
-                return;
-            }
-            for message in std::mem::take(&mut todo.again) {
-                self.handle(message, &mut todo);
-            }
+    pub(crate) fn finish(&self, job: &Job, todo: Todo) {
+        for (member, bytes) in todo.sends {
+            self.post(job, member, bytes);
         }
     }
 
-    /// Sends a message of any length.
+    /// Sends a message of any length, waiting for room up to the time limit.
     pub(crate) fn transmit(&self, job: &Job, member: MemberId, bytes: &[u8]) -> engine::Result<()> {
         if bytes.len() <= MESSAGE_LEN_MAX {
             return job.send(member, Port::Rma, bytes);
         }
+        self.parts(bytes, MESSAGE_LEN_MAX).try_for_each(|part| job.send(member, Port::Rma, &part))
+    }
+
+    /// A long message in parts of at most `len_max` bytes.
+    fn parts<'a>(&self, bytes: &'a [u8], len_max: usize) -> impl Iterator<Item = Vec<u8>> + use<'a> {
         const HEADER_LEN: usize = 1 + 8 + 1;
         let number = self.next_part.fetch_add(1, Ordering::Relaxed);
-        let mut parts = bytes.chunks(MESSAGE_LEN_MAX - HEADER_LEN).peekable();
-        while let Some(part) = parts.next() {
+        let mut parts = bytes.chunks(len_max - HEADER_LEN).peekable();
+        std::iter::from_fn(move || {
+            let part = parts.next()?;
             let mut writer = Writer::new(wire::PART, u64::from(number), 1 + part.len());
             writer.u8(u8::from(parts.peek().is_none())).bytes(part);
-            job.send(member, Port::Rma, &writer.done())?;
+            Some(writer.done())
+        })
+    }
+
+    // ---- What the layer itself has to say.
+
+    /// Sends a message that may neither be lost nor hold the caller up; see the head of the module.
+    pub(crate) fn post(&self, job: &Job, member: MemberId, bytes: Vec<u8>) {
+        if bytes.len() <= TRY_SEND_LEN_MAX {
+            return self.post_short(job, member, bytes);
         }
-        Ok(())
+        self.parts(&bytes, TRY_SEND_LEN_MAX).for_each(|part| self.post_short(job, member, part));
+    }
+
+    fn post_short(&self, job: &Job, member: MemberId, bytes: Vec<u8>) {
+        // Behind what this activity could not send before.
+        let is_behind = self.has_unsent.load(Ordering::SeqCst) && lock(&self.unsent).contains_key(&member);
+        if !is_behind && is_through(&job.try_send(member, Port::Rma, &bytes)) {
+            return;
+        }
+        {
+            let mut unsent = lock(&self.unsent);
+            unsent.entry(member).or_default().push_back(bytes);
+            self.has_unsent.store(true, Ordering::SeqCst);
+        }
+        // The background has to know that there is something to send again.
+        let _ = job.ring(self.me);
+    }
+
+    /// Tries again to send what was not taken, unless somebody is at it.
+    fn resend(&self, job: &Job) {
+        if !self.has_unsent.load(Ordering::SeqCst) || self.is_resending.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let members: Vec<MemberId> = lock(&self.unsent).keys().copied().collect();
+        for member in members {
+            // The first one of the list stays there, empty, while it is tried: others go behind it.
+            let first = || Some(std::mem::take(lock(&self.unsent).get_mut(&member)?.front_mut()?));
+            while let Some(bytes) = first() {
+                let is_through = is_through(&job.try_send(member, Port::Rma, &bytes));
+                let mut unsent = lock(&self.unsent);
+                let Some(list) = unsent.get_mut(&member) else { break };
+                if !is_through {
+                    list[0] = bytes;
+                    break;
+                }
+                list.pop_front();
+                if list.is_empty() {
+                    unsent.remove(&member);
+                }
+            }
+        }
+        {
+            let unsent = lock(&self.unsent);
+            self.has_unsent.store(!unsent.is_empty(), Ordering::SeqCst);
+        }
+        self.is_resending.store(false, Ordering::SeqCst);
     }
 
     /// Handles one message. What cannot be read is passed over.
@@ -493,11 +649,9 @@ impl Rma {
         let shared = {
             let mut registry = lock(&self.registry);
             match registry.communicators.get(&id) {
-                Some(shared) => shared.clone(),
-                None => {
-                    if registry.gone.contains(&id) {
-                        return;
-                    }
+                Some(shared) if !registry.early.contains_key(&id) => shared.clone(),
+                None if registry.gone.contains(&id) => return,
+                _ => {
                     registry.early.entry(id).or_default().push(message);
                     return;
                 }
@@ -590,23 +744,17 @@ impl Rma {
             // The caller left when the communicator was revoked. Others may have what was made: they must not wait
             // for this member in it.
             state.is_creation_abandoned = false;
-            if let Some(made) = self.make_agreed(shared, kind, &value, todo) {
+            if let Some(made) = self.make_agreed(shared, kind, &value) {
                 let mut made_state = lock(&made.state);
                 self.revoke(&made, &mut made_state, todo);
-                drop(made_state);
                 made.is_freed.store(true, Ordering::SeqCst);
+                self.pass_on_freed(&made, &mut made_state, todo);
             }
         }
     }
 
     /// Makes the communicator that was agreed on, if there is one for this member.
-    pub(crate) fn make_agreed(
-        &self,
-        shared: &Shared,
-        kind: Kind,
-        value: &Value,
-        todo: &mut Todo,
-    ) -> Option<Arc<Shared>> {
+    pub(crate) fn make_agreed(&self, shared: &Shared, kind: Kind, value: &Value) -> Option<Arc<Shared>> {
         let group = &shared.group;
         let (id, group) = match kind {
             _ if !value.is_of(kind) => return None,
@@ -635,7 +783,7 @@ impl Rma {
                 (value.id + index as u64, Arc::new(Group::new(members, self.me)?))
             }
         };
-        Some(self.make(id, group, todo))
+        Some(self.make(id, group))
     }
 
     /// Enters an agreement of the communicator.
@@ -677,19 +825,23 @@ impl Rma {
     }
 
     fn hear_farewell(&self, kind: u8, id: u64, todo: &mut Todo) {
-        let found = lock(&self.registry).communicators.get(&id).cloned();
-        match found {
-            // Not made here yet: kept until it is.
-            None if kind == wire::FREED => {
-                *lock(&self.registry).freed_early.entry(id).or_default() += 1;
-            }
-            None => {}
-            Some(shared) if kind == wire::FREED => {
-                let mut state = lock(&shared.state);
-                state.freed_below += 1;
-                self.pass_on_freed(&shared, &mut state, todo);
-            }
-            Some(shared) => self.forget(&shared, todo),
+        let shared = {
+            let mut registry = lock(&self.registry);
+            let Some(shared) = registry.communicators.get(&id) else {
+                // Not made here yet: kept until it is.
+                if kind == wire::FREED {
+                    *registry.freed_early.entry(id).or_default() += 1;
+                }
+                return;
+            };
+            shared.clone()
+        };
+        if kind == wire::FREED {
+            let mut state = lock(&shared.state);
+            state.freed_below += 1;
+            self.pass_on_freed(&shared, &mut state, todo);
+        } else {
+            self.forget(&shared, todo);
         }
     }
 
@@ -729,6 +881,160 @@ const CREATION: u8 = 1;
 impl Service for Rma {
     fn run(&self, job: &Job) -> Time {
         self.progress(job);
-        self.look_at_lease(job)
+        self.resend(job);
+        let next = self.look_at_lease(job);
+        if self.has_unsent.load(Ordering::SeqCst) { next.min(job.now().after(RESEND)) } else { next }
+    }
+
+    /// Who leaves would take the news with it.
+    fn leaving(&self, job: &Job) {
+        let mut until = None;
+        while self.has_unsent.load(Ordering::SeqCst) && !job.has_ended() {
+            let bell = job.bell();
+            self.resend(job);
+            let now = job.now();
+            let until = *until.get_or_insert(now.after(job.time_limit()));
+            if now >= until {
+                return;
+            }
+            job.park(bell, until.min(now.after(RESEND)));
+        }
+    }
+}
+
+/// What other activities may do between any two steps of one, done in that order by hand; nobody else is at it.
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::sim::{self, Options};
+    use crate::rma::{Source, Tag};
+
+    const ID: u64 = 7;
+
+    fn data(number: u8) -> Vec<u8> {
+        let mut writer = Writer::new(wire::DATA, ID, 5);
+        writer.u32(0).bytes(&[number]);
+        writer.done()
+    }
+
+    /// Rank 0 sends these and leaves, and is known to have left; rank 1 then does the rest.
+    fn after(messages: impl Fn() -> Vec<Vec<u8>> + 'static, rest: impl Fn(&Job, &Rma) + 'static) {
+        sim::run(&Options::new(2, 1), move |job| {
+            if job.me() == MemberId(0) {
+                messages().iter().for_each(|bytes| job.send(MemberId(1), Port::Rma, bytes).unwrap());
+            }
+            let until = job.now().after(Duration::from_secs(1 + u64::from(job.me().0)));
+            while job.now() < until {
+                job.park(job.bell(), until);
+            }
+            if job.me() == MemberId(1) {
+                rest(&job, &Rma::new(job.me()));
+            }
+            job.leave().unwrap();
+        })
+        .expect_ok();
+    }
+
+    fn make(rma: &Rma) -> Arc<Shared> {
+        let members = [0, 1].map(MemberId).to_vec();
+        rma.make(ID, Arc::new(Group::new(members, MemberId(1)).unwrap()))
+    }
+
+    fn handle(rma: &Rma, message: Message) {
+        rma.handle(message, &mut Todo::default());
+    }
+
+    /// What a receive from rank 0 finds.
+    fn look(shared: &Shared) -> Option<Result<Vec<u8>>> {
+        let posted = lock(&shared.state).points.post(Source::Rank(0), Tag::Any, 9);
+        let found = shared.look_at(&posted);
+        lock(&shared.state).points.cancel(&posted);
+        found.map(|result| result.map(|received| received.bytes))
+    }
+
+    #[test]
+    fn early_messages_stay_before_later_ones() {
+        after(
+            || vec![data(1), data(2), data(3)],
+            |job, rma| {
+                let next = || job.receive(Port::Rma).unwrap();
+                handle(rma, next());
+                let shared = make(rma);
+                // The maker is held up here, and the background goes on.
+                handle(rma, next());
+                rma.hand_over(job);
+                handle(rma, next());
+                for number in 1..=3 {
+                    assert_eq!(look(&shared), Some(Ok(vec![number])));
+                }
+            },
+        );
+    }
+
+    /// In a communicator that was made just when a member had gone, what the member had sent is received first.
+    #[test]
+    fn what_the_dead_had_sent_is_received_in_a_communicator_that_is_made_just_then() {
+        let failed = Some(Err(Error::ProcFailed { ranks: vec![0] }));
+        let expected = failed.clone();
+        after(
+            || vec![data(1)],
+            move |job, rma| {
+                rma.look_at_view(job);
+                // The message has arrived, and nobody has looked for it yet.
+                let shared = make(rma);
+                assert_eq!(look(&shared), None);
+                rma.progress(job);
+                assert_eq!(look(&shared), Some(Ok(vec![1])));
+                assert_eq!(look(&shared), expected);
+            },
+        );
+        after(
+            || vec![data(1)],
+            move |job, rma| {
+                rma.progress(job);
+                // It has been looked at, and waits for the communicator.
+                let shared = make(rma);
+                assert_eq!(look(&shared), None);
+                rma.hand_over_soon(job);
+                assert_eq!(look(&shared), Some(Ok(vec![1])));
+                assert_eq!(look(&shared), failed);
+            },
+        );
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_long_message_whose_sender_is_gone() {
+        let part = || {
+            let mut writer = Writer::new(wire::PART, 0, 2);
+            writer.u8(0).bytes(b"x");
+            vec![writer.done()]
+        };
+        after(part, |job, rma| {
+            handle(rma, job.receive(Port::Rma).unwrap());
+            assert_eq!(lock(&rma.partial).len(), 1);
+            rma.progress(job);
+            assert_eq!(lock(&rma.partial).len(), 0);
+        });
+    }
+
+    /// A communicator that was made for a caller who had left is forgotten when all have freed it.
+    #[test]
+    fn what_nobody_wants_any_more_is_forgotten() {
+        let rma = Rma::new(MemberId(0));
+        let shared = rma.make(ID, Arc::new(Group::new(vec![MemberId(0)], MemberId(0)).unwrap()));
+        let own = Contribution {
+            kind: Kind::Duplicate,
+            flags: u64::MAX,
+            id: 8,
+            acked: RankSet::default(),
+            place: None,
+        };
+        let mut todo = Todo::default();
+        let mut state = lock(&shared.state);
+        rma.enter(&shared, &mut state, own, &mut todo);
+        state.is_creation_abandoned = true;
+        rma.after_agreement(&shared, &mut state, &mut todo);
+        assert_eq!(lock(&rma.registry).communicators.keys().copied().collect::<Vec<_>>(), [ID]);
+        assert_eq!(lock(&rma.registry).gone, [8]);
     }
 }

@@ -2,10 +2,13 @@
 
 use super::StoreError;
 use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED};
-use super::mutant::mutant;
 use super::open::Inner;
+use super::space::Magazine;
 use crate::engine::{Engine, Epoch, Error, MemberId, steps};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::time::Duration;
 
 /// Why an operation cannot go on as it is.
 #[derive(Debug)]
@@ -36,20 +39,44 @@ impl From<StoreError> for Halt {
 
 pub(super) type Step<T> = Result<T, Halt>;
 
-/// Which of this member's actors are in use.
+/// The operations that this member may have under way at once.
+///
+/// An actor is claimed by making its counter, which lies in the segment, odd: the same swap tells the others that it is
+/// inside an operation. It is given back by one plain write.
 pub(super) struct Actors {
-    busy: [AtomicBool; ACTORS],
+    actors: Vec<Actor>,
     /// How many are known to the others; see [`ACTORS_USED`].
     announced: AtomicUsize,
+    /// Tells stores of one process apart.
+    id: u64,
 }
+
+/// Own lines, so that threads do not disturb each other.
+#[derive(Default)]
+#[repr(align(128))]
+struct Actor {
+    /// The even number that the counter had when it was last seen so.
+    counter: AtomicU64,
+    /// The blocks at hand; changed only by the operation that has claimed the actor.
+    magazine: OnceLock<Box<Magazine>>,
+}
+
+thread_local! {
+    /// The actor that this thread used last, and of which store: the next operation tries it first.
+    static LAST: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// How long to sleep while all actors are in use: nobody rings when one is given back.
+const CROWDED: Duration = Duration::from_micros(200);
 
 impl Actors {
     pub(super) fn new() -> Actors {
-        Actors { busy: std::array::from_fn(|_| AtomicBool::new(false)), announced: AtomicUsize::new(0) }
-    }
-
-    fn take(&self) -> Option<usize> {
-        self.busy.iter().position(|busy| !busy.load(Ordering::Relaxed) && !busy.swap(true, Ordering::Acquire))
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        Actors {
+            actors: (0..ACTORS).map(|_| Actor::default()).collect(),
+            announced: AtomicUsize::new(0),
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+        }
     }
 }
 
@@ -64,43 +91,70 @@ pub(super) struct Op<'a> {
 
 impl<'a> Op<'a> {
     /// Begins an operation under the current view.
+    #[inline]
     pub(super) fn begin(store: &'a Inner) -> Step<Op<'a>> {
+        let (id, last) = LAST.get();
+        let first = if id == store.actors.id { last } else { 0 };
+        match Op::claim(store, first)? {
+            Some(op) => Ok(op),
+            None => Op::begin_crowded(store, first),
+        }
+    }
+
+    /// Tries the actors, from this one on.
+    #[inline]
+    fn claim(store: &'a Inner, first: usize) -> Step<Option<Op<'a>>> {
+        let job = &store.job;
+        steps::enter(steps::Step::Enter);
+        for distance in 0..ACTORS {
+            let index = (first + distance) % ACTORS;
+            if store.actors.announced.load(Ordering::Acquire) <= index {
+                announce(store, index)?;
+            }
+            let actor = &store.actors.actors[index];
+            let word = store.counter_word(job.me(), index);
+            let mut even = actor.counter.load(Ordering::Relaxed);
+            // Whoever frees something after this sees that the actor is inside; what it freed before, this cannot see.
+            // A second try if another thread has used the actor since it was last seen.
+            for _ in 0..2 {
+                let found = job.compare_and_swap(Epoch::ANY, job.me(), word, even, even + 1)?;
+                if found == even {
+                    LAST.set((store.actors.id, index));
+                    return Ok(Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1 }));
+                }
+                if found % 2 == 1 {
+                    break;
+                }
+                even = found;
+            }
+        }
+        Ok(None)
+    }
+
+    /// All actors are in use: waits for one.
+    #[cold]
+    fn begin_crowded(store: &'a Inner, first: usize) -> Step<Op<'a>> {
         let job = &store.job;
         let until = job.now().after(job.time_limit());
-        let actor = loop {
+        loop {
             let bell = job.bell();
-            if let Some(actor) = store.actors.take() {
-                break actor;
+            if let Some(op) = Op::claim(store, first)? {
+                return Ok(op);
             }
-            if job.now() >= until {
+            let now = job.now();
+            if now >= until {
                 let (member, limit) = (job.me(), job.time_limit());
                 return Err(Halt::Fail(StoreError::Timeout { member, limit }));
             }
-            job.park(bell, until);
-        };
-        steps::enter(steps::Step::Enter);
-        // The guard exists before the first call that may fail, so that the actor is given back.
-        let mut op = Op { store, actor, epoch: Epoch::ANY, number: 0 };
-        op.announce()?;
-        let counter = store.root(job.me()) + store.layout.actor(actor) + ACTOR_COUNTER;
-        // Whoever frees something after this sees that the actor is inside; what it freed before, this cannot see.
-        op.number = job.fetch_add(Epoch::ANY, job.me(), counter, 1)? + 1;
-        op.epoch = job.epoch();
-        Ok(op)
+            job.park(bell, until.min(now.after(CROWDED)));
+        }
     }
 
-    /// Makes sure that others look at this actor when they ask who is inside an operation.
-    fn announce(&self) -> Step<()> {
-        let (store, job) = (self.store, &self.store.job);
-        while store.actors.announced.load(Ordering::Acquire) <= self.actor {
-            let word = store.root(job.me()) + ACTORS_USED;
-            let used = job.load(Epoch::ANY, job.me(), word)?;
-            let wanted = used.max(self.actor as u64 + 1);
-            if used == wanted || job.compare_and_swap(Epoch::ANY, job.me(), word, used, wanted)? == used {
-                store.actors.announced.fetch_max(wanted as usize, Ordering::AcqRel);
-            }
-        }
-        Ok(())
+    /// This actor's blocks.
+    #[inline]
+    pub(super) fn magazine(&self) -> &'a Magazine {
+        let members = self.store.job.members();
+        self.store.actors.actors[self.actor].magazine.get_or_init(|| Box::new(Magazine::new(members)))
     }
 
     /// Adopts the current view.
@@ -108,31 +162,30 @@ impl<'a> Op<'a> {
         self.epoch = self.store.job.epoch();
     }
 
-    /// The epoch that this operation's accesses belong to.
-    fn at(&self) -> Epoch {
-        if mutant("skip-epoch") { Epoch::ANY } else { self.epoch }
-    }
-
+    #[inline(always)]
     pub(super) fn load(&self, home: MemberId, offset: u64) -> Step<u64> {
-        Ok(self.store.job.load(self.at(), home, offset)?)
+        Ok(self.store.job.load(self.epoch, home, offset)?)
     }
 
     /// Swaps a word; whether it was as expected.
+    #[inline(always)]
     pub(super) fn swap(&self, home: MemberId, offset: u64, expected: u64, new: u64) -> Step<bool> {
-        Ok(self.store.job.compare_and_swap(self.at(), home, offset, expected, new)? == expected)
+        Ok(self.store.job.compare_and_swap(self.epoch, home, offset, expected, new)? == expected)
     }
 
+    #[inline(always)]
     pub(super) fn put(&self, home: MemberId, offset: u64, bytes: &[u8]) -> Step<()> {
-        Ok(self.store.job.put(self.at(), home, offset, bytes)?)
+        Ok(self.store.job.put(self.epoch, home, offset, bytes)?)
     }
 
+    #[inline(always)]
     pub(super) fn get(&self, home: MemberId, offset: u64, bytes: &mut [u8]) -> Step<()> {
-        Ok(self.store.job.get(self.at(), home, offset, bytes)?)
+        Ok(self.store.job.get(self.epoch, home, offset, bytes)?)
     }
 
     /// Whether the view is still the one of this operation.
     pub(super) fn is_current(&self) -> bool {
-        self.store.job.epoch() == self.epoch || mutant("skip-epoch")
+        self.store.job.epoch() == self.epoch
     }
 
     /// Where this actor's outcome word is.
@@ -142,14 +195,38 @@ impl<'a> Op<'a> {
 }
 
 impl Drop for Op<'_> {
+    #[inline]
     fn drop(&mut self) {
         let (store, job) = (self.store, &self.store.job);
         steps::enter(steps::Step::Leave);
-        if self.number != 0 {
-            let counter = store.root(job.me()) + store.layout.actor(self.actor) + ACTOR_COUNTER;
-            // Fails only when this member has ended, and then nobody waits for its actors.
-            let _ = job.fetch_add(Epoch::ANY, job.me(), counter, 1);
+        // What the operation read and wrote comes before the word that says that it has ended.
+        fence(Ordering::Release);
+        let even = self.number + 1;
+        // Fails only when this member has ended, and then nobody waits for its actors.
+        let _ = job.put(Epoch::ANY, job.me(), store.counter_word(job.me(), self.actor), &even.to_ne_bytes());
+        store.actors.actors[self.actor].counter.store(even, Ordering::Relaxed);
+    }
+}
+
+/// Makes sure that others look at an actor when they ask who is inside an operation.
+#[cold]
+fn announce(store: &Inner, actor: usize) -> Step<()> {
+    let job = &store.job;
+    let word = store.root(job.me()) + ACTORS_USED;
+    while store.actors.announced.load(Ordering::Acquire) <= actor {
+        let used = job.load(Epoch::ANY, job.me(), word)?;
+        let wanted = used.max(actor as u64 + 1);
+        if used == wanted || job.compare_and_swap(Epoch::ANY, job.me(), word, used, wanted)? == used {
+            store.actors.announced.fetch_max(wanted as usize, Ordering::AcqRel);
         }
-        store.actors.busy[self.actor].store(false, Ordering::Release);
+    }
+    Ok(())
+}
+
+impl Inner {
+    /// Where an actor's counter is.
+    #[inline]
+    pub(super) fn counter_word(&self, member: MemberId, actor: usize) -> u64 {
+        self.root(member) + self.layout.actor(actor) + ACTOR_COUNTER
     }
 }

@@ -30,6 +30,16 @@ pub enum StoreError {
         /// The version that is there; `None` if the key does not exist.
         found: Option<Version>,
     },
+    /// A lock is held by another holder until after the deadline. Nothing was changed.
+    #[error(
+        "the lock is held by {holder}, and was not released within {waited:?}; wait longer, or find out what the holder does"
+    )]
+    Locked {
+        /// Which member holds it; it may be another thread of the caller's.
+        holder: MemberId,
+        /// How long the call waited.
+        waited: Duration,
+    },
     /// There is no room for the value at one of its homes. Nothing was changed.
     #[error("no room at {member}: {reason}")]
     OutOfMemory {

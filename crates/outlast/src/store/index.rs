@@ -12,7 +12,7 @@
 
 use super::access::{Op, Step};
 use super::head::Head;
-use super::layout::{NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, class_of};
+use super::layout::{HOLDER_MASK, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, class_of, holder};
 use super::write::Config;
 use crate::engine::MemberId;
 
@@ -30,12 +30,15 @@ pub(super) struct KeyRef<'a> {
     pub(super) partition: usize,
 }
 
-fn node_word(key: &KeyRef<'_>, owner: MemberId) -> u64 {
-    (key.hash & 0xffff_ffff) << 32 | (key.key.len() as u64) << 16 | u64::from(owner.0)
+fn node_word(key: &KeyRef<'_>, holder: u64) -> u64 {
+    (key.hash & 0xffff_ffff) << 32 | (key.key.len() as u64) << 16 | holder
 }
 
-/// The part of a node's word that tells keys apart: all but the owner.
-const WORD_MASK: u64 = !0xffff;
+/// The part of a node's word that tells keys apart: all but the holder.
+const WORD_MASK: u64 = !HOLDER_MASK;
+
+/// How much of a node is read at once: its words and the key, unless that is long.
+const NODE_READ: usize = 64;
 
 /// Chains longer than this do not happen; a longer one is a loop in memory that someone has destroyed.
 const CHAIN_MAX: usize = 1 << 24;
@@ -46,32 +49,53 @@ impl Op<'_> {
         Ok(buckets + (key.hash & (self.store.bucket_count as u64 - 1)) * 8)
     }
 
-    /// The head word of the key's record at a home, if there is a record.
-    pub(super) fn find(&self, config: &Config, home: usize, key: &KeyRef<'_>) -> Step<Option<u64>> {
+    /// The head word of the key's record at a home, and what it holds, if there is a record.
+    #[inline]
+    pub(super) fn find(&self, config: &Config, home: usize, key: &KeyRef<'_>) -> Step<Option<(u64, Head)>> {
         let bucket = self.bucket(config, home, key)?;
         let first = self.load(config.homes[home], bucket)?;
-        Ok(self.find_from(config.homes[home], first, key)?.map(|node| node + NODE_HEAD))
+        self.find_from(config.homes[home], first, key)
     }
 
-    fn find_from(&self, home: MemberId, first: u64, key: &KeyRef<'_>) -> Step<Option<u64>> {
-        let wanted = node_word(key, MemberId(0)) & WORD_MASK;
+    #[inline]
+    fn find_from(&self, home: MemberId, first: u64, key: &KeyRef<'_>) -> Step<Option<(u64, Head)>> {
+        let wanted = node_word(key, 0);
         let mut at = first;
-        let mut buffer = [0; super::KEY_LEN_MAX];
         for _ in 0..CHAIN_MAX {
             if at == 0 {
                 return Ok(None);
             }
-            if self.load(home, at + NODE_WORD)? & WORD_MASK == wanted {
-                let found = &mut buffer[..key.key.len()];
-                self.get(home, at + NODE_KEY, found)?;
+            // No block is shorter than this, and few keys are longer.
+            let mut node = [0; NODE_READ];
+            self.get(home, at, &mut node)?;
+            let word = |offset: u64| {
+                let offset = offset as usize;
+                u64::from_ne_bytes(node[offset..offset + 8].try_into().expect("8 bytes"))
+            };
+            if word(NODE_WORD) & WORD_MASK == wanted {
+                let (begin, rest) = key.key.split_at(key.key.len().min(NODE_READ - NODE_KEY as usize));
+                let head = Head(word(NODE_HEAD));
                 // A node that is being removed is not the key's record any more.
-                if found == key.key && self.load(home, at + NODE_HEAD)? != Head::REMOVED.0 {
-                    return Ok(Some(at));
+                if node[NODE_KEY as usize..].starts_with(begin)
+                    && head != Head::REMOVED
+                    && self.ends_with(home, at + NODE_READ as u64, rest)?
+                {
+                    return Ok(Some((at + NODE_HEAD, head)));
                 }
             }
-            at = self.load(home, at + NODE_NEXT)?;
+            at = word(NODE_NEXT);
         }
         Ok(None)
+    }
+
+    /// Whether the rest of a key is this.
+    fn ends_with(&self, home: MemberId, offset: u64, rest: &[u8]) -> Step<bool> {
+        if rest.is_empty() {
+            return Ok(true);
+        }
+        let mut found = vec![0; rest.len()];
+        self.get(home, offset, &mut found)?;
+        Ok(found == rest)
     }
 
     /// The head word of the key's record at a home; makes an empty record if there is none.
@@ -81,11 +105,11 @@ impl Op<'_> {
         let mut fresh = None;
         loop {
             let first = self.load(member, bucket)?;
-            if let Some(node) = self.find_from(member, first, key)? {
+            if let Some((word, _)) = self.find_from(member, first, key)? {
                 if let Some(unused) = fresh {
-                    self.store.space.keep(member, class, unused);
+                    self.keep(member, class, unused);
                 }
-                return Ok(node + NODE_HEAD);
+                return Ok(word);
             }
             let node = match fresh {
                 Some(node) => node,
@@ -95,7 +119,7 @@ impl Op<'_> {
             let mut bytes = Vec::with_capacity(NODE_KEY as usize + key.key.len());
             bytes.extend(first.to_ne_bytes());
             bytes.extend(config.empty_head().0.to_ne_bytes());
-            bytes.extend(node_word(key, self.store.me()).to_ne_bytes());
+            bytes.extend(node_word(key, holder(self.store.me())).to_ne_bytes());
             bytes.extend(key.key);
             self.put(member, node, &bytes)?;
             if self.swap(member, bucket, first, node)? {

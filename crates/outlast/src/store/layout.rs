@@ -12,10 +12,12 @@ pub(super) const ACTORS: usize = 64;
 const ACTOR_LEN: u64 = 64;
 /// The first word of a root: how many of the actors were ever used.
 pub(super) const ACTORS_USED: u64 = 0;
+/// How often this member has taken records out of its index; raised before their memory can be used again.
+pub(super) const REMOVALS: u64 = 8;
 const HEADER_LEN: u64 = 64;
 /// An actor's counter: odd while it is inside an operation.
 pub(super) const ACTOR_COUNTER: u64 = 0;
-/// An actor's outcome word: the operation's number times 2, plus 1 when a helper knows that it happened.
+/// An actor's outcome word: the number of its last operation of which a helper knows that it happened.
 pub(super) const ACTOR_OUTCOME: u64 = 8;
 
 /// How many size classes there are: four for each doubling, from 64 bytes to beyond 2 GiB.
@@ -64,20 +66,30 @@ pub(super) fn class_size(class: usize) -> u64 {
 
 /// The smallest class whose blocks have at least `len` bytes; `None` beyond the largest.
 pub(super) fn class_of(len: u64) -> Option<usize> {
-    // The doubling first, then the quarter in it.
-    let doubling = (len.max(64) / 64).ilog2() as usize;
-    (doubling * 4..CLASSES).find(|&class| class_size(class) >= len)
+    // The doubling first, then the quarter in it, rounded up.
+    let doubling = (len.max(64) / 64).ilog2();
+    let quarter = (len.max(64) - (64 << doubling)).div_ceil(16 << doubling);
+    let class = doubling as usize * 4 + quarter as usize;
+    (class < CLASSES).then_some(class)
 }
 
-/// An index node: `next`, the head word, and `hash << 32 | key length << 16 | owner`, then the key.
+/// An index node: `next`, the head word, and `hash << 32 | key length << 16 | holder`, then the key.
 pub(super) const NODE_NEXT: u64 = 0;
 pub(super) const NODE_HEAD: u64 = 8;
 pub(super) const NODE_WORD: u64 = 16;
 pub(super) const NODE_KEY: u64 = 24;
 
-/// A value block's header, four words: the counter of its version (in a free block: the next one); who wrote it;
-/// its length and flags; the key's owner.
+/// A value block's header, four words: the counter of its version (in a free block: the next one); who wrote it; its
+/// length, flags and holder; the key's owner.
 pub(super) const BLOCK_HEADER_LEN: u64 = 32;
+/// In free blocks, value blocks and nodes alike: the word whose lower 16 bits name the *holder*, plus 1.
+pub(super) const BLOCK_HOLDER: u64 = 16;
+pub(super) const HOLDER_MASK: u64 = 0xffff;
+
+/// The holder of a block: who may use it again when no head names it. 0 is nobody: it is on its home's stack.
+pub(super) fn holder(member: MemberId) -> u64 {
+    u64::from(member.0) + 1
+}
 
 /// Where the value begins: behind the header, for large values at a multiple of 64 so that copies are fast.
 pub(super) fn value_start(value_len: u64) -> u64 {
@@ -88,30 +100,39 @@ pub(super) fn value_start(value_len: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) counter: u64,
-    /// The member that wrote it, which of its actors, and the lower bits of that actor's operation number.
-    pub(super) writer: u16,
-    pub(super) actor: u16,
-    pub(super) operation: u32,
+    /// The member that wrote it, which of its actors, and the lower 46 bits of that actor's operation number.
+    pub(super) writer: MemberId,
+    pub(super) actor: usize,
+    pub(super) operation: u64,
     pub(super) len: u64,
     pub(super) is_deleted: bool,
+    /// See [`BLOCK_HOLDER`].
+    pub(super) holder: u64,
     /// The member that owns the key.
-    pub(super) owner: u16,
+    pub(super) owner: MemberId,
 }
 
-const LEN_MASK: u64 = (1 << 48) - 1;
+pub(super) const OPERATION_MASK: u64 = (1 << 46) - 1;
+const LEN_MASK: u64 = (1 << 40) - 1;
 const DELETED: u64 = 1 << 63;
 
 impl Block {
     pub(super) fn version(&self) -> Version {
-        Version { counter: self.counter, writer: MemberId(u32::from(self.writer)) }
+        Version { counter: self.counter, writer: self.writer }
     }
 
+    /// Which write made it.
+    pub(super) fn identity(&self) -> (u64, MemberId, usize, u64) {
+        (self.counter, self.writer, self.actor, self.operation)
+    }
+
+    #[inline]
     pub(super) fn encode(&self) -> [u8; BLOCK_HEADER_LEN as usize] {
         let words = [
             self.counter,
-            u64::from(self.operation) << 32 | u64::from(self.actor) << 16 | u64::from(self.writer),
-            self.len & LEN_MASK | if self.is_deleted { DELETED } else { 0 },
-            u64::from(self.owner),
+            self.operation << 18 | (self.actor as u64) << 12 | u64::from(self.writer.0),
+            self.length_word(),
+            u64::from(self.owner.0),
         ];
         let mut bytes = [0; BLOCK_HEADER_LEN as usize];
         for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -120,17 +141,24 @@ impl Block {
         bytes
     }
 
+    /// The word at [`BLOCK_HOLDER`].
+    pub(super) fn length_word(&self) -> u64 {
+        (if self.is_deleted { DELETED } else { 0 }) | (self.len & LEN_MASK) << 16 | self.holder
+    }
+
+    #[inline]
     pub(super) fn decode(bytes: &[u8; BLOCK_HEADER_LEN as usize]) -> Block {
         let word =
             |index: usize| u64::from_ne_bytes(bytes[index * 8..index * 8 + 8].try_into().expect("8 bytes"));
         Block {
             counter: word(0),
-            writer: word(1) as u16,
-            actor: (word(1) >> 16) as u16,
-            operation: (word(1) >> 32) as u32,
-            len: word(2) & LEN_MASK,
+            writer: MemberId(word(1) as u32 & 0xfff),
+            actor: (word(1) >> 12) as usize & 63,
+            operation: word(1) >> 18,
+            len: word(2) >> 16 & LEN_MASK,
             is_deleted: word(2) & DELETED != 0,
-            owner: word(3) as u16,
+            holder: word(2) & HOLDER_MASK,
+            owner: MemberId(word(3) as u32 & 0xffff),
         }
     }
 }
@@ -154,12 +182,13 @@ mod tests {
     fn a_block_header_keeps_what_it_is_given() {
         let block = Block {
             counter: 1 << 50,
-            writer: 4095,
+            writer: MemberId(4095),
             actor: 63,
-            operation: 0xdead_beef,
-            len: 1 << 40,
+            operation: OPERATION_MASK,
+            len: (1 << 40) - 1,
             is_deleted: true,
-            owner: 17,
+            holder: 4096,
+            owner: MemberId(17),
         };
         assert_eq!(Block::decode(&block.encode()), block);
     }

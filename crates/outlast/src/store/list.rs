@@ -39,7 +39,7 @@ impl Store {
     pub fn homes(&self, key: &[u8]) -> Vec<MemberId> {
         let placement = &self.inner.placement;
         let partition = placement.partition(hash_key(key));
-        placement.homes(&self.inner.preference(partition), &self.inner.job.view()).members
+        placement.homes(self.inner.preference(partition), &self.inner.job.view()).members
     }
 
     /// Makes this member the owner of a key; whether the key exists. The value stays, its version changes.
@@ -75,12 +75,12 @@ impl Op<'_> {
         let primary = config.homes[config.primary];
         let mut keys = Vec::new();
         for bucket in 0..self.store.bucket_count {
-            for node in self.nodes(&config, config.primary, partition, bucket)? {
+            for node in self.nodes(config, config.primary, partition, bucket)? {
                 let key = KeyRef { key: &node.key, hash: hash_key(&node.key), partition };
-                let Some(word) = self.find(&config, config.primary, &key)? else { continue };
-                let Some(offset) = self.settled(&config, &key, word)?.offset() else { continue };
+                let Some((word, _)) = self.find(config, config.primary, &key)? else { continue };
+                let Some(offset) = self.settled(config, &key, word)?.offset() else { continue };
                 let block = self.read_block(primary, offset)?;
-                if !block.is_deleted && wanted(&node.key, MemberId(u32::from(block.owner))) {
+                if !block.is_deleted && wanted(&node.key, block.owner) {
                     keys.push(node.key);
                 }
             }

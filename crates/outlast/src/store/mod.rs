@@ -20,28 +20,37 @@
 
 mod access;
 mod error;
+mod grace;
 mod head;
 mod index;
 mod layout;
 mod list;
+mod lock;
+mod loss;
 mod mutant;
 mod open;
 mod placement;
 mod repair;
+mod slot;
 mod space;
+mod wait;
 mod write;
 
 pub use error::{StoreError, StoreResult};
 pub use list::Death;
+pub use lock::LockGuard;
 pub use open::Options;
 pub use placement::REPLICAS_MAX;
+pub use repair::RepairStatus;
+pub use slot::Slot;
+pub use wait::Waited;
 
-use crate::engine::{Engine, Epoch, MemberId, Port, Time};
+use crate::engine::{Engine, Epoch, MemberId, Port};
 use access::Halt;
 use open::Inner;
 use std::fmt;
 use std::sync::Arc;
-use write::Change;
+use write::{Change, Current};
 
 /// The longest key, in bytes.
 pub const KEY_LEN_MAX: usize = 1024;
@@ -100,6 +109,17 @@ pub enum Expect {
     Version(Version),
 }
 
+impl Expect {
+    fn check(self, current: Option<&Current>) -> StoreResult<()> {
+        let found = current.map(|current| current.version);
+        let is_right = match self {
+            Expect::Absent => found.is_none(),
+            Expect::Version(version) => found == Some(version),
+        };
+        if is_right { Ok(()) } else { Err(StoreError::Conflict { found }) }
+    }
+}
+
 /// A store in the memories of the job's members.
 #[derive(Clone)]
 pub struct Store {
@@ -138,14 +158,8 @@ impl Store {
 
     /// Sets a key if it is as expected; otherwise [`StoreError::Conflict`] with what is there.
     pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect) -> StoreResult<Version> {
-        let written = self.inner.write(key, false, |current, _| {
-            let found = current.map(|current| current.version);
-            let is_right = match expect {
-                Expect::Absent => found.is_none(),
-                Expect::Version(version) => found == Some(version),
-            };
-            if is_right { Ok(Change::Put(value)) } else { Err(StoreError::Conflict { found }) }
-        })?;
+        let written =
+            self.inner.write(key, false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
         Ok(written.expect("a put changes the key"))
     }
 
@@ -180,8 +194,7 @@ impl Store {
         self.inner.read(key, |op, home, offset, block| {
             let mut bytes = vec![0; block.len as usize];
             op.get(home, offset + layout::value_start(block.len), &mut bytes)?;
-            let (version, owner) = (block.version(), MemberId(u32::from(block.owner)));
-            Ok(Value { bytes, version, owner })
+            Ok(Value { bytes, version: block.version(), owner: block.owner })
         })
     }
 
@@ -200,34 +213,6 @@ impl Store {
     /// Whether a key exists.
     pub fn exists(&self, key: &[u8]) -> StoreResult<bool> {
         Ok(self.inner.read(key, |_, _, _, _| Ok(()))?.is_some())
-    }
-
-    /// Waits until a key exists with a version newer than `newer_than` (or at all, if `None`); `None` at the deadline.
-    pub fn wait(
-        &self,
-        key: &[u8],
-        newer_than: Option<Version>,
-        deadline: Time,
-    ) -> StoreResult<Option<Value>> {
-        let job = &self.inner.job;
-        loop {
-            let bell = job.bell();
-            self.inner.announce_waiter(key)?;
-            if let Some(value) = self.get(key)?
-                && newer_than.is_none_or(|seen| value.version > seen)
-            {
-                return Ok(Some(value));
-            }
-            if job.now() >= deadline {
-                return Ok(None);
-            }
-            job.park(bell, deadline);
-        }
-    }
-
-    /// How far repair is: the number of copies that this member, as a primary, has still to bring up.
-    pub fn copies_missing(&self) -> StoreResult<usize> {
-        self.inner.copies_missing()
     }
 
     /// Closes the store at this member, after all living members have done so or the time limit is over.

@@ -3,6 +3,8 @@
 use super::access::Actors;
 use super::head::{Phase, State};
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
+use super::lock::Locks;
+use super::loss::Loss;
 use super::placement::{Placement, REPLICAS_MAX};
 use super::repair::Repair;
 use super::space::Space;
@@ -11,7 +13,7 @@ use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Message, Time, View};
 use crate::job::{Job, Service};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// How a store is to be; the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +90,16 @@ pub(super) enum Note {
     Refused { class: u64, reason: String },
     /// I am done with the store.
     Closing,
+    /// These blocks of yours are free again; each as in [`super::space::Place`].
+    Give { places: Vec<u64> },
+    /// The partition is lost, and you are its first home: give it up.
+    Accept { partition: u64 },
+    /// The partition lives.
+    Accepted { partition: u64 },
+    /// The partition could not be given up.
+    NotAccepted { partition: u64, reason: String },
+    /// You are a home of the partition and have no index of it.
+    Fill { partition: u64 },
 }
 
 impl Note {
@@ -100,6 +112,11 @@ impl Note {
             Note::Granted { class } => (2, vec![*class], ""),
             Note::Refused { class, reason } => (3, vec![*class], reason),
             Note::Closing => (4, vec![], ""),
+            Note::Give { places } => (9, places.clone(), ""),
+            Note::Accept { partition } => (5, vec![*partition], ""),
+            Note::Accepted { partition } => (6, vec![*partition], ""),
+            Note::NotAccepted { partition, reason } => (7, vec![*partition], reason),
+            Note::Fill { partition } => (8, vec![*partition], ""),
         };
         let mut bytes = vec![tag];
         words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
@@ -113,12 +130,18 @@ impl Note {
         let word = |index: usize| -> Option<u64> {
             Some(u64::from_le_bytes(rest.get(index * 8..index * 8 + 8)?.try_into().ok()?))
         };
+        let text = || String::from_utf8_lossy(rest.get(8..).unwrap_or_default()).into();
         Some(match tag {
             0 => Note::Hello { root: word(0)?, replicas: word(1)?, partitions: word(2)?, buckets: word(3)? },
             1 => Note::Need { class: word(0)? },
             2 => Note::Granted { class: word(0)? },
-            3 => Note::Refused { class: word(0)?, reason: String::from_utf8_lossy(&rest[8..]).into() },
+            3 => Note::Refused { class: word(0)?, reason: text() },
             4 => Note::Closing,
+            9 => Note::Give { places: (0..rest.len() / 8).map_while(word).collect() },
+            5 => Note::Accept { partition: word(0)? },
+            6 => Note::Accepted { partition: word(0)? },
+            7 => Note::NotAccepted { partition: word(0)?, reason: text() },
+            8 => Note::Fill { partition: word(0)? },
             _ => return None,
         })
     }
@@ -135,10 +158,12 @@ pub(super) struct Inner {
     roots: Vec<AtomicU64>,
     pub(super) actors: Actors,
     pub(super) space: Space,
-    /// Per partition: its order of preference, and the configuration that was entered last.
-    pub(super) partitions: Vec<Mutex<Cached>>,
+    /// Per partition: its order of preference, and the configurations that were entered.
+    pub(super) partitions: Vec<Partition>,
     view: Mutex<Arc<View>>,
     pub(super) repair: Mutex<Repair>,
+    pub(super) locks: Locks,
+    pub(super) loss: Loss,
     closing: Mutex<MemberSet>,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
@@ -149,10 +174,12 @@ pub(super) struct Inner {
     mismatch: Mutex<Option<String>>,
 }
 
+/// What is known of a partition. The configurations form a list that only grows: there is one for each death that
+/// concerned the partition, and readers need no lock.
 #[derive(Default)]
-pub(super) struct Cached {
-    pub(super) preference: Option<Arc<Vec<MemberId>>>,
-    pub(super) config: Option<Arc<Config>>,
+pub(super) struct Partition {
+    preference: OnceLock<Vec<MemberId>>,
+    pub(super) first: OnceLock<Config>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -190,9 +217,11 @@ impl Store {
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
             actors: Actors::new(),
             space: Space::default(),
-            partitions: (0..partitions).map(|_| Mutex::default()).collect(),
+            partitions: (0..partitions).map(|_| Partition::default()).collect(),
             view: Mutex::new(Arc::new(view)),
             repair: Mutex::default(),
+            locks: Locks::default(),
+            loss: Loss::default(),
             closing: Mutex::default(),
             deaths: Mutex::default(),
             is_open: AtomicBool::new(false),
@@ -233,7 +262,7 @@ impl Inner {
         zero(job, root, self.layout.len())?;
         let view = job.view();
         for partition in 0..self.placement.partitions {
-            let homes = self.placement.homes(&self.preference(partition), &view);
+            let homes = self.placement.homes(self.preference(partition), &view);
             if homes.members.contains(&me) {
                 self.make_index(root, partition)?;
                 let state = root + self.layout.partition(partition) + PARTITION_STATE;
@@ -290,11 +319,8 @@ impl Inner {
     }
 
     /// The order of preference of a partition.
-    pub(super) fn preference(&self, partition: usize) -> Arc<Vec<MemberId>> {
-        lock(&self.partitions[partition])
-            .preference
-            .get_or_insert_with(|| Arc::new(self.placement.preference(partition)))
-            .clone()
+    pub(super) fn preference(&self, partition: usize) -> &[MemberId] {
+        self.partitions[partition].preference.get_or_init(|| self.placement.preference(partition))
     }
 
     /// The view of an epoch, if it is the current one.
@@ -306,6 +332,11 @@ impl Inner {
         let view = Arc::new(self.job.view());
         *lock(&self.view) = view.clone();
         (view.epoch == epoch).then_some(view)
+    }
+
+    /// The view as it is now, or was a moment ago.
+    pub(super) fn current_view(&self) -> Arc<View> {
+        self.view(self.job.epoch()).unwrap_or_else(|| lock(&self.view).clone())
     }
 
     /// Takes the messages that have come.
@@ -351,10 +382,20 @@ impl Inner {
                 self.space.refused(from, class as usize, reason);
                 let _ = self.job.ring(self.job.me());
             }
+            Note::Give { places } => self.take_back(&places),
             Note::Closing => {
                 lock(&self.closing).insert(from);
                 let _ = self.job.ring(self.job.me());
             }
+            Note::Accept { partition } => self.want_acceptance(from, partition as usize),
+            Note::Accepted { .. } => {
+                let _ = self.job.ring(self.job.me());
+            }
+            Note::NotAccepted { partition, reason } => {
+                self.acceptance_refused(from, partition as usize, reason);
+                let _ = self.job.ring(self.job.me());
+            }
+            Note::Fill { partition } => self.look_at(partition as usize),
         }
     }
 
@@ -417,7 +458,8 @@ impl Service for Background {
         if !self.0.is_open.load(Ordering::Acquire) || self.0.is_closed.load(Ordering::Acquire) {
             return Time::NEVER;
         }
-        self.0.repair_some()
+        self.0.accept_some();
+        self.0.repair_some().min(self.0.release_orphans()).min(self.0.tell_of_loss())
     }
 }
 
@@ -433,6 +475,11 @@ mod tests {
             Note::Granted { class: 6 },
             Note::Refused { class: 7, reason: "no room".into() },
             Note::Closing,
+            Note::Give { places: vec![8, 9] },
+            Note::Accept { partition: 8 },
+            Note::Accepted { partition: 9 },
+            Note::NotAccepted { partition: 10, reason: "no room".into() },
+            Note::Fill { partition: 11 },
         ] {
             assert_eq!(Note::decode(&note.encode()), Some(note));
         }

@@ -4,12 +4,12 @@
 //! makes its index; the primary settles every record and copies it to the homes that are filling, then says that
 //! they are complete. The work is done in small pieces, so that the background also serves.
 
-use super::StoreResult;
 use super::access::{Halt, Op, Step};
 use super::head::{Phase, State};
 use super::index::KeyRef;
-use super::open::{Inner, lock};
+use super::open::{Inner, Note, lock};
 use super::placement::hash_key;
+use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, Time, steps};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,6 +18,9 @@ use std::time::Duration;
 const PIECE: usize = 8;
 /// How long to wait for a home that has not made its index yet, or for a stopped repairer.
 const PATIENCE: Duration = Duration::from_millis(5);
+
+/// How long to wait before such a home is reminded.
+const REMIND: Duration = Duration::from_millis(100);
 
 /// What this member has still to look at.
 #[derive(Default)]
@@ -36,6 +39,11 @@ struct Work {
     /// How far it has come: the homes and buckets that were gone through, in one number.
     position: usize,
     stamp: u64,
+    /// A bit for each home that had an index when the work began. One that gets its index later lacks what was copied
+    /// before, so it has to wait for the next round.
+    ready: u64,
+    /// Since when a new home has had no index.
+    since: Option<Time>,
 }
 
 enum Progress {
@@ -64,7 +72,9 @@ impl Inner {
                 // At open all copies are complete.
                 if !is_first {
                     let all = 0..self.placement.partitions;
-                    repair.left = all.map(|partition| Work { partition, position: 0, stamp: 0 }).collect();
+                    repair.left = all
+                        .map(|partition| Work { partition, position: 0, stamp: 0, ready: 0, since: None })
+                        .collect();
                 }
             }
             if repair.left.is_empty() {
@@ -83,46 +93,122 @@ impl Inner {
             Ok(op) => op.repair_piece(work),
             Err(halt) => Err(halt),
         };
-        let mut repair = lock(&self.repair);
-        repair.is_busy = false;
-        match result {
-            Ok(Progress::Done) => {}
-            Ok(Progress::More(work)) => repair.left.push_front(work),
-            Ok(Progress::Waiting(work)) => repair.waiting.push(work),
-            // The view has changed: the list is made anew. Or it has not, and someone was faster.
-            Err(Halt::Again) => repair.left.push_back(Work { position: 0, ..work }),
-            // Lost, or closed: there is nothing to bring up. A home that does not answer is tried again.
-            Err(Halt::Fail(super::StoreError::DataLost { .. } | super::StoreError::Closed)) => {}
-            Err(Halt::Fail(_)) => repair.waiting.push(Work { position: 0, ..work }),
-        }
-        match (repair.left.is_empty(), repair.waiting.is_empty()) {
+        // Nobody calls the engine under the lock.
+        let (is_idle, is_waiting) = {
+            let mut repair = lock(&self.repair);
+            repair.is_busy = false;
+            match result {
+                Ok(Progress::Done) => {}
+                Ok(Progress::More(work)) => repair.left.push_front(work),
+                Ok(Progress::Waiting(work)) => repair.waiting.push(work),
+                // The view has changed: the list is made anew. Or it has not, and someone was faster.
+                Err(Halt::Again) => repair.left.push_back(Work { position: 0, ..work }),
+                // Lost, or closed: there is nothing to bring up. A home that does not answer is tried again.
+                Err(Halt::Fail(StoreError::DataLost { .. } | StoreError::Closed)) => {}
+                Err(Halt::Fail(_)) => repair.waiting.push(Work { position: 0, ..work }),
+            }
+            (repair.left.is_empty(), !repair.waiting.is_empty())
+        };
+        match (is_idle, is_waiting) {
             (false, _) => self.job.now(),
-            (true, false) => self.job.now().after(PATIENCE),
-            (true, true) => Time::NEVER,
+            (true, true) => self.job.now().after(PATIENCE),
+            (true, false) => Time::NEVER,
         }
     }
 
-    /// How many copies are not complete, of the partitions whose primary this member is.
-    pub(super) fn copies_missing(&self) -> StoreResult<usize> {
-        let mut missing = 0;
+    /// Begins to make indexes here, which one activity does at a time; whether it may.
+    pub(super) fn begin_indexes(&self) -> bool {
+        !std::mem::replace(&mut lock(&self.repair).is_busy, true)
+    }
+
+    /// Ends what [`Inner::begin_indexes`] began.
+    pub(super) fn end_indexes(&self) {
+        lock(&self.repair).is_busy = false;
+        let _ = self.job.ring(self.me());
+    }
+
+    /// Looks at a partition again: something has changed there without a change of the view.
+    pub(super) fn look_at(&self, partition: usize) {
+        if partition < self.placement.partitions {
+            lock(&self.repair).left.push_back(Work {
+                partition,
+                position: 0,
+                stamp: 0,
+                ready: 0,
+                since: None,
+            });
+            let _ = self.job.ring(self.me());
+        }
+    }
+
+    /// How many copies are not complete, of the partitions that this member is the primary of, or of all.
+    fn count_copies(&self, only_mine: bool) -> StoreResult<RepairStatus> {
+        if self.is_closed.load(std::sync::atomic::Ordering::Acquire) {
+            return Err(StoreError::Closed);
+        }
+        let mut status = RepairStatus { copies_missing: 0, partitions_lost: 0 };
         for partition in 0..self.placement.partitions {
             let counted = self.run(|op| {
                 let config = op.config(partition)?;
                 let mut missing = 0;
-                if config.homes[config.primary] == self.me() {
+                if !only_mine || config.homes[config.primary] == self.me() {
                     for &home in &config.homes {
                         missing += usize::from(op.state(home, partition)?.phase() != Phase::Complete);
                     }
                 }
-                Ok(missing)
+                if op.is_current() { Ok(missing) } else { Err(Halt::Again) }
             });
             match counted {
-                Ok(count) => missing += count,
-                Err(super::StoreError::DataLost { .. }) => {}
+                Ok(count) => status.copies_missing += count,
+                Err(StoreError::DataLost { .. }) => status.partitions_lost += 1,
                 Err(error) => return Err(error),
             }
         }
-        Ok(missing)
+        Ok(status)
+    }
+}
+
+/// How far repair is in the whole job, at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepairStatus {
+    /// How many copies of partitions have still to be brought up; lost partitions do not count.
+    pub copies_missing: usize,
+    /// How many partitions are lost; see [`Store::accept_loss`].
+    pub partitions_lost: usize,
+}
+
+impl RepairStatus {
+    /// Whether every partition that is not lost has all its copies: R, or as many as members live.
+    pub fn is_repaired(&self) -> bool {
+        self.copies_missing == 0
+    }
+}
+
+impl Store {
+    /// How far repair is: the number of copies that this member, as a primary, has still to bring up.
+    pub fn copies_missing(&self) -> StoreResult<usize> {
+        Ok(self.inner.count_copies(true)?.copies_missing)
+    }
+
+    /// How far repair is in the whole job. It asks about every partition: some milliseconds for thousands of them.
+    pub fn repair_status(&self) -> StoreResult<RepairStatus> {
+        self.inner.count_copies(false)
+    }
+
+    /// Waits until every partition of the job that is not lost has all its copies, or until `deadline`; how far it is then.
+    pub fn wait_repaired(&self, deadline: Time) -> StoreResult<RepairStatus> {
+        let job = &self.inner.job;
+        loop {
+            let status = self.repair_status()?;
+            if status.is_repaired() || job.now() >= deadline {
+                return Ok(status);
+            }
+            // Nothing rings when another member has completed a copy.
+            let until = deadline.min(job.now().after(PATIENCE));
+            while job.now() < until {
+                job.park(job.bell(), until);
+            }
+        }
     }
 }
 
@@ -131,7 +217,7 @@ impl Op<'_> {
         let store = self.store;
         // Most partitions are not this member's business; that is known without asking anyone.
         let view = store.view(self.epoch).ok_or(Halt::Again)?;
-        let homes = store.placement.homes(&store.preference(work.partition), &view);
+        let homes = store.placement.homes(store.preference(work.partition), &view);
         if !homes.members.contains(&store.me()) {
             return Ok(Progress::Done);
         }
@@ -155,8 +241,12 @@ impl Op<'_> {
             return Ok(Progress::Done);
         }
         // R2: whoever is filling now is seen by all who publish from now on.
-        self.find_new_homes(&config, work.partition)?;
-        let ready: Vec<usize> = (0..config.homes.len()).filter(|&home| config.is_ready(home)).collect();
+        if work.position == 0 {
+            self.find_new_homes(config, work.partition)?;
+            let ready = (0..config.homes.len()).filter(|&home| config.is_ready(home));
+            work.ready = ready.fold(0, |mask, home| mask | 1 << home);
+        }
+        let ready: Vec<usize> = (0..config.homes.len()).filter(|&home| work.ready & 1 << home != 0).collect();
         let mut filling = Vec::new();
         for &home in &ready {
             if self.state(config.homes[home], work.partition)?.phase() == Phase::Filling {
@@ -168,16 +258,16 @@ impl Op<'_> {
         let end = (work.position + PIECE).min(positions);
         for position in work.position..end {
             let (home, bucket) = (ready[position / store.bucket_count], position % store.bucket_count);
-            for node in self.nodes(&config, home, work.partition, bucket)? {
+            for node in self.nodes(config, home, work.partition, bucket)? {
                 let hash = hash_key(&node.key);
                 let key = KeyRef { key: &node.key, hash, partition: work.partition };
                 for &target in &filling {
                     steps::enter(steps::Step::Copy);
-                    self.copy_record(&config, &key, target)?;
+                    self.copy_record(config, &key, target)?;
                 }
                 if filling.is_empty() {
-                    let word = self.find_or_insert(&config, config.primary, &key)?;
-                    self.settled(&config, &key, word)?;
+                    let word = self.find_or_insert(config, config.primary, &key)?;
+                    self.settled(config, &key, word)?;
                 }
             }
         }
@@ -187,6 +277,11 @@ impl Op<'_> {
         if !self.is_current() {
             return Err(Halt::Again);
         }
+        // R4.
+        let floor = self.floor(primary, work.partition)?;
+        for &home in &filling {
+            self.raise_floor(config.homes[home], work.partition, floor)?;
+        }
         // R5.
         steps::enter(steps::Step::Complete);
         for &home in &filling {
@@ -195,7 +290,17 @@ impl Op<'_> {
             self.swap_state(member, work.partition, from, State::new(Phase::Complete, config.stamp))?;
         }
         if ready.len() < config.homes.len() {
-            return Ok(Progress::Waiting(Work { position: 0, ..work }));
+            // Whoever has not heard that the partition is to be filled (only a change of the view tells all) is told.
+            let now = store.job.now();
+            let mut since = work.since.unwrap_or(now);
+            if now.since(since) >= REMIND {
+                since = now;
+                let note = Note::Fill { partition: work.partition as u64 }.encode();
+                for home in (0..config.homes.len()).filter(|&home| !config.is_ready(home)) {
+                    let _ = store.job.send(config.homes[home], PORT, &note);
+                }
+            }
+            return Ok(Progress::Waiting(Work { position: 0, since: Some(since), ..work }));
         }
         Ok(Progress::Done)
     }

@@ -1,64 +1,204 @@
 //! Blocks of memory at the homes: taking, retiring and reusing them.
 //!
 //! A home's segment is carved into blocks of size classes by the home itself, which puts them onto one stack per class.
-//! Members take blocks from there into *magazines* of their own, one per home and class, and work from those. A block
-//! that was swapped out of a head word is *retired* by whoever swapped it out: it goes into that member's magazine once
-//! every actor that was inside an operation at that time has left it, or is dead.
+//! Members take blocks from there into *magazines*, one for each actor, and work from those. A block that was swapped
+//! out of a head word is *retired* by whoever swapped it out, and is used again once every actor that was inside an
+//! operation at that time has left it, or is dead. What a magazine has no room for goes back onto its home's stack.
 //!
-//! A block goes onto a stack only when it is new, or after such a wait. So a member that is inside an operation and
-//! has read the top of a stack never finds the same block there again with another successor: the swap of the top
-//! needs no counter.
+//! A block goes onto a stack only when it is new, or right after such a wait. So a member that is inside an operation
+//! and has read the top of a stack never finds the same block there again with another successor: the swap of the
+//! top needs no counter. A block that was taken and not used must therefore never go back by itself.
+//!
+//! | the block is | its holder word names | its taker dies here |
+//! |---|---|---|
+//! | on its home's stack | nobody | |
+//! | taken off the stack, not stamped yet | nobody | it is lost: a few blocks for each death at this very step |
+//! | in a magazine, being filled, or retired | who has it | its home takes it back: see `reclaim.rs` |
+//! | named by a head word, or a node of the index | who filled it | it stays what it is |
+//! | swapped out, not stamped yet | who filled it | its home takes it back, if both are dead |
 
 use super::access::{Halt, Op, Step};
-use super::layout::{ACTOR_COUNTER, ACTORS_USED, class_size};
+use super::grace::Grace;
+use super::layout::{BLOCK_HOLDER, class_size, holder};
 use super::mutant::mutant;
-use super::open::{Inner, Note};
+use super::open::{Inner, Note, lock};
 use super::{PORT, StoreError};
 use crate::engine::{Engine, Epoch, Error, MemberId, steps};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// How many blocks, or bytes, are retired together before the actors are looked at.
-const BATCH_BLOCKS: usize = 32;
-const BATCH_BYTES: u64 = 1 << 20;
+const BATCH_BLOCKS: usize = 96;
+const BATCH_BYTES: u64 = 128 << 10;
+/// How many blocks of one home and class a magazine has room for.
+const WAY_BLOCKS: usize = 64;
+/// How many bytes of one home and class it keeps at most; of large blocks one, so that they can alternate.
+const WAY_BYTES: u64 = 256 << 10;
+/// Blocks larger than this always go back to their home.
+const KEPT_LEN_MAX: u64 = 16 << 20;
+/// In how many ways of a magazine a kind may be.
+const PROBES: usize = 8;
 /// How many blocks are taken from a stack at once.
 const TAKE: usize = 4;
 
-#[derive(Clone, Copy, Debug)]
-struct Retired {
-    home: MemberId,
-    class: usize,
-    offset: u64,
+/// A block: its home, its class and its offset, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place(u64);
+
+impl Place {
+    pub(super) fn new(home: MemberId, class: usize, offset: u64) -> Place {
+        Place(u64::from(home.0) << 47 | (class as u64) << 40 | offset >> 4)
+    }
+
+    fn home(self) -> MemberId {
+        MemberId((self.0 >> 47) as u32)
+    }
+
+    fn class(self) -> usize {
+        (self.0 >> 40) as usize & 127
+    }
+
+    fn offset(self) -> u64 {
+        (self.0 & ((1 << 40) - 1)) << 4
+    }
+
+    /// The home and the class.
+    fn kind(self) -> u64 {
+        self.0 >> 40
+    }
 }
 
-/// Blocks that wait until these actors have left the operation that they were in.
+/// The blocks that one actor has at hand, and those that it has retired. Only the operation that has claimed the actor
+/// touches them, and claiming orders one operation after the other: plain loads and stores will do.
+pub(super) struct Magazine {
+    ways: Vec<Way>,
+    retired: Vec<AtomicU64>,
+    retired_count: AtomicUsize,
+    retired_bytes: AtomicU64,
+}
+
+/// Blocks of one home and class.
+struct Way {
+    /// The kind of the blocks, plus 1; 0 while there were none.
+    kind: AtomicU64,
+    count: AtomicUsize,
+    blocks: [AtomicU64; WAY_BLOCKS],
+}
+
+/// How many blocks of a class a magazine keeps.
+fn kept(class: usize) -> usize {
+    let size = class_size(class);
+    if size > KEPT_LEN_MAX { 0 } else { ((WAY_BYTES / size) as usize).clamp(1, WAY_BLOCKS) }
+}
+
+impl Magazine {
+    pub(super) fn new(members: usize) -> Magazine {
+        let way = || Way {
+            kind: AtomicU64::new(0),
+            count: AtomicUsize::new(0),
+            blocks: std::array::from_fn(|_| AtomicU64::new(0)),
+        };
+        Magazine {
+            // For a few classes at each home; more of them share.
+            ways: (0..(8 * members).next_power_of_two().clamp(16, 512)).map(|_| way()).collect(),
+            retired: (0..BATCH_BLOCKS).map(|_| AtomicU64::new(0)).collect(),
+            retired_count: AtomicUsize::new(0),
+            retired_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// The ways that may have blocks of a kind.
+    #[inline]
+    fn ways(&self, kind: u64) -> impl Iterator<Item = &Way> {
+        let first = (kind.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+        (first..first + PROBES).map(|index| &self.ways[index & (self.ways.len() - 1)])
+    }
+
+    #[inline]
+    fn pop(&self, kind: u64) -> Option<u64> {
+        let way = self.ways(kind).find(|way| way.kind.load(Ordering::Relaxed) == kind + 1)?;
+        let count = way.count.load(Ordering::Relaxed).checked_sub(1)?;
+        way.count.store(count, Ordering::Relaxed);
+        Some(way.blocks[count].load(Ordering::Relaxed))
+    }
+
+    /// Puts a block into the magazine, if there is room.
+    fn push(&self, place: Place) -> bool {
+        let kind = place.kind() + 1;
+        let is_same = |way: &&Way| way.kind.load(Ordering::Relaxed) == kind;
+        let is_empty = |way: &&Way| way.count.load(Ordering::Relaxed) == 0;
+        let same = self.ways(place.kind()).find(is_same);
+        let Some(way) = same.or_else(|| self.ways(place.kind()).find(is_empty)) else { return false };
+        let count = way.count.load(Ordering::Relaxed);
+        if count >= kept(place.class()) {
+            return false;
+        }
+        way.kind.store(kind, Ordering::Relaxed);
+        way.blocks[count].store(place.offset(), Ordering::Relaxed);
+        way.count.store(count + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Notes a retired block; whether there are enough of them to look at the actors.
+    #[inline]
+    fn retire(&self, place: Place) -> bool {
+        let count = self.retired_count.load(Ordering::Relaxed);
+        self.retired[count].store(place.0, Ordering::Relaxed);
+        self.retired_count.store(count + 1, Ordering::Relaxed);
+        let bytes = self.retired_bytes.load(Ordering::Relaxed) + class_size(place.class());
+        self.retired_bytes.store(bytes, Ordering::Relaxed);
+        count + 1 == BATCH_BLOCKS || bytes >= BATCH_BYTES
+    }
+
+    fn take_retired(&self) -> Vec<Place> {
+        let count = self.retired_count.load(Ordering::Relaxed);
+        self.retired_count.store(0, Ordering::Relaxed);
+        self.retired_bytes.store(0, Ordering::Relaxed);
+        self.retired[..count].iter().map(|word| Place(word.load(Ordering::Relaxed))).collect()
+    }
+}
+
+/// Blocks that wait until those who may have seen them are gone.
 struct Batch {
-    blocks: Vec<Retired>,
-    inside: Vec<(MemberId, usize, u64)>,
+    blocks: Vec<Place>,
+    grace: Grace,
 }
 
-/// This member's magazines and retired blocks.
+/// What the actors of this member share.
 #[derive(Default)]
 pub(super) struct Space {
-    magazines: Mutex<BTreeMap<(MemberId, usize), Vec<u64>>>,
-    retired: Mutex<(Vec<Retired>, u64)>,
+    /// Blocks that were taken and not used, and that no magazine had room for; by kind.
+    spare: Mutex<BTreeMap<u64, Vec<u64>>>,
+    spare_count: AtomicUsize,
     batches: Mutex<Vec<Batch>>,
-    /// Per class: how many times this member, as a home, has carved.
-    carved: Mutex<BTreeMap<usize, u32>>,
+    batch_count: AtomicUsize,
+    /// What this member, as a home, has carved.
+    pub(super) slabs: Mutex<Slabs>,
     /// What homes have refused, until the one who asked has seen it.
     refusals: Mutex<BTreeMap<(MemberId, usize), String>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+/// The slabs of a home.
+#[derive(Default)]
+pub(super) struct Slabs {
+    /// By where each begins: of which class its blocks are, and how many there are.
+    pub(super) all: BTreeMap<u64, (usize, u64)>,
+    /// Per class: how many times it was carved.
+    times: BTreeMap<usize, u32>,
+}
+
+impl Slabs {
+    /// Whether there is such a block.
+    fn has(&self, class: usize, offset: u64) -> bool {
+        self.all.range(..=offset).next_back().is_some_and(|(&base, &(of, count))| {
+            let size = class_size(class);
+            of == class && (offset - base).is_multiple_of(size) && (offset - base) / size < count
+        })
+    }
 }
 
 impl Space {
-    /// Keeps a block that nobody else has ever seen, for the next one who wants such a block.
-    pub(super) fn keep(&self, home: MemberId, class: usize, offset: u64) {
-        lock(&self.magazines).entry((home, class)).or_default().push(offset);
-    }
-
     /// Notes what a home has answered.
     pub(super) fn refused(&self, home: MemberId, class: usize, reason: String) {
         lock(&self.refusals).insert((home, class), reason);
@@ -67,15 +207,25 @@ impl Space {
 
 impl Op<'_> {
     /// Takes a block at a home: from the magazine, from the home's stack, or from what the home carves when asked.
+    #[inline]
     pub(super) fn take_block(&self, home: MemberId, class: usize) -> Step<u64> {
-        let space = &self.store.space;
-        if let Some(offset) = lock(&space.magazines).get_mut(&(home, class)).and_then(Vec::pop) {
+        match self.magazine().pop(Place::new(home, class, 0).kind()) {
+            Some(offset) => Ok(offset),
+            None => self.take_elsewhere(home, class),
+        }
+    }
+
+    #[cold]
+    fn take_elsewhere(&self, home: MemberId, class: usize) -> Step<u64> {
+        let kind = Place::new(home, class, 0).kind();
+        self.reuse();
+        if let Some(offset) = self.magazine().pop(kind).or_else(|| self.take_spare(kind)) {
             return Ok(offset);
         }
         if let Some(offset) = self.pop_several(home, class)? {
             return Ok(offset);
         }
-        let job = &self.store.job;
+        let (job, space) = (&self.store.job, &self.store.space);
         lock(&space.refusals).remove(&(home, class));
         let limit = job.time_limit();
         let until = job.now().after(limit);
@@ -110,15 +260,34 @@ impl Op<'_> {
         }
     }
 
+    fn take_spare(&self, kind: u64) -> Option<u64> {
+        let space = &self.store.space;
+        if space.spare_count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let offset = lock(&space.spare).get_mut(&kind)?.pop()?;
+        space.spare_count.fetch_sub(1, Ordering::Relaxed);
+        Some(offset)
+    }
+
+    /// Keeps a block that was taken and that nobody else has seen.
+    pub(super) fn keep(&self, home: MemberId, class: usize, offset: u64) {
+        let place = Place::new(home, class, offset);
+        if !self.magazine().push(place) {
+            let space = &self.store.space;
+            lock(&space.spare).entry(place.kind()).or_default().push(offset);
+            space.spare_count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Moves a few blocks from the home's stack into the magazine; one of them is for the caller.
     fn pop_several(&self, home: MemberId, class: usize) -> Step<Option<u64>> {
         let mut first = None;
-        let count = if class_size(class) > 1 << 16 { 1 } else { TAKE };
-        for _ in 0..count {
+        for _ in 0..TAKE.min(kept(class).max(1)) {
             match self.pop(home, class)? {
                 None => break,
                 Some(offset) if first.is_none() => first = Some(offset),
-                Some(offset) => self.store.space.keep(home, class, offset),
+                Some(offset) => self.keep(home, class, offset),
             }
         }
         Ok(first)
@@ -133,96 +302,109 @@ impl Op<'_> {
             }
             let next = self.load(home, top)?;
             if self.swap(home, top_word, top, next)? {
+                let me = holder(self.store.me()).to_ne_bytes();
+                // Under any view: the block is this member's now.
+                self.store.job.put(Epoch::ANY, home, top + BLOCK_HOLDER, &me)?;
                 return Ok(Some(top));
             }
         }
     }
 
-    /// Retires a block that this operation has swapped out of a head word.
-    pub(super) fn retire(&self, home: MemberId, class: usize, offset: u64) -> Step<()> {
-        let space = &self.store.space;
+    /// Retires a block that this operation has swapped out of a head word. Its holder is this member already.
+    #[inline]
+    pub(super) fn retire(&self, home: MemberId, class: usize, offset: u64) {
         if mutant("reuse-early") {
-            space.keep(home, class, offset);
-            return Ok(());
+            return self.keep(home, class, offset);
         }
-        let batch = {
-            let mut retired = lock(&space.retired);
-            retired.0.push(Retired { home, class, offset });
-            retired.1 += class_size(class);
-            if retired.0.len() < BATCH_BLOCKS && retired.1 < BATCH_BYTES {
-                return Ok(());
-            }
-            retired.1 = 0;
-            std::mem::take(&mut retired.0)
-        };
+        if self.magazine().retire(Place::new(home, class, offset)) {
+            self.retire_batch();
+        }
+    }
+
+    #[cold]
+    fn retire_batch(&self) {
+        let space = &self.store.space;
+        let blocks = self.magazine().take_retired();
         steps::enter(steps::Step::Retire);
-        let inside = self.store.actors_inside()?;
-        lock(&space.batches).push(Batch { blocks: batch, inside });
-        self.store.reuse()
+        let grace = Grace::begin(self.store);
+        let count = {
+            let mut batches = lock(&space.batches);
+            batches.push(Batch { blocks, grace });
+            batches.len()
+        };
+        space.batch_count.store(count, Ordering::Relaxed);
+        if count > 1 {
+            self.reuse();
+        }
+    }
+
+    /// Takes back the blocks of all batches for which the wait is over.
+    pub(super) fn reuse(&self) {
+        let (store, space) = (self.store, &self.store.space);
+        if space.batch_count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // Taken out, so that no lock is held while the counters are read; two who do this work on different batches.
+        let mut batches = std::mem::take(&mut *lock(&space.batches));
+        let mut excess: BTreeMap<MemberId, Vec<u64>> = BTreeMap::new();
+        batches.retain_mut(|batch| {
+            let is_over = batch.grace.is_over(store);
+            if is_over {
+                for &place in batch.blocks.iter().filter(|&&place| !self.magazine().push(place)) {
+                    excess.entry(place.home()).or_default().push(place.0);
+                }
+            }
+            !is_over
+        });
+        {
+            let mut kept = lock(&space.batches);
+            kept.append(&mut batches);
+            space.batch_count.store(kept.len(), Ordering::Relaxed);
+        }
+        for (home, places) in excess {
+            if home == store.me() {
+                store.take_back(&places);
+            } else {
+                // By a message, so that nobody waits for a home that is stopped. If it cannot be sent the home is dead, or
+                // the blocks stay with their holder.
+                let _ = store.job.send(home, PORT, &Note::Give { places }.encode());
+            }
+        }
     }
 }
 
 impl Inner {
-    /// Who is inside an operation now.
-    fn actors_inside(&self) -> Step<Vec<(MemberId, usize, u64)>> {
-        let mut inside = Vec::new();
-        for member in self.job.view().living() {
-            match self.actors_of(member, &mut inside) {
-                // A member that has died meanwhile is inside nothing.
-                Ok(()) | Err(Error::Dead { .. }) => {}
-                Err(error) => return Err(error.into()),
+    /// Puts blocks of this home back onto its stacks, after the wait for all who might have seen them.
+    pub(super) fn take_back(&self, places: &[u64]) {
+        let (job, me) = (&self.job, self.job.me());
+        for place in places.iter().map(|&word| Place(word)) {
+            // Others say which blocks these are: what is none of this home's blocks is not believed.
+            if place.home() != me || !lock(&self.space.slabs).has(place.class(), place.offset()) {
+                continue;
             }
-        }
-        Ok(inside)
-    }
-
-    fn actors_of(&self, member: MemberId, inside: &mut Vec<(MemberId, usize, u64)>) -> Result<(), Error> {
-        let root = self.root(member);
-        let used = self.job.load(Epoch::ANY, member, root + ACTORS_USED)?;
-        for actor in 0..(used as usize).min(super::layout::ACTORS) {
-            let counter = self.counter(member, actor)?;
-            if counter % 2 == 1 {
-                inside.push((member, actor, counter));
-            }
-        }
-        Ok(())
-    }
-
-    fn counter(&self, member: MemberId, actor: usize) -> Result<u64, Error> {
-        self.job.load(Epoch::ANY, member, self.root(member) + self.layout.actor(actor) + ACTOR_COUNTER)
-    }
-
-    /// Moves the blocks of all batches for which the wait is over into the magazines.
-    fn reuse(&self) -> Step<()> {
-        // Taken out, so that no lock is held while the counters are read; two who do this work on different batches.
-        let batches = std::mem::take(&mut *lock(&self.space.batches));
-        for mut batch in batches {
-            let mut left = Vec::new();
-            for (member, actor, counter) in batch.inside {
-                match self.counter(member, actor) {
-                    Ok(now) if now == counter => left.push((member, actor, counter)),
-                    Ok(_) | Err(Error::Dead { .. }) => {}
-                    Err(error) => return Err(error.into()),
+            let offset = place.offset();
+            let give = || -> Result<(), Error> {
+                job.put(Epoch::ANY, me, offset + BLOCK_HOLDER, &[0; 8])?;
+                let top_word = self.root(me) + self.layout.stack(place.class());
+                loop {
+                    let top = job.load(Epoch::ANY, me, top_word)?;
+                    job.put(Epoch::ANY, me, offset, &top.to_ne_bytes())?;
+                    if job.compare_and_swap(Epoch::ANY, me, top_word, top, offset)? == top {
+                        return Ok(());
+                    }
                 }
-            }
-            batch.inside = left;
-            if batch.inside.is_empty() {
-                for block in batch.blocks {
-                    self.space.keep(block.home, block.class, block.offset);
-                }
-            } else {
-                lock(&self.space.batches).push(batch);
-            }
+            };
+            // The own memory fails only when this member has ended.
+            let _ = give();
         }
-        Ok(())
     }
 
     /// Carves new blocks of a class out of this member's segment and puts them onto the stack; why not, if not.
     pub(super) fn carve(&self, class: usize) -> Result<(), String> {
         let size = class_size(class);
         let times = {
-            let mut carved = lock(&self.space.carved);
-            let times = carved.entry(class).or_default();
+            let mut slabs = lock(&self.space.slabs);
+            let times = slabs.times.entry(class).or_default();
             *times += 1;
             *times
         };
@@ -235,10 +417,12 @@ impl Inner {
         let me = self.job.me();
         let top_word = self.root(me) + self.layout.stack(class);
         let push = || -> Result<(), Error> {
-            for index in 0..count - 1 {
-                let next = base + (index + 1) * size;
-                self.job.put(Epoch::ANY, me, base + index * size, &next.to_ne_bytes())?;
+            for index in 0..count {
+                let next = if index + 1 < count { base + (index + 1) * size } else { 0 };
+                let header = [next.to_ne_bytes(), [0; 8], [0; 8]].concat();
+                self.job.put(Epoch::ANY, me, base + index * size, &header)?;
             }
+            lock(&self.space.slabs).all.insert(base, (class, count));
             let last = base + (count - 1) * size;
             loop {
                 let top = self.job.load(Epoch::ANY, me, top_word)?;
@@ -249,5 +433,33 @@ impl Inner {
             }
         };
         push().map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_keeps_what_it_is_given() {
+        let place = Place::new(MemberId(4095), 103, ((1u64 << 40) - 1) << 4);
+        assert_eq!(
+            (place.home(), place.class(), place.offset()),
+            (MemberId(4095), 103, ((1u64 << 40) - 1) << 4)
+        );
+    }
+
+    #[test]
+    fn a_magazine_gives_back_the_last_and_keeps_to_its_bound() {
+        let magazine = Magazine::new(4);
+        let place = |index: u64| Place::new(MemberId(3), 2, 64 + index * 96);
+        let kind = place(0).kind();
+        assert_eq!(magazine.pop(kind), None);
+        let pushed = (0..1000).take_while(|&index| magazine.push(place(index))).count();
+        assert_eq!(pushed, WAY_BLOCKS);
+        assert_eq!(magazine.pop(kind), Some(place(WAY_BLOCKS as u64 - 1).offset()));
+        assert_eq!(magazine.pop(kind + 1), None, "of another class");
+        // Of large blocks one, of very large ones none.
+        assert_eq!((kept(52), kept(80)), (1, 0));
     }
 }

@@ -4,15 +4,15 @@ use super::access::{Halt, Op, Step};
 use super::head::{Head, Phase, State};
 use super::index::KeyRef;
 use super::layout::{
-    ACTOR_OUTCOME, BLOCK_HEADER_LEN, Block, PARTITION_BUCKETS, PARTITION_FLOOR, PARTITION_STATE,
-    PARTITION_WAITERS, class_of, value_start,
+    ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, OPERATION_MASK, PARTITION_BUCKETS, PARTITION_FLOOR,
+    PARTITION_STATE, PARTITION_WAITERS, REMOVALS, class_of, holder, value_start,
 };
 use super::mutant::mutant;
-use super::open::{Inner, lock};
-use super::placement::hash_key;
+use super::open::Inner;
+use super::placement::{Homes, REPLICAS_MAX, hash_key};
 use super::{StoreError, StoreResult, Version, check_key};
 use crate::engine::{Engine, Epoch, MemberId, steps};
-use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A configuration of a partition, as this member has entered it.
@@ -22,13 +22,15 @@ pub(super) struct Config {
     epoch: AtomicU64,
     /// The configuration's number, which stamps the heads written under it.
     pub(super) stamp: u64,
-    pub(super) homes: Vec<MemberId>,
     /// Which of the homes decides the order of writes.
     pub(super) primary: usize,
     /// A bit for each home that has an index: it is filling or complete, and stays so.
     ready: AtomicU64,
+    pub(super) homes: Vec<MemberId>,
     /// Where the buckets of each home are, 0 while unknown.
-    buckets: Vec<AtomicU64>,
+    buckets: [AtomicU64; REPLICAS_MAX],
+    /// The configuration that came after this one.
+    next: OnceLock<Box<Config>>,
 }
 
 impl Config {
@@ -40,11 +42,33 @@ impl Config {
         (0..self.homes.len()).filter(|&home| self.is_ready(home))
     }
 
+    fn are_all_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire) == (1 << self.homes.len()) - 1
+    }
+
     /// The head of a new record. Before the first death there is nothing that could be brought up from elsewhere.
     pub(super) fn empty_head(&self) -> Head {
         let head = Head::new(self.stamp, 0);
         if self.stamp == 1 { head.stable() } else { head }
     }
+
+    fn is_same(&self, homes: &Homes) -> bool {
+        self.stamp == homes.configuration && self.homes == homes.members
+    }
+}
+
+/// What a handle remembers of its key: the version that it saw last, and where the homes have it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Remembered {
+    stamp: u64,
+    /// How often each home had taken records out of its index: if it has not done so since, the record is where it was.
+    removals: [u64; REPLICAS_MAX],
+    /// The head word of the record at each home, 0 while unknown, and what it held.
+    words: [u64; REPLICAS_MAX],
+    heads: [Head; REPLICAS_MAX],
+    /// The version that these heads name, and the class of its blocks.
+    block: Block,
+    class: usize,
 }
 
 /// What is there when a change is decided.
@@ -63,39 +87,119 @@ pub(super) enum Change<'a> {
     Nothing,
 }
 
-/// A version that was published at the primary and is to be held by all homes.
-struct Published<'a> {
-    block: Block,
-    value: &'a [u8],
-    /// The block that was filled at each home.
-    offsets: Vec<Option<u64>>,
+impl Remembered {
+    /// Nothing yet. No configuration has the number 0.
+    pub(super) const NOTHING: Remembered = Remembered {
+        stamp: 0,
+        removals: [0; REPLICAS_MAX],
+        words: [0; REPLICAS_MAX],
+        heads: [Head(0); REPLICAS_MAX],
+        block: Block {
+            counter: 0,
+            writer: MemberId(0),
+            actor: 0,
+            operation: 0,
+            len: 0,
+            is_deleted: true,
+            holder: 0,
+            owner: MemberId(0),
+        },
+        class: 0,
+    };
 }
 
-impl Op<'_> {
+/// A version that is being written.
+struct Draft<'v> {
+    block: Block,
+    value: &'v [u8],
+    class: usize,
+    /// The block that was filled at each home, 0 if none, or if it is used.
+    offsets: [u64; REPLICAS_MAX],
+}
+
+/// What a draft is to take the place of.
+struct Before<'m> {
+    /// The head word at the primary, and the settled head that it holds.
+    word: u64,
+    head: Head,
+    /// The version that the head names; `None` if there is none.
+    block: Option<Block>,
+    /// Where the homes have it.
+    memory: Option<&'m mut Remembered>,
+}
+
+/// Short values are put together with their header.
+const SHORT_LEN_MAX: usize = 224;
+
+/// What a block is filled with: the header, in one piece with a short value, and the value otherwise.
+struct Content<'v> {
+    begin: [u8; BLOCK_HEADER_LEN as usize + SHORT_LEN_MAX],
+    begin_len: usize,
+    rest: &'v [u8],
+}
+
+impl<'v> Content<'v> {
+    #[inline]
+    fn new(block: &Block, value: &'v [u8]) -> Content<'v> {
+        const HEADER: usize = BLOCK_HEADER_LEN as usize;
+        let mut begin = [0; HEADER + SHORT_LEN_MAX];
+        begin[..HEADER].copy_from_slice(&block.encode());
+        if value.len() > SHORT_LEN_MAX {
+            return Content { begin, begin_len: HEADER, rest: value };
+        }
+        begin[HEADER..HEADER + value.len()].copy_from_slice(value);
+        // Whole words: a part of one would have to be exchanged.
+        Content { begin, begin_len: (HEADER + value.len()).next_multiple_of(8), rest: &[] }
+    }
+}
+
+impl<'a> Op<'a> {
     /// The configuration of a partition under this operation's view; enters it if nobody of this member has.
-    pub(super) fn config(&self, partition: usize) -> Step<Arc<Config>> {
-        let store = self.store;
-        let known = lock(&store.partitions[partition]).config.clone();
-        if let Some(config) = &known
-            && config.epoch.load(Ordering::Acquire) == self.epoch.0
-        {
-            return Ok(config.clone());
+    #[inline]
+    pub(super) fn config(&self, partition: usize) -> Step<&'a Config> {
+        let mut known = self.store.partitions[partition].first.get();
+        while let Some(config) = known {
+            if config.epoch.load(Ordering::Acquire) == self.epoch.0 {
+                return Ok(config);
+            }
+            known = config.next.get().map(Box::as_ref);
         }
-        let view = store.view(self.epoch).ok_or(Halt::Again)?;
-        let homes = store.placement.homes(&store.preference(partition), &view);
-        if let Some(config) = known
-            && config.stamp == homes.configuration
-            && config.homes == homes.members
-        {
-            config.epoch.fetch_max(self.epoch.0, Ordering::AcqRel);
-            return Ok(config);
-        }
-        let config = Arc::new(self.enter(partition, homes.members, homes.configuration)?);
-        lock(&store.partitions[partition]).config = Some(config.clone());
-        Ok(config)
+        self.enter_config(partition)
     }
 
-    fn partition_word(&self, home: MemberId, partition: usize, field: u64) -> u64 {
+    #[cold]
+    fn enter_config(&self, partition: usize) -> Step<&'a Config> {
+        let store = self.store;
+        let view = store.view(self.epoch).ok_or(Halt::Again)?;
+        let homes = store.placement.homes(store.preference(partition), &view);
+        let first = &store.partitions[partition].first;
+        let mut entered = None;
+        let mut config = match first.get() {
+            Some(config) => config,
+            None => {
+                entered = Some(self.enter(partition, &homes)?);
+                first.get_or_init(|| entered.take().expect("just made"))
+            }
+        };
+        loop {
+            if config.is_same(&homes) {
+                config.epoch.fetch_max(self.epoch.0, Ordering::AcqRel);
+                return Ok(config);
+            }
+            if config.stamp > homes.configuration {
+                return Err(Halt::Again);
+            }
+            if config.next.get().is_none() && entered.is_none() {
+                entered = Some(self.enter(partition, &homes)?);
+            }
+            config = match config.next.get() {
+                Some(next) => next,
+                None => config.next.get_or_init(|| Box::new(entered.take().expect("just made"))),
+            };
+        }
+    }
+
+    pub(super) fn partition_word(&self, home: MemberId, partition: usize, field: u64) -> u64 {
         self.store.root(home) + self.store.layout.partition(partition) + field
     }
 
@@ -109,9 +213,9 @@ impl Op<'_> {
 
     /// Enters a configuration: stamps the states of the homes that are not complete, so that a late repairer of an
     /// older configuration cannot complete them, and finds the primary.
-    fn enter(&self, partition: usize, homes: Vec<MemberId>, stamp: u64) -> Step<Config> {
-        let (mut primary, mut ready) = (None, 0);
-        for (index, &home) in homes.iter().enumerate() {
+    fn enter(&self, partition: usize, homes: &Homes) -> Step<Config> {
+        let (mut primary, mut ready, stamp) = (None, 0, homes.configuration);
+        for (index, &home) in homes.members.iter().enumerate() {
             let state = loop {
                 let state = self.state(home, partition)?;
                 if state.phase() == Phase::Complete || state.configuration() == stamp {
@@ -142,8 +246,9 @@ impl Op<'_> {
             stamp,
             primary,
             ready: AtomicU64::new(ready),
-            buckets: homes.iter().map(|_| AtomicU64::new(0)).collect(),
-            homes,
+            homes: homes.members.clone(),
+            buckets: std::array::from_fn(|_| AtomicU64::new(0)),
+            next: OnceLock::new(),
         })
     }
 
@@ -185,15 +290,23 @@ impl Op<'_> {
     fn fill_block(&self, home: MemberId, block: &Block, value: &[u8]) -> Step<u64> {
         steps::enter(steps::Step::Fill);
         let class = block_class(block, home)?;
+        let block = Block { holder: holder(self.store.me()), ..*block };
         let offset = self.take_block(home, class)?;
-        let filled = self.put(home, offset, &block.encode()).and_then(|()| match value.is_empty() {
+        self.fill(home, class, offset, &Content::new(&block, value))
+    }
+
+    /// Fills this block.
+    #[inline]
+    fn fill(&self, home: MemberId, class: usize, offset: u64, content: &Content<'_>) -> Step<u64> {
+        let begin = &content.begin[..content.begin_len];
+        let filled = self.put(home, offset, begin).and_then(|()| match content.rest.is_empty() {
             true => Ok(()),
-            false => self.put(home, offset + value_start(block.len), value),
+            false => self.put(home, offset + value_start(content.rest.len() as u64), content.rest),
         });
         // After a refusal nothing was written. After a timeout something may still be, whenever the home goes on: the
         // block must not be used for anything else.
         if matches!(filled, Err(Halt::Again)) {
-            self.store.space.keep(home, class, offset);
+            self.keep(home, class, offset);
         }
         filled.map(|()| offset)
     }
@@ -202,10 +315,24 @@ impl Op<'_> {
     fn retire_head(&self, home: MemberId, head: Head) -> Step<()> {
         let Some(offset) = head.offset() else { return Ok(()) };
         let block = self.read_block(home, offset)?;
-        self.retire(home, block_class(&block, home)?, offset)
+        self.retire_block(home, offset, &block, block_class(&block, home)?)
     }
 
-    /// W6 for one home: makes it hold a version, or something later. The block is used, or kept for later.
+    /// Retires a block that was swapped out, which holds this version: this member is its holder from now on.
+    #[inline]
+    fn retire_block(&self, home: MemberId, offset: u64, block: &Block, class: usize) -> Step<()> {
+        let me = holder(self.store.me());
+        if block.holder != me {
+            let word = Block { holder: me, ..*block }.length_word();
+            // Under any view: nobody else may take it, whatever has happened since.
+            self.store.job.put(Epoch::ANY, home, offset + BLOCK_HOLDER, &word.to_ne_bytes())?;
+        }
+        self.retire(home, class, offset);
+        Ok(())
+    }
+
+    /// W6 for one home: makes it hold a version, or something later. The block is used, and the head word returned, or
+    /// it is kept for later.
     fn install(
         &self,
         config: &Config,
@@ -213,7 +340,7 @@ impl Op<'_> {
         key: &KeyRef<'_>,
         block: &Block,
         offset: u64,
-    ) -> Step<()> {
+    ) -> Step<Option<u64>> {
         let member = config.homes[home];
         let word = self.find_or_insert(config, home, key)?;
         loop {
@@ -222,11 +349,12 @@ impl Op<'_> {
                 return Err(Halt::Again);
             }
             if found.stamp() == config.stamp && self.counter(member, found)? >= block.counter {
-                self.store.space.keep(member, block_class(block, member)?, offset);
-                return Ok(());
+                self.keep(member, block_class(block, member)?, offset);
+                return Ok(None);
             }
             if self.swap(member, word, found.0, Head::new(config.stamp, offset).0)? {
-                return self.retire_head(member, found);
+                self.retire_head(member, found)?;
+                return Ok(Some(word));
             }
         }
     }
@@ -317,7 +445,7 @@ impl Op<'_> {
             steps::enter(steps::Step::Settle);
             if !self.swap(member, word, head.0, new.0)? {
                 if let (Some(offset), Some((block, _))) = (new.offset(), &version) {
-                    self.store.space.keep(member, block_class(block, member)?, offset);
+                    self.keep(member, block_class(block, member)?, offset);
                 }
                 return Ok(());
             }
@@ -374,7 +502,7 @@ impl Op<'_> {
                     self.retire_head(member, found)?;
                 } else if let Some(offset) = new.offset() {
                     let block = self.read_block(member, offset)?;
-                    self.store.space.keep(member, block_class(&block, member)?, offset);
+                    self.keep(member, block_class(&block, member)?, offset);
                 }
             }
             // Once more if the source has changed meanwhile.
@@ -384,104 +512,155 @@ impl Op<'_> {
         }
     }
 
-    /// Tells the writer of a version that it happened, if it lives and is still at that operation.
+    /// Tells the writer of a version that it happened, if it lives. The word only grows: a late helper of an earlier
+    /// operation takes nothing back.
     fn tell_writer(&self, block: &Block) -> Step<()> {
-        let writer = MemberId(u32::from(block.writer));
         let view = self.store.view(self.epoch).ok_or(Halt::Again)?;
-        if !view.is_living(writer) {
+        if !view.is_living(block.writer) {
             return Ok(());
         }
-        let word =
-            self.store.root(writer) + self.store.layout.actor(usize::from(block.actor)) + ACTOR_OUTCOME;
+        let word = self.store.root(block.writer) + self.store.layout.actor(block.actor) + ACTOR_OUTCOME;
         loop {
-            let outcome = self.load(writer, word)?;
-            if (outcome >> 1) as u32 != block.operation || outcome & 1 == 1 {
-                return Ok(());
-            }
-            if self.swap(writer, word, outcome, outcome | 1)? {
+            let outcome = self.load(block.writer, word)?;
+            if outcome >= block.operation || self.swap(block.writer, word, outcome, block.operation)? {
                 return Ok(());
             }
         }
     }
 
-    /// W5 to W8: publishes a version in place of `before`, the settled head of the primary.
+    /// W4 to W7: fills a block at each home and publishes the draft; whether it was published.
+    #[inline]
     fn publish(
         &self,
         config: &Config,
         key: &KeyRef<'_>,
-        word: u64,
-        before: Head,
-        published: &mut Published<'_>,
+        before: &mut Before<'_>,
+        draft: &mut Draft<'_>,
     ) -> Step<bool> {
+        steps::enter(steps::Step::Fill);
+        let content = Content::new(&draft.block, draft.value);
+        for home in config.ready_homes() {
+            let member = config.homes[home];
+            let offset = self.take_block(member, draft.class)?;
+            let is_late = mutant("publish-early") && home == config.primary;
+            let content = if is_late { &Content::new(&draft.block, &[]) } else { &content };
+            draft.offsets[home] = self.fill(member, draft.class, offset, content)?;
+        }
         let primary = config.homes[config.primary];
-        let offset = published.offsets[config.primary].expect("filled");
-        let mut head = Head::new(config.stamp, offset);
+        let mut head = Head::new(config.stamp, draft.offsets[config.primary]);
         if config.homes.len() == 1 {
             // Nobody else is to hold it.
             head = head.stable();
         }
         steps::enter(steps::Step::Publish);
-        if !self.swap(primary, word, before.0, head.0)? {
+        if !self.swap(primary, before.word, before.head.0, head.0)? {
             return Ok(false);
         }
-        published.offsets[config.primary] = None;
-        if mutant("publish-early") && !published.value.is_empty() {
-            self.put(primary, offset + value_start(published.block.len), published.value)?;
+        if mutant("publish-early") && !draft.value.is_empty() {
+            let offset = draft.offsets[config.primary] + value_start(draft.block.len);
+            self.put(primary, offset, draft.value)?;
         }
-        self.finish(config, key, published)?;
-        let _ = self.tidy_up(config, key, word, before, head);
+        draft.offsets[config.primary] = 0;
+        if let Some(memory) = &mut before.memory {
+            memory.heads[config.primary] = head;
+        }
+        self.finish(config, key, before, draft)?;
+        // The version has happened: every complete home of the configuration holds it, or something later, so no failure
+        // from here on can undo it.
+        let _ = self.tidy_up(config, key, before, head);
         Ok(true)
     }
 
     /// W6 and W7: makes every home hold the version.
-    fn finish(&self, config: &Config, key: &KeyRef<'_>, published: &mut Published<'_>) -> Step<()> {
-        let block = published.block;
-        let mut is_done = vec![false; config.homes.len()];
-        is_done[config.primary] = true;
-        is_done[config.homes.len() - 1] |= mutant("ack-early");
+    #[inline]
+    fn finish(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        before: &mut Before<'_>,
+        draft: &mut Draft<'_>,
+    ) -> Step<()> {
+        let mut is_done = 1u64 << config.primary;
+        is_done |= u64::from(mutant("ack-early")) << (config.homes.len() - 1);
         loop {
             for home in config.ready_homes() {
-                if is_done[home] {
+                if is_done & 1 << home != 0 || mutant("skip-epoch") && !self.is_current() {
                     continue;
                 }
-                let offset = match published.offsets[home].take() {
-                    Some(offset) => offset,
-                    None => self.fill_block(config.homes[home], &block, published.value)?,
+                let member = config.homes[home];
+                let offset = match std::mem::take(&mut draft.offsets[home]) {
+                    0 => self.fill_block(member, &draft.block, draft.value)?,
+                    offset => offset,
                 };
                 steps::enter(steps::Step::Install);
-                match self.install(config, home, key, &block, offset) {
-                    Err(Halt::Again) if mutant("skip-epoch") => {}
-                    result => result?,
+                if !self.install_again(config, home, before, offset)? {
+                    let word = self.install(config, home, key, &draft.block, offset)?;
+                    if let Some(memory) = &mut before.memory {
+                        memory.words[home] = word.unwrap_or(0);
+                        memory.heads[home] = Head::new(config.stamp, offset);
+                    }
                 }
-                is_done[home] = true;
+                is_done |= 1 << home;
             }
             // W7: homes that got their index since.
             steps::enter(steps::Step::NewHomes);
-            if !self.find_new_homes(config, key.partition)? {
-                break;
+            if config.are_all_ready() || !self.find_new_homes(config, key.partition)? {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
-    /// W8 and what else is good to do. The version has happened: every complete home of the configuration holds it, or
-    /// something later, so no failure from here on can undo it.
-    fn tidy_up(&self, config: &Config, key: &KeyRef<'_>, word: u64, before: Head, head: Head) -> Step<()> {
+    /// W6 for a home of which a handle remembers what it holds: whether it was still so, and holds the new block now.
+    #[inline]
+    fn install_again(
+        &self,
+        config: &Config,
+        home: usize,
+        before: &mut Before<'_>,
+        offset: u64,
+    ) -> Step<bool> {
+        let (Some(memory), Some(block)) = (&mut before.memory, &before.block) else { return Ok(false) };
+        let (member, word, old) = (config.homes[home], memory.words[home], memory.heads[home]);
+        let new = Head::new(config.stamp, offset);
+        if word == 0 || !self.swap(member, word, old.0, new.0)? {
+            return Ok(false);
+        }
+        memory.heads[home] = new;
+        if let Some(offset) = old.offset() {
+            self.retire_block(member, offset, block, memory.class)?;
+        }
+        Ok(true)
+    }
+
+    /// W8 and what else is good to do.
+    #[inline]
+    fn tidy_up(&self, config: &Config, key: &KeyRef<'_>, before: &mut Before<'_>, head: Head) -> Step<()> {
         let primary = config.homes[config.primary];
         steps::enter(steps::Step::Stable);
-        if !head.is_stable() {
-            self.swap(primary, word, head.0, head.stable().0)?;
+        // A handle knows without the mark, and writes the same key again; whoever else comes looks for itself.
+        if !head.is_stable() && before.memory.is_none() {
+            self.swap(primary, before.word, head.0, head.stable().0)?;
         }
         self.ring_waiters(primary, key.partition)?;
-        self.retire_head(primary, before)
+        match (before.head.offset(), &before.block) {
+            (Some(offset), Some(block)) => {
+                self.retire_block(primary, offset, block, block_class(block, primary)?)
+            }
+            _ => Ok(()),
+        }
     }
 
+    #[inline]
     fn ring_waiters(&self, primary: MemberId, partition: usize) -> Step<()> {
         let word = self.partition_word(primary, partition, PARTITION_WAITERS);
-        let waiters = self.load(primary, word)?;
-        if waiters == 0 {
-            return Ok(());
+        match self.load(primary, word)? {
+            0 => Ok(()),
+            waiters => self.ring_each(primary, word, waiters),
         }
+    }
+
+    #[cold]
+    fn ring_each(&self, primary: MemberId, word: u64, waiters: u64) -> Step<()> {
         // Whoever still waits enters itself again; if the swap fails someone else rings, or has just come.
         self.swap(primary, word, waiters, 0)?;
         let members = self.store.job.members() as u32;
@@ -508,9 +687,78 @@ impl Op<'_> {
         Ok(true)
     }
 
+    /// W2 and W3: the settled head of a key's record at the primary, and what it names.
+    fn find_settled<'m>(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        memory: Option<&'m mut Remembered>,
+    ) -> Step<Before<'m>> {
+        let mut memory = memory;
+        if let Some(memory) = &mut memory {
+            **memory = Remembered { stamp: config.stamp, ..Remembered::NOTHING };
+            // The counts before anything is looked up, so that a removal after that is noticed.
+            for (home, &member) in config.homes.iter().enumerate() {
+                memory.removals[home] = self.load(member, self.store.root(member) + REMOVALS)?;
+            }
+        }
+        let primary = config.homes[config.primary];
+        let word = self.find_or_insert(config, config.primary, key)?;
+        let head = self.settled(config, key, word)?;
+        let block = head.offset().map(|offset| self.read_block(primary, offset)).transpose()?;
+        if let Some(memory) = &mut memory {
+            memory.words[config.primary] = word;
+        }
+        Ok(Before { word, head, block, memory })
+    }
+
+    /// W2 and W3 by what a handle remembers, if that is still so.
+    #[inline]
+    fn find_remembered<'m>(
+        &self,
+        config: &Config,
+        memory: &'m mut Remembered,
+    ) -> Step<Result<Before<'m>, &'m mut Remembered>> {
+        if memory.stamp != config.stamp || !config.are_all_ready() {
+            return Ok(Err(memory));
+        }
+        for (&member, &removals) in config.homes.iter().zip(&memory.removals) {
+            if self.load(member, self.store.root(member) + REMOVALS)? != removals {
+                return Ok(Err(memory));
+            }
+        }
+        let primary = config.homes[config.primary];
+        let (word, known) = (memory.words[config.primary], memory.heads[config.primary]);
+        let Some(offset) = known.offset().filter(|_| word != 0) else { return Ok(Err(memory)) };
+        let head = Head(self.load(primary, word)?);
+        // A block is used again, and its head looks the same: only the version tells.
+        if head.stable() != known.stable() || self.load(primary, offset)? != memory.block.counter {
+            return Ok(Err(memory));
+        }
+        Ok(Ok(Before { word, head, block: Some(memory.block), memory: Some(memory) }))
+    }
+
+    #[inline]
+    fn find_before<'m>(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        memory: Option<&'m mut Remembered>,
+    ) -> Step<Before<'m>> {
+        match memory {
+            None => self.find_settled(config, key, None),
+            Some(memory) => match self.find_remembered(config, memory)? {
+                Ok(before) => Ok(before),
+                Err(memory) => self.find_settled(config, key, Some(memory)),
+            },
+        }
+    }
+
+    #[inline]
     fn try_write<'v>(
         &mut self,
         key: &KeyRef<'_>,
+        memory: Option<&mut Remembered>,
         change: &mut impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
         needs_value: bool,
     ) -> Step<Option<Version>> {
@@ -518,22 +766,20 @@ impl Op<'_> {
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         steps::enter(steps::Step::Find);
-        let word = self.find_or_insert(&config, config.primary, key)?;
-        let before = self.settled(&config, key, word)?;
+        let mut before = self.find_before(config, key, memory)?;
         let mut buffer = Vec::new();
         let (mut counter, mut current, mut owner) = (0, None, store.me());
-        match before.offset() {
+        match before.block {
             None => {
                 counter = self.load(primary, self.partition_word(primary, key.partition, PARTITION_FLOOR))?
             }
-            Some(offset) => {
-                let block = self.read_block(primary, offset)?;
+            Some(block) => {
                 let is_forgotten = block.is_deleted && mutant("forget-tombstone");
                 counter = counter.max(if is_forgotten { 0 } else { block.counter });
                 if !block.is_deleted {
                     current = Some(Current { version: block.version() });
-                    owner = MemberId(u32::from(block.owner));
-                    if needs_value {
+                    owner = block.owner;
+                    if let Some(offset) = before.head.offset().filter(|_| needs_value) {
                         buffer.resize(block.len as usize, 0);
                         self.get(primary, offset + value_start(block.len), &mut buffer)?;
                     }
@@ -554,24 +800,41 @@ impl Op<'_> {
             }
             Change::Delete => (&[][..], true),
             Change::Nothing => {
-                return if self.is_still(&config, key.partition)? { Ok(None) } else { Err(Halt::Again) };
+                return if self.is_still(config, key.partition)? { Ok(None) } else { Err(Halt::Again) };
             }
         };
         let block = Block {
             counter: counter + 1,
-            writer: store.me().0 as u16,
-            actor: self.actor as u16,
-            operation: self.number as u32,
+            writer: store.me(),
+            actor: self.actor,
+            operation: self.number & OPERATION_MASK,
             len: value.len() as u64,
             is_deleted,
-            owner: owner.0 as u16,
+            holder: holder(store.me()),
+            owner,
         };
-        let mut published = Published { block, value, offsets: vec![None; config.homes.len()] };
-        let result = self.fill_and_publish(&config, key, word, before, &mut published);
-        // Blocks that nobody has seen are kept for the next time, unless a call did not end: it may still have an effect.
-        for (home, offset) in published.offsets.iter().enumerate() {
-            if let (Some(offset), Ok(_) | Err(Halt::Again)) = (offset, &result) {
-                store.space.keep(config.homes[home], block_class(&block, primary)?, *offset);
+        let class = block_class(&block, primary)?;
+        let mut draft = Draft { block, value, class, offsets: [0; REPLICAS_MAX] };
+        let result = self.publish(config, key, &mut before, &mut draft);
+        match &result {
+            Ok(true) => {
+                if let Some(memory) = before.memory {
+                    (memory.block, memory.class) = (block, class);
+                }
+            }
+            _ => {
+                if let Some(memory) = before.memory {
+                    memory.stamp = 0;
+                }
+                // Blocks that nobody has seen are kept for the next time, unless a call did not end: it may still have an
+                // effect.
+                if let Ok(_) | Err(Halt::Again) = &result {
+                    for (home, &offset) in
+                        draft.offsets.iter().enumerate().filter(|(_, offset)| **offset != 0)
+                    {
+                        self.keep(config.homes[home], class, offset);
+                    }
+                }
             }
         }
         match result {
@@ -582,25 +845,8 @@ impl Op<'_> {
         }
     }
 
-    fn fill_and_publish(
-        &mut self,
-        config: &Config,
-        key: &KeyRef<'_>,
-        word: u64,
-        before: Head,
-        published: &mut Published<'_>,
-    ) -> Step<bool> {
-        for home in config.ready_homes() {
-            let is_late = mutant("publish-early") && home == config.primary;
-            let value = if is_late { &[] } else { published.value };
-            published.offsets[home] = Some(self.fill_block(config.homes[home], &published.block, value)?);
-        }
-        // Helpers say in this word that the operation happened.
-        self.put(self.store.me(), self.outcome_word(), &(self.number << 1).to_ne_bytes())?;
-        self.publish(config, key, word, before, published)
-    }
-
     /// The view has changed in the middle: finds out whether the version happened.
+    #[cold]
     fn redo(&mut self, key: &KeyRef<'_>, block: &Block) -> Step<Option<Version>> {
         loop {
             self.renew();
@@ -616,37 +862,77 @@ impl Op<'_> {
     fn has_happened(&mut self, key: &KeyRef<'_>, block: &Block) -> Step<bool> {
         steps::enter(steps::Step::Redo);
         let config = self.config(key.partition)?;
-        let word = self.find_or_insert(&config, config.primary, key)?;
-        let head = self.settled(&config, key, word)?;
-        if let Some(offset) = head.offset() {
-            let found = self.read_block(config.homes[config.primary], offset)?;
-            let identity = |block: &Block| (block.counter, block.writer, block.actor, block.operation);
-            if identity(&found) == identity(block) {
-                return Ok(true);
-            }
+        let before = self.find_settled(config, key, None)?;
+        if before.block.is_some_and(|found| found.identity() == block.identity()) {
+            return Ok(true);
         }
-        let outcome = self.load(self.store.me(), self.outcome_word())?;
-        Ok(outcome == self.number << 1 | 1)
+        Ok(self.load(self.store.me(), self.outcome_word())? == block.operation)
     }
 
+    #[inline]
     fn try_read<T>(
         &mut self,
         key: &KeyRef<'_>,
+        memory: Option<&mut Remembered>,
         take: &mut impl FnMut(&Op<'_>, MemberId, u64, &Block) -> Step<T>,
     ) -> Step<Option<T>> {
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         let mut result = None;
         steps::enter(steps::Step::Read);
-        if let Some(word) = self.find(&config, config.primary, key)?
-            && let Some(offset) = self.settled(&config, key, word)?.offset()
+        if let Some(head) = self.find_head(config, key, memory)?
+            && let Some(offset) = head.offset()
         {
             let block = self.read_block(primary, offset)?;
             if !block.is_deleted {
                 result = Some(take(self, primary, offset, &block)?);
             }
         }
-        if self.is_still(&config, key.partition)? { Ok(result) } else { Err(Halt::Again) }
+        if self.is_current() || self.is_still(config, key.partition)? { Ok(result) } else { Err(Halt::Again) }
+    }
+
+    /// The head word of a key at the primary and what it holds: where a handle remembers it to be, or looked up anew.
+    #[inline]
+    fn find_by_memory(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        memory: &mut Remembered,
+    ) -> Step<Option<(u64, Head)>> {
+        let home = config.primary;
+        let primary = config.homes[home];
+        let removals = self.load(primary, self.store.root(primary) + REMOVALS)?;
+        let word = memory.words[home];
+        if memory.stamp == config.stamp && memory.removals[home] == removals && word != 0 {
+            let head = Head(self.load(primary, word)?);
+            if head != Head::REMOVED {
+                return Ok(Some((word, head)));
+            }
+        }
+        let found = self.find(config, home, key)?;
+        *memory = Remembered { stamp: config.stamp, ..Remembered::NOTHING };
+        memory.removals[home] = removals;
+        memory.words[home] = found.map_or(0, |(word, _)| word);
+        Ok(found)
+    }
+
+    /// The settled head of a key at the primary, for a reader; `None` if there is no record.
+    #[inline]
+    fn find_head(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        memory: Option<&mut Remembered>,
+    ) -> Step<Option<Head>> {
+        let found = match memory {
+            Some(memory) => self.find_by_memory(config, key, memory)?,
+            None => self.find(config, config.primary, key)?,
+        };
+        let Some((word, head)) = found else { return Ok(None) };
+        if head.stamp() == config.stamp && head.is_stable() {
+            return Ok(Some(head));
+        }
+        self.settled(config, key, word).map(Some)
     }
 }
 
@@ -661,7 +947,7 @@ fn block_class(block: &Block, home: MemberId) -> Step<usize> {
 }
 
 impl Inner {
-    fn key_ref<'k>(&self, key: &'k [u8]) -> StoreResult<KeyRef<'k>> {
+    pub(super) fn key_ref<'k>(&self, key: &'k [u8]) -> StoreResult<KeyRef<'k>> {
         check_key(key)?;
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
@@ -692,16 +978,40 @@ impl Inner {
         mut change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
     ) -> StoreResult<Option<Version>> {
         let key = self.key_ref(key)?;
-        self.run(|op| op.try_write(&key, &mut change, needs_value))
+        self.run(|op| op.try_write(&key, None, &mut change, needs_value))
     }
 
+    /// The same with what a handle remembers.
+    #[inline]
+    pub(super) fn write_again<'v>(
+        &self,
+        key: &KeyRef<'_>,
+        memory: &mut Remembered,
+        needs_value: bool,
+        mut change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
+    ) -> StoreResult<Option<Version>> {
+        self.run(|op| op.try_write(key, Some(memory), &mut change, needs_value))
+    }
+
+    #[inline]
     pub(super) fn read<T>(
         &self,
         key: &[u8],
         mut take: impl FnMut(&Op<'_>, MemberId, u64, &Block) -> Step<T>,
     ) -> StoreResult<Option<T>> {
         let key = self.key_ref(key)?;
-        self.run(|op| op.try_read(&key, &mut take))
+        self.run(|op| op.try_read(&key, None, &mut take))
+    }
+
+    /// The same with what a handle remembers.
+    #[inline]
+    pub(super) fn read_again<T>(
+        &self,
+        key: &KeyRef<'_>,
+        memory: &mut Remembered,
+        mut take: impl FnMut(&Op<'_>, MemberId, u64, &Block) -> Step<T>,
+    ) -> StoreResult<Option<T>> {
+        self.run(|op| op.try_read(key, Some(memory), &mut take))
     }
 
     /// Enters this member among those who are rung when something in the key's partition changes.
@@ -719,11 +1029,5 @@ impl Inner {
                 }
             }
         })
-    }
-
-    /// A load of the own memory that belongs to no operation.
-    #[allow(dead_code)]
-    pub(super) fn own_word(&self, offset: u64) -> StoreResult<u64> {
-        self.job.load(Epoch::ANY, self.me(), offset).map_err(super::open::engine_error)
     }
 }

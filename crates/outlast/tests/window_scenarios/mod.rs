@@ -24,6 +24,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("a_dead_shared_holder_is_told_of", a_dead_shared_holder_is_told_of),
     ("a_dead_holder_is_told_to_all_who_share", a_dead_holder_is_told_to_all_who_share),
     ("who_gives_up_leaves_the_dead_to_the_next", who_gives_up_leaves_the_dead_to_the_next),
+    (
+        "who_is_forced_while_taking_over_leaves_the_dead_to_the_next",
+        who_is_forced_while_taking_over_leaves_the_dead_to_the_next,
+    ),
     ("a_forced_holder_wakes_late", a_forced_holder_wakes_late),
     ("a_forced_shared_holder_wakes_late", a_forced_shared_holder_wakes_late),
     ("a_lock_times_out_and_names_its_holder", a_lock_times_out_and_names_its_holder),
@@ -462,6 +466,62 @@ fn a_dead_holder_is_told_to_all_who_share(job: &Job) {
     meet(&comm);
     window.lock(0, LockKind::Shared).unwrap();
     window.unlock(0).unwrap();
+    end(job, &comm, &window);
+}
+
+/// Rank 1 dies with the lock. Rank 2 takes its place and waits for rank 3, which shares the lock; rank 0 forces both out
+/// and takes the lock until rank 2 has given up. That rank 1 died is told to exactly one of those who take the lock
+/// exclusively, in whichever order they come to it.
+fn who_is_forced_while_taking_over_leaves_the_dead_to_the_next(job: &Job) {
+    let comm = world(job);
+    let window = Window::allocate(&comm, 64).unwrap();
+    let abandoned = Err(WindowError::Abandoned { target: 0, by: vec![1] });
+    let tell_whether = |is_told: bool| comm.send(3, 5, &[u8::from(is_told)]).unwrap();
+    match comm.rank() {
+        1 => {
+            window.lock(0, LockKind::Exclusive).unwrap();
+            tell(&comm, 3, 1);
+            die(job);
+        }
+        3 => {
+            await_word_or_death(&comm, 1, 1);
+            assert_eq!(window.lock(0, LockKind::Shared), abandoned);
+            tell(&comm, 2, 2);
+            let told = [0, 2].map(|rank| comm.receive(rank, 5).unwrap().bytes == [1]);
+            assert_eq!(window.check_lock(0), Err(WindowError::LockLost { target: 0 }));
+            let found = window.lock(0, LockKind::Exclusive);
+            assert_eq!(found, if told.contains(&true) { Ok(()) } else { abandoned });
+            assert_ne!(told, [true; 2], "once is enough");
+            window.unlock(0).unwrap();
+            window.lock(0, LockKind::Exclusive).unwrap();
+            window.unlock(0).unwrap();
+        }
+        2 => {
+            await_word(&comm, 3, 2);
+            rank_dies(&comm, job, 1);
+            tell(&comm, 0, 3);
+            let taken = window.lock_within(0, LockKind::Exclusive, Duration::from_millis(500));
+            let is_told = taken == abandoned;
+            match taken {
+                Err(WindowError::LockTimeout { holder: 0, .. }) => {}
+                Ok(()) | Err(WindowError::Abandoned { .. }) => window.unlock(0).unwrap(),
+                other => panic!("{other:?}"),
+            }
+            tell(&comm, 0, 4);
+            tell_whether(is_told);
+        }
+        _ => {
+            await_word(&comm, 2, 3);
+            wait_until(job, "rank 2 in the place of the dead", || window.holders(0).unwrap().contains(&2));
+            pause(job, Duration::from_millis(5));
+            window.force_unlock(0).unwrap();
+            let taken = window.lock(0, LockKind::Exclusive);
+            assert!(taken == Ok(()) || taken == abandoned, "{taken:?}");
+            await_word(&comm, 2, 4);
+            window.unlock(0).unwrap();
+            tell_whether(taken == abandoned);
+        }
+    }
     end(job, &comm, &window);
 }
 

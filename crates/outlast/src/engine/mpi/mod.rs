@@ -30,7 +30,7 @@ use self::core::{Core, Peer, operate_locally};
 use self::shared::{Shared, lock};
 use super::{
     Activity, Bell, Done, Engine, Epoch, Error, Fault, MEMBERS_MAX, MESSAGE_LEN_MAX, MemberId, Message,
-    Operation, Pending, Port, Result, Time, View,
+    Operation, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View,
 };
 use crate::{JoinError, JoinOptions};
 use outlast_mpi_sys as mpi;
@@ -407,6 +407,19 @@ impl Engine for Mpi {
                 return Err(Error::Timeout { member: to, limit });
             }
         }
+    }
+
+    fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool> {
+        if bytes.len() > TRY_SEND_LEN_MAX {
+            return Err(Error::MessageTooLong { len: bytes.len() });
+        }
+        self.check_member(to)?;
+        let mut core = lock(&self.core);
+        if self.shared.is_dead(to) {
+            return Err(Error::Dead { member: to });
+        }
+        self.shared.step();
+        Ok(core.send(&self.shared, to, port, bytes))
     }
 
     fn receive(&self, port: Port) -> Option<Message> {

@@ -100,13 +100,13 @@ impl Drop for Turn<'_> {
 }
 
 impl Shm {
-    pub(super) fn send_message(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
+    /// Sends a message, waiting for room until `until`: not at all, if that is over.
+    pub(super) fn send_message(&self, to: MemberId, port: Port, bytes: &[u8], until: Time) -> Result<()> {
         self.check_target(Epoch::ANY, to)?;
         if bytes.len() > MESSAGE_LEN_MAX {
             return Err(Error::MessageTooLong { len: bytes.len() });
         }
         self.step();
-        let until = self.deadline();
         let epoch = self.tables().current_epoch();
         let mut turn = self.wait_for_turn(to, until)?;
         let is_backed = turn.guard.as_deref_mut().expect("held until the drop");

@@ -26,7 +26,7 @@ pub use memory::{JobMemory, available_memory};
 
 use super::{
     Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Pending, Port, Result,
-    Time, View,
+    TRY_SEND_LEN_MAX, Time, View,
 };
 use crate::{JoinError, JoinOptions};
 use layout::{PAGE, Tables};
@@ -66,6 +66,9 @@ pub struct Shm {
     guard: sys::ForkGuard,
     /// The dead of the epoch in `guard`, or of a newer one: a bit per member.
     dead: Vec<AtomicU64>,
+    /// What this process may use of each member's segment: its length as far as it was asked for, plus 1; 0 once the
+    /// member is known to be dead. One comparison tells both.
+    usable: Vec<AtomicU64>,
     mailboxes: Mailboxes,
     /// How many threads of this member wait to send.
     waiting_senders: AtomicU32,
@@ -109,6 +112,7 @@ impl Shm {
             segment_limit: options.segment_limit.map_or(limit, |own| own.min(limit)),
             guard,
             dead: (0..members.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            usable: (0..members).map(|_| AtomicU64::new(1)).collect(),
             mailboxes: Mailboxes::new(members),
             waiting_senders: AtomicU32::new(0),
             growing: Mutex::new(()),
@@ -284,6 +288,7 @@ impl Shm {
             }
             for member in view.dead.iter() {
                 self.dead[member.index() / 64].fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
+                self.usable[member.index()].store(0, Ordering::SeqCst);
             }
             let after = view.epoch.0 + 1;
             if before >= after {
@@ -329,13 +334,61 @@ impl Shm {
     }
 
     /// Checks an operation and says where in the mapping its range is.
-    #[inline]
-    fn locate(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Result<usize> {
+    #[inline(always)]
+    fn locate(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<usize> {
+        let guard = self.guard.word().load(Ordering::SeqCst);
+        // A forked child does not have the tables: it must not look at the epoch.
+        if guard != 0
+            && let Some(usable) = self.usable.get(target.index())
+        {
+            let epoch = self.tables().current_epoch();
+            let end = offset.saturating_add(len as u64);
+            // Acquire: the memory behind the length was allocated before.
+            if epoch.0 + 1 == guard
+                && (at == epoch || at == Epoch::ANY)
+                && end < usable.load(Ordering::Acquire)
+            {
+                self.step();
+                return Ok(self.tables().layout.segment(target) + offset as usize);
+            }
+        }
+        self.locate_slowly(at, target, offset, len)
+    }
+
+    /// The same, whatever has changed, or why not.
+    #[cold]
+    #[inline(never)]
+    fn locate_slowly(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<usize> {
+        self.check_member(target).or_else(|error| self.check_guard().and(Err(error)))?;
+        let usable = &self.usable[target.index()];
+        let before = usable.load(Ordering::SeqCst);
         self.check_target(at, target)?;
-        // Acquire: the memory behind the length was allocated before.
-        operation.check(target, self.tables().segment_len(target).load(Ordering::Acquire))?;
+        let segment_len = self.tables().segment_len(target).load(Ordering::Acquire);
+        Operation::Get { offset, len }.check(target, segment_len)?;
+        // Fails if the member was found dead since it was looked at: then it stays so.
+        let _ = usable.compare_exchange(before, segment_len + 1, Ordering::SeqCst, Ordering::SeqCst);
         self.step();
-        Ok(self.tables().layout.segment(target) + operation.range().0 as usize)
+        Ok(self.tables().layout.segment(target) + offset as usize)
+    }
+
+    /// The same for a word.
+    #[inline(always)]
+    fn locate_word(&self, at: Epoch, target: MemberId, offset: u64) -> Result<usize> {
+        if !offset.is_multiple_of(8) {
+            self.check_target(at, target)?;
+            return Err(Error::Unaligned { offset });
+        }
+        self.locate(at, target, offset, 8)
+    }
+
+    /// The C library's memcpy into a member's segment, with no check but that of the bounds: what benchmarks compare with.
+    pub(crate) fn copy_in(&self, target: MemberId, offset: u64, bytes: &[u8]) {
+        self.tables().mapping.copy_in(self.tables().layout.segment(target) + offset as usize, bytes);
+    }
+
+    /// The same out of it.
+    pub(crate) fn copy_out(&self, target: MemberId, offset: u64, bytes: &mut [u8]) {
+        self.tables().mapping.copy_out(self.tables().layout.segment(target) + offset as usize, bytes);
     }
 
     /// Counts an engine step, at which a planned fault may strike.
@@ -484,7 +537,7 @@ impl Engine for Shm {
             Operation::Put { offset, data } => self.put(at, target, offset, data).map(|()| Done::Put),
             Operation::Get { offset, len } => {
                 // Checked before the buffer is made: a length from a wild caller must not allocate.
-                self.locate(at, target, operation).and_then(|_| {
+                self.locate(at, target, offset, len).and_then(|_| {
                     let mut bytes = vec![0; len];
                     self.get(at, target, offset, &mut bytes).map(|()| Done::Get(bytes))
                 })
@@ -506,7 +559,7 @@ impl Engine for Shm {
 
     #[inline]
     fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
-        let place = self.locate(at, target, Operation::Put { offset, data })?;
+        let place = self.locate(at, target, offset, data.len())?;
         if cfg!(feature = "faults") {
             // A test build may die or stop between the halves, which meet between two words of the target.
             let middle = (place + data.len() / 2).next_multiple_of(8) - place;
@@ -526,7 +579,7 @@ impl Engine for Shm {
 
     #[inline]
     fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let place = self.locate(at, target, Operation::Get { offset, len: buffer.len() })?;
+        let place = self.locate(at, target, offset, buffer.len())?;
         sys::order_puts();
         self.tables().mapping.read(place, buffer);
         // What the caller reads next was not read before this.
@@ -536,7 +589,7 @@ impl Engine for Shm {
 
     #[inline]
     fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
-        let place = self.locate(at, target, Operation::Load { offset })?;
+        let place = self.locate_word(at, target, offset)?;
         sys::order_puts();
         Ok(self.tables().mapping.word(place).load(Ordering::SeqCst))
     }
@@ -550,7 +603,7 @@ impl Engine for Shm {
         expected: u64,
         new: u64,
     ) -> Result<u64> {
-        let place = self.locate(at, target, Operation::CompareAndSwap { offset, expected, new })?;
+        let place = self.locate_word(at, target, offset)?;
         let word = self.tables().mapping.word(place);
         match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(found) => {
@@ -563,12 +616,24 @@ impl Engine for Shm {
 
     #[inline]
     fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64> {
-        let place = self.locate(at, target, Operation::FetchAdd { offset, delta })?;
+        let place = self.locate_word(at, target, offset)?;
         Ok(self.tables().mapping.word(place).fetch_add(delta, Ordering::SeqCst))
     }
 
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
-        self.send_message(to, port, bytes)
+        self.send_message(to, port, bytes, self.deadline())
+    }
+
+    fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool> {
+        // Short enough for one fragment of the smallest ring, so that it is written whole or not at all.
+        if bytes.len() > TRY_SEND_LEN_MAX {
+            return Err(Error::MessageTooLong { len: bytes.len() });
+        }
+        match self.send_message(to, port, bytes, Time(0)) {
+            Ok(()) => Ok(true),
+            Err(Error::Timeout { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn receive(&self, port: Port) -> Option<Message> {

@@ -57,6 +57,7 @@ impl Mapping {
         Ok(())
     }
 
+    #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(
             offset.checked_add(len).is_some_and(|end| end <= self.len),
@@ -68,7 +69,7 @@ impl Mapping {
     }
 
     /// The 8-byte word at this offset, which must be a multiple of 8.
-    #[inline]
+    #[inline(always)]
     pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8));
         // SAFETY: in range and aligned (the mapping is page-aligned); any bit pattern is valid; all processes
@@ -98,6 +99,20 @@ impl Mapping {
         let from = self.at(offset, bytes.len());
         // SAFETY: the range was checked, and `bytes` is private memory of the same length.
         unsafe { copy_out(from, bytes) }
+    }
+
+    /// The C library's memcpy into the mapping, words torn or not.
+    pub(super) fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        let to = self.at(offset, bytes.len());
+        // SAFETY: the range was checked, and `bytes` is private memory of the same length.
+        unsafe { foreign_copy(to, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// The C library's memcpy out of the mapping.
+    pub(super) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        let from = self.at(offset, bytes.len());
+        // SAFETY: as above.
+        unsafe { foreign_copy(bytes.as_mut_ptr(), from, bytes.len()) }
     }
 
     /// Gives the address range back. Not done on drop: a forked child does not have the range, and something else

@@ -59,7 +59,7 @@ pub use report::{Counters, Hung, Outcome, Panicked, Report};
 
 use super::{
     Activity, Bell, Completion, Done, Engine, Epoch, Error, Fault, MEMBERS_MAX, MemberId, Message, Operation,
-    Pending, Port, Result, Time, View,
+    Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View,
 };
 use crate::job::{Backend, Job};
 use coroutine::{Stage, suspend, with_world};
@@ -486,6 +486,21 @@ impl Engine for Sim {
                 Some(yielder) => self.suspend(yielder),
             }
         }
+    }
+
+    fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool> {
+        if bytes.len() > TRY_SEND_LEN_MAX {
+            return Err(Error::MessageTooLong { len: bytes.len() });
+        }
+        self.step(Call::range(What::Send, to, 0, bytes.len() as u64))?;
+        self.world(|world| {
+            world.check_send(self.member, to, bytes.len())?;
+            let has_room = !world.is_full(to.0);
+            if has_room {
+                world.send(self.member, to.0, port, bytes);
+            }
+            Ok(has_room)
+        })?
     }
 
     fn receive(&self, port: Port) -> Option<Message> {

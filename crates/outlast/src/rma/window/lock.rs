@@ -15,6 +15,10 @@
 //! 3. Swap the stamps of the dead out of the shared words. Only now, so that a call which gives up in step 2 leaves
 //!    them for the next one to find; for the same reason giving up swaps the own stamp for *what was there before*,
 //!    0 or the stamp of the dead.
+//! 4. Who was forced out before it was through step 2, and had replaced the stamp of a dead member in step 1, puts that
+//!    stamp back: into the word if it is 0, and otherwise into the dead member's shared word, with that member's bit
+//!    among the ranks that share. Nobody has been told of the death so far; the next one that takes the lock exclusively
+//!    finds it in its step 1 or 2. (Who holds the lock by then was not told, and cannot be.)
 //!
 //! # Sharing it
 //! 1. Once per target: set the own bit among the ranks that share. Before step 2, so that no stamp is overlooked.
@@ -42,7 +46,7 @@
 //! |---|---|---|
 //! | before a step 1 or 2 | nowhere | find nothing; its bit makes exclusive lockers look once more, no harm |
 //! | having swapped its stamp in | in the word | *dead*: take over, and are told, also if it never returned from the call; *stopped*: wait for it, or force it |
-//! | taking over from a dead one | in the word, instead of the dead one's | *dead*: take over and are told of this member, which had not released it in good order |
+//! | taking over from a dead one | in the word, instead of the dead one's | *dead*: take over and are told of this member, which had not released it in good order; *forced out*: are told of the first one after step 4 |
 //! | while it waits | nowhere (shared) or as above | as above; rings to it are lost |
 //! | holding the lock | in the word | as above |
 //! | having swapped its stamp out | nowhere | the lock is free; waits end after a few milliseconds without the ring |
@@ -60,7 +64,7 @@
 //! to be dead.
 
 use super::layout::{self, EXCLUSIVE, stamp};
-use super::{Patience, Shared, Window, WindowError, WindowResult, lock};
+use super::{Patience, Shared, State, Window, WindowError, WindowResult, lock};
 use crate::engine::{Done, Engine, Operation, Pending};
 use crate::{Epoch, Time};
 use std::cell::Cell;
@@ -83,7 +87,7 @@ pub(super) struct Held {
     pub(super) stamp: u64,
     /// Whether it was taken by `lock_all`.
     pub(super) is_of_all: bool,
-    /// Whether the call that takes it has not returned yet.
+    /// Whether it is being taken or released: no other activity may use or release it then.
     pub(super) is_pending: bool,
 }
 
@@ -176,10 +180,14 @@ impl Window {
                 continue;
             }
             for taken in shared.included().take_while(|&taken| taken != target) {
-                let _ = shared.release_lock(taken);
+                let held = lock(&shared.state).held.get(&taken).copied();
+                let _ = held.map(|held| shared.release_lock(taken, held));
             }
             return result;
         }
+        // All at once, so that no other activity releases a part of them.
+        let mut state = lock(&shared.state);
+        state.held.values_mut().filter(|held| held.is_of_all).for_each(|held| held.is_pending = false);
         abandoned.map_or(Ok(()), Err)
     }
 
@@ -189,13 +197,12 @@ impl Window {
         let shared = &*self.shared;
         let _call = shared.begin()?;
         shared.check_rank(target)?;
-        let is_held = lock(&shared.state).held.get(&target).is_some_and(|held| !held.is_pending);
-        if !is_held {
+        let Some(held) = lock(&shared.state).begin_release(target) else {
             // A lock at a dead target is forgotten at the first call that finds out: the death is what matters.
             return shared.check_living(target).and(Err(WindowError::NotLocked { target }));
-        }
+        };
         let flushed = shared.complete(Some(target), Patience::Release);
-        shared.release_lock(target).and(flushed)
+        shared.release_lock(target, held).and(flushed)
     }
 
     /// Completes all operations and releases the locks that [`Window::lock_all`] took. Locks at members that died
@@ -203,17 +210,17 @@ impl Window {
     pub fn unlock_all(&self) -> WindowResult<()> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
-        let targets: Vec<usize> = {
-            let state = lock(&shared.state);
-            state.held.iter().filter(|(_, held)| held.is_of_all).map(|(&target, _)| target).collect()
+        let released = {
+            let mut state = lock(&shared.state);
+            let of_all = state.held.iter().filter(|(_, held)| held.is_of_all);
+            let targets: Vec<usize> = of_all.map(|(&target, _)| target).collect();
+            // Another thread may be taking or releasing them: then none of them is held, or none any more.
+            state.begin_release_of(&targets)
         };
-        let Some(&first) = targets.first() else {
+        if released.is_empty() {
             return Err(WindowError::NotLocked { target: 0 });
-        };
-        if lock(&shared.state).held[&first].is_pending {
-            return Err(WindowError::AlreadyLocked { target: first });
         }
-        shared.release_all(targets)
+        shared.release_all(released)
     }
 
     /// Takes the lock at `target` away from whoever holds it, living or dead, exclusively or shared, and also from
@@ -259,6 +266,20 @@ impl Window {
     }
 }
 
+impl State {
+    /// Begins to release a lock, if it is held and no other activity is releasing it.
+    fn begin_release(&mut self, target: usize) -> Option<Held> {
+        let held = self.held.get_mut(&target).filter(|held| !held.is_pending)?;
+        held.is_pending = true;
+        Some(*held)
+    }
+
+    /// The same for several.
+    pub(super) fn begin_release_of(&mut self, targets: &[usize]) -> Vec<(usize, Held)> {
+        targets.iter().filter_map(|&target| Some((target, self.begin_release(target)?))).collect()
+    }
+}
+
 impl Shared {
     pub(super) fn rank_of_stamp(&self, stamp: u64) -> Option<usize> {
         self.comm.rank_of(layout::holder(stamp)?)
@@ -290,7 +311,8 @@ impl Shared {
         }
         let mut state = lock(&self.state);
         match (&result, state.held.get_mut(&target)) {
-            (Ok(_), Some(held)) => held.is_pending = false,
+            // Those of `lock_all` become usable together.
+            (Ok(_), Some(held)) => held.is_pending = is_of_all,
             _ => drop(state.held.remove(&target)),
         }
         drop(state);
@@ -331,19 +353,26 @@ impl Shared {
     }
 
     /// Swaps the own stamp out and rings those who wait. The lock is not held afterwards, whatever this says.
-    pub(super) fn release_lock(&self, target: usize) -> WindowResult<()> {
-        let held = lock(&self.state).held.remove(&target).ok_or(WindowError::NotLocked { target })?;
-        let found = self.swap(target, held.word(self), held.stamp, 0, Patience::Release)?;
+    fn release_lock(&self, target: usize, held: Held) -> WindowResult<()> {
+        let word = held.word(self);
+        let swapped = self.swap(target, word, held.stamp, 0, Patience::Release);
+        if matches!(swapped, Err(WindowError::Timeout { .. })) {
+            // What was given up may be refused if the target learns of a death before it comes to it. This is not.
+            self.swap_behind(target, word, held.stamp, 0);
+        }
+        // Only now: until here no other activity takes the lock anew.
+        self.forget_lock(target, held.stamp);
+        let found = swapped?;
         self.ring_waiting(target);
         if found == held.stamp { Ok(()) } else { Err(WindowError::LockLost { target }) }
     }
 
     /// Completes everything and releases these locks; the first error, with all the dead in it.
-    pub(super) fn release_all(&self, targets: Vec<usize>) -> WindowResult<()> {
+    pub(super) fn release_all(&self, released: Vec<(usize, Held)>) -> WindowResult<()> {
         let mut result = self.complete(None, Patience::Release);
         let mut dead = Vec::new();
-        for target in targets {
-            match self.release_lock(target) {
+        for (target, held) in released {
+            match self.release_lock(target, held) {
                 Err(WindowError::ProcFailed { ranks }) => dead.extend(ranks),
                 other => result = result.and(other),
             }
@@ -375,9 +404,10 @@ impl Shared {
         }
     }
 
-    /// Sets or clears this member's bit in one of the bit words from `word` on. Only this member changes its bit.
-    fn set_bit(&self, target: usize, word: u64, value: bool) -> WindowResult<()> {
-        let bit = 1 << (self.me % 64);
+    /// Sets or clears the bit of a rank in one of the bit words. Only the member itself changes its bit, unless it is
+    /// dead: then others may set it.
+    fn set_bit(&self, target: usize, word: u64, rank: usize, value: bool) -> WindowResult<()> {
+        let bit = 1 << (rank % 64);
         let mut expected = if value { 0 } else { bit };
         loop {
             let new = if value { expected | bit } else { expected & !bit };
@@ -433,30 +463,51 @@ impl Taking<'_> {
     /// Who died holding it, once the lock is held.
     fn exclusively(&mut self) -> WindowResult<Vec<usize>> {
         let shared = self.shared;
-        let mut dead = Vec::new();
         loop {
-            let taken = self.swap_in().and_then(|()| self.wait_for_shared());
-            match taken {
-                Ok(Some(shared_dead)) => {
+            let swapped = self.swap_in();
+            let is_in = swapped.is_ok();
+            match swapped.and_then(|()| self.wait_for_shared()) {
+                Ok(Some(mut dead)) => {
                     dead.push(self.before);
-                    dead.extend(shared_dead);
                     return Ok(dead.iter().filter_map(|&stamp| shared.rank_of_stamp(stamp)).collect());
                 }
                 Ok(None) => {
-                    // Forced out before it had the lock at all. The dead one that it replaced is still to be told of.
-                    dead.push(self.before);
+                    // Forced out before it had the lock at all.
+                    self.put_back()?;
                     self.renew();
                 }
                 Err(error) => {
-                    // Also if it is unknown whether the stamp got there: this comes after it.
-                    shared.swap_behind(self.target, EXCLUSIVE, self.stamp, self.before);
-                    if answers(&error) {
-                        shared.ring_waiting(self.target);
+                    if !answers(&error) {
+                        // Also if it is unknown whether the stamp got there: this comes after it.
+                        shared.swap_behind(self.target, EXCLUSIVE, self.stamp, self.before);
+                        return Err(error);
                     }
+                    if is_in {
+                        let (stamp, before) = (self.stamp, self.before);
+                        match shared.swap(self.target, EXCLUSIVE, stamp, before, Patience::Release) {
+                            Ok(found) if found == stamp => {}
+                            // Forced out while it waited.
+                            Ok(_) => drop(self.put_back()),
+                            Err(_) => shared.swap_behind(self.target, EXCLUSIVE, stamp, before),
+                        }
+                    }
+                    shared.ring_waiting(self.target);
                     return Err(error);
                 }
             }
         }
+    }
+
+    /// Step 4: leaves the stamp of the dead member that this one had replaced for the next one to find.
+    fn put_back(&self) -> WindowResult<()> {
+        let (shared, stamp) = (self.shared, self.before);
+        let Some(rank) = shared.rank_of_stamp(stamp) else { return Ok(()) };
+        if shared.swap(self.target, EXCLUSIVE, 0, stamp, Patience::Operation)? == 0 {
+            return Ok(());
+        }
+        shared.set_bit(self.target, shared.layout.sharing(rank / 64), rank, true)?;
+        shared.swap(self.target, shared.layout.shared(rank), 0, stamp, Patience::Operation)?;
+        Ok(())
     }
 
     /// Step 1.
@@ -519,7 +570,7 @@ impl Taking<'_> {
         let shared = self.shared;
         let is_marked = lock(&shared.state).shares.contains(self.target);
         if !is_marked {
-            shared.set_bit(self.target, shared.layout.sharing(shared.me / 64), true)?;
+            shared.set_bit(self.target, shared.layout.sharing(shared.me / 64), shared.me, true)?;
             lock(&shared.state).shares.insert(self.target);
         }
         let own = shared.layout.shared(shared.me);
@@ -584,7 +635,7 @@ impl Taking<'_> {
         let until = *self.until.get_or_insert_with(|| shared.job.now().after(self.limit));
         if !self.waits && !self.limit.is_zero() {
             self.waits = true;
-            shared.set_bit(self.target, shared.layout.waiting(shared.me / 64), true)?;
+            shared.set_bit(self.target, shared.layout.waiting(shared.me / 64), shared.me, true)?;
         }
         let (target, limit) = (self.target, self.limit);
         let this = Cell::new(Some(self));
@@ -611,7 +662,7 @@ impl Taking<'_> {
     fn stop_waiting(&mut self) {
         if std::mem::take(&mut self.waits) {
             let word = self.shared.layout.waiting(self.shared.me / 64);
-            let _ = self.shared.set_bit(self.target, word, false);
+            let _ = self.shared.set_bit(self.target, word, self.shared.me, false);
         }
     }
 }
@@ -621,5 +672,19 @@ impl Shared {
     pub(super) fn locked_by(&self, target: usize) -> WindowResult<Option<usize>> {
         let stamps = self.holders(target)?.into_iter().map(|(_, stamp)| stamp);
         Ok(stamps.filter(|&stamp| !self.is_stamp_dead(stamp)).find_map(|stamp| self.rank_of_stamp(stamp)))
+    }
+
+    /// Whether this member holds a lock somewhere, which was not taken away from it.
+    pub(super) fn holds_lock(&self) -> WindowResult<bool> {
+        let targets: Vec<usize> = lock(&self.state).held.keys().copied().collect();
+        for target in targets {
+            use WindowError::{LockLost, NotLocked, ProcFailed};
+            match self.check_held(target, false) {
+                Ok(()) => return Ok(true),
+                Err(LockLost { .. } | NotLocked { .. } | ProcFailed { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 }

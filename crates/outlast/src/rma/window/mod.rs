@@ -43,8 +43,8 @@
 //! # Freeing a window
 //! 1. Each member completes its operations and agrees that it has arrived. After it no living member is in a call on
 //!    the window, and none takes or gives up a lock.
-//! 2. Each looks whether a living member holds the lock at its own memory, and all agree whether nobody does. If so,
-//!    each gives its memory back: nothing is on its way that could touch it.
+//! 2. Each looks whether a living member holds the lock at its own memory, and whether it holds one itself, and all agree
+//!    whether nobody does. If so, each gives its memory back: nothing is on its way that could touch it.
 //! 3. Otherwise all look for the first such holder, and agree that they have found it before anyone returns and
 //!    unlocks.
 //!
@@ -490,12 +490,13 @@ impl Window {
         let shared = &*self.shared;
         if shared.phase.load(Ordering::SeqCst) == LIVE {
             let _call = shared.begin()?;
-            let targets: Vec<usize> = {
-                let state = lock(&shared.state);
-                state.held.iter().filter(|(_, held)| !held.is_pending).map(|(&target, _)| target).collect()
+            let released = {
+                let mut state = lock(&shared.state);
+                let targets: Vec<usize> = state.held.keys().copied().collect();
+                state.begin_release_of(&targets)
             };
             // What is lost with the dead, or was lost before, does not keep the window from ending.
-            match shared.release_all(targets) {
+            match shared.release_all(released) {
                 Ok(()) | Err(WindowError::ProcFailed { .. } | WindowError::LockLost { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -941,7 +942,9 @@ impl Freeing<'_> {
                 if let Step::Mixed = self.agree(&channel, 1, true)? {
                     continue;
                 }
-                is_fine = shared.locked_by(shared.me)?.is_none();
+                // Its own locks elsewhere too: the others may have looked, and voted, while this member was out of
+                // `free` after a time limit.
+                is_fine = shared.locked_by(shared.me)?.is_none() && !shared.holds_lock()?;
                 // From the vote on, others may free the window without this member hearing of it.
                 self.after.set(UNKNOWN);
             }

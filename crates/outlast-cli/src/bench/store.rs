@@ -1,0 +1,349 @@
+//! `outlast bench put` and `outlast bench get`: the store on one machine, against memcpy.
+
+use super::{Common, Row, publish};
+use crate::quantity;
+use crate::report::say;
+use anyhow::{Context, ensure};
+use clap::Args;
+use outlast::launch::{Launch, Output};
+use outlast::store::{Options, Store};
+use outlast::{Engine, Epoch, Job, JoinOptions, MemberId};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+const PUT_EXAMPLES: &str = "\
+One member writes its keys in turn, through handles (slots) and by key, while the others sleep. The floor is memcpy of
+the same bytes into as many buffers as there are copies, over as many places, in the same order; floor and contenders
+take turns in one run. Times are for one call, taken over a few calls at a time.
+
+Examples:
+  The table of the design, 3 copies in 4 processes:
+      outlast bench put
+  One size, more keys than any cache holds:
+      outlast bench put --sizes 1K --keys 262144";
+
+const GET_EXAMPLES: &str = "\
+One member reads keys in random order into a buffer, by key and through handles. The floor is memcpy out of as many
+places in the same order.
+
+Examples:
+  262,144 records of 64 bytes:
+      outlast bench get";
+
+/// Measure puts on this machine against memcpy.
+#[derive(Args)]
+#[command(after_help = PUT_EXAMPLES)]
+pub(super) struct Put {
+    /// How many keys are written in turn; at most 64 MiB of values in all
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    keys: usize,
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Measure gets on this machine against memcpy.
+#[derive(Args)]
+#[command(after_help = GET_EXAMPLES)]
+pub(super) struct Get {
+    /// How many keys there are
+    #[arg(long, value_name = "N", default_value_t = 262_144)]
+    keys: usize,
+    #[command(flatten)]
+    shape: Shape,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args, Clone)]
+struct Shape {
+    /// How many processes the job has
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    ranks: u16,
+    /// How many copies each value has
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
+    replicas: u8,
+    /// The sizes of the values
+    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, value_delimiter = ',')]
+    sizes: Vec<u64>,
+    /// How long each size is measured
+    #[arg(long, value_name = "S", default_value_t = 2.0)]
+    seconds: f64,
+}
+
+/// The member of a store benchmark; started by it.
+#[derive(Args)]
+pub(crate) struct StoreBenchMember {
+    #[arg(long)]
+    what: String,
+    #[arg(long)]
+    keys: usize,
+    #[arg(long)]
+    replicas: usize,
+    #[arg(long, value_delimiter = ',')]
+    sizes: Vec<u64>,
+    #[arg(long)]
+    seconds: f64,
+}
+
+/// The most bytes of values, without their copies.
+const VALUES_LEN_MAX: u64 = 64 << 20;
+
+impl Put {
+    pub(super) fn execute(self) -> anyhow::Result<bool> {
+        run("put", self.keys, &[64, 1024, 65536], self.shape, self.common)
+    }
+}
+
+impl Get {
+    pub(super) fn execute(self) -> anyhow::Result<bool> {
+        run("get", self.keys, &[64], self.shape, self.common)
+    }
+}
+
+fn run(what: &str, keys: usize, default_sizes: &[u64], shape: Shape, common: Common) -> anyhow::Result<bool> {
+    let (ranks, replicas) = (usize::from(shape.ranks), usize::from(shape.replicas));
+    ensure!(replicas <= ranks, "{replicas} copies need as many ranks, and there are {ranks}");
+    ensure!(shape.seconds > 0.0 && shape.seconds <= 600.0, "--seconds must be between 0 and 600");
+    let sizes = if shape.sizes.is_empty() { default_sizes.to_vec() } else { shape.sizes };
+    let joined = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+    say(common.json.as_deref(), format_args!("{what}: {ranks} processes, {replicas} copies, sizes {joined}"));
+    let running = Launch::new(ranks)
+        .program(std::env::current_exe()?)
+        .args(["store-bench-member", "--what", what, "--keys", &keys.to_string()])
+        .args(["--replicas", &replicas.to_string(), "--sizes", &joined])
+        .args(["--seconds", &shape.seconds.to_string()])
+        .die_with_launcher(true)
+        .output(Output::Capture)
+        .start()?;
+    let limit = Duration::from_secs_f64(60.0 + 4.0 * shape.seconds * sizes.len() as f64);
+    let mut running = running;
+    let outcome = running.wait(limit);
+    ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}");
+    let output = running.output(MemberId(0));
+    let mut rows = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let mut fields = line.split('\t');
+        let (Some(size), Some(contender), Some(samples)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let samples: Result<Vec<u64>, _> = samples.split(' ').map(str::parse).collect();
+        let row = Row {
+            what: what.into(),
+            engine: "shm".into(),
+            ranks,
+            replicas: Some(replicas),
+            size: Some(size.parse().context("a size")?),
+            contender: contender.into(),
+            ..Row::default()
+        };
+        rows.push(row.with_samples(samples.context("a member's samples")?));
+    }
+    // Samples are in tenths of nanoseconds, since a call takes few of them.
+    for index in 0..rows.len() {
+        let floor = rows.iter().find(|row| row.size == rows[index].size && row.contender == "memcpy");
+        let floor = floor.map_or(0, |row| row.p50_ns).max(1);
+        rows[index].ratio = Some(rows[index].p50_ns as f64 / floor as f64);
+        rows[index].floor_ns = Some(floor);
+    }
+    for row in &mut rows {
+        for field in [&mut row.p50_ns, &mut row.p99_ns, &mut row.p999_ns, &mut row.max_ns] {
+            *field = field.div_ceil(10);
+        }
+        row.floor_ns = row.floor_ns.map(|floor| floor.div_ceil(10));
+    }
+    publish(&common, rows)?;
+    Ok(true)
+}
+
+impl StoreBenchMember {
+    pub(crate) fn execute(self) -> anyhow::Result<bool> {
+        let job = JoinOptions::new().time_limit(Duration::from_secs(3600)).join()?;
+        let options = Options::new().replicas(self.replicas).expected_keys(self.keys.max(1024));
+        let store = Store::open(&job, options)?;
+        // The floor is measured in the same kind of memory: each member lends a range for it.
+        let floor_len = self.sizes.iter().map(|&size| self.keys_of(size) * stride(size as usize)).max();
+        let floor = job.reserve(floor_len.unwrap_or(0) as u64)?;
+        let zeros = vec![0; 1 << 20];
+        for offset in (0..floor_len.unwrap_or(0)).step_by(zeros.len()) {
+            let len = zeros.len().min(floor_len.unwrap_or(0) - offset);
+            job.put(Epoch::ANY, job.me(), floor + offset as u64, &zeros[..len])?;
+        }
+        store.put(format!("floor/{}", job.me().0).as_bytes(), &floor.to_le_bytes())?;
+        if job.me() == MemberId(0) {
+            for &size in &self.sizes {
+                let keys = self.keys_of(size);
+                match self.what.as_str() {
+                    "put" => self.put(&job, &store, size as usize, keys)?,
+                    _ => self.get(&job, &store, size as usize, keys)?,
+                }
+            }
+        }
+        // The others come here at once, sleep, and lend their memory.
+        store.close()?;
+        job.leave()?;
+        Ok(true)
+    }
+
+    /// How many keys are used for values of this size.
+    fn keys_of(&self, size: u64) -> usize {
+        self.keys.min((VALUES_LEN_MAX / size.max(1)) as usize).max(1)
+    }
+
+    /// Where each member has lent its range.
+    fn floors(&self, job: &Job, store: &Store) -> anyhow::Result<Vec<u64>> {
+        let deadline = job.now().after(Duration::from_secs(30));
+        (0..job.members())
+            .map(|member| {
+                let name = format!("floor/{member}");
+                let found = store.wait(name.as_bytes(), None, deadline)?.context("a member is missing")?;
+                Ok(u64::from_le_bytes(found.bytes().try_into().context("an offset")?))
+            })
+            .collect()
+    }
+
+    fn put(&self, job: &Job, store: &Store, size: usize, keys: usize) -> anyhow::Result<()> {
+        let name = |by: &str, index: usize| format!("bench/{by}/{size}/{index}");
+        let slots = (0..keys).map(|index| store.slot(name("slot", index).as_bytes()));
+        let slots = slots.collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<String> = (0..keys).map(|index| name("key", index)).collect();
+        let source = Buffer::new(size);
+        let floors = self.floors(job, store)?;
+        let (mut by_slot, mut by_key) = (0, 0);
+        let mut at = 0;
+        let mut copy = || {
+            for (member, floor) in floors.iter().enumerate().take(self.replicas) {
+                let offset = floor + (at * stride(size)) as u64;
+                job.memcpy_in(MemberId(member as u32), offset, black_box(source.bytes()));
+            }
+            at = (at + 1) % keys;
+        };
+        let mut put_slot = || -> anyhow::Result<()> {
+            slots[by_slot].put(black_box(source.bytes()))?;
+            by_slot = (by_slot + 1) % keys;
+            Ok(())
+        };
+        let mut put_key = || -> anyhow::Result<()> {
+            store.put(names[by_key].as_bytes(), black_box(source.bytes()))?;
+            by_key = (by_key + 1) % keys;
+            Ok(())
+        };
+        for _ in 0..2 * keys {
+            copy();
+            put_key()?;
+            put_slot()?;
+        }
+        let end = Instant::now() + Duration::from_secs_f64(self.seconds);
+        // As many calls in a row as take some microseconds, so that the clock does not count.
+        let calls = if size > 4096 { 4 } else { 64 };
+        let mut samples = [Vec::new(), Vec::new(), Vec::new()];
+        while Instant::now() < end {
+            for _ in 0..16 {
+                samples[0].push(measure(calls, || {
+                    copy();
+                    Ok(())
+                })?);
+                samples[1].push(measure(calls, &mut put_slot)?);
+                samples[2].push(measure(calls, &mut put_key)?);
+            }
+        }
+        tell(size, ["memcpy", "put by slot", "put by key"], &samples);
+        Ok(())
+    }
+
+    fn get(&self, job: &Job, store: &Store, size: usize, keys: usize) -> anyhow::Result<()> {
+        let names: Vec<String> = (0..keys).map(|index| format!("bench/{size}/{index}")).collect();
+        // Records are spread over all members, and so is the floor.
+        let floors = self.floors(job, store)?;
+        let mut target = Buffer::new(size);
+        for (index, name) in names.iter().enumerate() {
+            store.put(name.as_bytes(), target.bytes())?;
+            let member = index % floors.len();
+            job.memcpy_in(
+                MemberId(member as u32),
+                floors[member] + (index * stride(size)) as u64,
+                target.bytes(),
+            );
+        }
+        let slots = names.iter().map(|name| store.slot(name.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+        for slot in &slots {
+            slot.get_into(target.at(0, size))?;
+        }
+        // The same random order for all: the next place depends on nothing that is read.
+        let mut states = [1u64; 3];
+        let next = |state: &mut u64| {
+            *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((*state >> 33) as usize * keys) >> 31
+        };
+        let end = Instant::now() + Duration::from_secs_f64(self.seconds);
+        let calls = 64;
+        let mut samples = [Vec::new(), Vec::new(), Vec::new()];
+        while Instant::now() < end {
+            for _ in 0..16 {
+                let [a, b, c] = &mut states;
+                samples[0].push(measure(calls, || {
+                    let index = next(a);
+                    let member = index % floors.len();
+                    let offset = floors[member] + (index * stride(size)) as u64;
+                    job.memcpy_out(MemberId(member as u32), offset, target.at(0, size));
+                    Ok(())
+                })?);
+                samples[1].push(measure(calls, || {
+                    store.get_into(names[next(b)].as_bytes(), target.at(0, size))?;
+                    Ok(())
+                })?);
+                samples[2].push(measure(calls, || {
+                    slots[next(c)].get_into(target.at(0, size))?;
+                    Ok(())
+                })?);
+            }
+        }
+        tell(size, ["memcpy", "get_into by key", "get_into by slot"], &samples);
+        Ok(())
+    }
+}
+
+fn stride(size: usize) -> usize {
+    size.next_multiple_of(64)
+}
+
+/// The time of one call, in tenths of nanoseconds.
+fn measure(calls: u64, mut call: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<u64> {
+    let begin = Instant::now();
+    for _ in 0..calls {
+        call()?;
+    }
+    Ok(begin.elapsed().as_nanos() as u64 * 10 / calls)
+}
+
+fn tell(size: usize, contenders: [&str; 3], samples: &[Vec<u64>; 3]) {
+    for (contender, samples) in contenders.iter().zip(samples) {
+        let samples = samples.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
+        println!("{size}\t{contender}\t{samples}");
+    }
+}
+
+/// Bytes that begin at a multiple of 64.
+struct Buffer {
+    bytes: Vec<u8>,
+    begin: usize,
+    len: usize,
+}
+
+impl Buffer {
+    fn new(len: usize) -> Buffer {
+        let bytes = vec![1; len + 64];
+        let begin = bytes.as_ptr().align_offset(64);
+        Buffer { bytes, begin, len }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.begin..self.begin + self.len]
+    }
+
+    fn at(&mut self, offset: usize, len: usize) -> &mut [u8] {
+        &mut self.bytes[self.begin + offset..self.begin + offset + len]
+    }
+}

@@ -1,0 +1,97 @@
+//! Waiting until everyone who was inside an operation at some moment has left it, or is dead.
+//!
+//! Each actor has a counter in its member's segment, odd while it is inside an operation. Whoever wants to use
+//! something again that others may have seen looks at all counters after it was taken away, and then, now and then, at
+//! those that were odd. An operation that begins later cannot come to see it. No call waits for this: a member
+//! that is stopped inside an operation keeps memory from being reused, and nothing else.
+
+use super::layout::{ACTORS, ACTORS_USED};
+use super::open::Inner;
+use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Pending};
+
+/// Such a wait, as it stands.
+pub(super) struct Grace {
+    /// What is not known yet, and who has not left yet.
+    open: Vec<Question>,
+}
+
+struct Question {
+    member: MemberId,
+    about: About,
+    asked: Option<Pending>,
+}
+
+#[derive(Clone, Copy)]
+enum About {
+    /// How many actors the member has.
+    Actors,
+    /// Whether this one is inside an operation.
+    Actor(usize),
+    /// Whether this one is still inside the operation with this number.
+    Inside(usize, u64),
+}
+
+impl Question {
+    fn new(member: MemberId, about: About) -> Question {
+        Question { member, about, asked: None }
+    }
+
+    /// The answer, if it has come; asks first, if that was not done. `Some(None)`: the member is dead.
+    fn answer(&mut self, store: &Inner) -> Option<Option<u64>> {
+        let member = self.member;
+        let offset = match self.about {
+            About::Actors => store.root(member) + ACTORS_USED,
+            About::Actor(actor) | About::Inside(actor, _) => store.counter_word(member, actor),
+        };
+        let ask = || store.job.start(Epoch::ANY, member, Operation::Load { offset });
+        let result = store.job.poll(self.asked.get_or_insert_with(ask))?;
+        self.asked = None;
+        match result {
+            Ok(done) => Some(Some(done.word())),
+            Err(Error::Dead { .. }) => Some(None),
+            // Asked again the next time.
+            Err(_) => None,
+        }
+    }
+}
+
+impl Grace {
+    /// Begins a wait for all who are inside an operation now.
+    pub(super) fn begin(store: &Inner) -> Grace {
+        let view = store.current_view();
+        let open = view.living().map(|member| Question::new(member, About::Actors)).collect();
+        let mut grace = Grace { open };
+        grace.is_over(store);
+        grace
+    }
+
+    /// Whether all of them have left. Never waits.
+    pub(super) fn is_over(&mut self, store: &Inner) -> bool {
+        let mut index = 0;
+        while let Some(question) = self.open.get_mut(index) {
+            let Some(answer) = question.answer(store) else {
+                index += 1;
+                continue;
+            };
+            let (member, about) = (question.member, question.about);
+            match (about, answer) {
+                (About::Actors, Some(used)) => {
+                    let actors = 0..(used as usize).min(ACTORS);
+                    self.open.extend(actors.map(|actor| Question::new(member, About::Actor(actor))));
+                }
+                (About::Actor(actor), Some(counter)) if counter % 2 == 1 => {
+                    question.about = About::Inside(actor, counter);
+                    index += 1;
+                    continue;
+                }
+                (About::Inside(_, before), Some(counter)) if counter == before => {
+                    index += 1;
+                    continue;
+                }
+                _ => {}
+            }
+            self.open.swap_remove(index);
+        }
+        self.open.is_empty()
+    }
+}

@@ -1,0 +1,125 @@
+//! Handles: a key with everything about it that is found once.
+
+use super::access::Halt;
+use super::index::KeyRef;
+use super::layout;
+use super::placement::hash_key;
+use super::write::{Change, Current, Remembered};
+use super::{Expect, Store, StoreError, StoreResult, Value, Version};
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::atomic::Ordering;
+
+/// A handle for one key, made by [`Store::slot`]: the hash, the homes and the place of the record are remembered, so that
+/// writing the key again costs one write of the value and one compare-and-swap for each copy.
+///
+/// A slot is cheap to make and belongs to one thread at a time; threads that share a key make one each. It stays right
+/// whatever others do to the key, and whoever dies: what it remembers is checked before it is used.
+///
+/// ```
+/// use outlast::store::{Options, Store};
+/// let job = outlast::join()?;
+/// let store = Store::open(&job, Options::new())?;
+/// let checkpoint = store.slot(b"checkpoint/3")?;
+/// for step in 0..100u64 {
+///     checkpoint.put(&step.to_le_bytes())?;
+/// }
+/// let mut last = [0; 8];
+/// checkpoint.get_into(&mut last)?.expect("just put");
+/// assert_eq!(u64::from_le_bytes(last), 99);
+/// # store.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Slot {
+    store: Store,
+    key: Box<[u8]>,
+    hash: u64,
+    partition: usize,
+    memory: RefCell<Remembered>,
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slot({:?})", String::from_utf8_lossy(&self.key))
+    }
+}
+
+impl Store {
+    /// A handle for a key, which need not exist yet.
+    pub fn slot(&self, key: &[u8]) -> StoreResult<Slot> {
+        let KeyRef { hash, partition, .. } = self.inner.key_ref(key)?;
+        let memory = RefCell::new(Remembered::NOTHING);
+        Ok(Slot { store: self.clone(), key: key.into(), hash, partition, memory })
+    }
+}
+
+impl Slot {
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    #[inline]
+    fn key_ref(&self) -> StoreResult<KeyRef<'_>> {
+        debug_assert_eq!(self.hash, hash_key(&self.key));
+        if self.store.inner.is_closed.load(Ordering::Acquire) {
+            return Err(StoreError::Closed);
+        }
+        Ok(KeyRef { key: &self.key, hash: self.hash, partition: self.partition })
+    }
+
+    #[inline]
+    fn write<'v>(
+        &self,
+        needs_value: bool,
+        change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
+    ) -> StoreResult<Option<Version>> {
+        let mut memory = self.memory.borrow_mut();
+        self.store.inner.write_again(&self.key_ref()?, &mut memory, needs_value, change)
+    }
+
+    /// Sets the key; see [`Store::put`].
+    #[inline]
+    pub fn put(&self, value: &[u8]) -> StoreResult<Version> {
+        let written = self.write(false, |_, _| Ok(Change::Put(value)))?;
+        Ok(written.expect("a put changes the key"))
+    }
+
+    /// Sets the key if it is as expected; see [`Store::put_if`].
+    pub fn put_if(&self, value: &[u8], expect: Expect) -> StoreResult<Version> {
+        let written = self.write(false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
+        Ok(written.expect("a put changes the key"))
+    }
+
+    /// Deletes the key; see [`Store::delete`].
+    pub fn delete(&self) -> StoreResult<bool> {
+        let written = self.write(false, |current, _| {
+            Ok(if current.is_some() { Change::Delete } else { Change::Nothing })
+        })?;
+        Ok(written.is_some())
+    }
+
+    /// The value; see [`Store::get`].
+    pub fn get(&self) -> StoreResult<Option<Value>> {
+        let mut memory = self.memory.borrow_mut();
+        self.store.inner.read_again(&self.key_ref()?, &mut memory, |op, home, offset, block| {
+            let mut bytes = vec![0; block.len as usize];
+            op.get(home, offset + layout::value_start(block.len), &mut bytes)?;
+            Ok(Value { bytes, version: block.version(), owner: block.owner })
+        })
+    }
+
+    /// Copies the value into `buffer`; see [`Store::get_into`].
+    #[inline]
+    pub fn get_into(&self, buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
+        let mut memory = self.memory.borrow_mut();
+        self.store.inner.read_again(&self.key_ref()?, &mut memory, |op, home, offset, block| {
+            let given = buffer.len() as u64;
+            let Some(target) = buffer.get_mut(..block.len as usize) else {
+                return Err(Halt::Fail(StoreError::BufferTooSmall { needed: block.len, given }));
+            };
+            op.get(home, offset + layout::value_start(block.len), target)?;
+            Ok((block.len as usize, block.version()))
+        })
+    }
+}
