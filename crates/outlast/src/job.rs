@@ -408,6 +408,8 @@ impl Engine for Job {
         fn compare_and_swap(&self, at: Epoch, target: MemberId, offset: u64, expected: u64, new: u64) -> Result<u64>;
         fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64>;
         fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
+        fn can_publish(&self) -> bool;
+        fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool>;
         fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool>;
         fn receive(&self, port: Port) -> Option<Message>;
         fn set_attending(&self, port: Port, attending: bool);

@@ -16,6 +16,9 @@
 //! | during | as above; a put may have changed any subset of its 8-byte words | as above |
 //! | after | the effect is lost with the target's memory | the message may be lost |
 //!
+//! Messages of a *sender* that dies may be lost, from some moment on; not those that it has published
+//! ([`Engine::try_publish`]).
+//!
 //! When the *caller* dies inside a put, any subset of the put's 8-byte words has been written; a word operation
 //! happened or did not. Nobody waits for it.
 //!
@@ -77,6 +80,9 @@ pub const MEMBERS_MAX: usize = 4096;
 
 /// The longest message that [`Engine::send`] takes, in bytes.
 pub const MESSAGE_LEN_MAX: usize = 1 << 20;
+
+/// The longest message that [`Engine::try_publish`] takes, in bytes: it must fit into every queue at once.
+pub const PUBLISH_LEN_MAX: usize = 2048;
 
 /// The longest message that [`Engine::try_send`] takes, in bytes: it must fit at once, whatever the engine.
 pub const TRY_SEND_LEN_MAX: usize = 2048;
@@ -422,6 +428,21 @@ pub trait Engine {
     /// its way: messages from one member to another arrive once, in order, unless either dies. [`Error::Timeout`]
     /// if the receiver does not take messages for the time limit; the message is then not delivered.
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
+
+    /// Whether this engine has [`Engine::try_publish`].
+    fn can_publish(&self) -> bool {
+        false
+    }
+
+    /// Sends one message of at most [`PUBLISH_LEN_MAX`] bytes to several members, *all or nothing*, without waiting:
+    /// `false`, and nothing was sent, if one of them has no room just now. Those that are known to be dead are passed
+    /// over. If the caller dies in it, either each of them that lives gets the message or none does. And it outlives
+    /// its sender: whoever knows of the sender's death and then receives until there is nothing more has received
+    /// it, and all that the sender had sent to it before.
+    fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool> {
+        let _ = (to, port, bytes);
+        Err(Error::Unsupported { what: "publishing messages on this engine" })
+    }
 
     /// The same for at most [`TRY_SEND_LEN_MAX`] bytes without waiting: `false`, and nothing was sent, if the receiver
     /// does not take a message just now.

@@ -485,6 +485,6 @@ mod tests {
         }
         assert_eq!(Note::decode(&[]), None);
         assert_eq!(Note::decode(&[0, 1, 2]), None);
-        assert_eq!(Note::decode(&[9; 40]), None);
+        assert_eq!(Note::decode(&[99; 40]), None);
     }
 }

@@ -38,9 +38,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often a waiting thread looks at its bell before it lets others run. Long enough for an answer that is on its
-/// way between two cores, short enough not to take a core from the one who is to answer.
-const SPIN: u32 = 20;
+/// How often a waiting thread looks at its bell before it lets others run, if members share cores: short enough not to
+/// take a core from the one who is to answer.
+const SPIN_SHARED: u32 = 4;
+
+/// The same if there is a core for every member: some microseconds, for an answer that is on its way. Letting others run
+/// costs as much as a message between two cores; but another one may be on this core all the same.
+const SPIN_ALONE: u32 = 64;
 
 /// How often it then lets others run before it sleeps. Members that share a core hand it to each other so for a
 /// fraction of what sleeping and waking costs; a member that is alone on its core sleeps after some tens of
@@ -70,6 +74,8 @@ pub struct Shm {
     /// member is known to be dead. One comparison tells both.
     usable: Vec<AtomicU64>,
     mailboxes: Mailboxes,
+    /// How often a waiting thread looks at its bell before it lets others run.
+    spin: u32,
     /// How many threads of this member wait to send.
     waiting_senders: AtomicU32,
     /// Held while the own segment grows.
@@ -105,6 +111,7 @@ impl Shm {
         guard.word().store(1, Ordering::SeqCst);
         let members = memory.tables.layout.members();
         let limit = memory.tables.layout.segment_limit as u64;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Shm {
             me,
             memory: Arc::new(memory),
@@ -114,6 +121,7 @@ impl Shm {
             dead: (0..members.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             usable: (0..members).map(|_| AtomicU64::new(1)).collect(),
             mailboxes: Mailboxes::new(members),
+            spin: if members <= cores { SPIN_ALONE } else { SPIN_SHARED },
             waiting_senders: AtomicU32::new(0),
             growing: Mutex::new(()),
             #[cfg(feature = "faults")]
@@ -205,7 +213,7 @@ impl Shm {
             // A service that waits in the middle of its work. There may be nobody else who watches.
             return self.watch(bell, seen.0 as u32, self.tables().sleepers(self.me), until);
         }
-        for _ in 0..SPIN {
+        for _ in 0..self.spin {
             if bell.load(Ordering::Relaxed) != seen.0 as u32 {
                 return;
             }
@@ -287,7 +295,11 @@ impl Shm {
                 ));
             }
             for member in view.dead.iter() {
-                self.dead[member.index() / 64].fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
+                let (word, bit) = (member.index() / 64, 1 << (member.index() % 64));
+                self.dead[word].fetch_or(bit, Ordering::SeqCst);
+                // What it had sent is there, also if it did not come to say so. Before the guard: who finds the guard
+                // up to date finds what the dead have sent.
+                self.tables().pending(self.me, word).fetch_or(bit, Ordering::SeqCst);
                 self.usable[member.index()].store(0, Ordering::SeqCst);
             }
             let after = view.epoch.0 + 1;
@@ -634,6 +646,14 @@ impl Engine for Shm {
             Err(Error::Timeout { .. }) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    fn can_publish(&self) -> bool {
+        true
+    }
+
+    fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool> {
+        self.publish_message(to, port, bytes)
     }
 
     fn receive(&self, port: Port) -> Option<Message> {
