@@ -274,3 +274,25 @@ fn hunt(program: &Path, mutant: &str) -> anyhow::Result<Option<Caught>> {
 
 /// How long the mutants may take.
 pub(crate) const MUTANTS_LIMIT: Duration = minutes(90);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mutants_are_those_of_the_store() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/outlast/src/store/mutant.rs");
+        let source = std::fs::read_to_string(path).expect("the store's list");
+        let names: Vec<&str> =
+            source.lines().filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\",")).collect();
+        assert_eq!(names, MUTANTS.map(|(name, _)| name));
+    }
+
+    #[test]
+    fn the_soak_is_as_long_as_it_says() {
+        assert_eq!(SHAPES.iter().map(|(_, count)| count).sum::<u64>(), 100_000);
+        for (shape, kills) in CHAOS {
+            assert!(shape.contains(&format!("--kills {kills} ")), "{shape}");
+        }
+    }
+}

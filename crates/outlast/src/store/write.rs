@@ -267,6 +267,7 @@ impl<'a> Op<'a> {
     pub(super) fn find_new_homes(&self, config: &Config, partition: usize) -> Step<bool> {
         let mut found = false;
         for home in (0..config.homes.len()).filter(|&home| !config.is_ready(home)) {
+            steps::enter(steps::Step::NewHomes);
             if self.state(config.homes[home], partition)?.phase() != Phase::Absent {
                 config.ready.fetch_or(1 << home, Ordering::AcqRel);
                 found = true;
@@ -603,7 +604,6 @@ impl<'a> Op<'a> {
                 is_done |= 1 << home;
             }
             // W7: homes that got their index since.
-            steps::enter(steps::Step::NewHomes);
             if config.are_all_ready() || !self.find_new_homes(config, key.partition)? {
                 return Ok(());
             }
