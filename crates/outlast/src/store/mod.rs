@@ -29,6 +29,7 @@ mod leave;
 mod list;
 mod lock;
 mod loss;
+mod mutant;
 mod open;
 mod placement;
 mod repair;

@@ -20,6 +20,7 @@
 use super::access::{Halt, Op, Step};
 use super::grace::Grace;
 use super::layout::{BLOCK_HOLDER, class_size, holder};
+use super::mutant::mutant;
 use super::open::{Inner, Note, lock};
 use super::{PORT, StoreError};
 use crate::engine::{Engine, Epoch, Error, MemberId, steps};
@@ -318,6 +319,9 @@ impl Op<'_> {
     /// Retires a block that this operation has swapped out of a head word. Its holder is this member already.
     #[inline(always)]
     pub(super) fn retire(&self, home: MemberId, class: usize, offset: u64) {
+        if mutant("reuse-early") {
+            return self.keep(home, class, offset);
+        }
         if self.magazine().retire(Place::new(home, class, offset)) {
             self.retire_batch();
         }

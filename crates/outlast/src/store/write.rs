@@ -8,6 +8,7 @@ use super::layout::{
     ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, OPERATION_MASK, PARTITION_BUCKETS, PARTITION_FLOOR,
     PARTITION_STATE, PARTITION_WAITERS, REMOVALS, class_of, holder, value_start,
 };
+use super::mutant::mutant;
 use super::open::Inner;
 use super::placement::{HOMES_MAX, Homes, hash_key};
 use super::{StoreError, StoreResult, Version, check_key};
@@ -279,7 +280,10 @@ impl<'a> Op<'a> {
             };
             match state.phase() {
                 Phase::Absent => {}
-                Phase::Filling => ready |= 1 << index,
+                Phase::Filling => {
+                    ready |= 1 << index;
+                    primary = if mutant("trust-absent") { Some(index) } else { primary };
+                }
                 Phase::Complete => {
                     ready |= 1 << index;
                     if state.configuration() < stamp && primary.is_none() {
@@ -315,6 +319,7 @@ impl<'a> Op<'a> {
     pub(super) fn find_new_homes(&self, config: &Config, partition: usize) -> Step<bool> {
         let mut found = false;
         for home in (0..config.homes.len()).filter(|&home| !config.is_ready(home)) {
+            steps::enter(steps::Step::NewHomes);
             if self.state(config.homes[home], partition)?.phase() != Phase::Absent {
                 config.ready.fetch_or(1 << home, Ordering::AcqRel);
                 found = true;
@@ -415,7 +420,7 @@ impl<'a> Op<'a> {
             if head.stamp() > config.stamp {
                 return Err(Halt::Again);
             }
-            if head.stamp() == config.stamp && head.is_stable() {
+            if head.stamp() == config.stamp && (head.is_stable() || mutant("no-help")) {
                 return Ok(head);
             }
             self.settle(config, key)?;
@@ -535,7 +540,8 @@ impl<'a> Op<'a> {
                 return Err(Halt::Again);
             }
             let wanted = self.counter(primary, head)?;
-            if found.stamp() < config.stamp || self.counter(member, found)? < wanted {
+            let is_older = found.stamp() < config.stamp || self.counter(member, found)? < wanted;
+            if is_older || mutant("repair-over-newer") {
                 let new = match head.offset() {
                     None => Head::new(config.stamp, 0),
                     Some(offset) => {
@@ -553,7 +559,7 @@ impl<'a> Op<'a> {
                 }
             }
             // Once more if the source has changed meanwhile.
-            if self.load(primary, word)? == head.0 {
+            if self.load(primary, word)? == head.0 || mutant("repair-over-newer") {
                 return Ok(());
             }
         }
@@ -589,7 +595,9 @@ impl<'a> Op<'a> {
         for home in config.ready_homes() {
             let member = config.homes[home];
             let offset = self.take_block(member, draft.class)?;
-            draft.offsets[home] = self.fill(member, draft.class, offset, &content)?;
+            let is_late = mutant("publish-early") && home == config.primary;
+            let content = if is_late { &Content::new(&draft.block, &[]) } else { &content };
+            draft.offsets[home] = self.fill(member, draft.class, offset, content)?;
         }
         let primary = config.homes[config.primary];
         let mut head = Head::new(config.stamp, draft.offsets[config.primary]);
@@ -600,6 +608,10 @@ impl<'a> Op<'a> {
         steps::enter(steps::Step::Publish);
         if !self.swap(primary, before.word, before.head.0, head.0)? {
             return Ok(false);
+        }
+        if mutant("publish-early") && !draft.value.is_empty() {
+            let offset = draft.offsets[config.primary] + value_start(draft.block.len);
+            self.put(primary, offset, draft.value)?;
         }
         draft.offsets[config.primary] = 0;
         if let Some(memory) = &mut before.memory {
@@ -621,9 +633,10 @@ impl<'a> Op<'a> {
         draft: &mut Draft<'_>,
         mut is_done: u64,
     ) -> Step<()> {
+        is_done |= u64::from(mutant("ack-early")) << (config.homes.len() - 1);
         loop {
             for home in config.ready_homes() {
-                if is_done & 1 << home != 0 {
+                if is_done & 1 << home != 0 || mutant("skip-epoch") && !self.is_current() {
                     continue;
                 }
                 let member = config.homes[home];
@@ -642,7 +655,6 @@ impl<'a> Op<'a> {
                 is_done |= 1 << home;
             }
             // W7: homes that got their index since.
-            steps::enter(steps::Step::NewHomes);
             if config.are_all_ready() || !self.find_new_homes(config, key.partition)? {
                 return Ok(());
             }
@@ -813,7 +825,8 @@ impl<'a> Op<'a> {
                 counter = self.load(primary, self.partition_word(primary, key.partition, PARTITION_FLOOR))?
             }
             Some(block) => {
-                counter = counter.max(block.counter);
+                let is_forgotten = block.is_deleted && mutant("forget-tombstone");
+                counter = counter.max(if is_forgotten { 0 } else { block.counter });
                 if !block.is_deleted {
                     current = Some(Current { version: block.version() });
                     owner = block.owner;
