@@ -286,6 +286,19 @@ impl Job {
         self.inner.ranges.lock().unwrap_or_else(|e| e.into_inner()).give(offset, len);
     }
 
+    /// Checks once what every operation on a member checks, for several of them; see [`Reach`].
+    #[inline(always)]
+    pub(crate) fn reach(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
+        match &self.inner.backend {
+            Backend::Shm(shm) => shm.reach(at, target).map(Reach::Shm),
+            #[cfg(any(feature = "mpi", feature = "sim"))]
+            _ => match self.epoch() {
+                now if at != Epoch::ANY && at != now => Err(Error::Stale { now }),
+                _ => Ok(Reach::Other(self, target)),
+            },
+        }
+    }
+
     /// The floor of benchmarks: the C library's memcpy into a member's segment, on shm; whether there is such a thing.
     #[doc(hidden)]
     pub fn memcpy_in(&self, target: MemberId, offset: u64, bytes: &[u8]) -> bool {
@@ -363,6 +376,95 @@ impl std::fmt::Debug for Job {
     }
 }
 
+/// A member's memory, for the operations that follow on one check of the view: those of the engine under
+/// [`Epoch::ANY`]. Where a refusal would say why, it is enough here that nothing has happened; the ordinary call says it.
+///
+/// On memory that all members map, the check of an operation is not atomic with it: whoever uses this must be able to
+/// bear that *any* of its operations is late, and not only the one at which it was stopped.
+#[derive(Clone, Copy)]
+pub(crate) enum Reach<'a> {
+    Shm(shm::Reach<'a>),
+    #[cfg(any(feature = "mpi", feature = "sim"))]
+    Other(&'a Job, MemberId),
+}
+
+/// Calls the same method on whichever is below, or the ordinary one.
+macro_rules! on_reach {
+    ($self:ident, $reach:ident => $call:expr, $job:ident, $target:ident => $other:expr) => {
+        match $self {
+            Reach::Shm($reach) => $call,
+            #[cfg(any(feature = "mpi", feature = "sim"))]
+            Reach::Other($job, $target) => $other,
+        }
+    };
+}
+
+impl Reach<'_> {
+    /// Some words, one after the other.
+    #[inline(always)]
+    pub(crate) fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]> {
+        on_reach!(self, reach => reach.load(offset), job, target => {
+            let mut words = [0; N];
+            for (word, offset) in words.iter_mut().zip((offset..).step_by(8)) {
+                *word = job.load(Epoch::ANY, target, offset).ok()?;
+            }
+            Some(words)
+        })
+    }
+
+    /// Compares and swaps; whether the word was as expected.
+    #[inline(always)]
+    pub(crate) fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool> {
+        on_reach!(self, reach => reach.swap(offset, expected, new), job, target => {
+            Some(job.compare_and_swap(Epoch::ANY, target, offset, expected, new).ok()? == expected)
+        })
+    }
+
+    /// Puts some words; whether it was done.
+    #[inline(always)]
+    pub(crate) fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool {
+        on_reach!(self, reach => reach.put_words(offset, words), job, target => {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            job.put(Epoch::ANY, target, offset, &bytes).is_ok()
+        })
+    }
+
+    /// Puts bytes; whether it was done. Refused after its first words it may have changed some.
+    #[inline(always)]
+    pub(crate) fn put(self, offset: u64, data: &[u8]) -> bool {
+        on_reach!(self, reach => reach.put(offset, data), job, target => {
+            job.put(Epoch::ANY, target, offset, data).is_ok()
+        })
+    }
+
+    /// Puts bytes, and zeros up to the next word: a part of a word would have to be exchanged.
+    #[inline(always)]
+    pub(crate) fn fill(self, offset: u64, data: &[u8]) -> bool {
+        let (words, rest) = data.split_at(data.len() & !7);
+        let is_done = words.is_empty() || self.put(offset, words);
+        if rest.is_empty() {
+            return is_done;
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        is_done && self.put_words(offset + words.len() as u64, [u64::from_ne_bytes(last)])
+    }
+
+    /// Fills a buffer; whether it was done.
+    #[inline(always)]
+    pub(crate) fn get(self, offset: u64, buffer: &mut [u8]) -> bool {
+        on_reach!(self, reach => reach.get(offset, buffer), job, target => {
+            job.get(Epoch::ANY, target, offset, buffer).is_ok()
+        })
+    }
+
+    /// Has the processor fetch the line at this offset, if it can.
+    #[inline(always)]
+    pub(crate) fn prefetch(self, offset: u64) {
+        on_reach!(self, reach => reach.prefetch(offset), _job, _target => ())
+    }
+}
+
 /// Calls the same method on whichever engine is below.
 macro_rules! on_engine {
     ($self:ident, $engine:ident => $call:expr) => {
@@ -408,10 +510,6 @@ impl Engine for Job {
         fn compare_and_swap(&self, at: Epoch, target: MemberId, offset: u64, expected: u64, new: u64) -> Result<u64>;
         fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64>;
         fn is_direct(&self) -> bool;
-        fn load_directly(&self, at: Epoch, target: MemberId, offset: u64) -> Option<u64>;
-        fn swap_directly(&self, at: Epoch, target: MemberId, offset: u64, expected: u64, new: u64) -> Option<bool>;
-        fn put_directly(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> bool;
-        fn get_directly(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> bool;
         fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
         fn can_publish(&self) -> bool;
         fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool>;

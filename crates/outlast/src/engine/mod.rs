@@ -422,40 +422,10 @@ pub trait Engine {
         self.wait(self.start(at, target, Operation::FetchAdd { offset, delta })).map(Done::word)
     }
 
-    // ---- Memory, where all members map it.
-
-    /// Whether operations are done when their call returns and either happen or are refused: on engines whose memory all
-    /// members map. Then the direct forms below are worth their while: they do the same as the ordinary calls, and of a
-    /// refusal they say only that nothing has happened; the ordinary call says why.
+    /// Whether operations are done when their call returns, and either happen or are refused: on engines whose memory all
+    /// members map.
     fn is_direct(&self) -> bool {
         false
-    }
-
-    /// [`Engine::load`], directly.
-    fn load_directly(&self, at: Epoch, target: MemberId, offset: u64) -> Option<u64> {
-        self.load(at, target, offset).ok()
-    }
-
-    /// [`Engine::compare_and_swap`], directly: whether the word was as expected.
-    fn swap_directly(
-        &self,
-        at: Epoch,
-        target: MemberId,
-        offset: u64,
-        expected: u64,
-        new: u64,
-    ) -> Option<bool> {
-        self.compare_and_swap(at, target, offset, expected, new).ok().map(|found| found == expected)
-    }
-
-    /// [`Engine::put`], directly: whether it was done. Refused after its first words it may have changed some.
-    fn put_directly(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> bool {
-        self.put(at, target, offset, data).is_ok()
-    }
-
-    /// [`Engine::get`], directly: whether it was done.
-    fn get_directly(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> bool {
-        self.get(at, target, offset, buffer).is_ok()
     }
 
     // ---- Messages.

@@ -5,6 +5,7 @@ use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED};
 use super::open::Inner;
 use super::space::Magazine;
 use crate::engine::{Engine, Epoch, Error, MemberId, steps};
+use crate::job::Reach;
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -87,13 +88,35 @@ pub(super) struct Op<'a> {
     pub(super) epoch: Epoch,
     /// The operation's number: the actor's counter, which is odd.
     pub(super) number: u64,
+    /// This member's own memory.
+    pub(super) mine: Reach<'a>,
+    /// Where in it the actor's counter is.
+    word: u64,
 }
 
 impl<'a> Op<'a> {
+    /// Begins an operation with the actor that this thread used last, if that can be had at once.
+    #[inline(always)]
+    pub(super) fn begin_again(store: &'a Inner) -> Option<Op<'a>> {
+        let (id, index) = LAST.with(Cell::get);
+        // Its actor is known to the others since then.
+        let actor = store.actors.actors.get(index).filter(|_| id == store.actors.id)?;
+        let (job, me) = (&store.job, store.job.me());
+        steps::enter(steps::Step::Enter);
+        let mine = job.reach(Epoch::ANY, me).ok()?;
+        let even = actor.counter.load(Ordering::Relaxed);
+        // As in `claim`.
+        let word = store.counter_word(me, index);
+        if mine.swap(word, even, even + 1) != Some(true) {
+            return None;
+        }
+        Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1, mine, word })
+    }
+
     /// Begins an operation under the current view.
     #[inline]
     pub(super) fn begin(store: &'a Inner) -> Step<Op<'a>> {
-        let (id, last) = LAST.get();
+        let (id, last) = LAST.with(Cell::get);
         let first = if id == store.actors.id { last } else { 0 };
         match Op::claim(store, first)? {
             Some(op) => Ok(op),
@@ -104,28 +127,34 @@ impl<'a> Op<'a> {
     /// Tries the actors, from this one on.
     #[inline]
     fn claim(store: &'a Inner, first: usize) -> Step<Option<Op<'a>>> {
-        let job = &store.job;
+        let (job, me) = (&store.job, store.job.me());
         steps::enter(steps::Step::Enter);
+        let mine = job.reach(Epoch::ANY, me)?;
         for distance in 0..ACTORS {
             let index = (first + distance) % ACTORS;
             if store.actors.announced.load(Ordering::Acquire) <= index {
                 announce(store, index)?;
             }
             let actor = &store.actors.actors[index];
-            let word = store.counter_word(job.me(), index);
+            let word = store.counter_word(me, index);
             let mut even = actor.counter.load(Ordering::Relaxed);
             // Whoever frees something after this sees that the actor is inside; what it freed before, this cannot see.
             // A second try if another thread has used the actor since it was last seen.
             for _ in 0..2 {
-                let found = job.compare_and_swap(Epoch::ANY, job.me(), word, even, even + 1)?;
-                if found == even {
-                    LAST.set((store.actors.id, index));
-                    return Ok(Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1 }));
+                let Some(is_claimed) = mine.swap(word, even, even + 1) else {
+                    // The ordinary call says why, or has learned that the segment is longer by now.
+                    job.load(Epoch::ANY, me, word)?;
+                    return Err(Halt::Again);
+                };
+                if is_claimed {
+                    LAST.with(|last| last.set((store.actors.id, index)));
+                    let epoch = job.epoch();
+                    return Ok(Some(Op { store, actor: index, epoch, number: even + 1, mine, word }));
                 }
-                if found % 2 == 1 {
+                even = job.load(Epoch::ANY, me, word)?;
+                if even % 2 == 1 {
                     break;
                 }
-                even = found;
             }
         }
         Ok(None)
@@ -133,6 +162,7 @@ impl<'a> Op<'a> {
 
     /// All actors are in use: waits for one.
     #[cold]
+    #[inline(never)]
     fn begin_crowded(store: &'a Inner, first: usize) -> Step<Op<'a>> {
         let job = &store.job;
         let until = job.now().after(job.time_limit());
@@ -151,10 +181,13 @@ impl<'a> Op<'a> {
     }
 
     /// This actor's blocks.
-    #[inline]
+    #[inline(always)]
     pub(super) fn magazine(&self) -> &'a Magazine {
-        let members = self.store.job.members();
-        self.store.actors.actors[self.actor].magazine.get_or_init(|| Box::new(Magazine::new(members)))
+        let magazine = &self.store.actors.actors[self.actor].magazine;
+        match magazine.get() {
+            Some(magazine) => magazine,
+            None => magazine.get_or_init(|| Box::new(Magazine::new(self.store.job.members()))),
+        }
     }
 
     /// Adopts the current view.
@@ -197,14 +230,13 @@ impl<'a> Op<'a> {
 impl Drop for Op<'_> {
     #[inline]
     fn drop(&mut self) {
-        let (store, job) = (self.store, &self.store.job);
         steps::enter(steps::Step::Leave);
         // What the operation read and wrote comes before the word that says that it has ended.
         fence(Ordering::Release);
         let even = self.number + 1;
-        // Fails only when this member has ended, and then nobody waits for its actors.
-        let _ = job.put(Epoch::ANY, job.me(), store.counter_word(job.me(), self.actor), &even.to_ne_bytes());
-        store.actors.actors[self.actor].counter.store(even, Ordering::Relaxed);
+        // Refused only when this member has ended, and then nobody waits for its actors.
+        self.mine.put_words(self.word, [even]);
+        self.store.actors.actors[self.actor].counter.store(even, Ordering::Relaxed);
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) struct KeyRef<'a> {
     pub(super) partition: usize,
 }
 
-fn node_word(key: &KeyRef<'_>, holder: u64) -> u64 {
+pub(super) fn node_word(key: &KeyRef<'_>, holder: u64) -> u64 {
     (key.hash & 0xffff_ffff) << 32 | (key.key.len() as u64) << 16 | holder
 }
 
@@ -38,7 +38,8 @@ fn node_word(key: &KeyRef<'_>, holder: u64) -> u64 {
 const WORD_MASK: u64 = !HOLDER_MASK;
 
 /// How much of a node is read at once: its words and the key, unless that is long.
-const NODE_READ: usize = 64;
+const NODE_READ: usize = 8 * NODE_READ_WORDS;
+pub(super) const NODE_READ_WORDS: usize = 8;
 
 /// Chains longer than this do not happen; a longer one is a loop in memory that someone has destroyed.
 const CHAIN_MAX: usize = 1 << 24;

@@ -126,16 +126,20 @@ impl Block {
         (self.counter, self.writer, self.actor, self.operation)
     }
 
-    #[inline]
-    pub(super) fn encode(&self) -> [u8; BLOCK_HEADER_LEN as usize] {
-        let words = [
+    #[inline(always)]
+    pub(super) fn words(&self) -> [u64; BLOCK_HEADER_LEN as usize / 8] {
+        [
             self.counter,
             self.operation << 18 | (self.actor as u64) << 12 | u64::from(self.writer.0),
             self.length_word(),
             u64::from(self.owner.0),
-        ];
+        ]
+    }
+
+    #[inline]
+    pub(super) fn encode(&self) -> [u8; BLOCK_HEADER_LEN as usize] {
         let mut bytes = [0; BLOCK_HEADER_LEN as usize];
-        for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(self.words()) {
             chunk.copy_from_slice(&word.to_ne_bytes());
         }
         bytes
@@ -150,15 +154,20 @@ impl Block {
     pub(super) fn decode(bytes: &[u8; BLOCK_HEADER_LEN as usize]) -> Block {
         let word =
             |index: usize| u64::from_ne_bytes(bytes[index * 8..index * 8 + 8].try_into().expect("8 bytes"));
+        Block::from_words(std::array::from_fn(word))
+    }
+
+    #[inline(always)]
+    pub(super) fn from_words(words: [u64; BLOCK_HEADER_LEN as usize / 8]) -> Block {
         Block {
-            counter: word(0),
-            writer: MemberId(word(1) as u32 & 0xfff),
-            actor: (word(1) >> 12) as usize & 63,
-            operation: word(1) >> 18,
-            len: word(2) >> 16 & LEN_MASK,
-            is_deleted: word(2) & DELETED != 0,
-            holder: word(2) & HOLDER_MASK,
-            owner: MemberId(word(3) as u32 & 0xffff),
+            counter: words[0],
+            writer: MemberId(words[1] as u32 & 0xfff),
+            actor: (words[1] >> 12) as usize & 63,
+            operation: words[1] >> 18,
+            len: words[2] >> 16 & LEN_MASK,
+            is_deleted: words[2] & DELETED != 0,
+            holder: words[2] & HOLDER_MASK,
+            owner: MemberId(words[3] as u32 & 0xffff),
         }
     }
 }

@@ -48,7 +48,6 @@ pub use slot::Slot;
 pub use wait::Waited;
 
 use crate::engine::{Engine, Epoch, MemberId, Port};
-use access::Halt;
 use open::Inner;
 use std::fmt;
 use std::sync::Arc;
@@ -202,14 +201,7 @@ impl Store {
 
     /// Copies the value of a key into `buffer`; its length and version, or `None` if it does not exist.
     pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
-        self.inner.read(key, |op, home, offset, block| {
-            let given = buffer.len() as u64;
-            let Some(target) = buffer.get_mut(..block.len as usize) else {
-                return Err(Halt::Fail(StoreError::BufferTooSmall { needed: block.len, given }));
-            };
-            op.get(home, offset + layout::value_start(block.len), target)?;
-            Ok((block.len as usize, block.version()))
-        })
+        self.inner.read_into(&self.inner.key_ref(key)?, None, buffer)
     }
 
     /// Whether a key exists.

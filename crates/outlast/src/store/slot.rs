@@ -1,7 +1,5 @@
 //! Handles: a key with everything about it that is found once.
 
-use super::access::Halt;
-use super::hot::Scratch;
 use super::index::KeyRef;
 use super::layout;
 use super::placement::hash_key;
@@ -31,12 +29,14 @@ use std::sync::atomic::Ordering;
 /// # store.close()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+// In this order, and at the beginning of a line: what a get needs is then in one.
+#[repr(C, align(64))]
 pub struct Slot {
     store: Store,
+    partition: usize,
+    state: RefCell<Remembered>,
     key: Box<[u8]>,
     hash: u64,
-    partition: usize,
-    state: RefCell<(Remembered, Scratch)>,
 }
 
 impl fmt::Debug for Slot {
@@ -49,8 +49,8 @@ impl Store {
     /// A handle for a key, which need not exist yet.
     pub fn slot(&self, key: &[u8]) -> StoreResult<Slot> {
         let KeyRef { hash, partition, .. } = self.inner.key_ref(key)?;
-        let state = RefCell::new((Remembered::NOTHING, [0; size_of::<Scratch>()]));
-        Ok(Slot { store: self.clone(), key: key.into(), hash, partition, state })
+        let state = RefCell::new(Remembered::NOTHING);
+        Ok(Slot { store: self.clone(), partition, state, key: key.into(), hash })
     }
 }
 
@@ -75,7 +75,7 @@ impl Slot {
         needs_value: bool,
         change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
     ) -> StoreResult<Option<Version>> {
-        let (memory, _) = &mut *self.state.borrow_mut();
+        let memory = &mut *self.state.borrow_mut();
         self.store.inner.write_again(&self.key_ref()?, memory, needs_value, change)
     }
 
@@ -83,8 +83,7 @@ impl Slot {
     #[inline]
     pub fn put(&self, value: &[u8]) -> StoreResult<Version> {
         let key = self.key_ref()?;
-        let (memory, scratch) = &mut *self.state.borrow_mut();
-        self.store.inner.put_again(&key, memory, scratch, value)
+        self.store.inner.put_again(&key, &mut self.state.borrow_mut(), value)
     }
 
     /// Sets the key if it is as expected; see [`Store::put_if`].
@@ -103,7 +102,7 @@ impl Slot {
 
     /// The value; see [`Store::get`].
     pub fn get(&self) -> StoreResult<Option<Value>> {
-        let (memory, _) = &mut *self.state.borrow_mut();
+        let memory = &mut *self.state.borrow_mut();
         self.store.inner.read_again(&self.key_ref()?, memory, |op, home, offset, block| {
             let mut bytes = vec![0; block.len as usize];
             op.get(home, offset + layout::value_start(block.len), &mut bytes)?;
@@ -114,14 +113,7 @@ impl Slot {
     /// Copies the value into `buffer`; see [`Store::get_into`].
     #[inline]
     pub fn get_into(&self, buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
-        let (memory, _) = &mut *self.state.borrow_mut();
-        self.store.inner.read_again(&self.key_ref()?, memory, |op, home, offset, block| {
-            let given = buffer.len() as u64;
-            let Some(target) = buffer.get_mut(..block.len as usize) else {
-                return Err(Halt::Fail(StoreError::BufferTooSmall { needed: block.len, given }));
-            };
-            op.get(home, offset + layout::value_start(block.len), target)?;
-            Ok((block.len as usize, block.version()))
-        })
+        let memory = &mut *self.state.borrow_mut();
+        self.store.inner.read_into(&self.key_ref()?, Some(memory), buffer)
     }
 }

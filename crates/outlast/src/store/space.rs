@@ -83,6 +83,8 @@ struct Way {
     /// The kind of the blocks, plus 1; 0 while there were none.
     kind: AtomicU64,
     count: AtomicUsize,
+    /// How many of them it keeps.
+    room: AtomicUsize,
     blocks: [AtomicU64; WAY_BLOCKS],
 }
 
@@ -97,6 +99,7 @@ impl Magazine {
         let way = || Way {
             kind: AtomicU64::new(0),
             count: AtomicUsize::new(0),
+            room: AtomicUsize::new(0),
             blocks: std::array::from_fn(|_| AtomicU64::new(0)),
         };
         Magazine {
@@ -124,20 +127,28 @@ impl Magazine {
     }
 
     /// Puts a block into the magazine, if there is room.
+    #[inline]
     fn push(&self, place: Place) -> bool {
         let kind = place.kind() + 1;
-        let is_same = |way: &&Way| way.kind.load(Ordering::Relaxed) == kind;
-        let is_empty = |way: &&Way| way.count.load(Ordering::Relaxed) == 0;
-        let same = self.ways(place.kind()).find(is_same);
-        let Some(way) = same.or_else(|| self.ways(place.kind()).find(is_empty)) else { return false };
+        let same = self.ways(place.kind()).find(|way| way.kind.load(Ordering::Relaxed) == kind);
+        let Some(way) = same.or_else(|| self.new_way(place)) else { return false };
         let count = way.count.load(Ordering::Relaxed);
-        if count >= kept(place.class()) {
+        let Some(block) = way.blocks.get(count).filter(|_| count < way.room.load(Ordering::Relaxed)) else {
             return false;
-        }
-        way.kind.store(kind, Ordering::Relaxed);
-        way.blocks[count].store(place.offset(), Ordering::Relaxed);
+        };
+        block.store(place.offset(), Ordering::Relaxed);
         way.count.store(count + 1, Ordering::Relaxed);
         true
+    }
+
+    /// A way for a kind that has none, if one is empty.
+    #[cold]
+    #[inline(never)]
+    fn new_way(&self, place: Place) -> Option<&Way> {
+        let way = self.ways(place.kind()).find(|way| way.count.load(Ordering::Relaxed) == 0)?;
+        way.kind.store(place.kind() + 1, Ordering::Relaxed);
+        way.room.store(kept(place.class()), Ordering::Relaxed);
+        Some(way)
     }
 
     /// Notes a retired block; whether there are enough of them to look at the actors.
@@ -221,8 +232,10 @@ impl Op<'_> {
         self.magazine().pop(Place::new(home, class, 0).kind())
     }
 
+    /// The same for when it has none.
     #[cold]
-    fn take_elsewhere(&self, home: MemberId, class: usize) -> Step<u64> {
+    #[inline(never)]
+    pub(super) fn take_elsewhere(&self, home: MemberId, class: usize) -> Step<u64> {
         let kind = Place::new(home, class, 0).kind();
         self.reuse();
         if let Some(offset) = self.magazine().pop(kind).or_else(|| self.take_spare(kind)) {

@@ -2,7 +2,6 @@
 
 use super::access::{Halt, Op, Step};
 use super::head::{Head, Phase, State};
-use super::hot::Scratch;
 use super::index::KeyRef;
 use super::layout::{
     ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, OPERATION_MASK, PARTITION_BUCKETS, PARTITION_FLOOR,
@@ -18,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A configuration of a partition, as this member has entered it.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Config {
     /// The newest epoch for which this configuration is known to be the right one.
     epoch: AtomicU64,
@@ -27,11 +27,37 @@ pub(super) struct Config {
     pub(super) primary: usize,
     /// A bit for each home that has an index: it is filling or complete, and stays so.
     ready: AtomicU64,
-    pub(super) homes: Vec<MemberId>,
+    pub(super) homes: HomeList,
+    /// Where the root of each home is.
+    pub(super) roots: [u64; HOMES_MAX],
     /// Where the buckets of each home are, 0 while unknown.
-    buckets: [AtomicU64; HOMES_MAX],
+    pub(super) buckets: [AtomicU64; HOMES_MAX],
     /// The configuration that came after this one.
     next: OnceLock<Box<Config>>,
+}
+
+/// The homes of a partition, the most preferred one first; in place, so that it costs no further line of the cache.
+#[derive(Debug)]
+pub(super) struct HomeList {
+    len: u32,
+    members: [MemberId; HOMES_MAX],
+}
+
+impl HomeList {
+    fn new(homes: &[MemberId]) -> HomeList {
+        let mut members = [MemberId(0); HOMES_MAX];
+        members[..homes.len()].copy_from_slice(homes);
+        HomeList { len: homes.len() as u32, members }
+    }
+}
+
+impl std::ops::Deref for HomeList {
+    type Target = [MemberId];
+
+    #[inline(always)]
+    fn deref(&self) -> &[MemberId] {
+        &self.members[..self.len as usize]
+    }
 }
 
 impl Config {
@@ -71,22 +97,32 @@ impl Config {
     }
 
     fn is_same(&self, homes: &Homes) -> bool {
-        self.stamp == homes.configuration && self.homes == homes.members
+        self.stamp == homes.configuration && *self.homes == *homes.members
     }
 }
 
 /// What a handle remembers of its key: the version that it saw last, and where the homes have it.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(super) struct Remembered {
     pub(super) stamp: u64,
-    /// How often each home had taken records out of its index: if it has not done so since, the record is where it was.
-    pub(super) removals: [u64; HOMES_MAX],
-    /// The head word of the record at each home, 0 while unknown, and what it held.
-    pub(super) words: [u64; HOMES_MAX],
-    pub(super) heads: [Head; HOMES_MAX],
+    /// Where the primary's block was when it was last read, 0 if it was not: worth fetching, and no more than that.
+    pub(super) hint: u64,
+    /// Per home; the first ones, which are used most, lie in the same line as the above.
+    pub(super) at: [RememberedAt; HOMES_MAX],
     /// The version that these heads name, and the class of its blocks.
     pub(super) block: Block,
     pub(super) class: usize,
+}
+
+/// What a handle remembers of one home.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RememberedAt {
+    /// The head word of the record, 0 while unknown, and what it held.
+    pub(super) word: u64,
+    pub(super) head: Head,
+    /// How often the home had taken records out of its index: if it has not done so since, the record is where it was.
+    pub(super) removals: u64,
 }
 
 /// What is there when a change is decided.
@@ -109,9 +145,8 @@ impl Remembered {
     /// Nothing yet. No configuration has the number 0.
     pub(super) const NOTHING: Remembered = Remembered {
         stamp: 0,
-        removals: [0; HOMES_MAX],
-        words: [0; HOMES_MAX],
-        heads: [Head(0); HOMES_MAX],
+        hint: 0,
+        at: [RememberedAt { word: 0, head: Head(0), removals: 0 }; HOMES_MAX],
         block: Block {
             counter: 0,
             writer: MemberId(0),
@@ -165,7 +200,7 @@ impl Before<'_> {
 }
 
 /// Short values are put together with their header.
-pub(super) const SHORT_LEN_MAX: usize = 224;
+const SHORT_LEN_MAX: usize = 224;
 
 /// What a block is filled with: the header, in one piece with a short value, and the value otherwise.
 struct Content<'v> {
@@ -298,7 +333,10 @@ impl<'a> Op<'a> {
             stamp,
             primary,
             ready: AtomicU64::new(ready),
-            homes: homes.members.clone(),
+            homes: HomeList::new(&homes.members),
+            roots: std::array::from_fn(|home| {
+                homes.members.get(home).map_or(0, |&home| self.store.root(home))
+            }),
             buckets: std::array::from_fn(|_| AtomicU64::new(0)),
             next: OnceLock::new(),
         })
@@ -615,7 +653,7 @@ impl<'a> Op<'a> {
         }
         draft.offsets[config.primary] = 0;
         if let Some(memory) = &mut before.memory {
-            memory.heads[config.primary] = head;
+            memory.at[config.primary].head = head;
         }
         self.finish(config, key, before, draft, 1 << config.primary)?;
         // The version has happened: every complete home of the configuration holds it, or something later, so no failure
@@ -648,8 +686,8 @@ impl<'a> Op<'a> {
                 if !self.install_again(config, home, before, offset)? {
                     let word = self.install(config, home, key, &draft.block, offset)?;
                     if let Some(memory) = &mut before.memory {
-                        memory.words[home] = word.unwrap_or(0);
-                        memory.heads[home] = Head::new(config.stamp, offset);
+                        memory.at[home].word = word.unwrap_or(0);
+                        memory.at[home].head = Head::new(config.stamp, offset);
                     }
                 }
                 is_done |= 1 << home;
@@ -671,12 +709,12 @@ impl<'a> Op<'a> {
         offset: u64,
     ) -> Step<bool> {
         let (Some(memory), Some(block)) = (&mut before.memory, &before.block) else { return Ok(false) };
-        let (member, word, old) = (config.homes[home], memory.words[home], memory.heads[home]);
+        let (member, word, old) = (config.homes[home], memory.at[home].word, memory.at[home].head);
         let new = Head::new(config.stamp, offset);
         if word == 0 || !self.swap(member, word, old.0, new.0)? {
             return Ok(false);
         }
-        memory.heads[home] = new;
+        memory.at[home].head = new;
         if let Some(offset) = old.offset() {
             self.retire_block(member, offset, block, memory.class)?;
         }
@@ -750,7 +788,7 @@ impl<'a> Op<'a> {
             **memory = Remembered { stamp: config.stamp, ..Remembered::NOTHING };
             // The counts before anything is looked up, so that a removal after that is noticed.
             for (home, &member) in config.homes.iter().enumerate() {
-                memory.removals[home] = self.load(member, self.store.root(member) + REMOVALS)?;
+                memory.at[home].removals = self.load(member, self.store.root(member) + REMOVALS)?;
             }
         }
         let primary = config.homes[config.primary];
@@ -758,7 +796,7 @@ impl<'a> Op<'a> {
         let head = self.settled(config, key, word)?;
         let block = head.offset().map(|offset| self.read_block(primary, offset)).transpose()?;
         if let Some(memory) = &mut memory {
-            memory.words[config.primary] = word;
+            memory.at[config.primary].word = word;
         }
         Ok(Before { word, head, block, memory })
     }
@@ -773,13 +811,13 @@ impl<'a> Op<'a> {
         if memory.stamp != config.stamp || !config.are_all_ready() {
             return Ok(Err(memory));
         }
-        for (&member, &removals) in config.homes.iter().zip(&memory.removals) {
+        for (&member, &removals) in config.homes.iter().zip(memory.at.iter().map(|at| &at.removals)) {
             if self.load(member, self.store.root(member) + REMOVALS)? != removals {
                 return Ok(Err(memory));
             }
         }
         let primary = config.homes[config.primary];
-        let (word, known) = (memory.words[config.primary], memory.heads[config.primary]);
+        let (word, known) = (memory.at[config.primary].word, memory.at[config.primary].head);
         let Some(offset) = known.offset().filter(|_| word != 0) else { return Ok(Err(memory)) };
         let head = Head(self.load(primary, word)?);
         // A block is used again, and its head looks the same: only the version tells.
@@ -957,8 +995,8 @@ impl<'a> Op<'a> {
         let home = config.primary;
         let primary = config.homes[home];
         let removals = self.load(primary, self.store.root(primary) + REMOVALS)?;
-        let word = memory.words[home];
-        if memory.stamp == config.stamp && memory.removals[home] == removals && word != 0 {
+        let word = memory.at[home].word;
+        if memory.stamp == config.stamp && memory.at[home].removals == removals && word != 0 {
             let head = Head(self.load(primary, word)?);
             if head != Head::REMOVED {
                 return Ok(Some((word, head)));
@@ -966,8 +1004,8 @@ impl<'a> Op<'a> {
         }
         let found = self.find(config, home, key)?;
         *memory = Remembered { stamp: config.stamp, ..Remembered::NOTHING };
-        memory.removals[home] = removals;
-        memory.words[home] = found.map_or(0, |(word, _)| word);
+        memory.at[home].removals = removals;
+        memory.at[home].word = found.map_or(0, |(word, _)| word);
         Ok(found)
     }
 
@@ -1043,14 +1081,13 @@ impl Inner {
         &self,
         key: &KeyRef<'_>,
         memory: &mut Remembered,
-        scratch: &mut Scratch,
         value: &[u8],
     ) -> StoreResult<Version> {
         if self.job.is_direct() {
             // The operation is over before the ordinary way is taken.
-            let done = match Op::begin(self) {
-                Ok(mut op) => op.put_again(key, memory, scratch, value),
-                Err(halt) => Err(halt),
+            let done = match Op::begin_again(self) {
+                Some(mut op) => op.put_again(key, memory, value),
+                None => Ok(None),
             };
             match done {
                 Ok(Some(version)) => return Ok(version),
@@ -1081,6 +1118,33 @@ impl Inner {
     ) -> StoreResult<Option<T>> {
         let key = self.key_ref(key)?;
         self.run(|op| op.try_read(&key, None, &mut take))
+    }
+
+    /// Copies a value into a buffer.
+    #[inline]
+    pub(super) fn read_into(
+        &self,
+        key: &KeyRef<'_>,
+        mut memory: Option<&mut Remembered>,
+        buffer: &mut [u8],
+    ) -> StoreResult<Option<(usize, Version)>> {
+        if self.job.is_direct() {
+            // The operation is over before the ordinary way is taken.
+            let done = Op::begin_again(self).and_then(|op| op.get_again(key, memory.as_deref_mut(), buffer));
+            if let Some(done) = done {
+                return done;
+            }
+        }
+        self.run(|op| {
+            op.try_read(key, memory.as_deref_mut(), &mut |op, home, offset, block| {
+                let given = buffer.len() as u64;
+                let Some(target) = buffer.get_mut(..block.len as usize) else {
+                    return Err(Halt::Fail(StoreError::BufferTooSmall { needed: block.len, given }));
+                };
+                op.get(home, offset + value_start(block.len), target)?;
+                Ok((block.len as usize, block.version()))
+            })
+        })
     }
 
     /// The same with what a handle remembers.

@@ -32,7 +32,7 @@ const HEADER_SPARES: usize = 12;
 const HEADER_SEGMENT_LIMIT: usize = 16;
 const HEADER_START_NS: usize = 24;
 /// On a cache line of its own: it is read by every operation.
-const HEADER_EPOCH: usize = 64;
+pub(super) const HEADER_EPOCH: usize = 64;
 
 const SLOTS: usize = PAGE;
 const SLOT_LEN: usize = 256;

@@ -29,7 +29,7 @@ use super::{
     TRY_SEND_LEN_MAX, Time, View,
 };
 use crate::{JoinError, JoinOptions};
-use layout::{PAGE, Tables};
+use layout::{HEADER_EPOCH, PAGE, Tables};
 use mailbox::Mailboxes;
 use rustix::process::{Pid, Signal};
 use std::cell::Cell;
@@ -70,9 +70,9 @@ pub struct Shm {
     guard: sys::ForkGuard,
     /// The dead of the epoch in `guard`, or of a newer one: a bit per member.
     dead: Vec<AtomicU64>,
-    /// What this process may use of each member's segment: its length as far as it was asked for, plus 1; 0 once the
-    /// member is known to be dead. One comparison tells both.
-    usable: Vec<AtomicU64>,
+    /// The epoch's word and the members' segments, found once. They are in `memory`, which outlives them here.
+    epoch_word: &'static AtomicU64,
+    segments: Vec<Segment>,
     mailboxes: Mailboxes,
     /// How often a waiting thread looks at its bell before it lets others run.
     spin: u32,
@@ -82,6 +82,15 @@ pub struct Shm {
     growing: Mutex<()>,
     #[cfg(feature = "faults")]
     planned: failpoint::Planned,
+}
+
+/// A member's segment, as this process reaches it.
+struct Segment {
+    /// What may be used of it: its length as far as it was asked for, plus 1; 0 once the member is known to be dead. One
+    /// comparison tells both.
+    usable: AtomicU64,
+    /// All that it may come to be.
+    range: sys::Range<'static>,
 }
 
 impl Shm {
@@ -112,6 +121,16 @@ impl Shm {
         let members = memory.tables.layout.members();
         let limit = memory.tables.layout.segment_limit as u64;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let find = |offset: usize, len: usize| {
+            // SAFETY: kept in the same structure as the memory, which unmaps it when the last one that holds it is
+            // dropped, or not at all in a forked child, where nobody gets past the guard.
+            unsafe { memory.tables.mapping.range(offset, len).detached() }
+        };
+        let [epoch_word] = find(HEADER_EPOCH, 8).words(0).expect("a word");
+        let segment = |index: usize| memory.tables.layout.segment(MemberId(index as u32));
+        let segments = (0..members)
+            .map(|index| Segment { usable: AtomicU64::new(1), range: find(segment(index), limit as usize) })
+            .collect();
         Ok(Shm {
             me,
             memory: Arc::new(memory),
@@ -119,7 +138,8 @@ impl Shm {
             segment_limit: options.segment_limit.map_or(limit, |own| own.min(limit)),
             guard,
             dead: (0..members.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-            usable: (0..members).map(|_| AtomicU64::new(1)).collect(),
+            epoch_word,
+            segments,
             mailboxes: Mailboxes::new(members),
             spin: if members <= cores { SPIN_ALONE } else { SPIN_SHARED },
             waiting_senders: AtomicU32::new(0),
@@ -300,7 +320,7 @@ impl Shm {
                 // What it had sent is there, also if it did not come to say so. Before the guard: who finds the guard
                 // up to date finds what the dead have sent.
                 self.tables().pending(self.me, word).fetch_or(bit, Ordering::SeqCst);
-                self.usable[member.index()].store(0, Ordering::SeqCst);
+                self.segments[member.index()].usable.store(0, Ordering::SeqCst);
             }
             let after = view.epoch.0 + 1;
             if before >= after {
@@ -354,9 +374,9 @@ impl Shm {
         if guard == 0 {
             return None;
         }
-        let epoch = self.tables().current_epoch();
+        let epoch = Epoch(self.epoch_word.load(Ordering::SeqCst));
         // Acquire: the memory behind the length was allocated before.
-        let usable = self.usable.get(target.index())?.load(Ordering::Acquire);
+        let usable = self.segments.get(target.index())?.usable.load(Ordering::Acquire);
         let may = epoch.0 + 1 == guard
             && (at == epoch || at == Epoch::ANY)
             && offset.saturating_add(len as u64) < usable;
@@ -380,7 +400,7 @@ impl Shm {
     #[inline(never)]
     fn locate_slowly(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<usize> {
         self.check_member(target).or_else(|error| self.check_guard().and(Err(error)))?;
-        let usable = &self.usable[target.index()];
+        let usable = &self.segments[target.index()].usable;
         let before = usable.load(Ordering::SeqCst);
         self.check_target(at, target)?;
         let segment_len = self.tables().segment_len(target).load(Ordering::Acquire);
@@ -399,6 +419,46 @@ impl Shm {
             return Err(Error::Unaligned { offset });
         }
         self.locate(at, target, offset, 8)
+    }
+
+    /// Checks once what every operation on a member checks, for several of them; see [`Reach`].
+    #[inline(always)]
+    pub(crate) fn reach(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
+        let guard = self.guard.word().load(Ordering::SeqCst);
+        // A forked child does not have the tables: it must not look at the epoch.
+        if guard != 0
+            && let Some(segment) = self.segments.get(target.index())
+        {
+            // As in `current_epoch`.
+            let epoch = self.epoch_word.load(Ordering::SeqCst);
+            // Acquire: the memory behind the length was allocated before.
+            let usable = segment.usable.load(Ordering::Acquire);
+            if epoch + 1 == guard && (at == Epoch::ANY || at.0 == epoch) && usable > 1 {
+                return Ok(self.reach_range(target, segment.range.first(usable - 1)));
+            }
+        }
+        self.reach_slowly(at, target)
+    }
+
+    #[inline(always)]
+    fn reach_range<'a>(&'a self, target: MemberId, range: sys::Range<'a>) -> Reach<'a> {
+        #[cfg(not(feature = "faults"))]
+        let _ = target;
+        Reach {
+            range,
+            #[cfg(feature = "faults")]
+            shm: self,
+            #[cfg(feature = "faults")]
+            target,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn reach_slowly(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
+        self.locate_slowly(at, target, 0, 0)?;
+        let Segment { usable, range } = &self.segments[target.index()];
+        Ok(self.reach_range(target, range.first(usable.load(Ordering::Acquire).saturating_sub(1))))
     }
 
     /// The C library's memcpy into a member's segment, with no check but that of the bounds: what benchmarks compare with.
@@ -441,7 +501,89 @@ impl Shm {
     }
 }
 
+/// A member's segment, for the operations that follow on one check of the view. They are those of the engine under
+/// [`Epoch::ANY`], except that they are not refused either when the target is found dead meanwhile: its memory is still
+/// there, and what is done to it counts for nobody. The caller must be able to bear that any of them is late.
+#[derive(Clone, Copy)]
+pub(crate) struct Reach<'a> {
+    range: sys::Range<'a>,
+    #[cfg(feature = "faults")]
+    shm: &'a Shm,
+    #[cfg(feature = "faults")]
+    target: MemberId,
+}
+
+impl Reach<'_> {
+    #[inline(always)]
+    fn step(self) {
+        #[cfg(feature = "faults")]
+        self.shm.step();
+    }
+
+    #[inline(always)]
+    pub(crate) fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]> {
+        let words = self.range.words::<N>(offset)?;
+        self.step();
+        sys::order_puts();
+        Some(std::array::from_fn(|index| words[index].load(Ordering::SeqCst)))
+    }
+
+    #[inline(always)]
+    pub(crate) fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool> {
+        let [word] = self.range.words(offset)?;
+        self.step();
+        let is_swapped = word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if is_swapped {
+            sys::have_order();
+        }
+        Some(is_swapped)
+    }
+
+    #[inline(always)]
+    pub(crate) fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool {
+        let Some(places) = self.range.words::<N>(offset) else { return false };
+        // As in `put`: what was written before is not seen after this.
+        fence(Ordering::Release);
+        for (place, word) in places.iter().zip(words) {
+            self.step();
+            place.store(word, Ordering::Relaxed);
+        }
+        fence(Ordering::Release);
+        sys::owe_order();
+        true
+    }
+
+    #[inline(always)]
+    pub(crate) fn put(self, offset: u64, data: &[u8]) -> bool {
+        #[cfg(feature = "faults")]
+        return self.shm.put(Epoch::ANY, self.target, offset, data).is_ok();
+        #[cfg(not(feature = "faults"))]
+        {
+            let is_written = self.range.write(offset, data);
+            // As in `put`.
+            fence(Ordering::Release);
+            sys::owe_order();
+            is_written
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(self, offset: u64, buffer: &mut [u8]) -> bool {
+        self.step();
+        sys::order_puts();
+        let is_read = self.range.read(offset, buffer);
+        fence(Ordering::Acquire);
+        is_read
+    }
+
+    #[inline(always)]
+    pub(crate) fn prefetch(self, offset: u64) {
+        self.range.prefetch(offset);
+    }
+}
+
 impl Engine for Shm {
+    #[inline]
     fn me(&self) -> MemberId {
         self.me
     }
@@ -458,7 +600,7 @@ impl Engine for Shm {
         Ok(self.tables().domain(member))
     }
 
-    #[inline]
+    #[inline(always)]
     fn epoch(&self) -> Epoch {
         // A forked child does not have the tables.
         if self.guard.word().load(Ordering::Relaxed) == 0 {
@@ -466,7 +608,7 @@ impl Engine for Shm {
         }
         // A put must not come late for those who act on a new epoch while its caller finds the old one afterwards.
         sys::order_puts();
-        self.tables().current_epoch()
+        Epoch(self.epoch_word.load(Ordering::SeqCst))
     }
 
     fn view(&self) -> View {
@@ -504,8 +646,9 @@ impl Engine for Shm {
         }
     }
 
+    #[inline]
     fn has_ended(&self) -> bool {
-        self.check_guard().is_err()
+        [0, ENDED].contains(&self.guard.word().load(Ordering::SeqCst))
     }
 
     fn leave(&self) -> Result<()> {
@@ -642,53 +785,6 @@ impl Engine for Shm {
 
     #[inline(always)]
     fn is_direct(&self) -> bool {
-        true
-    }
-
-    #[inline(always)]
-    fn load_directly(&self, at: Epoch, target: MemberId, offset: u64) -> Option<u64> {
-        let place = self.locate_directly(at, target, offset, 8)?;
-        sys::order_puts();
-        Some(self.tables().mapping.word(place).load(Ordering::SeqCst))
-    }
-
-    #[inline(always)]
-    fn swap_directly(
-        &self,
-        at: Epoch,
-        target: MemberId,
-        offset: u64,
-        expected: u64,
-        new: u64,
-    ) -> Option<bool> {
-        let place = self.locate_directly(at, target, offset, 8)?;
-        let word = self.tables().mapping.word(place);
-        let is_swapped = word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if is_swapped {
-            sys::have_order();
-        }
-        Some(is_swapped)
-    }
-
-    #[inline(always)]
-    fn put_directly(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> bool {
-        if cfg!(feature = "faults") {
-            return self.put(at, target, offset, data).is_ok();
-        }
-        let Some(place) = self.locate_directly(at, target, offset, data.len()) else { return false };
-        self.tables().mapping.write(place, data);
-        // As in `put`.
-        fence(Ordering::Release);
-        sys::owe_order();
-        true
-    }
-
-    #[inline(always)]
-    fn get_directly(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> bool {
-        let Some(place) = self.locate_directly(at, target, offset, buffer.len()) else { return false };
-        sys::order_puts();
-        self.tables().mapping.read(place, buffer);
-        fence(Ordering::Acquire);
         true
     }
 

@@ -5,6 +5,7 @@ use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::cell::Cell;
 use std::io;
+use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -59,11 +60,9 @@ impl Mapping {
 
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(
-            offset.checked_add(len).is_some_and(|end| end <= self.len),
-            "{offset}+{len} outside {}",
-            self.len
-        );
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            outside(offset, len, self.len);
+        }
         // SAFETY: the range lies inside the mapping.
         unsafe { self.base.as_ptr().add(offset) }
     }
@@ -115,6 +114,14 @@ impl Mapping {
         unsafe { foreign_copy(bytes.as_mut_ptr(), from, bytes.len()) }
     }
 
+    /// A range that is found once and used several times; it begins at a multiple of 8.
+    #[inline(always)]
+    pub(super) fn range(&self, offset: usize, len: usize) -> Range<'_> {
+        assert!(offset.is_multiple_of(8));
+        let base = NonNull::new(self.at(offset, len)).expect("a mapping is not at null");
+        Range { base, len: len as u64, mapping: PhantomData }
+    }
+
     /// Gives the address range back. Not done on drop: a forked child does not have the range, and something else
     /// may be mapped there by now; only the owner knows whether it is in such a child.
     pub(super) fn unmap(&mut self) {
@@ -124,9 +131,94 @@ impl Mapping {
     }
 }
 
+#[cold]
+#[inline(never)]
+fn outside(offset: usize, len: usize, all: usize) -> ! {
+    panic!("{offset}+{len} outside {all}");
+}
+
+/// A range of the mapping. What is outside of it is refused; otherwise as for the mapping.
+#[derive(Clone, Copy)]
+pub(super) struct Range<'a> {
+    base: NonNull<u8>,
+    len: u64,
+    mapping: PhantomData<&'a Mapping>,
+}
+
+// SAFETY: as for the mapping.
+unsafe impl Send for Range<'_> {}
+// SAFETY: as for the mapping.
+unsafe impl Sync for Range<'_> {}
+
+impl<'a> Range<'a> {
+    #[inline(always)]
+    fn at(self, offset: u64, len: u64) -> Option<NonNull<u8>> {
+        if len > self.len || offset > self.len - len {
+            return None;
+        }
+        // SAFETY: it lies inside the range, which lies inside the mapping.
+        Some(unsafe { self.base.add(offset as usize) })
+    }
+
+    /// The same range, for whoever keeps it together with its mapping.
+    ///
+    /// # Safety
+    /// It is not used after the mapping was unmapped.
+    pub(super) unsafe fn detached(self) -> Range<'static> {
+        Range { base: self.base, len: self.len, mapping: PhantomData }
+    }
+
+    /// The first bytes of the range, at most so many.
+    #[inline(always)]
+    pub(super) fn first(self, len: u64) -> Range<'a> {
+        Range { len: len.min(self.len), ..self }
+    }
+
+    /// Some words, which begin at a multiple of 8.
+    #[inline(always)]
+    pub(super) fn words<const N: usize>(self, offset: u64) -> Option<&'a [AtomicU64; N]> {
+        let place = self.at(offset, 8 * N as u64).filter(|_| offset.is_multiple_of(8))?;
+        // SAFETY: in range and aligned, since the range begins at a word; the rest as for `Mapping::word`.
+        Some(unsafe { place.cast().as_ref() })
+    }
+
+    /// Copies bytes into the range; whether they fit.
+    #[cfg(not(feature = "faults"))]
+    #[inline(always)]
+    pub(super) fn write(self, offset: u64, bytes: &[u8]) -> bool {
+        let Some(to) = self.at(offset, bytes.len() as u64) else { return false };
+        // SAFETY: the range was checked, and `bytes` is private memory of the same length.
+        unsafe { copy_in(to.as_ptr(), bytes) };
+        true
+    }
+
+    /// Copies bytes out of the range; whether there are so many.
+    #[inline(always)]
+    pub(super) fn read(self, offset: u64, bytes: &mut [u8]) -> bool {
+        let Some(from) = self.at(offset, bytes.len() as u64) else { return false };
+        // SAFETY: the range was checked, and `bytes` is private memory of the same length.
+        unsafe { copy_out(from.as_ptr(), bytes) };
+        true
+    }
+
+    /// Has the processor fetch what is there, if it is anywhere.
+    #[inline(always)]
+    pub(super) fn prefetch(self, offset: u64) {
+        if let Some(place) = self.at(offset, 1) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a hint that reads nothing, about an address inside the mapping.
+            unsafe {
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.as_ptr().cast())
+            };
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = place;
+        }
+    }
+}
+
 /// Short copies are done word by word, in line; longer ones by the C library, which is a foreign routine to the
 /// compiler and free to race with other processes.
-const INLINE_LEN_MAX: usize = 64;
+const INLINE_LEN_MAX: usize = 56;
 
 /// How much of a long copy to a place of another alignment goes through a buffer at once.
 const BOUNCE_LEN: usize = 1024;
@@ -138,7 +230,7 @@ const BOUNCE_LEN: usize = 1024;
 ///
 /// # Safety
 /// `to` points to `bytes.len()` bytes of mapped shared memory.
-#[inline]
+#[inline(always)]
 unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
     let skip = to as usize % 8;
     if skip != 0 || !bytes.len().is_multiple_of(8) {
@@ -149,6 +241,14 @@ unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
         // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private memory.
         return unsafe { foreign_copy(to, bytes.as_ptr(), bytes.len()) };
     }
+    // SAFETY: promised by the caller.
+    unsafe { copy_in_words(to, bytes) }
+}
+
+/// # Safety
+/// As for [`copy_in`], and the range is whole words.
+#[inline(never)]
+unsafe fn copy_in_words(to: *mut u8, bytes: &[u8]) {
     let mut at = to;
     for word in bytes.chunks_exact(8) {
         // SAFETY: inside the range, and aligned since `to` is.
@@ -162,6 +262,8 @@ unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
 
 /// # Safety
 /// As for [`copy_in`].
+#[cold]
+#[inline(never)]
 unsafe fn copy_in_parts(to: *mut u8, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(((8 - to as usize % 8) % 8).min(bytes.len()));
     let (body, tail) = rest.split_at(rest.len() & !7);
@@ -195,7 +297,7 @@ unsafe fn merge(to: *mut u8, bytes: &[u8]) {
 
 /// # Safety
 /// `from` points to `bytes.len()` bytes of mapped shared memory.
-#[inline]
+#[inline(always)]
 unsafe fn copy_out(from: *const u8, bytes: &mut [u8]) {
     let skip = from as usize % 8;
     if skip != 0 || !bytes.len().is_multiple_of(8) {
@@ -206,6 +308,14 @@ unsafe fn copy_out(from: *const u8, bytes: &mut [u8]) {
         // SAFETY: promised by the caller.
         return unsafe { copy_out_long(from, bytes) };
     }
+    // SAFETY: promised by the caller.
+    unsafe { copy_out_words(from, bytes) }
+}
+
+/// # Safety
+/// As for [`copy_out`], and the range is whole words.
+#[inline(never)]
+unsafe fn copy_out_words(from: *const u8, bytes: &mut [u8]) {
     let mut at = from.cast_mut();
     for word in bytes.chunks_exact_mut(8) {
         // SAFETY: inside the range, and aligned since `from` is.
@@ -238,6 +348,8 @@ unsafe fn copy_out_long(from: *const u8, bytes: &mut [u8]) {
 
 /// # Safety
 /// As for [`copy_out`].
+#[cold]
+#[inline(never)]
 unsafe fn copy_out_parts(from: *const u8, bytes: &mut [u8]) {
     let (head, rest) = bytes.split_at_mut(((8 - from as usize % 8) % 8).min(bytes.len()));
     let whole = rest.len() & !7;
@@ -289,21 +401,21 @@ thread_local! {
 /// compare-and-swap, which does the same.
 #[inline]
 pub(super) fn owe_order() {
-    OWES_ORDER.set(true);
+    OWES_ORDER.with(|owes| owes.set(true));
 }
 
 /// Notes an exchange of a word, which orders what was before it.
 #[inline]
 pub(super) fn have_order() {
-    OWES_ORDER.set(false);
+    OWES_ORDER.with(|owes| owes.set(false));
 }
 
 /// Orders the puts of this thread before what it loads next.
 #[inline]
 pub(super) fn order_puts() {
-    if OWES_ORDER.get() {
+    if OWES_ORDER.with(Cell::get) {
         fence(Ordering::SeqCst);
-        OWES_ORDER.set(false);
+        OWES_ORDER.with(|owes| owes.set(false));
     }
 }
 
