@@ -89,7 +89,7 @@ pub(super) struct Op<'a> {
     /// The operation's number: the actor's counter, which is odd.
     pub(super) number: u64,
     /// This member's own memory.
-    pub(super) mine: Reach<'a>,
+    mine: Reach<'a>,
     /// Where in it the actor's counter is.
     word: u64,
 }

@@ -6,8 +6,8 @@
 //! taken from the start; after the publication what is left to do is finished in the ordinary way.
 //!
 //! Only on engines whose memory all members map: there an operation either happens or is refused. The view is checked
-//! once for each home, at the beginning, and not again before each of the operations on it, so that all of them may come
-//! late. That is safe:
+//! once for each home, at the beginning, and not again before each of the operations on it, so that several of them may
+//! come late. That is safe:
 //!
 //! - The blocks that are filled are this member's, whatever the view, and are at worst filled in vain.
 //! - A swap of a head word (W5, W6) succeeds only where nobody has sealed the record under a newer configuration, since
@@ -29,7 +29,7 @@ use super::layout::{
 };
 use super::write::{Before, Config, Draft, Remembered, block_class};
 use super::{StoreError, StoreResult, Version};
-use crate::engine::{Engine, steps};
+use crate::engine::{Engine, Epoch, MemberId, steps};
 use crate::job::Reach;
 
 /// With more homes than this the ordinary way is taken.
@@ -51,19 +51,7 @@ impl<'a> Op<'a> {
         if memory.stamp != config.stamp || !config.are_all_ready() || homes.len() > HOT_HOMES {
             return Ok(None);
         }
-        let mut reaches = [self.mine; HOT_HOMES];
-        for (((&member, reach), known), root) in
-            homes.iter().zip(&mut reaches).zip(&memory.at).zip(&config.roots)
-        {
-            match job.reach(at, member) {
-                Ok(found) => *reach = found,
-                Err(_) => return Ok(None),
-            }
-            if reach.load(root + REMOVALS) != Some([known.removals]) || known.word == 0 {
-                return Ok(None);
-            }
-        }
-        let first = reaches[primary % HOT_HOMES];
+        let Ok(first) = job.reach(at, homes[primary]) else { return Ok(None) };
         let Some(before) = remembered_head(first, config, memory) else { return Ok(None) };
         let me = store.me();
         let block = Block {
@@ -84,19 +72,27 @@ impl<'a> Op<'a> {
                 Err(_) => return Ok(None),
             }
         };
-        // W4.
+        // W4, and the rest of W2: what is filled in vain is kept.
         steps::enter(steps::Step::Fill);
         let (header, start) = (block.words(), value_start(block.len));
         let mut offsets = [0; HOT_HOMES];
-        let mut is_filled = true;
-        for ((&member, reach), slot) in homes.iter().zip(&reaches).zip(&mut offsets) {
-            let Some(offset) =
-                self.block_at_hand(member, class).or_else(|| self.take_elsewhere(member, class).ok())
-            else {
-                is_filled = false;
+        let mut is_filled = false;
+        for (((&member, known), root), slot) in
+            homes.iter().zip(&memory.at).zip(&config.roots).zip(&mut offsets)
+        {
+            is_filled = false;
+            let Ok(reach) = job.reach(at, member) else { break };
+            // It is swapped at the end, and should be at hand by then.
+            reach.prefetch(known.word);
+            if reach.load(root + REMOVALS) != Some([known.removals]) || known.word == 0 {
                 break;
-            };
+            }
+            let block = self.block_at_hand(member, class).or_else(|| self.block_elsewhere(member, class));
+            let Some((offset, next)) = block else { break };
             *slot = offset;
+            // Most likely what the next put takes.
+            reach.prefetch(next);
+            reach.prefetch(next + 64);
             is_filled = reach.put_words(offset, header) && reach.fill(offset + start, value);
             if !is_filled {
                 break;
@@ -120,10 +116,11 @@ impl<'a> Op<'a> {
         // W6; W7 has nothing to look for, since all homes have an index.
         steps::enter(steps::Step::Install);
         let mut is_done = 1u64 << primary;
-        for (home, ((reach, known), &offset)) in
-            reaches[..homes.len()].iter().zip(&memory.at).zip(&offsets).enumerate()
-        {
-            if home != primary && reach.swap(known.word, known.head.0, new(offset).0) == Some(true) {
+        for (home, ((&member, known), &offset)) in homes.iter().zip(&memory.at).zip(&offsets).enumerate() {
+            if home != primary
+                && let Ok(reach) = job.reach(Epoch::ANY, member)
+                && reach.swap(known.word, known.head.0, new(offset).0) == Some(true)
+            {
                 is_done |= 1 << home;
             }
         }
@@ -147,6 +144,12 @@ impl<'a> Op<'a> {
             let _ = self.ring_waiters(homes[primary], key.partition);
         }
         Ok(Some(block.version()))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn block_elsewhere(&self, member: MemberId, class: usize) -> Option<(u64, u64)> {
+        self.take_elsewhere(member, class).ok().map(|offset| (offset, offset))
     }
 
     /// The version is published, and some home was not as remembered: finishes it in the ordinary way.

@@ -119,11 +119,12 @@ impl Magazine {
     }
 
     #[inline(always)]
-    fn pop(&self, kind: u64) -> Option<u64> {
+    fn pop(&self, kind: u64) -> Option<(u64, u64)> {
         let way = self.ways(kind).find(|way| way.kind.load(Ordering::Relaxed) == kind + 1)?;
         let count = way.count.load(Ordering::Relaxed).checked_sub(1)?;
         way.count.store(count, Ordering::Relaxed);
-        Some(way.blocks[count].load(Ordering::Relaxed))
+        let block = |index: usize| way.blocks[index].load(Ordering::Relaxed);
+        Some((block(count), block(count.saturating_sub(1))))
     }
 
     /// Puts a block into the magazine, if there is room.
@@ -221,14 +222,14 @@ impl Op<'_> {
     #[inline]
     pub(super) fn take_block(&self, home: MemberId, class: usize) -> Step<u64> {
         match self.block_at_hand(home, class) {
-            Some(offset) => Ok(offset),
+            Some((offset, _)) => Ok(offset),
             None => self.take_elsewhere(home, class),
         }
     }
 
-    /// Takes a block from the magazine, if it has one.
+    /// Takes a block from the magazine, if it has one; and the one that would come next, or the same.
     #[inline(always)]
-    pub(super) fn block_at_hand(&self, home: MemberId, class: usize) -> Option<u64> {
+    pub(super) fn block_at_hand(&self, home: MemberId, class: usize) -> Option<(u64, u64)> {
         self.magazine().pop(Place::new(home, class, 0).kind())
     }
 
@@ -238,7 +239,8 @@ impl Op<'_> {
     pub(super) fn take_elsewhere(&self, home: MemberId, class: usize) -> Step<u64> {
         let kind = Place::new(home, class, 0).kind();
         self.reuse();
-        if let Some(offset) = self.magazine().pop(kind).or_else(|| self.take_spare(kind)) {
+        let taken = self.magazine().pop(kind).map(|(offset, _)| offset);
+        if let Some(offset) = taken.or_else(|| self.take_spare(kind)) {
             return Ok(offset);
         }
         if let Some(offset) = self.pop_several(home, class)? {
@@ -476,7 +478,8 @@ mod tests {
         assert_eq!(magazine.pop(kind), None);
         let pushed = (0..1000).take_while(|&index| magazine.push(place(index))).count();
         assert_eq!(pushed, WAY_BLOCKS);
-        assert_eq!(magazine.pop(kind), Some(place(WAY_BLOCKS as u64 - 1).offset()));
+        let last = WAY_BLOCKS as u64 - 1;
+        assert_eq!(magazine.pop(kind), Some((place(last).offset(), place(last - 1).offset())));
         assert_eq!(magazine.pop(kind + 1), None, "of another class");
         // Of large blocks one, of very large ones none.
         assert_eq!((kept(52), kept(80)), (1, 0));
