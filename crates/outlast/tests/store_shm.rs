@@ -216,6 +216,17 @@ fn bad_input_changes_nothing() {
     let error = store.put(b"huge", &vec![7; 100 << 20]).expect_err("larger than the store");
     assert!(matches!(error, StoreError::OutOfMemory { .. }), "{error}");
     assert_eq!(store.get(b"huge"), Ok(None));
+    store.put_nb(b"huge", &vec![7; 100 << 20]).expect("told later");
+    assert!(matches!(store.flush(), Err(StoreError::OutOfMemory { .. })));
+    assert_eq!(store.flush(), Ok(()), "an error is told once");
+    assert_eq!(store.put_nb(b"", b""), Err(StoreError::BadKey { len: 0 }));
+    #[cfg(feature = "serde")]
+    {
+        store.put_as(b"typed", "text").expect("put");
+        let wrong = store.get_as::<u64>(b"typed");
+        assert!(matches!(wrong, Err(StoreError::WrongType { .. })), "{wrong:?}");
+        assert_eq!(store.get_as::<u64>(b"no such key"), Ok(None));
+    }
     store.put(b"large", &vec![7; 10 << 20]).expect("the store still works");
     assert_eq!(store.get(b"large").expect("read").expect("there").bytes().len(), 10 << 20);
     assert_eq!(store.delete(b"large"), Ok(true));

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod batch;
 mod error;
 mod grace;
 mod head;
@@ -33,9 +34,12 @@ mod placement;
 mod repair;
 mod slot;
 mod space;
+#[cfg(feature = "serde")]
+mod typed;
 mod wait;
 mod write;
 
+pub use batch::Fetch;
 pub use error::{StoreError, StoreResult};
 pub use list::Death;
 pub use lock::LockGuard;

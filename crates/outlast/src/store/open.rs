@@ -1,6 +1,7 @@
 //! Opening and closing a store, and what its members tell each other by messages.
 
 use super::access::Actors;
+use super::batch::Deferred;
 use super::head::{Phase, State};
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
 use super::leave::Leaving;
@@ -178,6 +179,7 @@ pub(super) struct Inner {
     pub(super) locks: Locks,
     pub(super) loss: Loss,
     pub(super) leaving: Leaving,
+    pub(super) deferred: Deferred,
     closing: Mutex<MemberSet>,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
@@ -237,6 +239,7 @@ impl Store {
             locks: Locks::default(),
             loss: Loss::default(),
             leaving: Leaving::default(),
+            deferred: Deferred::default(),
             closing: Mutex::default(),
             deaths: Mutex::default(),
             is_open: AtomicBool::new(false),

@@ -267,7 +267,7 @@ impl Op<'_> {
             let ready = ready.fold(0, |mask, home| mask | 1 << home);
             if work.since.is_some() && work.ready == ready {
                 // The homes that were missing after the last round still are.
-                return Ok(self.wait_for_homes(work, &config, &leaving));
+                return Ok(self.wait_for_homes(work, config, &leaving));
             }
             work.ready = ready;
         }
@@ -314,8 +314,8 @@ impl Op<'_> {
             let from = State::new(Phase::Filling, config.stamp);
             self.swap_state(member, work.partition, from, State::new(Phase::Complete, config.stamp))?;
         }
-        if !self.missing_homes(&work, &config, &leaving).is_empty() {
-            return Ok(self.wait_for_homes(work, &config, &leaving));
+        if !self.missing_homes(&work, config, &leaving).is_empty() {
+            return Ok(self.wait_for_homes(work, config, &leaving));
         }
         Ok(Progress::Done)
     }
