@@ -285,3 +285,40 @@ fn members_that_simply_exit_one_by_one_disturb_nobody() {
         assert_eq!(store.scan(b"written/").expect("listed").len(), 4);
     });
 }
+
+/// The setting of the poster: 40 members, six copies, five die at once.
+#[test]
+fn forty_members_with_six_copies_lose_five_and_go_on() {
+    play("forty_members_with_six_copies_lose_five_and_go_on", 40, 5, |job| {
+        let options = Options::new().replicas(6).partitions(128).expected_keys(2048).slab_len_max(16 << 10);
+        let store = Store::open(&job, options).expect("opened");
+        let me = job.me().0;
+        for number in 0..10 {
+            store.put(format!("key/{me}/{number}").as_bytes(), &[me as u8; 100]).expect("put");
+        }
+        store.add(b"written", 1).expect("counted");
+        wait_until(&job, "all to write", || {
+            job.view().dead.len() == 5
+                || store
+                    .get(b"written")
+                    .expect("read")
+                    .is_some_and(|value| value.bytes() == 40i64.to_le_bytes())
+        });
+        if me % 8 == 3 {
+            job.fence(job.me(), Time::NEVER).expect("killed");
+        }
+        wait_until(&job, "five deaths", || job.view().dead.len() == 5);
+        for other in 0..40u32 {
+            let key = format!("key/{other}/{}", me % 10);
+            assert_eq!(store.get(key.as_bytes()).expect("read").expect("there").bytes(), [other as u8; 100]);
+        }
+        if me == 0 {
+            let status = store.wait_repaired(job.now().after(LIMIT)).expect("known");
+            assert_eq!((status.copies_missing, status.partitions_lost), (0, 0));
+            let stats = store.job_stats().expect("counted");
+            assert_eq!((stats.keys, stats.value_bytes), (401, 40 * 10 * 100 + 8));
+        }
+        store.close().expect("closed");
+        job.leave().expect("left");
+    });
+}

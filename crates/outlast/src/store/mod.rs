@@ -34,6 +34,7 @@ mod placement;
 mod repair;
 mod slot;
 mod space;
+mod stats;
 #[cfg(feature = "serde")]
 mod typed;
 mod wait;
@@ -47,6 +48,7 @@ pub use open::Options;
 pub use placement::REPLICAS_MAX;
 pub use repair::RepairStatus;
 pub use slot::Slot;
+pub use stats::{JobStats, Latency, Stats};
 pub use wait::Waited;
 
 use crate::engine::{Engine, Epoch, MemberId, Port};
@@ -156,8 +158,8 @@ impl Store {
 
     /// Sets a key. `Ok`: every copy holds it.
     pub fn put(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
-        let written = self.inner.write(key, false, |_, _| Ok(Change::Put(value)))?;
-        Ok(written.expect("a put changes the key"))
+        let put = || self.inner.write(key, false, |_, _| Ok(Change::Put(value)));
+        Ok(self.inner.sample(&self.inner.counts.put, put)?.expect("a put changes the key"))
     }
 
     /// Sets a key if it is as expected; otherwise [`StoreError::Conflict`] with what is there.
@@ -195,11 +197,12 @@ impl Store {
 
     /// The value of a key; `None` if it does not exist.
     pub fn get(&self, key: &[u8]) -> StoreResult<Option<Value>> {
-        self.inner.read(key, |op, home, offset, block| {
+        let take = |op: &access::Op<'_>, home, offset, block: &layout::Block| {
             let mut bytes = vec![0; block.len as usize];
             op.get(home, offset + layout::value_start(block.len), &mut bytes)?;
             Ok(Value { bytes, version: block.version(), owner: block.owner })
-        })
+        };
+        self.inner.sample(&self.inner.counts.get, || self.inner.read(key, take))
     }
 
     /// Copies the value of a key into `buffer`; its length and version, or `None` if it does not exist.
