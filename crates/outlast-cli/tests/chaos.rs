@@ -115,6 +115,32 @@ fn deaths_inside_operations_break_no_promise() {
     assert!(in_steps > 0, "{report}");
 }
 
+/// A store that is broken on purpose does not pass.
+#[test]
+fn a_broken_store_is_caught() {
+    if !steps::AVAILABLE {
+        return;
+    }
+    let mut command = std::process::Command::new(common::OUTLAST);
+    command.args([
+        "chaos",
+        "--ranks",
+        "3",
+        "--replicas",
+        "2",
+        "--kills",
+        "0",
+        "--seconds",
+        "0.5",
+        "--json",
+        "-",
+    ]);
+    let output = command.env("OUTLAST_MUTANT", "forget-tombstone").output().expect("runs");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("standard output is JSON alone");
+    assert_eq!((output.status.code(), &report["ok"]), (Some(1), &false.into()), "{report}");
+    assert!(report["nonlinearizable"].as_u64() > Some(0), "{report}");
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     for (wrong, said) in [

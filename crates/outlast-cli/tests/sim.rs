@@ -48,6 +48,33 @@ fn a_seed_replays() {
     assert_eq!(trace(&first), trace(&second));
 }
 
+/// A store that is broken on purpose is caught, by a seed that says how to run it again.
+#[test]
+fn a_broken_store_is_caught_and_the_seed_replays() {
+    if !::outlast::engine::steps::AVAILABLE {
+        return;
+    }
+    let with_mutant = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(common::OUTLAST);
+        command.arg("sim").args(arguments).args(["--json", "-"]).env("OUTLAST_MUTANT", "forget-tombstone");
+        let output = command.output().expect("runs");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("standard output is JSON alone");
+        (output.status.code(), report)
+    };
+    let (code, report) = with_mutant(&["--ranks", "4", "--replicas", "2", "--kills", "1", "--seeds", "0..5"]);
+    assert_eq!((code, &report["ok"]), (Some(1), &false.into()), "{report}");
+    assert!(report["violations"].as_u64() > Some(0), "{report}");
+    let failing = &report["failing"][0];
+    assert!(failing["kind"].as_str().is_some_and(|kind| !kind.is_empty()), "{report}");
+    let replay = failing["replay"].as_str().expect("a command");
+    for option in ["--ranks 4", "--replicas 2", "--kills 1", "--stops 0", "--mode localized", "--trace"] {
+        assert!(replay.contains(option), "{replay}");
+    }
+    let arguments: Vec<&str> = replay.split(' ').skip(2).collect();
+    let (code, again) = with_mutant(&arguments);
+    assert_eq!((code, &again["failing"][0]["kind"]), (Some(1), &failing["kind"]), "{again}");
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     for (wrong, said) in [

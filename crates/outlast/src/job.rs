@@ -407,7 +407,14 @@ impl Engine for Job {
         fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64>;
         fn compare_and_swap(&self, at: Epoch, target: MemberId, offset: u64, expected: u64, new: u64) -> Result<u64>;
         fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64>;
+        fn is_direct(&self) -> bool;
+        fn load_directly(&self, at: Epoch, target: MemberId, offset: u64) -> Option<u64>;
+        fn swap_directly(&self, at: Epoch, target: MemberId, offset: u64, expected: u64, new: u64) -> Option<bool>;
+        fn put_directly(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> bool;
+        fn get_directly(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> bool;
         fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
+        fn can_publish(&self) -> bool;
+        fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool>;
         fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool>;
         fn receive(&self, port: Port) -> Option<Message>;
         fn set_attending(&self, port: Port, attending: bool);

@@ -143,7 +143,10 @@ fn bad_input_is_refused_and_changes_nothing() {
         // Different roots, lengths and operations are found at both.
         if cfg!(debug_assertions) {
             assert!(matches!(comm.broadcast(rank, &mut [1]), Err(Error::Mismatched { .. })));
+            assert!(matches!(comm.broadcast(0, &mut vec![1; rank + 1]), Err(Error::Mismatched { .. })));
         }
+        let op = if rank == 0 { Op::Min } else { Op::Max };
+        assert!(matches!(comm.allreduce_u64(op, &mut [1]), Err(Error::Mismatched { .. })));
         let outcome = comm.allreduce_u64(Op::Max, &mut vec![0; rank + 1]);
         assert!(matches!(outcome, Err(Error::Mismatched { .. })), "{outcome:?}");
         let outcome = if rank == 0 { comm.barrier() } else { comm.allgather(b"").map(|_| ()) };

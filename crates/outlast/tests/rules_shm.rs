@@ -499,3 +499,55 @@ fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
     }
     with_members(test, 3, 0, |_| {});
 }
+
+/// A member leaves the job while all are in collective operations, itself among them: the others end soon, none waits for
+/// another one that has given up. Then they agree, and none can make a communicator of all.
+#[test]
+fn collectives_duplicate_and_split_end_soon_when_a_member_leaves() {
+    let test = "collectives_duplicate_and_split_end_soon_when_a_member_leaves";
+    for delay_us in [0, 50, 200, 1000, 5000, 20_000] {
+        let is_member = with_members(test, 5, delay_us, |comm| {
+            let begin = Instant::now();
+            let job = comm.job().clone();
+            assert_eq!(comm.agree(1), Ok(1));
+            if comm.rank() == 1 {
+                let (leaving, delay) = (job.clone(), Duration::from_micros(step()));
+                let leave = move || {
+                    std::thread::sleep(delay);
+                    leaving.leave().unwrap();
+                };
+                job.spawn("leaves", Box::new(leave)).unwrap();
+            }
+            for round in 0.. {
+                let outcome = match round % 5 {
+                    0 => comm.allreduce_u64(Op::Sum, &mut [1]),
+                    1 => comm.broadcast(round % 3, &mut [1; 8]),
+                    2 => comm.duplicate().map(|_| ()),
+                    3 => comm.split(Some(0), 0).map(|_| ()),
+                    _ => comm.allgather(&[1; 8]).map(|_| ()),
+                };
+                assert!(begin.elapsed() < LIMIT / 4, "{outcome:?} after {:?}", begin.elapsed());
+                if job.has_ended() {
+                    return;
+                }
+                match outcome {
+                    Ok(()) => {}
+                    Err(Error::ProcFailed { ranks }) => {
+                        assert_eq!(ranks, [1]);
+                        break;
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            assert_eq!(comm.agree_despite_failures(7).unwrap().failed, [1]);
+            assert!(matches!(comm.duplicate(), Err(Error::ProcFailed { .. })));
+            assert!(matches!(comm.split(None, 0), Err(Error::ProcFailed { .. })));
+            assert!(begin.elapsed() < LIMIT / 4);
+            part(&comm);
+        })
+        .is_none();
+        if is_member {
+            return;
+        }
+    }
+}

@@ -658,3 +658,87 @@ fn who_has_left_writes_nothing_after_the_notice() {
     }
     job.leave().unwrap();
 }
+
+/// A member dies at each step of publishing: all survivors have received the same of it by the time that they know of
+/// its death and there is nothing more to receive.
+#[cfg(feature = "faults")]
+#[test]
+fn what_is_published_reaches_all_or_none() {
+    let test = "what_is_published_reaches_all_or_none";
+    if !is_member(test) {
+        for step in 1..=40 {
+            expect_ok(members(test, 4).env("OUTLAST_TEST_STEP", step.to_string()).start().unwrap());
+        }
+        return;
+    }
+    const LAST: MemberId = MemberId(3);
+    let job = outlast::join().unwrap();
+    let others: Vec<MemberId> = (0..4).map(MemberId).filter(|&member| member != job.me()).collect();
+    if job.me() == LAST {
+        let step = std::env::var("OUTLAST_TEST_STEP").unwrap().parse().unwrap();
+        job.inject(outlast::engine::Fault::DieAtStep(step)).unwrap();
+        for number in 0u64.. {
+            // Two lengths, one that is not whole words.
+            let len = if number % 2 == 0 { 8 } else { 13 };
+            job.try_publish(&others, Port::User, &[number.to_ne_bytes(), [7; 8]].concat()[..len]).unwrap();
+        }
+    }
+    wait_until(&job, "the death", || job.epoch() >= Epoch(1));
+    let mut received = 0u64;
+    while let Some(message) = job.receive(Port::User) {
+        assert_eq!((message.from, &message.bytes[..8]), (LAST, &received.to_ne_bytes()[..]));
+        received += 1;
+    }
+    // What each has received goes to the first one, on another port.
+    if job.me() == FIRST {
+        let mut counts = vec![received];
+        wait_until(&job, "the counts of the others", || {
+            let next = std::iter::from_fn(|| job.receive(Port::Store));
+            counts.extend(next.map(|message| u64::from_ne_bytes(message.bytes.try_into().unwrap())));
+            counts.len() == 3
+        });
+        assert!(counts.iter().all(|&count| count == received), "they received {counts:?}");
+    } else {
+        job.send(FIRST, Port::Store, &received.to_ne_bytes()).unwrap();
+        // Leaving is a death, too: only after the first one is through.
+        wait_until(&job, "the end of the first one", || job.epoch() >= Epoch(2));
+    }
+    job.leave().unwrap();
+}
+
+/// Without room at one of the receivers nobody gets anything, and the sender is told.
+#[test]
+fn what_does_not_fit_is_not_published() {
+    let test = "what_does_not_fit_is_not_published";
+    if !is_member(test) {
+        expect_ok(members(test, 3).start().unwrap());
+        return;
+    }
+    let job = outlast::join().unwrap();
+    let others: Vec<MemberId> = (0..3).map(MemberId).filter(|&member| member != job.me()).collect();
+    if job.me() == FIRST {
+        // The others do not receive yet; their backgrounds take in what is not attended to, so their rings fill only
+        // while those are busy. So this counts what was taken, and the others what came.
+        let mut sent = 0u64;
+        for _ in 0..20_000 {
+            if job.try_publish(&others, Port::User, &[3; 1000]).unwrap() {
+                sent += 1;
+            }
+        }
+        let long = vec![0; outlast::engine::PUBLISH_LEN_MAX + 1];
+        assert!(matches!(job.try_publish(&others, Port::User, &long), Err(Error::MessageTooLong { .. })));
+        others.iter().for_each(|&other| job.send(other, Port::Store, &sent.to_ne_bytes()).unwrap());
+        wait_until(&job, "the others", || job.epoch() >= Epoch(2));
+    } else {
+        let (mut received, mut sent) = (0, None);
+        wait_until(&job, "all that was sent", || {
+            received += std::iter::from_fn(|| job.receive(Port::User)).count() as u64;
+            if let Some(message) = job.receive(Port::Store) {
+                sent = Some(u64::from_ne_bytes(message.bytes.try_into().unwrap()));
+            }
+            sent.is_some_and(|sent| sent <= received)
+        });
+        assert_eq!(sent, Some(received));
+    }
+    job.leave().unwrap();
+}

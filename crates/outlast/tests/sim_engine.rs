@@ -1178,3 +1178,36 @@ fn a_handle_is_harmless_outside_its_world() {
     })
     .expect_ok();
 }
+
+/// On the memory link: whoever dies at whichever step, all survivors have received the same of what it published by
+/// the time that they know of its death and there is nothing more to receive.
+#[test]
+fn what_is_published_reaches_all_or_none() {
+    let mut counts_seen = BTreeSet::new();
+    for seed in 0..300 {
+        let options = Options::new(4, seed).fault(When::AtStep(ME, 1 + seed % 30), Action::Kill(ME));
+        let (received, of_body) = shared::<Vec<usize>>();
+        let report = sim::run(&options, move |job: Job| {
+            assert!(job.can_publish());
+            let others: Vec<MemberId> = (0..4).map(MemberId).filter(|&other| other != job.me()).collect();
+            if job.me() == ME {
+                for number in 0..40u8 {
+                    job.try_publish(&others, Port::User, &[number]).unwrap();
+                }
+                sleep(&job, SETTLE);
+            }
+            wait_for_epoch(&job, 1);
+            let mut count = 0;
+            while let Some(message) = job.receive(Port::User) {
+                assert_eq!((message.from, &message.bytes[..]), (ME, &[count as u8][..]));
+                count += 1;
+            }
+            of_body.borrow_mut().push(count);
+        });
+        assert!(report.is_ok(), "seed {seed}: {report:?}");
+        let received = received.borrow();
+        assert!(received.windows(2).all(|two| two[0] == two[1]), "seed {seed}: {received:?}");
+        counts_seen.extend(received.first().copied());
+    }
+    assert!(counts_seen.len() > 5, "deaths at few places: {counts_seen:?}");
+}

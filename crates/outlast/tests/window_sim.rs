@@ -729,3 +729,33 @@ fn no_swap_of_a_lock_lands_after_a_window_was_freed() {
         });
     }
 }
+
+/// One activity flushes what it did under its lock while another one takes and releases another lock.
+#[test]
+fn a_flush_of_all_is_not_disturbed_by_a_lock_that_another_activity_takes() {
+    for seed in seeds(60) {
+        let options =
+            Options::new(2, seed).link(if seed.is_multiple_of(2) { Link::Memory } else { Link::Network });
+        let test = "a_flush_of_all_is_not_disturbed_by_a_lock_that_another_activity_takes";
+        simulate(test, &options, |job| {
+            let comm = Communicator::world(&job).unwrap();
+            let window = Window::allocate(&comm, 64).unwrap();
+            window.lock(0, LockKind::Shared).unwrap();
+            let other = window.clone();
+            let work = move || {
+                for _ in 0..5 {
+                    other.lock(1, LockKind::Shared).unwrap();
+                    other.unlock(1).unwrap();
+                }
+            };
+            let further = job.spawn("further", Box::new(work)).unwrap();
+            while !further.is_finished() {
+                window.put(0, 8 * comm.rank() as u64, &[1; 8]).unwrap();
+                window.flush_all().unwrap();
+            }
+            window.close().unwrap();
+            comm.agree_despite_failures(1).unwrap();
+            job.leave().unwrap();
+        });
+    }
+}

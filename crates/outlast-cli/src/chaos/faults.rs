@@ -164,7 +164,9 @@ impl Faults {
         let is_last = self.armed.len() + known.kills.len() + 1 == self.kills;
         let step = if is_last { steps::ANY } else { self.next_step as u32 };
         self.next_step = (self.next_step + 1) % steps::NAMES.len();
-        let after = 1 + self.random.below(if is_last { 40 } else { 3 }) as u32;
+        // Mostly the first thing that is done there, so that every step is hit.
+        let range = if is_last || self.random.percent(25) { 40 } else { 1 };
+        let after = 1 + self.random.below(range) as u32;
         shared.order_death(victim, step, after)?;
         self.armed.insert(victim, Instant::now());
         Ok(())

@@ -150,7 +150,7 @@ fn end_state(known: &Known, keys: &[Key]) -> Option<BTreeMap<Key, Final>> {
 fn deaths_by_step(known: &Known) -> BTreeMap<String, u64> {
     let mut deaths: BTreeMap<String, u64> = steps::NAMES.iter().map(|name| (name.to_string(), 0)).collect();
     for kill in &known.kills {
-        let step = kill.step.clone().unwrap_or_else(|| "anywhere (the step was not reached)".to_string());
+        let step = kill.step.clone().unwrap_or_else(|| "anywhere, by SIGKILL".to_string());
         *deaths.entry(step).or_default() += 1;
     }
     deaths

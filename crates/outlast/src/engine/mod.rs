@@ -16,6 +16,9 @@
 //! | during | as above; a put may have changed any subset of its 8-byte words | as above |
 //! | after | the effect is lost with the target's memory | the message may be lost |
 //!
+//! Messages of a *sender* that dies may be lost, from some moment on; not those that it has published
+//! ([`Engine::try_publish`]).
+//!
 //! When the *caller* dies inside a put, any subset of the put's 8-byte words has been written; a word operation
 //! happened or did not. Nobody waits for it.
 //!
@@ -77,6 +80,9 @@ pub const MEMBERS_MAX: usize = 4096;
 
 /// The longest message that [`Engine::send`] takes, in bytes.
 pub const MESSAGE_LEN_MAX: usize = 1 << 20;
+
+/// The longest message that [`Engine::try_publish`] takes, in bytes: it must fit into every queue at once.
+pub const PUBLISH_LEN_MAX: usize = 2048;
 
 /// The longest message that [`Engine::try_send`] takes, in bytes: it must fit at once, whatever the engine.
 pub const TRY_SEND_LEN_MAX: usize = 2048;
@@ -416,12 +422,63 @@ pub trait Engine {
         self.wait(self.start(at, target, Operation::FetchAdd { offset, delta })).map(Done::word)
     }
 
+    // ---- Memory, where all members map it.
+
+    /// Whether operations are done when their call returns and either happen or are refused: on engines whose memory all
+    /// members map. Then the direct forms below are worth their while: they do the same as the ordinary calls, and of a
+    /// refusal they say only that nothing has happened; the ordinary call says why.
+    fn is_direct(&self) -> bool {
+        false
+    }
+
+    /// [`Engine::load`], directly.
+    fn load_directly(&self, at: Epoch, target: MemberId, offset: u64) -> Option<u64> {
+        self.load(at, target, offset).ok()
+    }
+
+    /// [`Engine::compare_and_swap`], directly: whether the word was as expected.
+    fn swap_directly(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Option<bool> {
+        self.compare_and_swap(at, target, offset, expected, new).ok().map(|found| found == expected)
+    }
+
+    /// [`Engine::put`], directly: whether it was done. Refused after its first words it may have changed some.
+    fn put_directly(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> bool {
+        self.put(at, target, offset, data).is_ok()
+    }
+
+    /// [`Engine::get`], directly: whether it was done.
+    fn get_directly(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> bool {
+        self.get(at, target, offset, buffer).is_ok()
+    }
+
     // ---- Messages.
 
     /// Sends a message of at most [`MESSAGE_LEN_MAX`] bytes and rings the receiver's bell. `Ok` means that it is on
     /// its way: messages from one member to another arrive once, in order, unless either dies. [`Error::Timeout`]
     /// if the receiver does not take messages for the time limit; the message is then not delivered.
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
+
+    /// Whether this engine has [`Engine::try_publish`].
+    fn can_publish(&self) -> bool {
+        false
+    }
+
+    /// Sends one message of at most [`PUBLISH_LEN_MAX`] bytes to several members, *all or nothing*, without waiting:
+    /// `false`, and nothing was sent, if one of them has no room just now. Those that are known to be dead are passed
+    /// over. If the caller dies in it, either each of them that lives gets the message or none does. And it outlives
+    /// its sender: whoever knows of the sender's death and then receives until there is nothing more has received
+    /// it, and all that the sender had sent to it before.
+    fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool> {
+        let _ = (to, port, bytes);
+        Err(Error::Unsupported { what: "publishing messages on this engine" })
+    }
 
     /// The same for at most [`TRY_SEND_LEN_MAX`] bytes without waiting: `false`, and nothing was sent, if the receiver
     /// does not take a message just now.

@@ -1,5 +1,7 @@
 //! Agreement among the living members of a communicator: the ground under `agree`, `shrink`, `duplicate`, `split`.
 //!
+//! Small groups on engines that can publish do it in one round instead, see [`super::published`]. This is for all others.
+//!
 //! # What it promises
 //! Each member contributes something (flags, which failures it has acknowledged, a proposal for the identity of a
 //! new communicator, a colour and a key). All members that return get the same [`Value`], also those that die right
@@ -120,7 +122,7 @@ pub(crate) struct Value {
 
 impl Value {
     /// What one contribution gives by itself, in an attempt.
-    fn of(own: &Contribution, dead: &RankSet) -> Value {
+    pub(super) fn of(own: &Contribution, dead: &RankSet) -> Value {
         Value {
             kind: own.kind as u8,
             flags: own.flags,
@@ -137,7 +139,7 @@ impl Value {
     }
 
     /// Adds what another one of the same attempt has gathered. Adding something twice changes nothing.
-    fn add(&mut self, other: &Value) {
+    pub(super) fn add(&mut self, other: &Value) {
         if self.kind != other.kind {
             self.kind = MIXED;
         }
@@ -151,7 +153,7 @@ impl Value {
         }
     }
 
-    fn write(&self, writer: &mut Writer) {
+    pub(super) fn write(&self, writer: &mut Writer) {
         writer.u8(self.kind).u64(self.flags).u64(self.id).set(&self.dead).set(&self.unacked);
         writer.u32(self.places.len() as u32);
         for place in &self.places {
@@ -159,7 +161,7 @@ impl Value {
         }
     }
 
-    fn read(reader: &mut Reader<'_>) -> Option<Value> {
+    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Value> {
         let (kind, flags, id) = (reader.u8()?, reader.u64()?, reader.u64()?);
         let (dead, unacked) = (reader.set()?, reader.set()?);
         let count = reader.u32()?;
@@ -284,7 +286,10 @@ struct Early {
     bytes: Vec<u8>,
 }
 
-/// Messages to send: to which rank, and what.
+/// Instead of a rank: all the others, by publishing.
+pub(crate) const ALL: usize = usize::MAX;
+
+/// Messages to send: to which rank, or to [`ALL`], and what.
 pub(crate) type Sends = Vec<(usize, Vec<u8>)>;
 
 /// The agreements of a communicator, one after the other, at one member.

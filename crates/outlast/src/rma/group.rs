@@ -10,6 +10,8 @@ pub(crate) struct Group {
     members: Vec<MemberId>,
     /// Per member of the job: its rank, or [`NO_RANK`].
     ranks: Vec<u32>,
+    /// All members but this one.
+    others: Vec<MemberId>,
     /// This member's own rank.
     pub(crate) me: usize,
 }
@@ -22,8 +24,9 @@ impl Group {
         for (rank, member) in members.iter().enumerate() {
             ranks[member.index()] = rank as u32;
         }
+        let others = members.iter().copied().filter(|&member| member != me).collect();
         let me = *ranks.get(me.index()).filter(|&&rank| rank != NO_RANK)? as usize;
-        Some(Group { members, ranks, me })
+        Some(Group { members, ranks, others, me })
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -32,6 +35,10 @@ impl Group {
 
     pub(crate) fn members(&self) -> &[MemberId] {
         &self.members
+    }
+
+    pub(crate) fn others(&self) -> &[MemberId] {
+        &self.others
     }
 
     pub(crate) fn member(&self, rank: usize) -> MemberId {

@@ -44,6 +44,7 @@
 //!
 //! # How it is built
 //! `agreement` has the consensus under `agree`, `shrink`, `duplicate` and `split`, with its proof, and no engine;
+//! `published` the same in one round, for small groups on engines that can publish;
 //! `collective` the other collective operations; `point` messages and requests; `progress` what a member keeps for all
 //! its communicators, and who handles messages when; `wire` how they are written; `group` ranks and sets of them.
 //! Identities of communicators are proposed by their members from numbers that they never use twice, and chosen by
@@ -58,6 +59,7 @@ mod error;
 mod group;
 mod point;
 mod progress;
+mod published;
 mod window;
 mod wire;
 

@@ -16,13 +16,14 @@
 //! would wait in vain. So what the layer itself has to say (steps of agreements, revokes) is only tried. What its
 //! receiver does not take is kept, in order, and tried again by whoever makes progress, and by the background every
 //! [`RESEND`], until the receiver takes it or is dead: a member that was stopped with a full queue hears all of it when it
-//! goes on. That is never much, as hardly anything goes on without a member that does not answer. Messages of the program and steps of
+//! goes on; so are contributions to agreements, which are published. That is never much, as hardly anything goes on without a member that does not answer. Messages of the program and steps of
 //! collective operations are different: their callers wait for room, and hear of the time limit.
 
-use super::agreement::{Agreements, Contribution, Kind, Place, Sends, Value};
+use super::agreement::{ALL, Contribution, Kind, Place, Sends, Value};
 use super::collective::Collectives;
 use super::group::{Group, RankSet};
 use super::point::Points;
+use super::published::Agreeing;
 use super::wire::{self, Reader, Writer};
 use super::{Error, Result};
 use crate::engine::{self, MESSAGE_LEN_MAX, Message, Port, TRY_SEND_LEN_MAX};
@@ -66,6 +67,10 @@ pub(crate) struct Rma {
     next_part: AtomicU32,
     /// What is to be said of freed communicators, to whom: kept until it is worth a message.
     farewells: Mutex<BTreeMap<(MemberId, u8), Vec<u64>>>,
+    /// Contributions that found no room, and how many there are.
+    unpublished: Mutex<Vec<Unpublished>>,
+    unpublished_count: AtomicUsize,
+    can_publish: bool,
     /// What was not taken yet, in order, by whom; nobody has an empty list.
     unsent: Mutex<BTreeMap<MemberId, VecDeque<Vec<u8>>>>,
     /// Whether there is any of that.
@@ -128,10 +133,10 @@ pub(crate) struct State {
     pub(crate) points: Points,
     pub(crate) collectives: Collectives,
     /// `agree` and `shrink`, which work on a revoked communicator too.
-    pub(crate) recovery: Agreements,
+    pub(crate) recovery: Agreeing,
     /// `duplicate` and `split`. Apart, because members may leave them early, each at its own time, when the
     /// communicator is revoked: the numbering of the others must not get out of step by that.
-    pub(crate) creation: Agreements,
+    pub(crate) creation: Agreeing,
     /// Whether the caller has left the creation that is under way.
     pub(crate) is_creation_abandoned: bool,
     /// Who wants this member's wait to end.
@@ -147,12 +152,20 @@ pub(crate) struct State {
 #[derive(Default)]
 pub(crate) struct Todo {
     sends: Vec<(MemberId, Vec<u8>)>,
+    contributions: Vec<Unpublished>,
 }
 
 impl Todo {
     fn add(&mut self, shared: &Shared, sends: Sends) {
         self.sends.extend(sends.into_iter().map(|(rank, bytes)| (shared.group.member(rank), bytes)));
     }
+}
+
+/// A contribution to an agreement that is to be published.
+struct Unpublished {
+    shared: Arc<Shared>,
+    is_recovery: bool,
+    bytes: Vec<u8>,
 }
 
 /// How long the port stays attended to after a wait: for this long, at most twice, a message may lie unread at a
@@ -163,6 +176,23 @@ const LEASE_NONE: u32 = 0;
 /// Somebody is changing it.
 const LEASE_CHANGES: u32 = 1;
 const LEASE_HELD: u32 = 2;
+
+/// Which part of a long message a [`wire::PART`] is; the last kind has no content and ends a message that is not to come.
+const NOT_LAST: u8 = 0;
+const LAST: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+/// A long message in parts of at most `len_max` bytes.
+fn parts(number: u32, bytes: &[u8], len_max: usize) -> impl Iterator<Item = Vec<u8>> {
+    const HEADER_LEN: usize = 1 + 8 + 1;
+    let mut parts = bytes.chunks(len_max - HEADER_LEN).peekable();
+    std::iter::from_fn(move || {
+        let part = parts.next()?;
+        let mut writer = Writer::new(wire::PART, u64::from(number), 1 + part.len());
+        writer.u8(if parts.peek().is_some() { NOT_LAST } else { LAST }).bytes(part);
+        Some(writer.done())
+    })
+}
 
 /// How soon the background tries again what a member did not take.
 const RESEND: Duration = Duration::from_millis(1);
@@ -188,7 +218,7 @@ impl Drop for Token<'_> {
 }
 
 impl Rma {
-    fn new(me: MemberId) -> Rma {
+    fn new(me: MemberId, can_publish: bool) -> Rma {
         Rma {
             me,
             token: AtomicU32::new(FREE),
@@ -204,6 +234,9 @@ impl Rma {
             next_id: AtomicU64::new((u64::from(me.0) + 1) << NUMBER_BITS),
             next_part: AtomicU32::new(0),
             farewells: Mutex::default(),
+            unpublished: Mutex::default(),
+            unpublished_count: AtomicUsize::new(0),
+            can_publish,
             unsent: Mutex::default(),
             has_unsent: AtomicBool::new(false),
             is_resending: AtomicBool::new(false),
@@ -214,7 +247,7 @@ impl Rma {
     /// The layer of this member, which begins to serve with the first call.
     pub(crate) fn of(job: &Job) -> Result<Arc<Rma>> {
         let me = job.me();
-        let (rma, is_new) = job.layer(|| Rma::new(me));
+        let (rma, is_new) = job.layer(|| Rma::new(me, job.can_publish()));
         if is_new {
             job.serve(rma.clone())?;
         }
@@ -254,13 +287,13 @@ impl Rma {
             in_collective: AtomicBool::new(false),
             in_agreement: AtomicBool::new(false),
             state: Mutex::new(State {
-                silent,
+                silent: silent.clone(),
                 left,
                 acked: RankSet::default(),
                 points: Points::default(),
                 collectives: Collectives::default(),
-                recovery: Agreements::new(id, RECOVERY, size, me, dead.clone()),
-                creation: Agreements::new(id, CREATION, size, me, dead.clone()),
+                recovery: Agreeing::new(self.can_publish, id, RECOVERY, size, me, &dead, &silent),
+                creation: Agreeing::new(self.can_publish, id, CREATION, size, me, &dead, &silent),
                 is_creation_abandoned: false,
                 interrupted_by: None,
                 told_revoked: RankSet::default(),
@@ -318,6 +351,7 @@ impl Rma {
         loop {
             let bell = job.bell();
             self.progress_as(job, 1);
+            self.publish_again(job);
             self.resend(job);
             if let Some(result) = look() {
                 return result;
@@ -409,7 +443,7 @@ impl Rma {
             has_changed |= self.hand_over(job);
             if let Some((epoch, dead)) = fallen {
                 has_changed = true;
-                self.note_silent(epoch, &dead);
+                self.note_silent(job, epoch, &dead);
             }
             if self.seen_epoch.load(Ordering::Acquire) != self.silent_epoch.load(Ordering::Relaxed) {
                 // There are more of them by now: first what they have sent.
@@ -481,7 +515,7 @@ impl Rma {
     }
 
     /// All that had arrived when these were known to be dead has been handled.
-    fn note_silent(&self, epoch: u64, dead: &MemberSet) {
+    fn note_silent(&self, job: &Job, epoch: u64, dead: &MemberSet) {
         let communicators: Vec<Arc<Shared>> = {
             let mut registry = lock(&self.registry);
             registry.silent.union_with(dead);
@@ -489,29 +523,44 @@ impl Rma {
             let made = registry.communicators.iter().filter(|(id, _)| !registry.early.contains_key(id));
             made.map(|(_, shared)| shared.clone()).collect()
         };
+        let mut todo = Todo::default();
         for shared in communicators {
             let silent = shared.group.ranks_of(dead);
             let mut state = lock(&shared.state);
             // Somebody may be about to tell it of further deaths, with how they came about: those another time.
             let unknown = silent.without(&state.dead);
-            state.silent = silent.without(&unknown);
+            self.set_silent(&shared, &mut state, silent.without(&unknown), &mut todo);
         }
+        self.finish(job, todo);
         // What they had begun to say has no end.
         lock(&self.partial).retain(|(from, _), _| !dead.contains(*from));
         self.silent_epoch.store(epoch, Ordering::Relaxed);
     }
 
+    /// Nothing more will come from these: an agreement may have waited for that.
+    fn set_silent(&self, shared: &Arc<Shared>, state: &mut State, silent: RankSet, todo: &mut Todo) {
+        if state.silent != silent {
+            state.silent = silent;
+            state.recovery.set_silent(&state.silent);
+            state.creation.set_silent(&state.silent);
+            self.after_agreement(shared, state, todo);
+        }
+    }
+
     /// Hands early messages over to communicators that were made meanwhile; whether there were any.
     fn hand_over(&self, job: &Job) -> bool {
-        if !self.has_ready.swap(false, Ordering::SeqCst) {
-            return false;
-        }
-        let ready = std::mem::take(&mut lock(&self.registry).ready);
-        for &id in &ready {
+        let mut has_any = false;
+        // What is handed over may make further ones.
+        while self.has_ready.load(Ordering::SeqCst) {
             let (made, messages) = {
                 let mut registry = lock(&self.registry);
+                let Some(id) = registry.ready.pop() else {
+                    self.has_ready.store(false, Ordering::SeqCst);
+                    break;
+                };
                 (registry.communicators.get(&id).cloned(), registry.early.remove(&id).unwrap_or_default())
             };
+            has_any = true;
             for message in messages {
                 let mut todo = Todo::default();
                 self.handle(message, &mut todo);
@@ -519,10 +568,12 @@ impl Rma {
             }
             if let Some(shared) = made {
                 let silent = shared.group.ranks_of(&lock(&self.registry).silent);
-                lock(&shared.state).silent = silent;
+                let mut todo = Todo::default();
+                self.set_silent(&shared, &mut lock(&shared.state), silent, &mut todo);
+                self.finish(job, todo);
             }
         }
-        !ready.is_empty()
+        has_any
     }
 
     /// Sees to it that early messages are handed over after a communicator was made.
@@ -541,9 +592,68 @@ impl Rma {
     }
 
     /// Sends what is to be sent. Called without any lock.
-    pub(crate) fn finish(&self, job: &Job, todo: Todo) {
-        for (member, bytes) in todo.sends {
-            self.post(job, member, bytes);
+    pub(crate) fn finish(&self, job: &Job, mut todo: Todo) {
+        loop {
+            for (member, bytes) in std::mem::take(&mut todo.sends) {
+                self.post(job, member, bytes);
+            }
+            if todo.contributions.is_empty() {
+                return;
+            }
+            for contribution in std::mem::take(&mut todo.contributions) {
+                if !self.publish(job, contribution, &mut todo) {
+                    // The background offers it again, from time to time.
+                    let _ = job.ring(self.me);
+                }
+            }
+        }
+    }
+
+    /// Publishes a contribution, or keeps it for later if a living member has no room for it; whether it is out.
+    fn publish(&self, job: &Job, contribution: Unpublished, todo: &mut Todo) -> bool {
+        let group = &contribution.shared.group;
+        match job.try_publish(group.others(), Port::Rma, &contribution.bytes) {
+            Ok(true) => {
+                let mut state = lock(&contribution.shared.state);
+                if contribution.is_recovery {
+                    state.recovery.set_out();
+                } else {
+                    state.creation.set_out();
+                }
+                self.after_agreement(&contribution.shared, &mut state, todo);
+                true
+            }
+            Ok(false) => {
+                lock(&self.unpublished).push(contribution);
+                self.unpublished_count.fetch_add(1, Ordering::SeqCst);
+                false
+            }
+            // This member is none any more.
+            Err(_) => true,
+        }
+    }
+
+    /// Whether something is still to be sent or published.
+    fn owes_messages(&self) -> bool {
+        self.has_unsent.load(Ordering::SeqCst) || self.unpublished_count.load(Ordering::SeqCst) > 0
+    }
+
+    /// Publishes what found no room, if it does now.
+    fn publish_again(&self, job: &Job) {
+        if self.unpublished_count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let kept = std::mem::take(&mut *lock(&self.unpublished));
+        self.unpublished_count.fetch_sub(kept.len(), Ordering::SeqCst);
+        let mut todo = Todo::default();
+        let mut is_any_out = false;
+        for contribution in kept {
+            is_any_out |= self.publish(job, contribution, &mut todo);
+        }
+        self.finish(job, todo);
+        if is_any_out {
+            // Who waits for the outcome may have it now.
+            self.wake_others(job);
         }
     }
 
@@ -552,20 +662,16 @@ impl Rma {
         if bytes.len() <= MESSAGE_LEN_MAX {
             return job.send(member, Port::Rma, bytes);
         }
-        self.parts(bytes, MESSAGE_LEN_MAX).try_for_each(|part| job.send(member, Port::Rma, &part))
-    }
-
-    /// A long message in parts of at most `len_max` bytes.
-    fn parts<'a>(&self, bytes: &'a [u8], len_max: usize) -> impl Iterator<Item = Vec<u8>> + use<'a> {
-        const HEADER_LEN: usize = 1 + 8 + 1;
         let number = self.next_part.fetch_add(1, Ordering::Relaxed);
-        let mut parts = bytes.chunks(len_max - HEADER_LEN).peekable();
-        std::iter::from_fn(move || {
-            let part = parts.next()?;
-            let mut writer = Writer::new(wire::PART, u64::from(number), 1 + part.len());
-            writer.u8(u8::from(parts.peek().is_none())).bytes(part);
-            Some(writer.done())
-        })
+        let sent =
+            parts(number, bytes, MESSAGE_LEN_MAX).try_for_each(|part| job.send(member, Port::Rma, &part));
+        if sent.is_err() {
+            // The receiver would keep the beginning for ever.
+            let mut writer = Writer::new(wire::PART, u64::from(number), 1);
+            writer.u8(GIVEN_UP);
+            self.post(job, member, writer.done());
+        }
+        sent
     }
 
     // ---- What the layer itself has to say.
@@ -575,7 +681,8 @@ impl Rma {
         if bytes.len() <= TRY_SEND_LEN_MAX {
             return self.post_short(job, member, bytes);
         }
-        self.parts(&bytes, TRY_SEND_LEN_MAX).for_each(|part| self.post_short(job, member, part));
+        let number = self.next_part.fetch_add(1, Ordering::Relaxed);
+        parts(number, &bytes, TRY_SEND_LEN_MAX).for_each(|part| self.post_short(job, member, part));
     }
 
     fn post_short(&self, job: &Job, member: MemberId, bytes: Vec<u8>) {
@@ -628,15 +735,18 @@ impl Rma {
         let mut reader = Reader::new(&message.bytes);
         let (Some(kind), Some(id)) = (reader.u8(), reader.u64()) else { return };
         if kind == wire::PART {
-            let Some(is_last) = reader.u8() else { return };
+            let Some(which) = reader.u8() else { return };
             let key = (message.from, id as u32);
             let mut partial = lock(&self.partial);
             partial.entry(key).or_default().extend_from_slice(reader.rest());
-            if is_last == 0 {
+            if which == NOT_LAST {
                 return;
             }
             message.bytes = partial.remove(&key).unwrap_or_default();
             drop(partial);
+            if which == GIVEN_UP {
+                return;
+            }
             return self.handle(message, todo);
         }
         if matches!(kind, wire::FREED | wire::GONE) {
@@ -789,9 +899,16 @@ impl Rma {
     /// Enters an agreement of the communicator.
     pub(crate) fn enter(&self, shared: &Arc<Shared>, state: &mut State, own: Contribution, todo: &mut Todo) {
         let mut sends = Sends::new();
-        match own.kind {
-            Kind::Agree | Kind::Shrink => state.recovery.enter(own, &mut sends),
-            Kind::Duplicate | Kind::Split => state.creation.enter(own, &mut sends),
+        let is_recovery = matches!(own.kind, Kind::Agree | Kind::Shrink);
+        if is_recovery {
+            state.recovery.enter(own, &mut sends);
+        } else {
+            state.creation.enter(own, &mut sends);
+        }
+        if let Some((ALL, _)) = sends.first() {
+            let published =
+                sends.drain(..).map(|(_, bytes)| Unpublished { shared: shared.clone(), is_recovery, bytes });
+            todo.contributions.extend(published);
         }
         todo.add(shared, sends);
     }
@@ -882,16 +999,18 @@ impl Service for Rma {
     fn run(&self, job: &Job) -> Time {
         self.progress(job);
         self.resend(job);
+        self.publish_again(job);
         let next = self.look_at_lease(job);
-        if self.has_unsent.load(Ordering::SeqCst) { next.min(job.now().after(RESEND)) } else { next }
+        if self.owes_messages() { next.min(job.now().after(RESEND)) } else { next }
     }
 
     /// Who leaves would take the news with it.
     fn leaving(&self, job: &Job) {
         let mut until = None;
-        while self.has_unsent.load(Ordering::SeqCst) && !job.has_ended() {
+        while self.owes_messages() && !job.has_ended() {
             let bell = job.bell();
             self.resend(job);
+            self.publish_again(job);
             let now = job.now();
             let until = *until.get_or_insert(now.after(job.time_limit()));
             if now >= until {
@@ -928,7 +1047,7 @@ mod tests {
                 job.park(job.bell(), until);
             }
             if job.me() == MemberId(1) {
-                rest(&job, &Rma::new(job.me()));
+                rest(&job, &Rma::new(job.me(), false));
             }
             job.leave().unwrap();
         })
@@ -1003,24 +1122,61 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_of_a_long_message_whose_sender_is_gone() {
-        let part = || {
-            let mut writer = Writer::new(wire::PART, 0, 2);
-            writer.u8(0).bytes(b"x");
-            vec![writer.done()]
+    fn nothing_is_kept_of_a_long_message_whose_sender_is_gone_or_has_given_up() {
+        let part = |number, which| {
+            let mut writer = Writer::new(wire::PART, number, 2);
+            writer.u8(which).bytes(b"x");
+            writer.done()
         };
-        after(part, |job, rma| {
-            handle(rma, job.receive(Port::Rma).unwrap());
-            assert_eq!(lock(&rma.partial).len(), 1);
+        let sent = move || vec![part(0, NOT_LAST), part(1, NOT_LAST), part(0, GIVEN_UP)];
+        after(sent, |job, rma| {
+            for kept in [1, 2, 1] {
+                handle(rma, job.receive(Port::Rma).unwrap());
+                assert_eq!(lock(&rma.partial).len(), kept);
+            }
             rma.progress(job);
             assert_eq!(lock(&rma.partial).len(), 0);
         });
     }
 
+    /// A long message to a member that stops taking any is given up, and the member is told so when it takes some again.
+    #[test]
+    fn a_long_message_that_times_out_leaves_nothing_behind() {
+        let mut options = Options::new(2, 1);
+        options.inbox_messages_max = 2;
+        options.time_limit = Duration::from_millis(10);
+        sim::run(&options, |job| {
+            let rma = Rma::new(job.me(), job.can_publish());
+            let limit = job.time_limit();
+            if job.me() == MemberId(0) {
+                let sent = rma.transmit(&job, MemberId(1), &vec![1; 4 * MESSAGE_LEN_MAX]);
+                assert!(matches!(sent, Err(engine::Error::Timeout { .. })), "{sent:?}");
+                assert!(rma.has_unsent.load(Ordering::SeqCst));
+            }
+            let until = job.now().after(2 * limit);
+            while job.now() < until {
+                job.park(job.bell(), until);
+            }
+            for _ in 0..20 {
+                rma.run(&job);
+                let until = job.now().after(limit / 10);
+                job.park(job.bell(), until);
+            }
+            assert_eq!(lock(&rma.partial).len(), 0);
+            assert!(!rma.has_unsent.load(Ordering::SeqCst));
+            let until = job.now().after(limit);
+            while job.now() < until {
+                job.park(job.bell(), until);
+            }
+            job.leave().unwrap();
+        })
+        .expect_ok();
+    }
+
     /// A communicator that was made for a caller who had left is forgotten when all have freed it.
     #[test]
     fn what_nobody_wants_any_more_is_forgotten() {
-        let rma = Rma::new(MemberId(0));
+        let rma = Rma::new(MemberId(0), false);
         let shared = rma.make(ID, Arc::new(Group::new(vec![MemberId(0)], MemberId(0)).unwrap()));
         let own = Contribution {
             kind: Kind::Duplicate,

@@ -24,7 +24,7 @@ pub(crate) const NOTIFY: u8 = 7;
 pub(crate) const FREED: u8 = 8;
 /// All members have freed the communicator.
 pub(crate) const GONE: u8 = 9;
-/// A piece of a message that is longer than the engine takes.
+/// A piece of a message that is longer than the engine takes: its number, which piece it is, and the bytes.
 pub(crate) const PART: u8 = 10;
 
 /// Writes a message.

@@ -286,6 +286,7 @@ impl Inner {
     }
 
     /// Where a member's root is. Known for all who live since the store was opened.
+    #[inline(always)]
     pub(super) fn root(&self, member: MemberId) -> u64 {
         self.roots[member.index()].load(Ordering::Acquire).wrapping_sub(1)
     }

@@ -345,8 +345,8 @@ impl Op<'_> {
             self.raise_floor(config.homes[home], work.partition, floor)?;
         }
         // R5.
-        steps::enter(steps::Step::Complete);
         for &home in &filling {
+            steps::enter(steps::Step::Complete);
             let member = config.homes[home];
             let from = State::new(Phase::Filling, config.stamp);
             if self.swap_state(member, work.partition, from, State::new(Phase::Complete, config.stamp))? {

@@ -1,6 +1,7 @@
 //! Handles: a key with everything about it that is found once.
 
 use super::access::Halt;
+use super::hot::Scratch;
 use super::index::KeyRef;
 use super::layout;
 use super::placement::hash_key;
@@ -35,7 +36,7 @@ pub struct Slot {
     key: Box<[u8]>,
     hash: u64,
     partition: usize,
-    memory: RefCell<Remembered>,
+    state: RefCell<(Remembered, Scratch)>,
 }
 
 impl fmt::Debug for Slot {
@@ -48,8 +49,8 @@ impl Store {
     /// A handle for a key, which need not exist yet.
     pub fn slot(&self, key: &[u8]) -> StoreResult<Slot> {
         let KeyRef { hash, partition, .. } = self.inner.key_ref(key)?;
-        let memory = RefCell::new(Remembered::NOTHING);
-        Ok(Slot { store: self.clone(), key: key.into(), hash, partition, memory })
+        let state = RefCell::new((Remembered::NOTHING, [0; size_of::<Scratch>()]));
+        Ok(Slot { store: self.clone(), key: key.into(), hash, partition, state })
     }
 }
 
@@ -74,15 +75,16 @@ impl Slot {
         needs_value: bool,
         change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
     ) -> StoreResult<Option<Version>> {
-        let mut memory = self.memory.borrow_mut();
-        self.store.inner.write_again(&self.key_ref()?, &mut memory, needs_value, change)
+        let (memory, _) = &mut *self.state.borrow_mut();
+        self.store.inner.write_again(&self.key_ref()?, memory, needs_value, change)
     }
 
     /// Sets the key; see [`Store::put`].
     #[inline]
     pub fn put(&self, value: &[u8]) -> StoreResult<Version> {
-        let written = self.write(false, |_, _| Ok(Change::Put(value)))?;
-        Ok(written.expect("a put changes the key"))
+        let key = self.key_ref()?;
+        let (memory, scratch) = &mut *self.state.borrow_mut();
+        self.store.inner.put_again(&key, memory, scratch, value)
     }
 
     /// Sets the key if it is as expected; see [`Store::put_if`].
@@ -101,8 +103,8 @@ impl Slot {
 
     /// The value; see [`Store::get`].
     pub fn get(&self) -> StoreResult<Option<Value>> {
-        let mut memory = self.memory.borrow_mut();
-        self.store.inner.read_again(&self.key_ref()?, &mut memory, |op, home, offset, block| {
+        let (memory, _) = &mut *self.state.borrow_mut();
+        self.store.inner.read_again(&self.key_ref()?, memory, |op, home, offset, block| {
             let mut bytes = vec![0; block.len as usize];
             op.get(home, offset + layout::value_start(block.len), &mut bytes)?;
             Ok(Value { bytes, version: block.version(), owner: block.owner })
@@ -112,8 +114,8 @@ impl Slot {
     /// Copies the value into `buffer`; see [`Store::get_into`].
     #[inline]
     pub fn get_into(&self, buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
-        let mut memory = self.memory.borrow_mut();
-        self.store.inner.read_again(&self.key_ref()?, &mut memory, |op, home, offset, block| {
+        let (memory, _) = &mut *self.state.borrow_mut();
+        self.store.inner.read_again(&self.key_ref()?, memory, |op, home, offset, block| {
             let given = buffer.len() as u64;
             let Some(target) = buffer.get_mut(..block.len as usize) else {
                 return Err(Halt::Fail(StoreError::BufferTooSmall { needed: block.len, given }));

@@ -20,6 +20,7 @@
 use super::access::{Halt, Op, Step};
 use super::grace::Grace;
 use super::layout::{BLOCK_HOLDER, class_size, holder};
+use super::mutant::mutant;
 use super::open::{Inner, Note, lock};
 use super::{PORT, StoreError};
 use crate::engine::{Engine, Epoch, Error, MemberId, steps};
@@ -31,7 +32,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const BATCH_BLOCKS: usize = 96;
 const BATCH_BYTES: u64 = 128 << 10;
 /// How many blocks of one home and class a magazine has room for.
-const WAY_BLOCKS: usize = 64;
+const WAY_BLOCKS: usize = BATCH_BLOCKS;
 /// How many bytes of one home and class it keeps at most; of large blocks one, so that they can alternate.
 const WAY_BYTES: u64 = 256 << 10;
 /// Blocks larger than this always go back to their home.
@@ -108,13 +109,13 @@ impl Magazine {
     }
 
     /// The ways that may have blocks of a kind.
-    #[inline]
+    #[inline(always)]
     fn ways(&self, kind: u64) -> impl Iterator<Item = &Way> {
         let first = (kind.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
         (first..first + PROBES).map(|index| &self.ways[index & (self.ways.len() - 1)])
     }
 
-    #[inline]
+    #[inline(always)]
     fn pop(&self, kind: u64) -> Option<u64> {
         let way = self.ways(kind).find(|way| way.kind.load(Ordering::Relaxed) == kind + 1)?;
         let count = way.count.load(Ordering::Relaxed).checked_sub(1)?;
@@ -140,7 +141,7 @@ impl Magazine {
     }
 
     /// Notes a retired block; whether there are enough of them to look at the actors.
-    #[inline]
+    #[inline(always)]
     fn retire(&self, place: Place) -> bool {
         let count = self.retired_count.load(Ordering::Relaxed);
         self.retired[count].store(place.0, Ordering::Relaxed);
@@ -208,10 +209,16 @@ impl Op<'_> {
     /// Takes a block at a home: from the magazine, from the home's stack, or from what the home carves when asked.
     #[inline]
     pub(super) fn take_block(&self, home: MemberId, class: usize) -> Step<u64> {
-        match self.magazine().pop(Place::new(home, class, 0).kind()) {
+        match self.block_at_hand(home, class) {
             Some(offset) => Ok(offset),
             None => self.take_elsewhere(home, class),
         }
+    }
+
+    /// Takes a block from the magazine, if it has one.
+    #[inline(always)]
+    pub(super) fn block_at_hand(&self, home: MemberId, class: usize) -> Option<u64> {
+        self.magazine().pop(Place::new(home, class, 0).kind())
     }
 
     #[cold]
@@ -310,8 +317,11 @@ impl Op<'_> {
     }
 
     /// Retires a block that this operation has swapped out of a head word. Its holder is this member already.
-    #[inline]
+    #[inline(always)]
     pub(super) fn retire(&self, home: MemberId, class: usize, offset: u64) {
+        if mutant("reuse-early") {
+            return self.keep(home, class, offset);
+        }
         if self.magazine().retire(Place::new(home, class, offset)) {
             self.retire_batch();
         }

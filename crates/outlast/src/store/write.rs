@@ -2,11 +2,13 @@
 
 use super::access::{Halt, Op, Step};
 use super::head::{Head, Phase, State};
+use super::hot::Scratch;
 use super::index::KeyRef;
 use super::layout::{
     ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, OPERATION_MASK, PARTITION_BUCKETS, PARTITION_FLOOR,
     PARTITION_STATE, PARTITION_WAITERS, REMOVALS, class_of, holder, value_start,
 };
+use super::mutant::mutant;
 use super::open::Inner;
 use super::placement::{HOMES_MAX, Homes, hash_key};
 use super::{StoreError, StoreResult, Version, check_key};
@@ -57,7 +59,8 @@ impl Config {
         (0..self.homes.len()).filter(|&home| self.is_ready(home))
     }
 
-    fn are_all_ready(&self) -> bool {
+    #[inline(always)]
+    pub(super) fn are_all_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire) == (1 << self.homes.len()) - 1
     }
 
@@ -75,15 +78,15 @@ impl Config {
 /// What a handle remembers of its key: the version that it saw last, and where the homes have it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remembered {
-    stamp: u64,
+    pub(super) stamp: u64,
     /// How often each home had taken records out of its index: if it has not done so since, the record is where it was.
-    removals: [u64; HOMES_MAX],
+    pub(super) removals: [u64; HOMES_MAX],
     /// The head word of the record at each home, 0 while unknown, and what it held.
-    words: [u64; HOMES_MAX],
-    heads: [Head; HOMES_MAX],
+    pub(super) words: [u64; HOMES_MAX],
+    pub(super) heads: [Head; HOMES_MAX],
     /// The version that these heads name, and the class of its blocks.
-    block: Block,
-    class: usize,
+    pub(super) block: Block,
+    pub(super) class: usize,
 }
 
 /// What is there when a change is decided.
@@ -121,19 +124,30 @@ impl Remembered {
         },
         class: 0,
     };
+
+    /// Looks everything up the next time.
+    pub(super) fn forget(&mut self) {
+        self.stamp = 0;
+    }
 }
 
 /// A version that is being written.
-struct Draft<'v> {
+pub(super) struct Draft<'v> {
     block: Block,
     value: &'v [u8],
     class: usize,
     /// The block that was filled at each home, 0 if none, or if it is used.
-    offsets: [u64; HOMES_MAX],
+    pub(super) offsets: [u64; HOMES_MAX],
+}
+
+impl<'v> Draft<'v> {
+    pub(super) fn new(block: Block, value: &'v [u8], class: usize) -> Draft<'v> {
+        Draft { block, value, class, offsets: [0; HOMES_MAX] }
+    }
 }
 
 /// What a draft is to take the place of.
-struct Before<'m> {
+pub(super) struct Before<'m> {
     /// The head word at the primary, and the settled head that it holds.
     word: u64,
     head: Head,
@@ -143,8 +157,15 @@ struct Before<'m> {
     memory: Option<&'m mut Remembered>,
 }
 
+impl Before<'_> {
+    /// The head alone; what it names is taken care of.
+    pub(super) fn unknown(head: Head) -> Before<'static> {
+        Before { word: 0, head, block: None, memory: None }
+    }
+}
+
 /// Short values are put together with their header.
-const SHORT_LEN_MAX: usize = 224;
+pub(super) const SHORT_LEN_MAX: usize = 224;
 
 /// What a block is filled with: the header, in one piece with a short value, and the value otherwise.
 struct Content<'v> {
@@ -172,14 +193,23 @@ impl<'a> Op<'a> {
     /// The configuration of a partition under this operation's view; enters it if nobody of this member has.
     #[inline]
     pub(super) fn config(&self, partition: usize) -> Step<&'a Config> {
+        match self.known_config(partition) {
+            Some(config) => Ok(config),
+            None => self.enter_config(partition),
+        }
+    }
+
+    /// The configuration of a partition under this operation's view, if it was entered.
+    #[inline(always)]
+    pub(super) fn known_config(&self, partition: usize) -> Option<&'a Config> {
         let mut known = self.store.partitions[partition].first.get();
         while let Some(config) = known {
             if config.epoch.load(Ordering::Acquire) == self.epoch.0 {
-                return Ok(config);
+                return Some(config);
             }
             known = config.next.get().map(Box::as_ref);
         }
-        self.enter_config(partition)
+        None
     }
 
     #[cold]
@@ -220,6 +250,7 @@ impl<'a> Op<'a> {
         }
     }
 
+    #[inline(always)]
     pub(super) fn partition_word(&self, home: MemberId, partition: usize, field: u64) -> u64 {
         self.store.root(home) + self.store.layout.partition(partition) + field
     }
@@ -249,7 +280,10 @@ impl<'a> Op<'a> {
             };
             match state.phase() {
                 Phase::Absent => {}
-                Phase::Filling => ready |= 1 << index,
+                Phase::Filling => {
+                    ready |= 1 << index;
+                    primary = if mutant("trust-absent") { Some(index) } else { primary };
+                }
                 Phase::Complete => {
                     ready |= 1 << index;
                     if state.configuration() < stamp && primary.is_none() {
@@ -285,6 +319,7 @@ impl<'a> Op<'a> {
     pub(super) fn find_new_homes(&self, config: &Config, partition: usize) -> Step<bool> {
         let mut found = false;
         for home in (0..config.homes.len()).filter(|&home| !config.is_ready(home)) {
+            steps::enter(steps::Step::NewHomes);
             if self.state(config.homes[home], partition)?.phase() != Phase::Absent {
                 config.ready.fetch_or(1 << home, Ordering::AcqRel);
                 found = true;
@@ -337,8 +372,8 @@ impl<'a> Op<'a> {
     }
 
     /// Retires a block that was swapped out, which holds this version: this member is its holder from now on.
-    #[inline]
-    fn retire_block(&self, home: MemberId, offset: u64, block: &Block, class: usize) -> Step<()> {
+    #[inline(always)]
+    pub(super) fn retire_block(&self, home: MemberId, offset: u64, block: &Block, class: usize) -> Step<()> {
         let me = holder(self.store.me());
         if block.holder != me {
             let word = Block { holder: me, ..*block }.length_word();
@@ -385,7 +420,7 @@ impl<'a> Op<'a> {
             if head.stamp() > config.stamp {
                 return Err(Halt::Again);
             }
-            if head.stamp() == config.stamp && head.is_stable() {
+            if head.stamp() == config.stamp && (head.is_stable() || mutant("no-help")) {
                 return Ok(head);
             }
             self.settle(config, key)?;
@@ -505,7 +540,8 @@ impl<'a> Op<'a> {
                 return Err(Halt::Again);
             }
             let wanted = self.counter(primary, head)?;
-            if found.stamp() < config.stamp || self.counter(member, found)? < wanted {
+            let is_older = found.stamp() < config.stamp || self.counter(member, found)? < wanted;
+            if is_older || mutant("repair-over-newer") {
                 let new = match head.offset() {
                     None => Head::new(config.stamp, 0),
                     Some(offset) => {
@@ -523,7 +559,7 @@ impl<'a> Op<'a> {
                 }
             }
             // Once more if the source has changed meanwhile.
-            if self.load(primary, word)? == head.0 {
+            if self.load(primary, word)? == head.0 || mutant("repair-over-newer") {
                 return Ok(());
             }
         }
@@ -559,7 +595,9 @@ impl<'a> Op<'a> {
         for home in config.ready_homes() {
             let member = config.homes[home];
             let offset = self.take_block(member, draft.class)?;
-            draft.offsets[home] = self.fill(member, draft.class, offset, &content)?;
+            let is_late = mutant("publish-early") && home == config.primary;
+            let content = if is_late { &Content::new(&draft.block, &[]) } else { &content };
+            draft.offsets[home] = self.fill(member, draft.class, offset, content)?;
         }
         let primary = config.homes[config.primary];
         let mut head = Head::new(config.stamp, draft.offsets[config.primary]);
@@ -571,30 +609,34 @@ impl<'a> Op<'a> {
         if !self.swap(primary, before.word, before.head.0, head.0)? {
             return Ok(false);
         }
+        if mutant("publish-early") && !draft.value.is_empty() {
+            let offset = draft.offsets[config.primary] + value_start(draft.block.len);
+            self.put(primary, offset, draft.value)?;
+        }
         draft.offsets[config.primary] = 0;
         if let Some(memory) = &mut before.memory {
             memory.heads[config.primary] = head;
         }
-        self.finish(config, key, before, draft)?;
+        self.finish(config, key, before, draft, 1 << config.primary)?;
         // The version has happened: every complete home of the configuration holds it, or something later, so no failure
         // from here on can undo it.
         let _ = self.tidy_up(config, key, before, head);
         Ok(true)
     }
 
-    /// W6 and W7: makes every home hold the version.
-    #[inline]
-    fn finish(
+    /// W6 and W7: makes every home hold the version; `is_done` has a bit for each one that does.
+    pub(super) fn finish(
         &self,
         config: &Config,
         key: &KeyRef<'_>,
         before: &mut Before<'_>,
         draft: &mut Draft<'_>,
+        mut is_done: u64,
     ) -> Step<()> {
-        let mut is_done = 1u64 << config.primary;
+        is_done |= u64::from(mutant("ack-early")) << (config.homes.len() - 1);
         loop {
             for home in config.ready_homes() {
-                if is_done & 1 << home != 0 {
+                if is_done & 1 << home != 0 || mutant("skip-epoch") && !self.is_current() {
                     continue;
                 }
                 let member = config.homes[home];
@@ -613,7 +655,6 @@ impl<'a> Op<'a> {
                 is_done |= 1 << home;
             }
             // W7: homes that got their index since.
-            steps::enter(steps::Step::NewHomes);
             if config.are_all_ready() || !self.find_new_homes(config, key.partition)? {
                 return Ok(());
             }
@@ -660,8 +701,8 @@ impl<'a> Op<'a> {
         }
     }
 
-    #[inline]
-    fn ring_waiters(&self, primary: MemberId, partition: usize) -> Step<()> {
+    #[inline(always)]
+    pub(super) fn ring_waiters(&self, primary: MemberId, partition: usize) -> Step<()> {
         let word = self.partition_word(primary, partition, PARTITION_WAITERS);
         match self.load(primary, word)? {
             0 => Ok(()),
@@ -784,7 +825,8 @@ impl<'a> Op<'a> {
                 counter = self.load(primary, self.partition_word(primary, key.partition, PARTITION_FLOOR))?
             }
             Some(block) => {
-                counter = counter.max(block.counter);
+                let is_forgotten = block.is_deleted && mutant("forget-tombstone");
+                counter = counter.max(if is_forgotten { 0 } else { block.counter });
                 if !block.is_deleted {
                     current = Some(Current { version: block.version() });
                     owner = block.owner;
@@ -823,7 +865,7 @@ impl<'a> Op<'a> {
             owner,
         };
         let class = block_class(&block, primary)?;
-        let mut draft = Draft { block, value, class, offsets: [0; HOMES_MAX] };
+        let mut draft = Draft::new(block, value, class);
         let result = self.publish(config, key, &mut before, &mut draft);
         match &result {
             Ok(true) => {
@@ -833,16 +875,12 @@ impl<'a> Op<'a> {
             }
             _ => {
                 if let Some(memory) = before.memory {
-                    memory.stamp = 0;
+                    memory.forget();
                 }
                 // Blocks that nobody has seen are kept for the next time, unless a call did not end: it may still have an
                 // effect.
                 if let Ok(_) | Err(Halt::Again) = &result {
-                    for (home, &offset) in
-                        draft.offsets.iter().enumerate().filter(|(_, offset)| **offset != 0)
-                    {
-                        self.keep(config.homes[home], class, offset);
-                    }
+                    self.keep_unused(config, &draft);
                 }
             }
         }
@@ -854,9 +892,17 @@ impl<'a> Op<'a> {
         }
     }
 
+    /// Keeps the blocks of a draft that nobody has seen.
+    pub(super) fn keep_unused(&self, config: &Config, draft: &Draft<'_>) {
+        for (&member, &offset) in config.homes.iter().zip(&draft.offsets).filter(|(_, offset)| **offset != 0)
+        {
+            self.keep(member, draft.class, offset);
+        }
+    }
+
     /// The view has changed in the middle: finds out whether the version happened.
     #[cold]
-    fn redo(&mut self, key: &KeyRef<'_>, block: &Block) -> Step<Option<Version>> {
+    pub(super) fn redo(&mut self, key: &KeyRef<'_>, block: &Block) -> Step<Option<Version>> {
         loop {
             self.renew();
             match self.has_happened(key, block) {
@@ -946,7 +992,8 @@ impl<'a> Op<'a> {
 }
 
 /// The size class of a version's block.
-fn block_class(block: &Block, home: MemberId) -> Step<usize> {
+#[inline]
+pub(super) fn block_class(block: &Block, home: MemberId) -> Step<usize> {
     class_of(value_start(block.len) + block.len).ok_or_else(|| {
         Halt::Fail(StoreError::OutOfMemory {
             member: home,
@@ -990,8 +1037,32 @@ impl Inner {
         self.run(|op| op.try_write(&key, None, &mut change, needs_value))
     }
 
-    /// The same with what a handle remembers.
+    /// A put with what a handle remembers.
     #[inline]
+    pub(super) fn put_again(
+        &self,
+        key: &KeyRef<'_>,
+        memory: &mut Remembered,
+        scratch: &mut Scratch,
+        value: &[u8],
+    ) -> StoreResult<Version> {
+        if self.job.is_direct() {
+            // The operation is over before the ordinary way is taken.
+            let done = match Op::begin(self) {
+                Ok(mut op) => op.put_again(key, memory, scratch, value),
+                Err(halt) => Err(halt),
+            };
+            match done {
+                Ok(Some(version)) => return Ok(version),
+                Ok(None) | Err(Halt::Again) => {}
+                Err(Halt::Fail(error)) => return Err(error),
+            }
+        }
+        let written = self.write_again(key, memory, false, |_, _| Ok(Change::Put(value)))?;
+        Ok(written.expect("a put changes the key"))
+    }
+
+    /// The same with what a handle remembers.
     pub(super) fn write_again<'v>(
         &self,
         key: &KeyRef<'_>,

@@ -113,10 +113,10 @@ fn once(world: &Communicator, operation: &str) -> anyhow::Result<()> {
 }
 
 /// All but rank 0 call shrink and sleep in it: what they contribute has been sent. Then rank 0 kills the victim and
-/// calls it too. The others now hear of all, the victim included, and discovery is complete; but the victim never
-/// confirms, so all start over without it. As all have accepted that it belongs to the new communicator, it does: a
-/// member that has confirmed may die, too, and nobody can tell. A second call is then without it. Each survivor's sample
-/// runs from just before the kill until it has a communicator of the living.
+/// calls it too. The others now hear of all, the victim included, and discovery is complete. Where agreements take two
+/// rounds, the victim never confirms, so all start over without it; as all have accepted that it belongs to the new
+/// communicator, it does. Where they take one, the call is over. Either way a second call is then without it. Each
+/// survivor's sample runs from just before the kill until it has a communicator of the living.
 fn shrink_with_failure(
     job: &Job,
     world: &Communicator,
@@ -135,8 +135,8 @@ fn shrink_with_failure(
         kill(MemberId(victim as u32))?;
     }
     let mut survivors = world.shrink()?;
-    // The same at all: they have left the attempt with the victim because they know of its death.
-    while !survivors.get_failed()?.is_empty() {
+    // The same at all: they have agreed on the members of the new one.
+    while survivors.size() == world.size() {
         survivors = survivors.shrink()?;
     }
     let end_ns = job.now().0;

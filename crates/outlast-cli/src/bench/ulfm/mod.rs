@@ -28,9 +28,9 @@ What is measured, each member's own time for a call:
   shrink      the same by shrink, without a failure
   shrink, failure after discovery
               all but one call shrink and sleep in it; the last one kills a member (SIGKILL) and calls it too. So all
-              contributions have been heard, the dead one's too, but it does not confirm, and all start over. From
-              just before the kill until each survivor has a communicator of the living: the notice of the death is
-              a part of it, and a second call if the first one gave a communicator with the dead one in it
+              contributions have been heard, the dead one's too, and the new communicator may have it as a member.
+              From just before the kill until each survivor has a communicator of the living: the notice of the death
+              is a part of it, and a second call if the first one gave a communicator with the dead one in it
   detection   from just before a kill to each survivor's knowledge of it, 1 MiB mapped
 
 In each round there is a job of each contender for each number of members, one after the other, and within a job the
@@ -38,8 +38,8 @@ operations take turns. The samples of all rounds and members are taken together.
 Open MPI's median of the same operation if there is one; to that of agree or dup without a failure if not.
 
 With --sim the members are coroutines in one thread and the times those of a cost model (1 us latency, 0.2 us to send
-or receive, 10 us until a death is known): they show how the work grows, not how fast this machine is. The work of the
-simulation grows with the square of the members: 4096 take a few minutes, 1024 some seconds.
+or receive, 10 us until a death is known): they show how the work grows, not how fast this machine is. 1024 members take
+some seconds, 4096 some minutes.
 
 Examples:
   Both figures as a table:

@@ -7,7 +7,7 @@
 //! 0        header        what the job is, and the epoch; one page
 //! 4096     slots         one of 256 bytes per member: who it is, whether it lives, its bell
 //!          death log     one word per member: the dead in the order in which they were declared
-//!          pending       for each receiver a bitmap of the senders that have written to it
+//!          pending       for each receiver a bitmap of the senders that have written to it, from the 64th on
 //!          rings         for each receiver a ring per sender; backed by memory from its first message on
 //!          segments      one per member, `segment_stride` apart
 //! ```
@@ -41,11 +41,15 @@ const SLOT_PID: usize = 16;
 const SLOT_STATE: usize = 20;
 /// Three words that only the member's own kernel reads.
 const SLOT_ROBUST_HEAD: usize = 24;
+/// The number of the member's last message to several that counts; see `mailbox.rs`.
+const SLOT_PUBLISHED: usize = 48;
 const SLOT_BELL: usize = 64;
 const SLOT_SLEEPERS: usize = 68;
 const SLOT_BACKGROUND_BELL: usize = 72;
 const SLOT_BACKGROUND_SLEEPS: usize = 76;
 const SLOT_ATTENDING: usize = 80;
+/// The first word of the bitmap of senders: beside the bell, which a sender rings next.
+const SLOT_PENDING: usize = 96;
 const SLOT_SEGMENT_LEN: usize = 128;
 const SLOT_DOMAIN_LEN: usize = 136;
 const SLOT_DOMAIN: usize = 140;
@@ -279,8 +283,16 @@ impl Tables {
         self.mapping.word(self.layout.death_log + index * 8)
     }
 
-    /// A word of the bitmap of senders that have written to `receiver`.
+    /// The number of the last message to several members that counts.
+    pub(super) fn published(&self, sender: MemberId) -> &AtomicU64 {
+        self.mapping.word(self.slot(sender, SLOT_PUBLISHED))
+    }
+
+    /// A word of the bitmap of senders that have written to `receiver`. The first one is in the receiver's slot.
     pub(super) fn pending(&self, receiver: MemberId, word: usize) -> &AtomicU64 {
+        if word == 0 {
+            return self.mapping.word(self.slot(receiver, SLOT_PENDING));
+        }
         assert!(word * 8 < self.layout.pending_stride);
         self.mapping.word(self.layout.pending + receiver.index() * self.layout.pending_stride + word * 8)
     }

@@ -8,8 +8,13 @@
 //! |---|---|
 //! | while it writes a fragment | nothing: the tail has not moved |
 //! | between two fragments of a message | a beginning without an end, which is dropped when the ring is done |
-//! | after the tail, before the bit | nothing; the message is lost, as it may be when its sender dies |
+//! | after the tail, before the bit | the message, once it knows of the death: it then looks at the ring anyway |
 //! | after the bit, before the bell | the message, at its next look |
+//!
+//! A message to several members is *published*: it is written into each of the rings, with a number, and the tails are
+//! moved; but a receiver stops in front of it until the sender's published number has come to it. Moving that number
+//! is one store, by which the message counts for all of them or, if the sender ends before it, for none. All of this
+//! is memory of the job and not of the sender, so it outlives the sender.
 //!
 //! A stopped sender holds up nobody but itself: no other process writes into its ring. A sender that finds the ring
 //! full waits for room, taking in its own messages meanwhile, so that two members that flood each other go on.
@@ -17,7 +22,7 @@
 //! What is in a ring was written by another process: each length is checked before it is used. A ring that breaks
 //! the rules is not read any further.
 
-use super::super::{Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, Port, Result, Time};
+use super::super::{Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, PUBLISH_LEN_MAX, Port, Result, Time};
 use super::Shm;
 use super::layout::{RING_HEAD, RING_HEADER_LEN, RING_SENDER_WAITS, RING_TAIL};
 use super::memory::allocate;
@@ -30,12 +35,24 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 const FRAGMENT_HEADER_LEN: usize = 16;
 const FLAG_FIRST: u64 = 1;
 const FLAG_LAST: u64 = 2;
+/// The content begins with a number, and counts once the sender has published that number.
+const FLAG_PUBLISHED: u64 = 4;
 
 /// This member's ends of all its rings.
 pub(super) struct Mailboxes {
-    /// Per receiver: whether the ring is backed by memory. Locked while a message is being written.
-    outgoing: Vec<Mutex<bool>>,
+    /// Per receiver. Locked while a message is being written.
+    outgoing: Vec<Mutex<Outgoing>>,
+    /// Held while a message to several members is being written.
+    publishing: Mutex<()>,
     incoming: Mutex<Incoming>,
+}
+
+#[derive(Default)]
+struct Outgoing {
+    /// Whether the ring is backed by memory.
+    is_backed: bool,
+    /// Where the reader was at the last look: the ring has at least as much room as that says.
+    head: u64,
 }
 
 struct Incoming {
@@ -59,7 +76,8 @@ enum Partial {
 impl Mailboxes {
     pub(super) fn new(members: usize) -> Mailboxes {
         Mailboxes {
-            outgoing: (0..members).map(|_| Mutex::new(false)).collect(),
+            outgoing: (0..members).map(|_| Mutex::default()).collect(),
+            publishing: Mutex::default(),
             incoming: Mutex::new(Incoming {
                 partial: (0..members).map(|_| None).collect(),
                 queues: Default::default(),
@@ -81,15 +99,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The turn of a thread to write to one receiver. However it ends, the threads that wait for theirs are woken.
-struct Turn<'a> {
+/// The turn of a thread to write to some receivers. However it ends, the threads that wait for theirs are woken.
+struct Turn<'a, Guards> {
     shm: &'a Shm,
-    guard: Option<MutexGuard<'a, bool>>,
+    guards: Option<Guards>,
 }
 
-impl Drop for Turn<'_> {
+impl<Guards> Turn<'_, Guards> {
+    fn guards(&mut self) -> &mut Guards {
+        self.guards.as_mut().expect("held until the drop")
+    }
+}
+
+impl<Guards> Drop for Turn<'_, Guards> {
     fn drop(&mut self) {
-        self.guard = None;
+        self.guards = None;
         // Ordered with the announcement in `wait_for_turn`.
         fence(Ordering::SeqCst);
         // They park on the own bell.
@@ -109,13 +133,7 @@ impl Shm {
         self.step();
         let epoch = self.tables().current_epoch();
         let mut turn = self.wait_for_turn(to, until)?;
-        let is_backed = turn.guard.as_deref_mut().expect("held until the drop");
-        if !*is_backed {
-            let (ring, len) = self.tables().layout.ring(self.me, to);
-            allocate(self.memory.file.as_fd(), ring, len)
-                .map_err(|error| Error::OutOfMemory { wanted: len as u64, reason: error.to_string() })?;
-            *is_backed = true;
-        }
+        self.back_ring(to, turn.guards())?;
         // At most half a ring in one fragment, so that writer and reader overlap.
         let fragment_len_max = (self.tables().layout.ring_len / 2 - FRAGMENT_HEADER_LEN) & !7;
         let mut rest = bytes;
@@ -125,8 +143,10 @@ impl Shm {
             if later.is_empty() {
                 flags |= FLAG_LAST;
             }
-            self.wait_for_room(to, FRAGMENT_HEADER_LEN + fragment.len().next_multiple_of(8), until)?;
-            self.write_fragment(to, port, flags, epoch, fragment);
+            let len = FRAGMENT_HEADER_LEN + fragment.len().next_multiple_of(8);
+            self.wait_for_room(to, turn.guards(), len, until)?;
+            self.write_fragment(to, port, flags, epoch, None, fragment);
+            self.tell_receiver(to, port);
             if later.is_empty() {
                 return Ok(());
             }
@@ -134,11 +154,71 @@ impl Shm {
         }
     }
 
+    /// Sends a message to several members, all or nothing; whether it was sent.
+    pub(super) fn publish_message(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool> {
+        if bytes.len() > PUBLISH_LEN_MAX {
+            return Err(Error::MessageTooLong { len: bytes.len() });
+        }
+        let mut living = Vec::with_capacity(to.len());
+        for &member in to {
+            match self.check_target(Epoch::ANY, member) {
+                Ok(()) => living.push(member),
+                Err(Error::Dead { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.step();
+        let epoch = self.tables().current_epoch();
+        // Nobody waits while holding it.
+        let _publishing = lock(&self.mailboxes.publishing);
+        // The tail of a single ring publishes by itself.
+        let is_single = living.len() <= 1;
+        let number_len = if is_single { 0 } else { 8 };
+        let len = FRAGMENT_HEADER_LEN + number_len + bytes.len().next_multiple_of(8);
+        let mut turns = Turn { shm: self, guards: Some(Vec::with_capacity(living.len())) };
+        for &member in &living {
+            let Some(mut guard) = try_lock(&self.mailboxes.outgoing[member.index()]) else {
+                return Ok(false);
+            };
+            self.back_ring(member, &mut guard)?;
+            if !self.has_room(member, &mut guard, len) && !self.has_room_at_last(member, &mut guard, len) {
+                return Ok(false);
+            }
+            turns.guards().push(guard);
+        }
+        // From here on nothing can fail.
+        let published = self.tables().published(self.me);
+        let number = published.load(Ordering::Relaxed) + 1;
+        for &member in &living {
+            let number = (!is_single).then_some(number);
+            self.write_fragment(member, port, FLAG_FIRST | FLAG_LAST, epoch, number, bytes);
+        }
+        if !is_single {
+            // Release: who sees the number sees what was written into the rings.
+            published.store(number, Ordering::Release);
+            self.step();
+        }
+        drop(turns);
+        living.iter().for_each(|&member| self.tell_receiver(member, port));
+        Ok(true)
+    }
+
+    /// Makes sure that there is memory behind a ring.
+    fn back_ring(&self, to: MemberId, outgoing: &mut Outgoing) -> Result<()> {
+        if !outgoing.is_backed {
+            let (ring, len) = self.tables().layout.ring(self.me, to);
+            allocate(self.memory.file.as_fd(), ring, len)
+                .map_err(|error| Error::OutOfMemory { wanted: len as u64, reason: error.to_string() })?;
+            outgoing.is_backed = true;
+        }
+        Ok(())
+    }
+
     /// Waits until no other thread of this member is in the middle of a message to the same receiver.
-    fn wait_for_turn(&self, to: MemberId, until: Time) -> Result<Turn<'_>> {
+    fn wait_for_turn(&self, to: MemberId, until: Time) -> Result<Turn<'_, MutexGuard<'_, Outgoing>>> {
         let outgoing = &self.mailboxes.outgoing[to.index()];
         if let Some(guard) = try_lock(outgoing) {
-            return Ok(Turn { shm: self, guard: Some(guard) });
+            return Ok(Turn { shm: self, guards: Some(guard) });
         }
         // Announced before the next attempt: whoever has the turn either is done before it, or rings after it.
         self.waiting_senders.fetch_add(1, Ordering::SeqCst);
@@ -146,7 +226,7 @@ impl Shm {
         let result = loop {
             let bell = self.bell_now();
             if let Some(guard) = try_lock(outgoing) {
-                break Ok(Turn { shm: self, guard: Some(guard) });
+                break Ok(Turn { shm: self, guards: Some(guard) });
             }
             if let Err(error) = self.wait_for_receiver(to, bell, until) {
                 break Err(error);
@@ -156,25 +236,40 @@ impl Shm {
         result
     }
 
-    fn wait_for_room(&self, to: MemberId, needed: usize, until: Time) -> Result<()> {
+    /// Whether a ring has room; looks at the reader's position only if the last known one does not do.
+    fn has_room(&self, to: MemberId, outgoing: &mut Outgoing, needed: usize) -> bool {
         let (tables, (ring, _)) = (self.tables(), self.tables().layout.ring(self.me, to));
         let tail = tables.mapping.word(ring + RING_TAIL).load(Ordering::Relaxed);
-        let has_room = || {
+        let fits = |head| tail.wrapping_sub(head) as usize + needed <= tables.layout.ring_len;
+        fits(outgoing.head) || {
             // Acquire: the reader is done with the bytes before the head.
-            let used = tail.wrapping_sub(tables.mapping.word(ring + RING_HEAD).load(Ordering::Acquire));
-            used as usize + needed <= tables.layout.ring_len
-        };
-        if has_room() {
+            outgoing.head = tables.mapping.word(ring + RING_HEAD).load(Ordering::Acquire);
+            fits(outgoing.head)
+        }
+    }
+
+    /// The same after announcing that this member wants room: if there is none, the reader rings when it has made
+    /// some.
+    fn has_room_at_last(&self, to: MemberId, outgoing: &mut Outgoing, needed: usize) -> bool {
+        let (tables, (ring, _)) = (self.tables(), self.tables().layout.ring(self.me, to));
+        let waits = tables.mapping.word(ring + RING_SENDER_WAITS);
+        // Announced before the last look, so that the reader either makes room before it or rings after it.
+        waits.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let has_room = self.has_room(to, outgoing, needed);
+        if has_room {
+            waits.store(0, Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    fn wait_for_room(&self, to: MemberId, outgoing: &mut Outgoing, needed: usize, until: Time) -> Result<()> {
+        if self.has_room(to, outgoing, needed) {
             return Ok(());
         }
-        let waits = tables.mapping.word(ring + RING_SENDER_WAITS);
         loop {
             let bell = self.bell_now();
-            // Announced before the last look, so that the reader either makes room before it or rings after it.
-            waits.store(1, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
-            if has_room() {
-                waits.store(0, Ordering::Relaxed);
+            if self.has_room_at_last(to, outgoing, needed) {
                 return Ok(());
             }
             self.wait_for_receiver(to, bell, until)?;
@@ -192,40 +287,73 @@ impl Shm {
         Ok(())
     }
 
-    /// Writes and publishes one fragment, for which there is room.
-    fn write_fragment(&self, to: MemberId, port: Port, flags: u64, epoch: Epoch, bytes: &[u8]) {
+    /// Writes one fragment, for which there is room, and moves the tail behind it.
+    fn write_fragment(
+        &self,
+        to: MemberId,
+        port: Port,
+        flags: u64,
+        epoch: Epoch,
+        number: Option<u64>,
+        bytes: &[u8],
+    ) {
         let (tables, (ring, _)) = (self.tables(), self.tables().layout.ring(self.me, to));
         let tail_word = tables.mapping.word(ring + RING_TAIL);
         let tail = tail_word.load(Ordering::Relaxed);
-        let first = bytes.len() as u64 | (port as u64) << 32 | flags << 40;
-        self.write_wrapped(ring, tail, &first.to_ne_bytes());
-        self.write_wrapped(ring, tail + 8, &epoch.0.to_ne_bytes());
-        self.write_wrapped(ring, tail + 16, bytes);
+        let (number_len, flag) = if number.is_some() { (8, FLAG_PUBLISHED) } else { (0, 0) };
+        let first = (number_len + bytes.len()) as u64 | (port as u64) << 32 | (flags | flag) << 40;
+        let start = (tail % tables.layout.ring_len as u64) as usize;
+        let mut header = [0; FRAGMENT_HEADER_LEN + 8];
+        header[..8].copy_from_slice(&first.to_ne_bytes());
+        header[8..16].copy_from_slice(&epoch.0.to_ne_bytes());
+        header[16..].copy_from_slice(&number.unwrap_or(0).to_ne_bytes());
+        let header = &header[..FRAGMENT_HEADER_LEN + number_len];
+        self.write_wrapped(ring, start, header);
+        // In whole words: the bytes behind the end are nobody's.
+        let (body, end) = bytes.split_at(bytes.len() & !7);
+        self.write_wrapped(ring, start + header.len(), body);
+        if !end.is_empty() {
+            let mut word = [0; 8];
+            word[..end.len()].copy_from_slice(end);
+            self.write_wrapped(ring, start + header.len() + body.len(), &word);
+        }
         self.step();
-        let len = FRAGMENT_HEADER_LEN + bytes.len().next_multiple_of(8);
+        let len = FRAGMENT_HEADER_LEN + number_len + bytes.len().next_multiple_of(8);
         // Release: the reader that sees the tail sees the bytes before it.
         tail_word.store(tail + len as u64, Ordering::Release);
         self.step();
-        let (word, bit) = (self.me.index() / 64, 1 << (self.me.index() % 64));
-        tables.pending(to, word).fetch_or(bit, Ordering::SeqCst);
-        tables.ring_for_message(to, port);
     }
 
-    fn write_wrapped(&self, ring: usize, position: u64, bytes: &[u8]) {
+    /// Sets this member's bit at a receiver and rings there.
+    fn tell_receiver(&self, to: MemberId, port: Port) {
+        let (word, bit) = (self.me.index() / 64, 1 << (self.me.index() % 64));
+        self.tables().pending(to, word).fetch_or(bit, Ordering::SeqCst);
+        self.tables().ring_for_message(to, port);
+    }
+
+    /// Writes at a place of a ring, which may be up to one ring's length beyond its end.
+    fn write_wrapped(&self, ring: usize, place: usize, bytes: &[u8]) {
         let ring_len = self.tables().layout.ring_len;
-        let (start, data) = ((position % ring_len as u64) as usize, ring + RING_HEADER_LEN);
+        let start = if place < ring_len { place } else { place - ring_len };
+        let data = ring + RING_HEADER_LEN;
         let (before, after) = bytes.split_at(bytes.len().min(ring_len - start));
         self.tables().mapping.write(data + start, before);
-        self.tables().mapping.write(data, after);
+        if !after.is_empty() {
+            self.tables().mapping.write(data, after);
+        }
     }
 
-    fn read_wrapped(&self, ring: usize, position: u64, bytes: &mut [u8]) {
+    /// Reads at such a place.
+    fn read_wrapped(&self, ring: usize, place: usize, bytes: &mut [u8]) {
         let ring_len = self.tables().layout.ring_len;
-        let (start, data) = ((position % ring_len as u64) as usize, ring + RING_HEADER_LEN);
+        let start = if place < ring_len { place } else { place - ring_len };
+        let data = ring + RING_HEADER_LEN;
         let middle = bytes.len().min(ring_len - start);
         let (before, after) = bytes.split_at_mut(middle);
         self.tables().mapping.read(data + start, before);
-        self.tables().mapping.read(data, after);
+        if !after.is_empty() {
+            self.tables().mapping.read(data, after);
+        }
     }
 
     /// Whether some sender's bit is set.
@@ -282,9 +410,13 @@ impl Shm {
             if tail == head || matches!(incoming.partial[sender.index()], Some(Partial::Broken)) {
                 break;
             }
-            let Some(len) = self.read_fragment(sender, ring, head, tail.wrapping_sub(head), incoming) else {
-                incoming.partial[sender.index()] = Some(Partial::Broken);
-                break;
+            let len = match self.read_fragment(sender, ring, head, tail.wrapping_sub(head), incoming) {
+                Some(0) => break,
+                Some(len) => len,
+                None => {
+                    incoming.partial[sender.index()] = Some(Partial::Broken);
+                    break;
+                }
             };
             head = head.wrapping_add(len);
             // Release: the bytes are read before the writer may use their place again.
@@ -293,12 +425,13 @@ impl Shm {
         // The sender announces its wait before it looks at the head again, and this looks at the announcement after
         // it moved the head: one of the two sees the other.
         fence(Ordering::SeqCst);
-        if tables.mapping.word(ring + RING_SENDER_WAITS).swap(0, Ordering::SeqCst) != 0 {
+        let waits = tables.mapping.word(ring + RING_SENDER_WAITS);
+        if waits.load(Ordering::SeqCst) != 0 && waits.swap(0, Ordering::SeqCst) != 0 {
             tables.ring_bell(sender);
         }
     }
 
-    /// Takes one fragment in; how long it was, or `None` if it breaks the rules.
+    /// Takes one fragment in; how long it was, 0 if it does not count yet, or `None` if it breaks the rules.
     fn read_fragment(
         &self,
         sender: MemberId,
@@ -310,16 +443,26 @@ impl Shm {
         if available > self.tables().layout.ring_len as u64 || available < FRAGMENT_HEADER_LEN as u64 {
             return None;
         }
+        let start_place = (head % self.tables().layout.ring_len as u64) as usize;
+        let mut header = [0; FRAGMENT_HEADER_LEN];
+        self.read_wrapped(ring, start_place, &mut header);
+        let word_at = |at: usize| u64::from_ne_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+        let (first, epoch) = (word_at(0), Epoch(word_at(8)));
         let mut word = [0; 8];
-        self.read_wrapped(ring, head, &mut word);
-        let first = u64::from_ne_bytes(word);
-        self.read_wrapped(ring, head + 8, &mut word);
-        let epoch = Epoch(u64::from_ne_bytes(word));
         let (len, flags) = ((first & 0xffff_ffff) as usize, first >> 40);
         let port = Port::from_index((first >> 32 & 0xff) as usize)?;
         let fragment_len = FRAGMENT_HEADER_LEN + len.next_multiple_of(8);
         if fragment_len as u64 > available {
             return None;
+        }
+        let (mut at, mut len) = (start_place + FRAGMENT_HEADER_LEN, len);
+        if flags & FLAG_PUBLISHED != 0 {
+            self.read_wrapped(ring, at, &mut word);
+            // Acquire: what was published is seen as it was when it was published.
+            if self.tables().published(sender).load(Ordering::Acquire) < u64::from_ne_bytes(word) {
+                return Some(0);
+            }
+            (at, len) = (at + 8, len.checked_sub(8)?);
         }
         let partial = &mut incoming.partial[sender.index()];
         if flags & FLAG_FIRST != 0 {
@@ -332,7 +475,13 @@ impl Shm {
             return None;
         }
         bytes.resize(start + len, 0);
-        self.read_wrapped(ring, head + FRAGMENT_HEADER_LEN as u64, &mut bytes[start..]);
+        // In whole words, as it was written.
+        let (body, end) = bytes[start..].split_at_mut(len & !7);
+        self.read_wrapped(ring, at, body);
+        if !end.is_empty() {
+            self.read_wrapped(ring, at + body.len(), &mut word);
+            end.copy_from_slice(&word[..end.len()]);
+        }
         if flags & FLAG_LAST != 0
             && let Some(Partial::Message { port, epoch, bytes }) = partial.take()
         {
@@ -349,8 +498,14 @@ impl Shm {
 
     pub(super) fn receive_message(&self, port: Port) -> Option<Message> {
         let mut incoming = lock(&self.mailboxes.incoming);
-        if incoming.queues[port as usize].is_empty() && self.has_incoming() {
-            self.take_in_locked(&mut incoming, Some(port));
+        if incoming.queues[port as usize].is_empty() {
+            // Who knows of a death finds all that the dead had sent.
+            if self.tables().current_epoch().0 + 1 != self.guard.word().load(Ordering::SeqCst) {
+                let _ = self.catch_up();
+            }
+            if self.has_incoming() {
+                self.take_in_locked(&mut incoming, Some(port));
+            }
         }
         incoming.queues[port as usize].pop_front()
     }

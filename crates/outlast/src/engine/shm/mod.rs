@@ -38,9 +38,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often a waiting thread looks at its bell before it lets others run. Long enough for an answer that is on its
-/// way between two cores, short enough not to take a core from the one who is to answer.
-const SPIN: u32 = 20;
+/// How often a waiting thread looks at its bell before it lets others run, if members share cores: short enough not to
+/// take a core from the one who is to answer.
+const SPIN_SHARED: u32 = 4;
+
+/// The same if there is a core for every member: some microseconds, for an answer that is on its way. Letting others run
+/// costs as much as a message between two cores; but another one may be on this core all the same.
+const SPIN_ALONE: u32 = 64;
 
 /// How often it then lets others run before it sleeps. Members that share a core hand it to each other so for a
 /// fraction of what sleeping and waking costs; a member that is alone on its core sleeps after some tens of
@@ -70,6 +74,8 @@ pub struct Shm {
     /// member is known to be dead. One comparison tells both.
     usable: Vec<AtomicU64>,
     mailboxes: Mailboxes,
+    /// How often a waiting thread looks at its bell before it lets others run.
+    spin: u32,
     /// How many threads of this member wait to send.
     waiting_senders: AtomicU32,
     /// Held while the own segment grows.
@@ -105,6 +111,7 @@ impl Shm {
         guard.word().store(1, Ordering::SeqCst);
         let members = memory.tables.layout.members();
         let limit = memory.tables.layout.segment_limit as u64;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Shm {
             me,
             memory: Arc::new(memory),
@@ -114,6 +121,7 @@ impl Shm {
             dead: (0..members.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             usable: (0..members).map(|_| AtomicU64::new(1)).collect(),
             mailboxes: Mailboxes::new(members),
+            spin: if members <= cores { SPIN_ALONE } else { SPIN_SHARED },
             waiting_senders: AtomicU32::new(0),
             growing: Mutex::new(()),
             #[cfg(feature = "faults")]
@@ -205,7 +213,7 @@ impl Shm {
             // A service that waits in the middle of its work. There may be nobody else who watches.
             return self.watch(bell, seen.0 as u32, self.tables().sleepers(self.me), until);
         }
-        for _ in 0..SPIN {
+        for _ in 0..self.spin {
             if bell.load(Ordering::Relaxed) != seen.0 as u32 {
                 return;
             }
@@ -287,7 +295,11 @@ impl Shm {
                 ));
             }
             for member in view.dead.iter() {
-                self.dead[member.index() / 64].fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
+                let (word, bit) = (member.index() / 64, 1 << (member.index() % 64));
+                self.dead[word].fetch_or(bit, Ordering::SeqCst);
+                // What it had sent is there, also if it did not come to say so. Before the guard: who finds the guard
+                // up to date finds what the dead have sent.
+                self.tables().pending(self.me, word).fetch_or(bit, Ordering::SeqCst);
                 self.usable[member.index()].store(0, Ordering::SeqCst);
             }
             let after = view.epoch.0 + 1;
@@ -333,26 +345,34 @@ impl Shm {
         if member.index() < members { Ok(()) } else { Err(Error::UnknownMember { member, members }) }
     }
 
-    /// Checks an operation and says where in the mapping its range is.
+    /// Checks an operation and says where in the mapping its range is, if nothing has changed since it was last looked
+    /// at.
     #[inline(always)]
-    fn locate(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<usize> {
+    fn locate_directly(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Option<usize> {
         let guard = self.guard.word().load(Ordering::SeqCst);
         // A forked child does not have the tables: it must not look at the epoch.
-        if guard != 0
-            && let Some(usable) = self.usable.get(target.index())
-        {
-            let epoch = self.tables().current_epoch();
-            let end = offset.saturating_add(len as u64);
-            // Acquire: the memory behind the length was allocated before.
-            if epoch.0 + 1 == guard
-                && (at == epoch || at == Epoch::ANY)
-                && end < usable.load(Ordering::Acquire)
-            {
-                self.step();
-                return Ok(self.tables().layout.segment(target) + offset as usize);
-            }
+        if guard == 0 {
+            return None;
         }
-        self.locate_slowly(at, target, offset, len)
+        let epoch = self.tables().current_epoch();
+        // Acquire: the memory behind the length was allocated before.
+        let usable = self.usable.get(target.index())?.load(Ordering::Acquire);
+        let may = epoch.0 + 1 == guard
+            && (at == epoch || at == Epoch::ANY)
+            && offset.saturating_add(len as u64) < usable;
+        if may {
+            self.step();
+        }
+        may.then(|| self.tables().layout.segment(target) + offset as usize)
+    }
+
+    /// The same, or why not.
+    #[inline(always)]
+    fn locate(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<usize> {
+        match self.locate_directly(at, target, offset, len) {
+            Some(place) => Ok(place),
+            None => self.locate_slowly(at, target, offset, len),
+        }
     }
 
     /// The same, whatever has changed, or why not.
@@ -620,6 +640,58 @@ impl Engine for Shm {
         Ok(self.tables().mapping.word(place).fetch_add(delta, Ordering::SeqCst))
     }
 
+    #[inline(always)]
+    fn is_direct(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn load_directly(&self, at: Epoch, target: MemberId, offset: u64) -> Option<u64> {
+        let place = self.locate_directly(at, target, offset, 8)?;
+        sys::order_puts();
+        Some(self.tables().mapping.word(place).load(Ordering::SeqCst))
+    }
+
+    #[inline(always)]
+    fn swap_directly(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Option<bool> {
+        let place = self.locate_directly(at, target, offset, 8)?;
+        let word = self.tables().mapping.word(place);
+        let is_swapped = word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if is_swapped {
+            sys::have_order();
+        }
+        Some(is_swapped)
+    }
+
+    #[inline(always)]
+    fn put_directly(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> bool {
+        if cfg!(feature = "faults") {
+            return self.put(at, target, offset, data).is_ok();
+        }
+        let Some(place) = self.locate_directly(at, target, offset, data.len()) else { return false };
+        self.tables().mapping.write(place, data);
+        // As in `put`.
+        fence(Ordering::Release);
+        sys::owe_order();
+        true
+    }
+
+    #[inline(always)]
+    fn get_directly(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> bool {
+        let Some(place) = self.locate_directly(at, target, offset, buffer.len()) else { return false };
+        sys::order_puts();
+        self.tables().mapping.read(place, buffer);
+        fence(Ordering::Acquire);
+        true
+    }
+
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
         self.send_message(to, port, bytes, self.deadline())
     }
@@ -634,6 +706,14 @@ impl Engine for Shm {
             Err(Error::Timeout { .. }) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    fn can_publish(&self) -> bool {
+        true
+    }
+
+    fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool> {
+        self.publish_message(to, port, bytes)
     }
 
     fn receive(&self, port: Port) -> Option<Message> {

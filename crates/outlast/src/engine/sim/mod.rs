@@ -59,7 +59,7 @@ pub use report::{Counters, Hung, Outcome, Panicked, Report};
 
 use super::{
     Activity, Bell, Completion, Done, Engine, Epoch, Error, Fault, MEMBERS_MAX, MemberId, Message, Operation,
-    Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View,
+    PUBLISH_LEN_MAX, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View,
 };
 use crate::job::{Backend, Job};
 use coroutine::{Stage, suspend, with_world};
@@ -465,6 +465,10 @@ impl Engine for Sim {
         self.word(at, target, Operation::FetchAdd { offset, delta })
     }
 
+    fn is_direct(&self) -> bool {
+        with_world(self.world, |world| world.link == Link::Memory) == Some(true)
+    }
+
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
         self.step(Call::range(What::Send, to, 0, bytes.len() as u64))?;
         let mut until = None;
@@ -486,6 +490,35 @@ impl Engine for Sim {
                 Some(yielder) => self.suspend(yielder),
             }
         }
+    }
+
+    fn can_publish(&self) -> bool {
+        with_world(self.world, |world| world.link == Link::Memory) == Some(true)
+    }
+
+    fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool> {
+        if !self.can_publish() {
+            return Err(Error::Unsupported { what: "publishing messages on the network link" });
+        }
+        if bytes.len() > PUBLISH_LEN_MAX {
+            return Err(Error::MessageTooLong { len: bytes.len() });
+        }
+        self.step(Call::range(What::Send, self.me(), 0, bytes.len() as u64))?;
+        self.world(|world| {
+            let mut living = Vec::new();
+            for &member in to {
+                match world.check_send(self.member, member, bytes.len()) {
+                    Ok(()) => living.push(member.0),
+                    Err(Error::Dead { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if !living.iter().all(|&member| world.may_publish(self.member, member)) {
+                return Ok(false);
+            }
+            living.iter().for_each(|&member| world.publish(self.member, member, port, bytes));
+            Ok(true)
+        })?
     }
 
     fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool> {

@@ -25,6 +25,8 @@ pub(super) struct Flight {
     pub(super) port: Port,
     pub(super) message: Message,
     pub(super) knowledge: Rc<Knowledge>,
+    /// When it arrives.
+    time: u64,
 }
 
 /// What is requested. Unlike an [`Operation`] it owns its bytes.
@@ -139,6 +141,8 @@ pub(super) enum Lane {
     Messages,
     Requests,
     Answers,
+    /// Messages that were published. What is noted is when the last one arrives, among the other messages.
+    Published,
 }
 
 /// When the last thing between each pair of members arrives.
@@ -170,7 +174,7 @@ const DENSE_MEMBERS_MAX: usize = 32;
 impl Channels {
     pub(super) fn new(members: usize) -> Channels {
         if members <= DENSE_MEMBERS_MAX {
-            Channels::Dense { members, last: vec![0; 3 * members * members] }
+            Channels::Dense { members, last: vec![0; 4 * members * members] }
         } else {
             Channels::Sparse(HashMap::default())
         }
@@ -230,7 +234,7 @@ impl World {
         }
         self.members[to as usize].inbox_len += 1;
         let message = Message { from: MemberId(from), epoch: self.epoch(from), bytes: bytes.to_vec() };
-        let flight = Flight { from, to, port, message, knowledge: self.knowledge(from).clone() };
+        let flight = Flight { from, to, port, message, knowledge: self.knowledge(from).clone(), time };
         let index = match self.free_flights.pop() {
             Some(index) => {
                 self.flights[index as usize] = Some(flight);
@@ -242,6 +246,40 @@ impl World {
             }
         };
         self.push(time, Event::Deliver { flight: index });
+    }
+
+    /// Sends a message that outlives its sender, as does all that the sender sent to that member before.
+    pub(super) fn publish(&mut self, from: u32, to: u32, port: Port, bytes: &[u8]) {
+        self.send(from, to, port, bytes);
+        let arrives = *self.channels.last(Lane::Messages, from, to);
+        *self.channels.last(Lane::Published, from, to) = arrives;
+    }
+
+    /// Whether one member may publish to another just now. What others have sent to it does not count: where members
+    /// publish, each pair has a queue of its own, so that room, once made, is there until its sender uses it.
+    pub(super) fn may_publish(&self, from: u32, to: u32) -> bool {
+        let state = &self.members[to as usize];
+        let received = state.inbox.iter().flatten().filter(|message| message.from.0 == from).count();
+        let under_way =
+            self.flights.iter().flatten().filter(|flight| flight.from == from && flight.to == to).count();
+        state.life != Life::Living || received + under_way < self.inbox_messages_max
+    }
+
+    /// Delivers what a member had published, since its death is about to be known.
+    pub(super) fn deliver_published(&mut self, dead: u32) {
+        let mut published = Vec::new();
+        for index in 0..self.flights.len() {
+            if let Some(Flight { from, to, time, .. }) = self.flights[index]
+                && from == dead
+                && time <= *self.channels.last(Lane::Published, from, to)
+            {
+                published.push((time, to, index as u32));
+            }
+        }
+        published.sort_unstable();
+        for (time, _, index) in published {
+            self.deliver_flight(index, time);
+        }
     }
 
     /// Whether a message to this member must wait for room.
@@ -257,14 +295,22 @@ impl World {
     }
 
     pub(super) fn deliver(&mut self, flight: u32, time: u64) {
-        let Some(Flight { from, to, port, message, knowledge }) = self.flights[flight as usize].take() else {
+        self.deliver_flight(flight, time);
+        // Its place is free once no event refers to it any more.
+        self.free_flights.push(flight);
+    }
+
+    fn deliver_flight(&mut self, flight: u32, time: u64) {
+        let Some(Flight { from, to, port, message, knowledge, .. }) = self.flights[flight as usize].take()
+        else {
             return;
         };
-        self.free_flights.push(flight);
         if self.members[to as usize].life != Life::Living {
             return;
         }
-        if self.is_lost(from, to, time) {
+        let is_published =
+            self.link == Link::Memory && time <= *self.channels.last(Lane::Published, from, to);
+        if !is_published && self.is_lost(from, to, time) {
             self.members[to as usize].inbox_len -= 1;
             self.tell(to, |_| format!("never gets a message of m{from}, which died"));
             return;

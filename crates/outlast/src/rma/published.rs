@@ -1,0 +1,395 @@
+//! Agreement in one round, for small groups on engines that can publish (see `Engine::try_publish`).
+//!
+//! It promises what [`super::agreement`] promises. Each member publishes its contribution, once, to all others: the
+//! contribution itself, the dead that it knows and those that it has acknowledged. A member decides when its own
+//! contribution is out and each other member's is either here or will never come: that member is *silent*, which is
+//! to say that its death is known and that everything it had sent has been received after that was known.
+//! The value combines the contributions that are there. Dead in it are the members that did not contribute, and those
+//! that a contributor knew to be dead.
+//!
+//! # Why all get the same
+//! Let C be the members that have published their contributions to an instance when nobody is left who could. A member
+//! that decides has the contributions of exactly those in C:
+//! - it has no others, as what is not published is received by nobody;
+//! - it lacks none. It has its own. Were x in C missing, x would be silent here. But what x published reached all
+//!   whom x did not know to be dead, and outlives x: after x's death was known it was received before there was
+//!   nothing more to receive, and x became silent only then. If x knew this member to be dead, it was, and did
+//!   not decide after x published; and not before, as it lacked x's contribution while x lived.
+//!
+//! The value is a function of the contributions alone, so all decisions are equal, also those of members that have
+//! died since.
+//!
+//! # Why nobody waits for ever
+//! Each member contributes or dies. A contribution for which some living member has no room is offered again until
+//! that member takes messages, or dies: an agreement waits for all that live anyway.
+//!
+//! # What a survivor finds when a member dies
+//! | the member dies | the others |
+//! |---|---|
+//! | before its contribution is out | go on without it, once its death is known |
+//! | while it publishes | all have its contribution or none has; publishing is all or nothing |
+//! | later, before or after it decided | decide with its contribution, which is theirs by now |
+
+use super::agreement::{ALL, Agreements, Contribution, Kind, Sends, Value};
+use super::group::RankSet;
+use super::wire::{self, Reader, Writer};
+use std::sync::Arc;
+
+/// The largest group that agrees this way: everyone writes to everyone. Larger ones do better with a logarithmic number
+/// of messages.
+const SIZE_MAX: usize = 8;
+
+/// One agreement, at one member.
+#[derive(Debug)]
+struct Instance {
+    kind: Kind,
+    /// Those whose contributions are in `gathered`.
+    heard: RankSet,
+    gathered: Value,
+    /// What all of them have acknowledged.
+    acked: RankSet,
+    /// Whether the own contribution has been published.
+    is_out: bool,
+    decided: Option<Arc<Value>>,
+    /// Whether the program has got the decision.
+    is_over: bool,
+}
+
+/// The agreements of a communicator, one after the other, at one member.
+#[derive(Debug)]
+pub(crate) struct Published {
+    communicator: u64,
+    space: u8,
+    size: usize,
+    me: usize,
+    dead: RankSet,
+    silent: RankSet,
+    /// How many instances were entered; the number of the next one.
+    entered: u32,
+    current: Option<Instance>,
+    /// Contributions to instances that this member has not entered yet: from whom, to which, and what.
+    early: Vec<(usize, u32, Value, RankSet)>,
+}
+
+impl Published {
+    fn new(communicator: u64, space: u8, size: usize, me: usize) -> Published {
+        Published {
+            communicator,
+            space,
+            size,
+            me,
+            dead: RankSet::default(),
+            silent: RankSet::default(),
+            entered: 0,
+            current: None,
+            early: Vec::new(),
+        }
+    }
+
+    fn enter(&mut self, own: Contribution, sends: &mut Sends) {
+        let number = self.entered;
+        self.entered += 1;
+        let gathered = Value::of(&own, &self.dead);
+        let mut writer = Writer::new(wire::AGREEMENT, self.communicator, 80);
+        writer.u8(self.space).u32(number);
+        gathered.write(&mut writer);
+        writer.set(&own.acked);
+        sends.push((ALL, writer.done()));
+        self.current = Some(Instance {
+            kind: own.kind,
+            heard: [self.me].into_iter().collect(),
+            gathered,
+            acked: own.acked,
+            is_out: false,
+            decided: None,
+            is_over: false,
+        });
+        for (from, of, value, acked) in std::mem::take(&mut self.early) {
+            if of == number {
+                self.hear(from, &value, &acked);
+            } else {
+                self.early.push((from, of, value, acked));
+            }
+        }
+    }
+
+    fn set_out(&mut self) {
+        if let Some(instance) = &mut self.current {
+            instance.is_out = true;
+        }
+        self.advance();
+    }
+
+    fn receive(&mut self, from: usize, bytes: &[u8]) -> Option<()> {
+        let mut reader = Reader::new(bytes);
+        let (_space, number) = (reader.u8()?, reader.u32()?);
+        let (value, acked) = (Value::read(&mut reader)?, reader.set()?);
+        if number >= self.entered {
+            self.early.push((from, number, value, acked));
+        } else if number + 1 == self.entered {
+            self.hear(from, &value, &acked);
+            self.advance();
+        }
+        Some(())
+    }
+
+    fn hear(&mut self, from: usize, value: &Value, acked: &RankSet) {
+        let Some(instance) = &mut self.current else { return };
+        instance.heard.insert(from);
+        instance.gathered.add(value);
+        instance.gathered.dead.union_with(&value.dead);
+        instance.acked = instance.acked.without(&instance.acked.without(acked));
+    }
+
+    fn missing(&self, instance: &Instance) -> Option<usize> {
+        (0..self.size).find(|&rank| !instance.heard.contains(rank) && !self.silent.contains(rank))
+    }
+
+    /// Decides if it is time.
+    fn advance(&mut self) {
+        let Some(instance) = &self.current else { return };
+        if !instance.is_out || instance.decided.is_some() || self.missing(instance).is_some() {
+            return;
+        }
+        let Some(instance) = &mut self.current else { return };
+        let mut value = instance.gathered.clone();
+        for rank in (0..self.size).filter(|&rank| !instance.heard.contains(rank)) {
+            value.dead.insert(rank);
+        }
+        value.unacked = value.dead.without(&instance.acked);
+        instance.decided = Some(Arc::new(value));
+    }
+}
+
+/// The agreements of a communicator, in whichever way its size and the engine allow. All members choose the same.
+#[derive(Debug)]
+pub(crate) enum Agreeing {
+    Rounds(Box<Agreements>),
+    Published(Box<Published>),
+}
+
+impl Agreeing {
+    pub(crate) fn new(
+        can_publish: bool,
+        communicator: u64,
+        space: u8,
+        size: usize,
+        me: usize,
+        dead: &RankSet,
+        silent: &RankSet,
+    ) -> Agreeing {
+        if can_publish && size <= SIZE_MAX {
+            let mut published = Published::new(communicator, space, size, me);
+            (published.dead, published.silent) = (dead.clone(), silent.clone());
+            return Agreeing::Published(Box::new(published));
+        }
+        Agreeing::Rounds(Box::new(Agreements::new(communicator, space, size, me, dead.clone())))
+    }
+
+    /// What the last instance that was entered is about, unless the program is through with it.
+    pub(crate) fn unfinished(&self) -> Option<Kind> {
+        match self {
+            Agreeing::Rounds(rounds) => rounds.unfinished(),
+            Agreeing::Published(published) => {
+                published.current.as_ref().filter(|instance| !instance.is_over).map(|instance| instance.kind)
+            }
+        }
+    }
+
+    /// The decision of the last instance that was entered, once: the program is then through with the instance.
+    pub(crate) fn take_decision(&mut self) -> Option<Arc<Value>> {
+        match self {
+            Agreeing::Rounds(rounds) => rounds.take_decision(),
+            Agreeing::Published(published) => {
+                let instance = published.current.as_mut()?;
+                let value = instance.decided.clone()?;
+                instance.is_over = true;
+                Some(value)
+            }
+        }
+    }
+
+    /// A rank that is waited for, if one is.
+    pub(crate) fn waits_for(&self) -> Option<usize> {
+        match self {
+            Agreeing::Rounds(rounds) => rounds.waits_for(),
+            Agreeing::Published(published) => {
+                let instance = published.current.as_ref().filter(|instance| instance.decided.is_none())?;
+                published.missing(instance)
+            }
+        }
+    }
+
+    /// Enters the next instance. The last one must be decided.
+    pub(crate) fn enter(&mut self, own: Contribution, sends: &mut Sends) {
+        match self {
+            Agreeing::Rounds(rounds) => rounds.enter(own, sends),
+            Agreeing::Published(published) => published.enter(own, sends),
+        }
+    }
+
+    /// What was to be published has been.
+    pub(crate) fn set_out(&mut self) {
+        if let Agreeing::Published(published) = self {
+            published.set_out();
+        }
+    }
+
+    /// Takes note of the dead, who only become more.
+    pub(crate) fn set_dead(&mut self, dead: &RankSet, sends: &mut Sends) {
+        match self {
+            Agreeing::Rounds(rounds) => rounds.set_dead(dead, sends),
+            Agreeing::Published(published) => published.dead = dead.clone(),
+        }
+    }
+
+    /// Takes note of those of the dead of whom nothing more will come.
+    pub(crate) fn set_silent(&mut self, silent: &RankSet) {
+        if let Agreeing::Published(published) = self {
+            published.silent = silent.clone();
+            published.advance();
+        }
+    }
+
+    /// Handles a message, which begins after the identity of its communicator.
+    pub(crate) fn receive(&mut self, from: usize, bytes: &[u8], sends: &mut Sends) {
+        match self {
+            Agreeing::Rounds(rounds) => rounds.receive(from, bytes, sends),
+            Agreeing::Published(published) => {
+                // A message that cannot be read is one that this version does not know.
+                let _ = published.receive(from, bytes);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// A generator that is good enough to choose what happens next.
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((self.0 >> 33) % bound as u64) as usize
+        }
+    }
+
+    fn own(rank: usize, instance: usize, acked: &RankSet) -> Contribution {
+        let flags = !(1u64 << rank) ^ (instance as u64) << 40;
+        Contribution { kind: Kind::Agree, flags, id: rank as u64, acked: acked.clone(), place: None }
+    }
+
+    /// Members without an engine: contributions that go to all at one moment or to none, deaths at any moment,
+    /// notices that reach each member at its own time, and silence once all of the dead one's was received.
+    fn run(seed: u64) {
+        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let (size, instances) = (1 + dice.below(SIZE_MAX), 3);
+        let nobody = RankSet::default();
+        let mut members: Vec<Agreeing> =
+            (0..size).map(|me| Agreeing::new(true, 7, 0, size, me, &nobody, &nobody)).collect();
+        let mut channels = vec![vec![VecDeque::<Vec<u8>>::new(); size]; size];
+        let (mut dead, mut known) = (RankSet::default(), vec![RankSet::default(); size]);
+        let (mut unpublished, mut entered) = (vec![None; size], vec![0; size]);
+        let mut may_die = dice.below(size);
+        // All that was ever returned, also by those who died.
+        let mut returned: Vec<Vec<Arc<Value>>> = vec![Vec::new(); instances];
+        let mut idle = 0;
+        while idle < 5000 {
+            idle += 1;
+            let me = dice.below(size);
+            if dead.contains(me) {
+                continue;
+            }
+            if may_die > 0 && dice.below(60) == 0 {
+                may_die -= 1;
+                dead.insert(me);
+                continue;
+            }
+            match dice.below(5) {
+                0 if members[me].unfinished().is_none() && entered[me] < instances => {
+                    let mut sends = Sends::new();
+                    let acked = if dice.below(2) == 0 { known[me].clone() } else { RankSet::default() };
+                    members[me].enter(own(me, entered[me], &acked), &mut sends);
+                    entered[me] += 1;
+                    unpublished[me] = sends.pop().map(|(_, bytes)| bytes);
+                    assert!(members[me].take_decision().is_none(), "seed {seed}: decided before it was out");
+                }
+                1 => {
+                    if let Some(bytes) = unpublished[me].take() {
+                        for to in (0..size).filter(|&to| to != me && !known[me].contains(to)) {
+                            channels[me][to].push_back(bytes.clone());
+                        }
+                        members[me].set_out();
+                        idle = 0;
+                    }
+                }
+                2 => {
+                    for rank in dead.iter().filter(|&rank| rank != me && dice.below(3) == 0) {
+                        known[me].insert(rank);
+                    }
+                    members[me].set_dead(&known[me], &mut Sends::new());
+                    if known[me].iter().all(|rank| channels[rank][me].is_empty()) {
+                        members[me].set_silent(&known[me]);
+                    }
+                }
+                3 => {
+                    if members[me].unfinished().is_some()
+                        && let Some(value) = members[me].take_decision()
+                    {
+                        returned[entered[me] - 1].push(value);
+                        idle = 0;
+                    }
+                }
+                _ => {
+                    let from = dice.below(size);
+                    if let Some(bytes) = channels[from][me].pop_front() {
+                        members[me].receive(from, &bytes[9..], &mut Sends::new());
+                        idle = 0;
+                    }
+                }
+            }
+        }
+        for (instance, answers) in returned.iter().enumerate() {
+            assert!(answers.windows(2).all(|two| two[0] == two[1]), "seed {seed}, {instance}: {answers:?}");
+        }
+        let living: Vec<usize> = (0..size).filter(|&rank| !dead.contains(rank)).collect();
+        assert!(
+            returned[instances - 1].len() >= living.len(),
+            "seed {seed}: {living:?} of {size} have no answer"
+        );
+        for (member, value) in living.iter().zip(&returned[instances - 1]) {
+            assert_eq!(value.flags & (1 << member), 0, "seed {seed}: {member} contributed in vain");
+        }
+    }
+
+    #[test]
+    fn all_that_return_return_the_same_in_random_runs_without_an_engine() {
+        for seed in 0..2000 {
+            run(seed);
+        }
+    }
+
+    #[test]
+    fn what_a_contributor_knew_counts_though_the_dead_one_contributed() {
+        let none = RankSet::default();
+        let mut members: Vec<Agreeing> =
+            (0..2).map(|me| Agreeing::new(true, 7, 0, 2, me, &none, &none)).collect();
+        let mut sends = Sends::new();
+        members[1].enter(own(1, 0, &none), &mut sends);
+        // Member 1 dies, and member 0 knows, before it calls.
+        let dead: RankSet = [1].into_iter().collect();
+        members[0].set_dead(&dead, &mut Sends::new());
+        members[0].enter(own(0, 0, &none), &mut Sends::new());
+        members[0].set_out();
+        assert!(members[0].take_decision().is_none(), "what it sent may still come");
+        assert_eq!(members[0].waits_for(), Some(1));
+        members[0].receive(1, &sends[0].1[9..], &mut Sends::new());
+        let value = members[0].take_decision().unwrap();
+        assert_eq!((value.dead.to_vec(), value.unacked.to_vec()), (vec![1], vec![1]));
+        assert_eq!(value.flags & 3, 0, "both contributed");
+    }
+}

@@ -1,0 +1,43 @@
+//! Ways to break the protocol on purpose, one at a time, so that `cargo xtask mutants` can show that each would be noticed.
+//! In builds with the feature `faults` the environment variable `OUTLAST_MUTANT` names the one; in others there are none.
+
+/// The names, and what they break. xtask has the same list.
+#[cfg(feature = "faults")]
+const NAMES: [&str; 8] = [
+    // A write is acknowledged before the last home holds it.
+    "ack-early",
+    // The head names a block whose value is not there yet.
+    "publish-early",
+    // Operations of an older view go through.
+    "skip-epoch",
+    // A block is used again while others may still read it.
+    "reuse-early",
+    // What another one has published and not finished is taken as it is.
+    "no-help",
+    // Repair replaces what is newer.
+    "repair-over-newer",
+    // A home that is not complete answers for the partition.
+    "trust-absent",
+    // After a delete versions begin anew.
+    "forget-tombstone",
+];
+
+/// Whether the protocol is to be broken in this way.
+#[cfg(feature = "faults")]
+pub(super) fn mutant(name: &str) -> bool {
+    static CHOSEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    let chosen = CHOSEN.get_or_init(|| {
+        let chosen = std::env::var("OUTLAST_MUTANT").ok().filter(|name| !name.is_empty());
+        if let Some(name) = &chosen {
+            assert!(NAMES.contains(&name.as_str()), "OUTLAST_MUTANT={name}: there are {NAMES:?}");
+        }
+        chosen
+    });
+    chosen.as_deref() == Some(name)
+}
+
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+pub(super) fn mutant(_: &str) -> bool {
+    false
+}
