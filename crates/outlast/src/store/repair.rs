@@ -35,6 +35,8 @@ pub(super) struct Repaired {
     pub(super) copies: AtomicU64,
     pub(super) records: AtomicU64,
     pub(super) takeovers: AtomicU64,
+    /// The epoch whose deaths are in the log.
+    logged: AtomicU64,
 }
 
 /// What this member has still to look at.
@@ -103,6 +105,7 @@ impl Inner {
     /// Does a piece of repair; when it wants to go on.
     pub(super) fn repair_some(&self) -> Time {
         let (epoch, began) = (self.job.epoch(), self.job.now());
+        self.log_deaths();
         let work = {
             let mut repair = lock(&self.repair);
             if repair.is_busy {
@@ -134,6 +137,15 @@ impl Inner {
             Ok(op) => op.repair_piece(work),
             Err(halt) => Err(halt),
         };
+        match &result {
+            Err(Halt::Fail(StoreError::DataLost { partition })) => {
+                tracing::error!(partition, "all copies of a partition are lost");
+            }
+            Err(Halt::Fail(error)) => {
+                tracing::warn!(partition = work.partition, %error, "repair is held up");
+            }
+            _ => {}
+        }
         // Nobody calls the engine under the lock.
         let now = self.job.now();
         let rest = now.since(began) * (100 - self.repair_percent) / self.repair_percent;
@@ -160,6 +172,16 @@ impl Inner {
             (true, true) => now.after(pause.max(rest)),
             (true, false) => Time::NEVER,
         }
+    }
+
+    /// Tells the log of deaths, once each.
+    fn log_deaths(&self) {
+        let epoch = self.job.epoch();
+        if self.repaired.logged.swap(epoch.0, Ordering::Relaxed) == epoch.0 {
+            return;
+        }
+        let view = self.job.view();
+        tracing::warn!(member = self.me().0, epoch = epoch.0, dead = %view.dead, left = %view.left, "members are gone");
     }
 
     /// Begins to make indexes here, which one activity does at a time; whether it may.
@@ -287,6 +309,7 @@ impl Op<'_> {
             if !self.swap_state(store.me(), work.partition, state, filling)? {
                 return Err(Halt::Again);
             }
+            tracing::debug!(partition = work.partition, "a new copy is to be filled here");
             let _ = store.job.ring(primary);
         }
         if primary != store.me() && !work.is_taken_over {
@@ -350,6 +373,7 @@ impl Op<'_> {
             let member = config.homes[home];
             let from = State::new(Phase::Filling, config.stamp);
             if self.swap_state(member, work.partition, from, State::new(Phase::Complete, config.stamp))? {
+                tracing::debug!(partition = work.partition, home = member.0, "a copy is complete");
                 store.repaired.copies.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -384,6 +408,11 @@ impl Op<'_> {
             Some((seen, since)) if seen == pulse => {
                 if now.since(since) >= TAKEOVER * (1 + rank) {
                     work.is_taken_over = true;
+                    tracing::info!(
+                        partition = work.partition,
+                        primary = primary.0,
+                        "taking over a repair: the primary does nothing"
+                    );
                     store.repaired.takeovers.fetch_add(1, Ordering::Relaxed);
                 }
             }
