@@ -670,3 +670,48 @@ fn all_members_can_leave() {
         })
     });
 }
+
+/// The primary is stopped, another home dies: on shared memory the third home brings up the copy, so that the death of
+/// the primary and of that home, too, is survived. Repair takes only its share.
+#[test]
+fn another_home_takes_over_the_repair_of_a_stopped_primary() {
+    let plan = |seed: u64| SimOptions::new(5, seed).link(Link::Memory);
+    over_seeds("another_home_takes_over_the_repair_of_a_stopped_primary", 0..20, plan, move |seed| {
+        Box::new(move |job| {
+            let options = options(3).partitions(64).repair_share(1 + seed as u32 * 5);
+            let Some(store) = open(&job, options) else { return };
+            let [stopped, third, dead, new] = [0, 1, 2, 3].map(MemberId);
+            let wait_for_deaths = |count: usize| {
+                while job.view().dead.len() < count {
+                    job.park(job.bell(), after(&job, MINUTE));
+                }
+            };
+            if job.me() == MemberId(4) {
+                let mut keys: Vec<String> = (0..300).map(|number| format!("key/{number}")).collect();
+                keys.retain(|key| store.homes(key.as_bytes()) == [stopped, third, dead]);
+                for key in &keys {
+                    store.put(key.as_bytes(), key.as_bytes()).expect("put");
+                }
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                job.inject(Fault::Kill(dead)).expect("a fault");
+                wait_for_deaths(1);
+                keys.retain(|key| store.homes(key.as_bytes()) == [stopped, third, new]);
+                assert!(!keys.is_empty());
+                let until = after(&job, Duration::from_secs(10));
+                while job.now() < until {
+                    job.park(job.bell(), until);
+                }
+                job.inject(Fault::Kill(stopped)).expect("a fault");
+                job.inject(Fault::Kill(third)).expect("a fault");
+                wait_for_deaths(3);
+                for key in &keys {
+                    let found = store.get(key.as_bytes()).expect("not lost").expect("there");
+                    assert_eq!(found.bytes(), key.as_bytes());
+                }
+            } else {
+                wait_for_deaths(3);
+            }
+            end(&job, &store);
+        })
+    });
+}

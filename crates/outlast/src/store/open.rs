@@ -1,14 +1,16 @@
 //! Opening and closing a store, and what its members tell each other by messages.
 
 use super::access::Actors;
+use super::batch::Deferred;
 use super::head::{Phase, State};
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
 use super::leave::Leaving;
 use super::lock::Locks;
 use super::loss::Loss;
 use super::placement::{Homes, Placement, REPLICAS_MAX};
-use super::repair::Repair;
+use super::repair::{Repair, Repaired};
 use super::space::Space;
+use super::stats::Counts;
 use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Message, Time, View};
@@ -24,6 +26,7 @@ pub struct Options {
     partitions: Option<usize>,
     expected_keys: usize,
     slab_len_max: u64,
+    repair_percent: u32,
 }
 
 impl Default for Options {
@@ -34,6 +37,7 @@ impl Default for Options {
             partitions: None,
             expected_keys: 1 << 18,
             slab_len_max: 1 << 20,
+            repair_percent: 100,
         }
     }
 }
@@ -68,6 +72,13 @@ impl Options {
     /// About how many keys there will be: the size of the index. More is possible, and slower.
     pub fn expected_keys(mut self, keys: usize) -> Options {
         self.expected_keys = keys;
+        self
+    }
+
+    /// How much of a processor each member's background may spend on repair, in percent, 1 to 100; 100 by default. Less
+    /// leaves more to the program and makes the time longer in which copies are missing. May differ between members.
+    pub fn repair_share(mut self, percent: u32) -> Options {
+        self.repair_percent = percent.clamp(1, 100);
         self
     }
 
@@ -175,9 +186,14 @@ pub(super) struct Inner {
     pub(super) partitions: Vec<Partition>,
     view: Mutex<Arc<View>>,
     pub(super) repair: Mutex<Repair>,
+    pub(super) repaired: Repaired,
+    /// How much of the background's time repair may take, 1 to 100.
+    pub(super) repair_percent: u32,
     pub(super) locks: Locks,
     pub(super) loss: Loss,
     pub(super) leaving: Leaving,
+    pub(super) deferred: Deferred,
+    pub(super) counts: Counts,
     closing: Mutex<MemberSet>,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
@@ -234,9 +250,13 @@ impl Store {
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             view: Mutex::new(Arc::new(view)),
             repair: Mutex::default(),
+            repaired: Repaired::default(),
+            repair_percent: options.repair_percent,
             locks: Locks::default(),
             loss: Loss::default(),
             leaving: Leaving::default(),
+            deferred: Deferred::default(),
+            counts: Counts::default(),
             closing: Mutex::default(),
             deaths: Mutex::default(),
             is_open: AtomicBool::new(false),
