@@ -21,12 +21,9 @@ use super::space::Place;
 use super::{Store, StoreResult};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 /// How many blocks, or buckets, are looked at in one piece of work.
 const PIECE: usize = 4096;
-/// How long to wait for actors.
-const PATIENCE: Duration = Duration::from_millis(20);
 
 /// How far a home is with taking back.
 #[derive(Default)]
@@ -200,8 +197,9 @@ impl Op<'_> {
             return Ok(Some(job.now()));
         }
         // B3.
-        if !round.grace.get_or_insert_with(|| Grace::begin(store)).is_over(store) {
-            return Ok(Some(job.now().after(PATIENCE)));
+        let grace = round.grace.get_or_insert_with(|| Grace::begin(store));
+        if let Err(due) = grace.is_over_or_due(store) {
+            return Ok(Some(due));
         }
         // B4.
         for (offset, class) in std::mem::take(&mut round.candidates) {

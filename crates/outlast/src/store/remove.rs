@@ -32,8 +32,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// How long tombstones are collected before the actors are looked at.
-const COLLECT: Duration = Duration::from_millis(10);
+/// When to look at the actors for the first time.
+const COLLECT: Duration = Duration::from_millis(5);
 /// How many are removed in one piece of work.
 const PIECE: usize = 32;
 /// How long to wait until homes that are filling are looked at again.
@@ -107,21 +107,25 @@ impl Inner {
         }
         let mut waiting = std::mem::take(&mut *lock(&removal.waiting));
         let mut over = Vec::new();
-        waiting.retain_mut(|(tombstones, grace)| {
-            let is_over = grace.is_over(self);
-            if is_over {
+        let mut next = Time::NEVER;
+        waiting.retain_mut(|(tombstones, grace)| match grace.is_over_or_due(self) {
+            Ok(()) => {
                 over.append(tombstones);
+                false
             }
-            !is_over
+            Err(due) => {
+                next = next.min(due);
+                true
+            }
         });
         // Whatever has come meanwhile waits for the next look, so that there are few of them.
         if waiting.is_empty() {
             let fresh = std::mem::take(&mut *lock(&removal.fresh));
             if !fresh.is_empty() {
                 waiting.push((fresh, Grace::begin(self)));
+                next = now.after(COLLECT);
             }
         }
-        let is_waiting = !waiting.is_empty();
         lock(&removal.waiting).append(&mut waiting);
         let (tombstones, is_more) = {
             let mut due = lock(&removal.due);
@@ -149,11 +153,10 @@ impl Inner {
                 let _ = self.job.send(home, PORT, &Note::Marked { buckets }.encode());
             }
         }
-        match () {
-            () if is_more => now,
-            () if is_late => now.after(PATIENCE),
-            () if is_waiting => now.after(COLLECT),
-            () => Time::NEVER,
+        match (is_more, is_late) {
+            (true, _) => now,
+            (false, true) => next.min(now.after(PATIENCE)),
+            (false, false) => next,
         }
     }
 
