@@ -42,7 +42,7 @@ impl<'a> Op<'a> {
             len: value.len() as u64,
             is_deleted: false,
             holder: holder(me),
-            owner: if memory.block.is_deleted { me } else { memory.block.owner },
+            owner: memory.block.owner,
         };
         let class = if block.len == memory.block.len {
             memory.class
@@ -166,7 +166,7 @@ impl<'a> Op<'a> {
     #[inline(always)]
     fn remembered_head(&self, config: &Config, memory: &Remembered) -> Option<Head> {
         let (store, job, at) = (self.store, &self.store.job, self.epoch);
-        if memory.stamp != config.stamp || !config.are_all_ready() {
+        if memory.stamp != config.stamp || !config.are_all_ready() || memory.block.is_deleted {
             return None;
         }
         for (home, &member) in config.homes.iter().enumerate() {

@@ -8,8 +8,10 @@ use super::leave::Leaving;
 use super::lock::Locks;
 use super::loss::Loss;
 use super::placement::{Homes, Placement, REPLICAS_MAX};
+use super::reclaim::Reclaim;
+use super::remove::Removal;
 use super::repair::{Repair, Repaired};
-use super::space::Space;
+use super::space::{Place, Space};
 use super::stats::Counts;
 use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
@@ -103,7 +105,9 @@ pub(super) enum Note {
     /// I am done with the store.
     Closing,
     /// These blocks of yours are free again; each as in [`super::space::Place`].
-    Give { places: Vec<u64> },
+    Give { places: Vec<Place> },
+    /// Nodes in these buckets of yours are being removed; each is a partition and a bucket in it.
+    Marked { buckets: Vec<u64> },
     /// The partition is lost, and you are its first home: give it up.
     Accept { partition: u64 },
     /// The partition lives.
@@ -130,7 +134,8 @@ impl Note {
             Note::Granted { class } => (2, vec![*class], ""),
             Note::Refused { class, reason } => (3, vec![*class], reason),
             Note::Closing => (4, vec![], ""),
-            Note::Give { places } => (9, places.clone(), ""),
+            Note::Give { places } => (9, places.iter().map(|place| place.0).collect(), ""),
+            Note::Marked { buckets } => (10, buckets.clone(), ""),
             Note::Accept { partition } => (5, vec![*partition], ""),
             Note::Accepted { partition } => (6, vec![*partition], ""),
             Note::NotAccepted { partition, reason } => (7, vec![*partition], reason),
@@ -158,7 +163,8 @@ impl Note {
             2 => Note::Granted { class: word(0)? },
             3 => Note::Refused { class: word(0)?, reason: text() },
             4 => Note::Closing,
-            9 => Note::Give { places: (0..rest.len() / 8).map_while(word).collect() },
+            9 => Note::Give { places: (0..rest.len() / 8).map_while(word).map(Place).collect() },
+            10 => Note::Marked { buckets: (0..rest.len() / 8).map_while(word).collect() },
             5 => Note::Accept { partition: word(0)? },
             6 => Note::Accepted { partition: word(0)? },
             7 => Note::NotAccepted { partition: word(0)?, reason: text() },
@@ -189,6 +195,8 @@ pub(super) struct Inner {
     pub(super) repaired: Repaired,
     /// How much of the background's time repair may take, 1 to 100.
     pub(super) repair_percent: u32,
+    pub(super) removal: Removal,
+    pub(super) reclaim: Mutex<Reclaim>,
     pub(super) locks: Locks,
     pub(super) loss: Loss,
     pub(super) leaving: Leaving,
@@ -252,6 +260,8 @@ impl Store {
             repair: Mutex::default(),
             repaired: Repaired::default(),
             repair_percent: options.repair_percent,
+            removal: Removal::default(),
+            reclaim: Mutex::default(),
             locks: Locks::default(),
             loss: Loss::default(),
             leaving: Leaving::default(),
@@ -423,7 +433,8 @@ impl Inner {
                 self.space.refused(from, class as usize, reason);
                 let _ = self.job.ring(self.job.me());
             }
-            Note::Give { places } => self.take_back(&places),
+            Note::Give { places } => self.take_back(from, &places),
+            Note::Marked { buckets } => self.note_marked(&buckets),
             Note::Closing => {
                 lock(&self.closing).insert(from);
                 let _ = self.job.ring(self.job.me());
@@ -493,6 +504,9 @@ fn zero(job: &Job, offset: u64, len: u64) -> Result<(), Error> {
     Ok(())
 }
 
+/// How many pieces of repair are done in a row before the others of the background have their turn.
+const PIECES: usize = 16;
+
 /// The store's part of a member's background.
 struct Background(Arc<Inner>);
 
@@ -504,7 +518,17 @@ impl Service for Background {
         }
         self.0.accept_some();
         let leave = self.0.leave_some();
-        self.0.repair_some().min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss())
+        // Several pieces, since it costs more to come here again than to do one.
+        let mut repair = self.0.repair_some();
+        for _ in 0..PIECES {
+            if repair > self.0.job.now() {
+                break;
+            }
+            self.0.serve_messages();
+            repair = self.0.repair_some();
+        }
+        let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss());
+        repair.min(self.0.remove_some()).min(self.0.reclaim_some())
     }
 }
 
@@ -520,7 +544,8 @@ mod tests {
             Note::Granted { class: 6 },
             Note::Refused { class: 7, reason: "no room".into() },
             Note::Closing,
-            Note::Give { places: vec![8, 9] },
+            Note::Give { places: vec![Place(8), Place(9)] },
+            Note::Marked { buckets: vec![10, 11] },
             Note::Accept { partition: 8 },
             Note::Accepted { partition: 9 },
             Note::NotAccepted { partition: 10, reason: "no room".into() },

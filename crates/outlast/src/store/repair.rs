@@ -17,8 +17,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How many buckets are looked at in one piece of work.
-const PIECE: usize = 8;
+/// How many buckets are looked at in one piece of work at most; most of them are empty or have one record.
+const PIECE: usize = 256;
+/// After how many records a piece of work ends.
+const PIECE_RECORDS: usize = 8;
 /// How long to wait for a home that has not made its index yet, or for a stopped repairer.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// A home that is stopped is looked at more and more seldom, down to this.
@@ -340,7 +342,8 @@ impl Op<'_> {
         }
         // R3: all buckets of all homes: a record that only another home has must be settled too.
         let positions = ready.len() * store.bucket_count;
-        let end = (work.position + PIECE).min(positions);
+        let mut end = (work.position + PIECE).min(positions);
+        let mut records = 0;
         for position in work.position..end {
             let (home, bucket) = (ready[position / store.bucket_count], position % store.bucket_count);
             for node in self.nodes(config, home, work.partition, bucket)? {
@@ -350,10 +353,20 @@ impl Op<'_> {
                     steps::enter(steps::Step::Copy);
                     self.copy_record(config, &key, target)?;
                 }
-                if filling.is_empty() {
-                    let word = self.find_or_insert(config, config.primary, &key)?;
-                    self.settled(config, &key, word)?;
+                let word = self.find_or_insert(config, config.primary, &key)?;
+                let head = self.settled(config, &key, word)?;
+                // A tombstone whose deleter may be dead.
+                if let Some(offset) = head.offset()
+                    && let block = self.read_block(primary, offset)?
+                    && block.is_deleted
+                {
+                    store.note_tombstone(&node.key, block.counter);
                 }
+                records += 1;
+            }
+            if records >= PIECE_RECORDS {
+                end = position + 1;
+                break;
             }
         }
         if end < positions {
