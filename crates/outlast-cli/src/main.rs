@@ -40,6 +40,8 @@ enum Command {
     #[command(hide = true)]
     DetectionMember(bench::DetectionMember),
     #[command(hide = true)]
+    FailureMember(bench::FailureMember),
+    #[command(hide = true)]
     StoreBenchMember(bench::StoreBenchMember),
     #[command(hide = true)]
     UlfmMember(bench::UlfmMember),
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         Command::ChaosMember(member) => member.execute(),
         Command::Bench(bench) => bench.execute(),
         Command::DetectionMember(member) => member.execute(),
+        Command::FailureMember(member) => member.execute(),
         Command::StoreBenchMember(member) => member.execute(),
         Command::UlfmMember(member) => member.execute(),
     };
