@@ -61,7 +61,14 @@ fn open(job: &Job, options: Options) -> Option<Store> {
 
 fn end(job: &Job, store: &Store) {
     match store.close() {
-        Ok(()) | Err(StoreError::Timeout { .. } | StoreError::Closed) => {}
+        Ok(()) | Err(StoreError::Closed) => {}
+        Err(StoreError::Timeout { .. }) => {
+            // Someone is stopped and will want to read: its data must not go before it goes on.
+            let until = after(job, 2 * MINUTE);
+            while job.now() < until && !job.has_ended() {
+                job.park(job.bell(), until);
+            }
+        }
         Err(error) => panic!("close: {error}"),
     }
     let _ = job.leave();
