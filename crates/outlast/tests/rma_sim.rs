@@ -1276,3 +1276,71 @@ fn duplicate_and_split_end_soon_when_a_member_leaves() {
         }
     }
 }
+
+/// A member dies, and a spare takes its place, while the others begin: all of them have the same communicator of all.
+#[test]
+fn all_have_the_same_communicator_of_all_though_a_spare_became_active() {
+    for seed in seeds(200) {
+        let mut random = Random::new(seed ^ 0x7370_6172);
+        // Around the size from which agreements are made in another way.
+        let regulars = 2 + random.below(17) as usize;
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let mut options = Options::new(regulars, seed).link(link);
+        options.spares = 1 + random.below(2) as usize;
+        let victim = random.below(regulars as u64) as usize;
+        let delays: Vec<u64> = (0..regulars).map(|_| random.magnitude(1, 3_000_000)).collect();
+        simulate("spares", &options, move |job| {
+            let me = job.me().index();
+            if me >= regulars {
+                pause(&job, Duration::from_millis(5));
+                assert!(matches!(Communicator::world(&job), Err(Error::Invalid { .. })));
+                return job.leave().unwrap();
+            }
+            if me == victim {
+                pause(&job, Duration::from_millis(1));
+                job.inject(Fault::Kill(job.me())).unwrap();
+            }
+            pause(&job, Duration::from_nanos(delays[me]));
+            let comm = world(&job);
+            assert_eq!(comm.size(), regulars);
+            let answer = comm.agree_despite_failures(0).unwrap();
+            assert_eq!(answer.failed, [victim]);
+            assert_eq!(comm.shrink().unwrap().size(), regulars - 1);
+            job.leave().unwrap();
+        });
+    }
+}
+
+/// Who has left the job gets no answer any more: the others go on without it, and it would find out nothing of them.
+#[test]
+fn who_has_left_gets_no_answer_from_an_agreement() {
+    for seed in seeds(50) {
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let mut options = Options::new(2, seed).link(link);
+        options.time_limit = Duration::from_millis(1);
+        let is_shrink = seed / 2 % 2 == 0;
+        simulate("left", &options, move |job| {
+            let comm = world(&job);
+            let call = || {
+                if is_shrink {
+                    comm.shrink().map(|_| 0)
+                } else {
+                    comm.agree_despite_failures(!(1 << comm.rank())).map(|answer| answer.flags)
+                }
+            };
+            if comm.rank() == 0 {
+                assert!(matches!(call(), Err(Error::Timeout { .. })));
+                job.leave().unwrap();
+                let until = job.now().after(Duration::from_millis(20));
+                while job.now() < until && job.view().dead.len() < 2 {
+                    job.park(job.bell(), job.now().after(Duration::from_micros(100)));
+                }
+                assert_eq!(call(), Err(Error::Engine(outlast::engine::Error::Ended)));
+            } else {
+                pause(&job, Duration::from_millis(5));
+                call().unwrap();
+                job.leave().unwrap();
+            }
+        });
+    }
+}

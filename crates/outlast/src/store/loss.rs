@@ -130,7 +130,7 @@ impl Inner {
                 return Err(error);
             }
             let view = job.view();
-            let homes = self.placement.homes(&self.preference(partition), &view);
+            let homes = self.placement.homes(self.preference(partition), &view);
             let &first = homes.members.first().ok_or(StoreError::DataLost { partition })?;
             if job.now() >= until {
                 return Err(StoreError::Timeout { member: first, limit });
@@ -229,7 +229,7 @@ impl Op<'_> {
             Err(halt) => return Err(halt),
         }
         let view = store.view(self.epoch).ok_or(Halt::Again)?;
-        let homes = store.placement.homes(&store.preference(partition), &view);
+        let homes = store.placement.homes(store.preference(partition), &view);
         let stamp = homes.configuration;
         if homes.members.first() != Some(&me) {
             return Ok(None);
