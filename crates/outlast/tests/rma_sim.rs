@@ -1206,9 +1206,12 @@ fn collectives_end_soon_when_a_member_leaves() {
                 job.spawn("leaves", Box::new(leave)).unwrap();
             }
             for round in 0.. {
-                let outcome = match (seed + round) % 3 {
+                // Who has left one of them in the middle does not come to the next one, of whatever kind.
+                let outcome = match (seed + round) % 5 {
                     0 => comm.allreduce_u64(Op::Sum, &mut [1]),
                     1 => comm.broadcast(round as usize % comm.size(), &mut [1; 8]),
+                    2 => comm.duplicate().map(|_| ()),
+                    3 => comm.split(Some(0), 0).map(|_| ()),
                     _ => comm.allgather(&[1; 8]).map(|_| ()),
                 };
                 if job.has_ended() {
@@ -1342,5 +1345,96 @@ fn who_has_left_gets_no_answer_from_an_agreement() {
                 job.leave().unwrap();
             }
         });
+    }
+}
+
+/// Agreements, shrinks and duplicates one after the other, with deaths, stops, members that leave by another activity,
+/// and an activity of each that fills the queues of the others: whoever gets an outcome gets the same one.
+#[test]
+fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
+    for seed in seeds(400) {
+        let (mut options, mut random) = options_for(seed, 11);
+        if random.chance(2) {
+            options.inbox_messages_max = 1 + random.below(8) as usize;
+            options.time_limit = Duration::from_millis(20);
+        }
+        let members = options.members as u64;
+        let (kills, stops, steps) = (random.below(members), random.below(3), 1 + random.magnitude(20, 2000));
+        let options = options.random_faults(kills as usize, stops as usize, steps);
+        // Per communicator and call: what came out of it.
+        let outcomes: Rc<RefCell<BTreeMap<(u64, usize), BTreeSet<String>>>> = Rc::default();
+        let log = outcomes.clone();
+        simulate("whatever happens", &options, move |job| {
+            let mut random = Random::new(seed ^ (u64::from(job.me().0) << 32) ^ 0x7768_6174);
+            let mut comm = world(&job);
+            if random.chance(3) {
+                let (leaving, delay) = (job.clone(), Duration::from_nanos(random.magnitude(100, 3_000_000)));
+                let leave = move || {
+                    pause(&leaving, delay);
+                    let _ = leaving.leave();
+                };
+                job.spawn("leaves", Box::new(leave)).unwrap();
+            }
+            if random.chance(2) {
+                let (talking, seed) = (comm.clone(), random.below(u64::MAX));
+                let talk = move || {
+                    let mut random = Random::new(seed);
+                    for number in 0..30 {
+                        let to = random.below(talking.size() as u64) as usize;
+                        let _ = talking.send(to, number, &vec![0; random.magnitude(1, 3000) as usize]);
+                        let _ = talking.probe(Source::Any, Tag::Any);
+                    }
+                };
+                // Refused to one who has left.
+                let _ = job.spawn("talks", Box::new(talk));
+            }
+            let note = |comm: &Communicator, call: usize, outcome: String| {
+                log.borrow_mut().entry((comm.id(), call)).or_default().insert(outcome);
+            };
+            let is_over = |error: Error| {
+                assert!(job.has_ended(), "{error} at {:?}", job.me());
+            };
+            for call in 0..8 {
+                let own = !(1 << comm.rank());
+                match (seed as usize + call) % 4 {
+                    0 => match patiently(|| comm.shrink()) {
+                        Ok(made) => {
+                            note(&comm, call, format!("{} {:?}", made.id(), made.members()));
+                            comm = made;
+                        }
+                        Err(error) => return is_over(error),
+                    },
+                    1 => {
+                        let made = patiently(|| comm.duplicate());
+                        if let Ok(made) = &made {
+                            note(&comm, call, made.id().to_string());
+                        }
+                        // All go on with the new one, or none.
+                        match patiently(|| comm.agree_despite_failures(u64::from(made.is_ok()))) {
+                            Ok(answer) => {
+                                note(&comm, call + 100, format!("{answer:?}"));
+                                if let (Ok(made), 1) = (made, answer.flags) {
+                                    comm = made;
+                                }
+                            }
+                            Err(error) => return is_over(error),
+                        }
+                    }
+                    other => {
+                        if other == 2 {
+                            let _ = comm.failure_ack();
+                        }
+                        match patiently(|| comm.agree_despite_failures(own)) {
+                            Ok(answer) => note(&comm, call, format!("{answer:?}")),
+                            Err(error) => return is_over(error),
+                        }
+                    }
+                }
+            }
+            let _ = job.leave();
+        });
+        for (call, outcome) in outcomes.borrow().iter() {
+            ensure!(options, outcome.len() == 1, "{call:?}: {outcome:?}");
+        }
     }
 }

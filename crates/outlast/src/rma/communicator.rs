@@ -435,6 +435,9 @@ impl Communicator {
             if !state.dead.is_subset(&state.left) {
                 return Err(Error::ProcFailed { ranks: state.dead.to_vec() });
             }
+            if let Some(ranks) = state.collectives.broken_before() {
+                return Err(Error::ProcFailed { ranks: ranks.to_vec() });
+            }
         }
         // One that ended with a timeout goes on: this call takes it up again if it is of the same kind, and waits for
         // its end otherwise.
@@ -484,6 +487,8 @@ impl Communicator {
                 Error::Revoked
             } else if !state.silent.is_subset(&state.left) {
                 Error::ProcFailed { ranks: state.silent.to_vec() }
+            } else if let Some(ranks) = state.collectives.broken_before() {
+                Error::ProcFailed { ranks: ranks.to_vec() }
             } else {
                 return None;
             };
