@@ -37,8 +37,8 @@ use super::wire::{self, Reader, Writer};
 use std::sync::Arc;
 
 /// The largest group that agrees this way: everyone writes to everyone. Larger ones do better with a logarithmic number
-/// of messages.
-const SIZE_MAX: usize = 8;
+/// of messages. On two cores one round takes half of the time with 9 to 12 members, and about the same with 16.
+const SIZE_MAX: usize = 16;
 
 /// One agreement, at one member.
 #[derive(Debug)]
