@@ -1132,7 +1132,8 @@ fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
 /// for it to make some.
 #[test]
 fn members_with_full_queues_do_not_hold_each_other_up() {
-    for seed in seeds(100) {
+    // With the last one, a background once slept while another activity tried in vain what both had to offer again.
+    for seed in seeds(100).chain([5_000_022]) {
         let mut options = narrow(2 + seed as usize % 5, seed, 1 + seed as usize % 2);
         // A single message may be on its way for 19 ms, and take one of two places for as long.
         options.time_limit = Duration::from_secs(2);
@@ -1340,7 +1341,9 @@ fn who_has_left_gets_no_answer_from_an_agreement() {
                 }
                 assert_eq!(call(), Err(Error::Engine(outlast::engine::Error::Ended)));
             } else {
-                pause(&job, Duration::from_millis(5));
+                while job.view().dead.is_empty() {
+                    pause(&job, Duration::from_micros(100));
+                }
                 call().unwrap();
                 job.leave().unwrap();
             }

@@ -67,7 +67,7 @@ pub(crate) struct Rma {
     next_part: AtomicU32,
     /// What is to be said of freed communicators, to whom: kept until it is worth a message.
     farewells: Mutex<BTreeMap<(MemberId, u8), Vec<u64>>>,
-    /// Contributions that found no room, and how many there are.
+    /// Contributions that found no room, and how many there are, those included that somebody is trying again.
     unpublished: Mutex<Vec<Unpublished>>,
     unpublished_count: AtomicUsize,
     can_publish: bool,
@@ -643,12 +643,14 @@ impl Rma {
             return;
         }
         let kept = std::mem::take(&mut *lock(&self.unpublished));
-        self.unpublished_count.fetch_sub(kept.len(), Ordering::SeqCst);
+        let kept_count = kept.len();
         let mut todo = Todo::default();
         let mut is_any_out = false;
         for contribution in kept {
             is_any_out |= self.publish(job, contribution, &mut todo);
         }
+        // Only now: were they not counted while they are tried, the background would see nothing to offer again, and sleep.
+        self.unpublished_count.fetch_sub(kept_count, Ordering::SeqCst);
         self.finish(job, todo);
         if is_any_out {
             // Who waits for the outcome may have it now.
