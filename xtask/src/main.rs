@@ -27,7 +27,7 @@ cargo xtask TASK
 A step that fails, or that takes longer than its bound, ends the task with status 1. Nothing is retried.";
 
 /// The features under which the workspace is checked and tested: all but `mpi`, which needs Open MPI.
-const FEATURES: &str = "outlast/sim,outlast/faults";
+const FEATURES: &str = "outlast/sim,outlast/faults,outlast/serde";
 
 /// When `cargo xtask test` counts as hung. It takes below 15 minutes on 2 cores that have nothing else to do; this bound, and
 /// those of its steps, leave room for a machine that has.

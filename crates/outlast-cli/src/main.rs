@@ -40,6 +40,8 @@ enum Command {
     #[command(hide = true)]
     DetectionMember(bench::DetectionMember),
     #[command(hide = true)]
+    FailureMember(bench::FailureMember),
+    #[command(hide = true)]
     StoreBenchMember(bench::StoreBenchMember),
     #[command(hide = true)]
     UlfmMember(bench::UlfmMember),
@@ -53,7 +55,24 @@ fn usage_error(subcommand: &str, message: impl std::fmt::Display) -> ! {
     command.error(clap::error::ErrorKind::ValueValidation, message).exit()
 }
 
+/// Writes what the library tells of failures and repair to standard error, from the level in OUTLAST_LOG on.
+fn start_log() -> anyhow::Result<()> {
+    let Some(level) = std::env::var_os("OUTLAST_LOG").filter(|level| !level.is_empty()) else {
+        return Ok(());
+    };
+    let level: tracing_subscriber::filter::LevelFilter =
+        level.to_str().and_then(|level| level.parse().ok()).ok_or_else(|| {
+            anyhow::anyhow!("OUTLAST_LOG is {level:?}; it may be off, error, warn, info, debug or trace")
+        })?;
+    tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(std::io::stderr).init();
+    Ok(())
+}
+
 fn main() -> ExitCode {
+    if let Err(error) = start_log() {
+        eprintln!("outlast: {error:#}");
+        return ExitCode::from(2);
+    }
     let result = match Cli::parse().command {
         Command::Run(run) => run.execute(),
         Command::Demo(demo) => demo.execute(),
@@ -64,6 +83,7 @@ fn main() -> ExitCode {
         Command::ChaosMember(member) => member.execute(),
         Command::Bench(bench) => bench.execute(),
         Command::DetectionMember(member) => member.execute(),
+        Command::FailureMember(member) => member.execute(),
         Command::StoreBenchMember(member) => member.execute(),
         Command::UlfmMember(member) => member.execute(),
     };

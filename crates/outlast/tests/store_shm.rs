@@ -216,6 +216,17 @@ fn bad_input_changes_nothing() {
     let error = store.put(b"huge", &vec![7; 100 << 20]).expect_err("larger than the store");
     assert!(matches!(error, StoreError::OutOfMemory { .. }), "{error}");
     assert_eq!(store.get(b"huge"), Ok(None));
+    store.put_nb(b"huge", &vec![7; 100 << 20]).expect("told later");
+    assert!(matches!(store.flush(), Err(StoreError::OutOfMemory { .. })));
+    assert_eq!(store.flush(), Ok(()), "an error is told once");
+    assert_eq!(store.put_nb(b"", b""), Err(StoreError::BadKey { len: 0 }));
+    #[cfg(feature = "serde")]
+    {
+        store.put_as(b"typed", "text").expect("put");
+        let wrong = store.get_as::<u64>(b"typed");
+        assert!(matches!(wrong, Err(StoreError::WrongType { .. })), "{wrong:?}");
+        assert_eq!(store.get_as::<u64>(b"no such key"), Ok(None));
+    }
     store.put(b"large", &vec![7; 10 << 20]).expect("the store still works");
     assert_eq!(store.get(b"large").expect("read").expect("there").bytes().len(), 10 << 20);
     assert_eq!(store.delete(b"large"), Ok(true));
@@ -272,5 +283,42 @@ fn members_that_simply_exit_one_by_one_disturb_nobody() {
         let status = store.wait_repaired(job.now().after(LIMIT)).expect("known");
         assert_eq!((status.copies_missing, status.partitions_lost), (0, 0));
         assert_eq!(store.scan(b"written/").expect("listed").len(), 4);
+    });
+}
+
+/// The setting of the poster: 40 members, six copies, five die at once.
+#[test]
+fn forty_members_with_six_copies_lose_five_and_go_on() {
+    play("forty_members_with_six_copies_lose_five_and_go_on", 40, 5, |job| {
+        let options = Options::new().replicas(6).partitions(128).expected_keys(2048).slab_len_max(16 << 10);
+        let store = Store::open(&job, options).expect("opened");
+        let me = job.me().0;
+        for number in 0..10 {
+            store.put(format!("key/{me}/{number}").as_bytes(), &[me as u8; 100]).expect("put");
+        }
+        store.add(b"written", 1).expect("counted");
+        wait_until(&job, "all to write", || {
+            job.view().dead.len() == 5
+                || store
+                    .get(b"written")
+                    .expect("read")
+                    .is_some_and(|value| value.bytes() == 40i64.to_le_bytes())
+        });
+        if me % 8 == 3 {
+            job.fence(job.me(), Time::NEVER).expect("killed");
+        }
+        wait_until(&job, "five deaths", || job.view().dead.len() == 5);
+        for other in 0..40u32 {
+            let key = format!("key/{other}/{}", me % 10);
+            assert_eq!(store.get(key.as_bytes()).expect("read").expect("there").bytes(), [other as u8; 100]);
+        }
+        if me == 0 {
+            let status = store.wait_repaired(job.now().after(LIMIT)).expect("known");
+            assert_eq!((status.copies_missing, status.partitions_lost), (0, 0));
+            let stats = store.job_stats().expect("counted");
+            assert_eq!((stats.keys, stats.value_bytes), (401, 40 * 10 * 100 + 8));
+        }
+        store.close().expect("closed");
+        job.leave().expect("left");
     });
 }

@@ -5,6 +5,7 @@
 //! [`Report`].
 
 mod detection;
+mod failure;
 mod plot;
 mod sim;
 mod store;
@@ -16,6 +17,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 pub(crate) use detection::DetectionMember;
+pub(crate) use failure::FailureMember;
 pub(crate) use store::StoreBenchMember;
 pub(crate) use ulfm::UlfmMember;
 
@@ -29,8 +31,10 @@ pub(crate) struct Bench {
 #[derive(Subcommand)]
 enum What {
     Detection(detection::Detection),
+    Failover(failure::Failover),
     Get(store::Get),
     Put(store::Put),
+    Repair(failure::Repair),
     Sim(sim::Sim),
     Ulfm(ulfm::Ulfm),
 }
@@ -39,8 +43,10 @@ impl Bench {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         match self.what {
             What::Detection(detection) => detection.execute(),
+            What::Failover(failover) => failover.execute(),
             What::Get(get) => get.execute(),
             What::Put(put) => put.execute(),
+            What::Repair(repair) => repair.execute(),
             What::Sim(sim) => sim.execute(),
             What::Ulfm(ulfm) => ulfm.execute(),
         }

@@ -19,10 +19,10 @@ pub(super) struct Line {
     pub(super) points: Vec<(usize, f64)>,
 }
 
-const WIDTH: f64 = 860.0;
+const WIDTH: f64 = 880.0;
 const HEIGHT: f64 = 520.0;
 const LEFT: f64 = 96.0;
-const RIGHT: f64 = 270.0;
+const RIGHT: f64 = 290.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 60.0;
 
@@ -84,9 +84,11 @@ impl Figure {
         ));
 
         let (right, floor) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        // A few decades leave room for steps between them.
+        let steps: &[f64] = if top - bottom <= 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let decades = bottom as i32..=top as i32;
-        for decade in decades {
-            let value = 10f64.powi(decade);
+        let values = decades.flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)));
+        for value in values.filter(|value| *value <= 10f64.powf(top) * 1.001) {
             let at = y(value);
             add(format_args!("<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right}\"/>"));
             let label = escape(&(self.show)(value));
@@ -120,6 +122,8 @@ impl Figure {
 
         for (index, line) in self.lines.iter().enumerate() {
             let stroke = index % STROKES.len();
+            // Points of later lines are smaller, so that those below them are seen where lines meet.
+            let radius = (7.0 - 1.5 * index as f64).max(2.5);
             let drawn: Vec<&(usize, f64)> = line.points.iter().filter(|(_, value)| *value > 0.0).collect();
             let path: Vec<String> = drawn
                 .iter()
@@ -133,7 +137,7 @@ impl Figure {
             }
             for (ranks, value) in drawn {
                 add(format_args!(
-                    "<circle class=\"dot{stroke}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"4.5\"><title>{}: {} with {ranks} members</title></circle>",
+                    "<circle class=\"dot{stroke}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\"><title>{}: {} with {ranks} members</title></circle>",
                     x(*ranks as f64),
                     y(*value),
                     escape(&line.name),

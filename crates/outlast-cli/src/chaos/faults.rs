@@ -28,6 +28,8 @@ pub(super) struct Faults {
     stopped: BTreeMap<u32, (u64, Instant)>,
     /// Who was told where to die and has not yet, and since when.
     armed: BTreeMap<u32, Instant>,
+    /// Whether somebody died since the last one was told.
+    has_triggered: bool,
     /// Since when the next fault waits for a repair.
     waiting: Option<Instant>,
     ranks: u32,
@@ -64,13 +66,14 @@ impl Faults {
             planned: planned.into(),
             stopped: BTreeMap::new(),
             armed: BTreeMap::new(),
+            has_triggered: false,
             waiting: None,
             ranks: u32::from(chaos.ranks),
             replicas: chaos.replicas,
             kills: chaos.kills,
             beyond: chaos.beyond,
             failpoints: chaos.failpoints,
-            next_step: (seed as usize).wrapping_mul(chaos.kills.max(1)) % steps::NAMES.len(),
+            next_step: chaos.die_in.unwrap_or((seed as usize).wrapping_mul(3) % steps::NAMES.len()),
         }
     }
 
@@ -100,6 +103,12 @@ impl Faults {
         let Some(&(at, what)) = self.planned.front() else { return Ok(false) };
         if at > elapsed {
             return Ok(false);
+        }
+        // One that did not get to its step in spite of a death makes room for the next one.
+        let overdue = self.armed.iter().find(|(_, since)| since.elapsed() > ARMED_FOR && self.has_triggered);
+        if let (Some((&member, _)), What::Kill) = (overdue, what) {
+            self.kill_now(member, known, running)?;
+            return Ok(true);
         }
         match what {
             What::Stop(length) => {
@@ -169,11 +178,13 @@ impl Faults {
         let after = 1 + self.random.below(range) as u32;
         shared.order_death(victim, step, after)?;
         self.armed.insert(victim, Instant::now());
+        self.has_triggered = false;
         Ok(())
     }
 
     fn kill_now(&mut self, victim: u32, known: &mut Known, running: &Running) -> anyhow::Result<()> {
         self.armed.remove(&victim);
+        self.has_triggered = true;
         let at_ns = machine_ns();
         let was_running = running.kill(MemberId(victim))?;
         // An armed one may have died by itself just now; it is counted once, here.

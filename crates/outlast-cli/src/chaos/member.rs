@@ -87,22 +87,29 @@ impl ChaosMember {
 
         let stop = Arc::new(AtomicBool::new(false));
         let trouble: Arc<Mutex<Option<String>>> = Arc::default();
+        let hurry = Arc::new(AtomicBool::new(false));
         let mut workers = Vec::new();
         for thread in 0..plan.threads {
             let target = Box::new(member.record(thread as usize)?);
             let worker =
                 Worker::new(&store, &job, &plan.options(job.members()), plan.seed, thread, clock, target)?;
-            let (stop, trouble) = (stop.clone(), trouble.clone());
+            let (stop, trouble, hurry) = (stop.clone(), trouble.clone(), hurry.clone());
             let pause = Duration::from_secs(BURST) / plan.calls_per_second.max(1) as u32;
             let body = move || {
-                if let Err(error) = work(worker, &stop, pause) {
+                if let Err(error) = work(worker, &stop, &hurry, pause) {
                     trouble.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(format!("{error:#}"));
                 }
             };
             workers.push(job.spawn("chaos", Box::new(body))?);
         }
-        let mut watcher =
-            Watcher { watch: Watch::default(), is_armed: false, job: &job, store: &store, keys: &keys };
+        let mut watcher = Watcher {
+            watch: Watch::default(),
+            is_armed: false,
+            hurry: &hurry,
+            job: &job,
+            store: &store,
+            keys: &keys,
+        };
         watcher.tell_homes()?;
         watcher.until(Phase::Rest, &member)?;
         stop.store(true, Ordering::Release);
@@ -139,14 +146,17 @@ fn found_line(found: Found) -> FoundLine {
     }
 }
 
-fn work(mut worker: Worker, stop: &AtomicBool, pause: Duration) -> anyhow::Result<()> {
+fn work(mut worker: Worker, stop: &AtomicBool, hurry: &AtomicBool, pause: Duration) -> anyhow::Result<()> {
     while !stop.load(Ordering::Acquire) {
         let began = std::time::Instant::now();
         for _ in 0..BURST {
             worker.step()?;
         }
-        // The record is judged as a whole, so that it must not grow without bound.
-        std::thread::sleep(pause.saturating_sub(began.elapsed()));
+        // The record is judged as a whole, so that it must not grow without bound. One that is to die in a step which only
+        // a call that is under way comes to does not rest.
+        if !hurry.load(Ordering::Acquire) {
+            std::thread::sleep(pause.saturating_sub(began.elapsed()));
+        }
     }
     Ok(())
 }
@@ -155,6 +165,8 @@ fn work(mut worker: Worker, stop: &AtomicBool, pause: Duration) -> anyhow::Resul
 struct Watcher<'a> {
     watch: Watch,
     is_armed: bool,
+    /// Tells the workers not to rest.
+    hurry: &'a AtomicBool,
     job: &'a Job,
     store: &'a Store,
     keys: &'a [history::Key],
@@ -175,6 +187,7 @@ impl Watcher<'_> {
             }
             if let (false, Some((step, after))) = (self.is_armed, member.death()?) {
                 self.is_armed = true;
+                self.hurry.store(true, Ordering::Release);
                 steps::die_in(step, u64::from(after));
             }
             if member.phase()? >= phase {

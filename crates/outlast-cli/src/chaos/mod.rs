@@ -120,12 +120,23 @@ pub(crate) struct Chaos {
     /// Members die inside the steps of the protocol instead of anywhere (in builds with the feature `faults`)
     #[arg(long)]
     failpoints: bool,
+    /// The first victim dies in this step, such as W5, the next ones in those that follow
+    #[arg(long, value_name = "STEP", requires = "failpoints", value_parser = step)]
+    die_in: Option<usize>,
     /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
     /// Write the record of all calls to this file, as text
     #[arg(long, value_name = "PATH")]
     history: Option<PathBuf>,
+}
+
+/// A step of the protocol by the first word of its name.
+fn step(text: &str) -> Result<usize, String> {
+    let first_word = |name: &str| name.split(' ').next().unwrap_or_default().to_string();
+    let known = || steps::NAMES.iter().map(|name| first_word(name)).collect::<Vec<_>>().join(", ");
+    let found = steps::NAMES.iter().position(|name| first_word(name) == text);
+    found.ok_or_else(|| format!("there is no step `{text}`; there are {}", known()))
 }
 
 /// How long the members may take to open the store, to rest, to repair, and to end.
@@ -330,8 +341,11 @@ impl Chaos {
         let seed = self.seed.unwrap_or_default();
         let beyond = if self.beyond { " --beyond" } else { "" };
         let failpoints = if self.failpoints { " --failpoints" } else { "" };
+        let die_in = self.die_in.map_or(String::new(), |step| {
+            format!(" --die-in {}", steps::NAMES[step].split(' ').next().unwrap_or_default())
+        });
         format!(
-            "outlast chaos --engine shm --ranks {ranks} --replicas {replicas} --mode {mode} --kills {kills} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}"
+            "outlast chaos --engine shm --ranks {ranks} --replicas {replicas} --mode {mode} --kills {kills} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
         )
     }
 

@@ -18,8 +18,8 @@
 //! A member that has left the job on purpose is different: it had done its part in every operation that it took
 //! part in, and others may leave a while later, as at the end of a program behind its last barrier. So only who
 //! waits for the member itself, has something to send to it, or calls an operation that it can take no part in, fails;
-//! and tells all others, who fail in the same operation or in their next one. (Whoever took part to the end has been
-//! sent all that was for it.)
+//! and tells all others, who fail in the same operation or in their next one, also if that is a `duplicate` or a `split`.
+//! (Whoever took part to the end has been sent all that was for it.)
 
 use super::group::RankSet;
 use super::progress::{Rma, Shared, lock};
@@ -126,6 +126,11 @@ impl Collectives {
         {
             self.broken = Some((number, ranks));
         }
+    }
+
+    /// Those because of whom somebody left a call that this member has been through: it will not come to what follows.
+    pub(crate) fn broken_before(&self) -> Option<&RankSet> {
+        self.broken.as_ref().filter(|(number, _)| *number < self.next).map(|(_, ranks)| ranks)
     }
 
     /// Another member has found a mismatch.

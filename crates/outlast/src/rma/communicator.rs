@@ -7,7 +7,7 @@ use super::point::{Posted, Received, Request, Source, Tag};
 use super::progress::{Rma, Shared, State, Todo, WORLD, lock};
 use super::wire::{self, Writer};
 use super::{Error, Result, TAG_MAX};
-use crate::engine::Engine;
+use crate::engine::{self, Engine};
 use crate::{Job, MemberId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,14 +46,15 @@ impl std::fmt::Debug for Communicator {
 
 impl Communicator {
     /// The communicator of the members that are active when the job starts, with ranks in the order of their ids.
-    /// All calls give the same one. Those of them that have died meanwhile belong to it, as failed members:
-    /// otherwise members that call at different times would not agree on it.
+    /// All calls give the same one. Those of them that have died meanwhile belong to it, as failed members, and spares
+    /// that took their places do not: otherwise members that call at different times would not agree on it.
     pub fn world(job: &Job) -> Result<Communicator> {
         let rma = Rma::of(job)?;
-        let members = job.view().active.iter().collect();
+        // Not those that are active now: spares become active as members die, for one member earlier than for another.
+        let members = (0..job.view().regulars as u32).map(MemberId).collect();
         let group = Group::new(members, job.me()).ok_or_else(|| Error::Invalid {
             what: format!(
-                "{} is a spare that is not active; it has no place among the active members",
+                "{} is a spare; it has no place among the members that are active from the start",
                 job.me()
             ),
         })?;
@@ -434,6 +435,9 @@ impl Communicator {
             if !state.dead.is_subset(&state.left) {
                 return Err(Error::ProcFailed { ranks: state.dead.to_vec() });
             }
+            if let Some(ranks) = state.collectives.broken_before() {
+                return Err(Error::ProcFailed { ranks: ranks.to_vec() });
+            }
         }
         // One that ended with a timeout goes on: this call takes it up again if it is of the same kind, and waits for
         // its end otherwise.
@@ -483,6 +487,8 @@ impl Communicator {
                 Error::Revoked
             } else if !state.silent.is_subset(&state.left) {
                 Error::ProcFailed { ranks: state.silent.to_vec() }
+            } else if let Some(ranks) = state.collectives.broken_before() {
+                Error::ProcFailed { ranks: ranks.to_vec() }
             } else {
                 return None;
             };
@@ -497,6 +503,11 @@ impl Communicator {
     }
 
     fn conclude(&self, kind: Kind, value: Arc<Value>) -> Result<(Arc<Value>, Option<Arc<Shared>>)> {
+        // Decided, perhaps, after this member had left, and so without what the others had to say since: they do not
+        // talk to it any more. What was decided before the leaving holds.
+        if self.job.has_ended() {
+            return Err(Error::Engine(engine::Error::Ended));
+        }
         if !value.is_of(kind) {
             return Err(Error::Mismatched { what: format!("here {kind:?}, elsewhere another one") });
         }

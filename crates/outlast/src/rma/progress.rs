@@ -67,7 +67,7 @@ pub(crate) struct Rma {
     next_part: AtomicU32,
     /// What is to be said of freed communicators, to whom: kept until it is worth a message.
     farewells: Mutex<BTreeMap<(MemberId, u8), Vec<u64>>>,
-    /// Contributions that found no room, and how many there are.
+    /// Contributions that found no room, and how many there are, those included that somebody is trying again.
     unpublished: Mutex<Vec<Unpublished>>,
     unpublished_count: AtomicUsize,
     can_publish: bool,
@@ -525,11 +525,7 @@ impl Rma {
         };
         let mut todo = Todo::default();
         for shared in communicators {
-            let silent = shared.group.ranks_of(dead);
-            let mut state = lock(&shared.state);
-            // Somebody may be about to tell it of further deaths, with how they came about: those another time.
-            let unknown = silent.without(&state.dead);
-            self.set_silent(&shared, &mut state, silent.without(&unknown), &mut todo);
+            self.set_silent(&shared, dead, &mut todo);
         }
         self.finish(job, todo);
         // What they had begun to say has no end.
@@ -538,7 +534,12 @@ impl Rma {
     }
 
     /// Nothing more will come from these: an agreement may have waited for that.
-    fn set_silent(&self, shared: &Arc<Shared>, state: &mut State, silent: RankSet, todo: &mut Todo) {
+    fn set_silent(&self, shared: &Arc<Shared>, silent: &MemberSet, todo: &mut Todo) {
+        let silent = shared.group.ranks_of(silent);
+        let state = &mut *lock(&shared.state);
+        // Somebody may be about to tell it of further deaths, with how they came about: those another time, as the
+        // epoch is raised after that.
+        let silent = silent.without(&silent.without(&state.dead));
         if state.silent != silent {
             state.silent = silent;
             state.recovery.set_silent(&state.silent);
@@ -567,9 +568,9 @@ impl Rma {
                 self.finish(job, todo);
             }
             if let Some(shared) = made {
-                let silent = shared.group.ranks_of(&lock(&self.registry).silent);
+                let silent = lock(&self.registry).silent.clone();
                 let mut todo = Todo::default();
-                self.set_silent(&shared, &mut lock(&shared.state), silent, &mut todo);
+                self.set_silent(&shared, &silent, &mut todo);
                 self.finish(job, todo);
             }
         }
@@ -611,26 +612,24 @@ impl Rma {
 
     /// Publishes a contribution, or keeps it for later if a living member has no room for it; whether it is out.
     fn publish(&self, job: &Job, contribution: Unpublished, todo: &mut Todo) -> bool {
-        let group = &contribution.shared.group;
-        match job.try_publish(group.others(), Port::Rma, &contribution.bytes) {
-            Ok(true) => {
-                let mut state = lock(&contribution.shared.state);
-                if contribution.is_recovery {
-                    state.recovery.set_out();
-                } else {
-                    state.creation.set_out();
-                }
-                self.after_agreement(&contribution.shared, &mut state, todo);
-                true
-            }
-            Ok(false) => {
-                lock(&self.unpublished).push(contribution);
-                self.unpublished_count.fetch_add(1, Ordering::SeqCst);
-                false
-            }
-            // This member is none any more.
-            Err(_) => true,
+        let others = contribution.shared.group.others();
+        let published = job.try_publish(others, Port::Rma, &contribution.bytes);
+        if !is_through(&published) {
+            lock(&self.unpublished).push(contribution);
+            self.unpublished_count.fetch_add(1, Ordering::SeqCst);
+            return false;
         }
+        // Otherwise this member is none any more.
+        if published == Ok(true) {
+            let mut state = lock(&contribution.shared.state);
+            if contribution.is_recovery {
+                state.recovery.set_out();
+            } else {
+                state.creation.set_out();
+            }
+            self.after_agreement(&contribution.shared, &mut state, todo);
+        }
+        true
     }
 
     /// Whether something is still to be sent or published.
@@ -644,12 +643,14 @@ impl Rma {
             return;
         }
         let kept = std::mem::take(&mut *lock(&self.unpublished));
-        self.unpublished_count.fetch_sub(kept.len(), Ordering::SeqCst);
+        let kept_count = kept.len();
         let mut todo = Todo::default();
         let mut is_any_out = false;
         for contribution in kept {
             is_any_out |= self.publish(job, contribution, &mut todo);
         }
+        // Only now: were they not counted while they are tried, the background would see nothing to offer again, and sleep.
+        self.unpublished_count.fetch_sub(kept_count, Ordering::SeqCst);
         self.finish(job, todo);
         if is_any_out {
             // Who waits for the outcome may have it now.
@@ -1119,6 +1120,38 @@ mod tests {
                 assert_eq!(look(&shared), failed);
             },
         );
+    }
+
+    /// A communicator whose early messages are handed over while somebody is about to tell it of a further death: that
+    /// one is silent there only once it is known there, with how it came about.
+    #[test]
+    fn nobody_is_silent_in_a_communicator_before_it_is_known_to_be_dead_there() {
+        after(
+            || vec![data(1)],
+            |job, rma| {
+                handle(rma, job.receive(Port::Rma).unwrap());
+                let shared = make(rma);
+                // An activity has come so far with what the view says, and is held up.
+                let dead = job.view().dead;
+                lock(&rma.registry).dead = dead.clone();
+                rma.note_silent(job, 0, &dead);
+                rma.hand_over(job);
+                assert!(
+                    lock(&shared.state).silent.is_empty(),
+                    "not known to be dead, let alone to have left"
+                );
+                rma.progress(job);
+                let state = lock(&shared.state);
+                assert_eq!((state.silent.to_vec(), state.left.to_vec()), (vec![0], vec![0]));
+            },
+        );
+    }
+
+    #[test]
+    fn what_could_not_be_sent_for_want_of_memory_is_sent_again() {
+        let error = engine::Error::OutOfMemory { wanted: 1, reason: String::new() };
+        assert!(!is_through(&Err(error)) && !is_through(&Ok(false)));
+        assert!(is_through(&Ok(true)) && is_through(&Err(engine::Error::Ended)));
     }
 
     #[test]

@@ -14,7 +14,8 @@
 //! - it lacks none. It has its own. Were x in C missing, x would be silent here. But what x published reached all
 //!   whom x did not know to be dead, and outlives x: after x's death was known it was received before there was
 //!   nothing more to receive, and x became silent only then. If x knew this member to be dead, it was, and did
-//!   not decide after x published; and not before, as it lacked x's contribution while x lived.
+//!   not decide after x published; and not before, as it lacked x's contribution while x lived. (A member that has
+//!   left counts as dead and may still run: what it decides from then on is not given to its program.)
 //!
 //! The value is a function of the contributions alone, so all decisions are equal, also those of members that have
 //! died since.
@@ -36,8 +37,8 @@ use super::wire::{self, Reader, Writer};
 use std::sync::Arc;
 
 /// The largest group that agrees this way: everyone writes to everyone. Larger ones do better with a logarithmic number
-/// of messages.
-const SIZE_MAX: usize = 8;
+/// of messages. On two cores one round takes half of the time with 9 to 12 members, and about the same with 16.
+const SIZE_MAX: usize = 16;
 
 /// One agreement, at one member.
 #[derive(Debug)]

@@ -124,14 +124,13 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Tries the actors, from this one on.
+    /// Tries this actor, then all of them: the first ones are used most, so that few have blocks at hand.
     #[inline]
     fn claim(store: &'a Inner, first: usize) -> Step<Option<Op<'a>>> {
         let (job, me) = (&store.job, store.job.me());
         steps::enter(steps::Step::Enter);
         let mine = job.reach(Epoch::ANY, me)?;
-        for distance in 0..ACTORS {
-            let index = (first + distance) % ACTORS;
+        for index in std::iter::once(first).chain(0..ACTORS) {
             if store.actors.announced.load(Ordering::Acquire) <= index {
                 announce(store, index)?;
             }

@@ -6,7 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// No complete copy of the key's partition lives. Nothing was changed.
+    /// No complete copy of the key's partition lives. A write that returns this has no effect that anyone can still see,
+    /// unless others saw it before the last copy was lost.
     #[error(
         "all copies of partition {partition} are lost: more members died than the store has copies; accept_loss() gives the partition up and starts it empty"
     )]

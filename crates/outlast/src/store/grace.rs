@@ -7,12 +7,16 @@
 
 use super::layout::{ACTORS, ACTORS_USED};
 use super::open::Inner;
-use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Pending};
+use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Pending, Time};
+use std::time::Duration;
 
 /// Such a wait, as it stands.
 pub(super) struct Grace {
     /// What is not known yet, and who has not left yet.
     open: Vec<Question>,
+    /// How often a background has looked, and when it is to look again.
+    looks: u32,
+    due: Time,
 }
 
 struct Question {
@@ -60,9 +64,23 @@ impl Grace {
     pub(super) fn begin(store: &Inner) -> Grace {
         let view = store.current_view();
         let open = view.living().map(|member| Question::new(member, About::Actors)).collect();
-        let mut grace = Grace { open };
+        let mut grace = Grace { open, looks: 0, due: Time(0) };
         grace.is_over(store);
         grace
+    }
+
+    /// [`Grace::is_over`] for a background, which runs whenever something has happened, the answer to a question included:
+    /// it looks soon at first and then ever more seldom, since somebody may be stopped; otherwise when to look again.
+    pub(super) fn is_over_or_due(&mut self, store: &Inner) -> Result<(), Time> {
+        let now = store.job.now();
+        if now >= self.due {
+            if self.is_over(store) {
+                return Ok(());
+            }
+            self.looks += 1;
+            self.due = now.after(Duration::from_millis(2 << self.looks.min(9)));
+        }
+        Err(self.due)
     }
 
     /// Whether all of them have left. Never waits.

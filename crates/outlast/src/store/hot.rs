@@ -48,7 +48,8 @@ impl<'a> Op<'a> {
         let Some(config) = self.known_config(key.partition) else { return Ok(None) };
         steps::enter(steps::Step::Find);
         let (homes, primary) = (&*config.homes, config.primary);
-        if memory.stamp != config.stamp || !config.are_all_ready() || homes.len() > HOT_HOMES {
+        let is_known = memory.stamp == config.stamp && !memory.block.is_deleted;
+        if !is_known || !config.are_all_ready() || homes.len() > HOT_HOMES {
             return Ok(None);
         }
         let Ok(first) = job.reach(at, homes[primary]) else { return Ok(None) };
@@ -62,7 +63,7 @@ impl<'a> Op<'a> {
             len: value.len() as u64,
             is_deleted: false,
             holder: holder(me),
-            owner: if memory.block.is_deleted { me } else { memory.block.owner },
+            owner: memory.block.owner,
         };
         let class = if block.len == memory.block.len {
             memory.class

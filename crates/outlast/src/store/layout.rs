@@ -201,4 +201,69 @@ mod tests {
         };
         assert_eq!(Block::decode(&block.encode()), block);
     }
+
+    /// docs/segment.md says the same as the code.
+    #[test]
+    fn the_documentation_has_the_right_numbers() {
+        let page = include_str!("../../../../docs/segment.md");
+        let root = Root { partitions: 1 };
+        let rows = [
+            ("header", 0, 64),
+            ("actors, 64 of them", root.actor(0), root.actor(1) - root.actor(0)),
+            (
+                "stacks of free blocks, one for each of 104 classes",
+                root.stack(0),
+                root.stack(1) - root.stack(0),
+            ),
+            ("partitions", root.partition(0), root.partition(1) - root.partition(0)),
+        ];
+        assert_eq!((ACTORS, CLASSES), (64, 104));
+        for (name, offset, len) in rows {
+            let row = format!("| {name} | {offset} | {len}");
+            assert!(page.contains(&row), "docs/segment.md lacks `{row}`");
+        }
+        let words = [
+            ("header: actors used", ACTORS_USED),
+            ("header: removals", REMOVALS),
+            ("actor: counter", ACTOR_COUNTER),
+            ("actor: outcome", ACTOR_OUTCOME),
+            ("partition: state", PARTITION_STATE),
+            ("partition: waiters", PARTITION_WAITERS),
+            ("partition: floor", PARTITION_FLOOR),
+            ("partition: buckets", PARTITION_BUCKETS),
+            ("holder", BLOCK_HOLDER),
+            ("next", NODE_NEXT),
+            ("head", NODE_HEAD),
+            ("word", NODE_WORD),
+            ("key", NODE_KEY),
+            ("value", value_start(0)),
+        ];
+        for (name, offset) in words {
+            let row = format!("| {name} | {offset} |");
+            assert!(page.contains(&row), "docs/segment.md lacks `{row}`");
+        }
+        assert_eq!((value_start(511), value_start(512)), (32, 64));
+        assert_eq!((0..5).map(class_size).collect::<Vec<_>>(), [64, 80, 96, 112, 128]);
+    }
+
+    /// The words of a block's header, bit by bit.
+    #[test]
+    fn a_block_header_is_laid_out_as_documented() {
+        let block = Block {
+            counter: 7,
+            writer: MemberId(5),
+            actor: 3,
+            operation: 9,
+            len: 2,
+            is_deleted: true,
+            holder: 6,
+            owner: MemberId(4),
+        };
+        let words: Vec<u64> = block
+            .encode()
+            .chunks_exact(8)
+            .map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")))
+            .collect();
+        assert_eq!(words, [7, 9 << 18 | 3 << 12 | 5, 1 << 63 | 2 << 16 | 6, 4]);
+    }
 }

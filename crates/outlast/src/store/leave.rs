@@ -176,6 +176,7 @@ impl Inner {
     pub(super) fn note_leaving(&self, member: MemberId) {
         let is_new = lock(&self.leaving.members).insert(member);
         if is_new {
+            tracing::info!(member = member.0, "a member is leaving");
             self.leaving.version.fetch_add(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             // Whoever begins from here on computes the homes anew.
@@ -211,6 +212,7 @@ impl Inner {
     /// V3: a member hands its copies on.
     pub(super) fn hand_over(&self, from: MemberId) {
         if lock(&self.leaving.handed).insert(from) {
+            tracing::debug!(member = from.0, "the copies of a member that leaves are handed on");
             self.look_at_all();
         }
     }

@@ -181,6 +181,7 @@ impl Inner {
             self.end_indexes();
             let answer = match result {
                 Ok(Some(others)) => {
+                    tracing::warn!(partition, "a lost partition was given up");
                     self.look_at(partition);
                     let note = Note::Fill { partition: partition as u64 }.encode();
                     // Whoever does not hear it is reminded by repair.

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod batch;
 mod error;
 mod grace;
 mod head;
@@ -32,19 +33,27 @@ mod loss;
 mod mutant;
 mod open;
 mod placement;
+mod reclaim;
+mod remove;
 mod repair;
 mod slot;
 mod space;
+mod stats;
+#[cfg(feature = "serde")]
+mod typed;
 mod wait;
 mod write;
 
+pub use batch::Fetch;
 pub use error::{StoreError, StoreResult};
 pub use list::Death;
 pub use lock::LockGuard;
 pub use open::Options;
 pub use placement::REPLICAS_MAX;
+pub use reclaim::MemoryUse;
 pub use repair::RepairStatus;
 pub use slot::Slot;
+pub use stats::{JobStats, Latency, Stats};
 pub use wait::Waited;
 
 use crate::engine::{Engine, Epoch, MemberId, Port};
@@ -153,8 +162,8 @@ impl Store {
 
     /// Sets a key. `Ok`: every copy holds it.
     pub fn put(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
-        let written = self.inner.write(key, false, |_, _| Ok(Change::Put(value)))?;
-        Ok(written.expect("a put changes the key"))
+        let put = || self.inner.write(key, false, |_, _| Ok(Change::Put(value)));
+        Ok(self.inner.sample(&self.inner.counts.put, put)?.expect("a put changes the key"))
     }
 
     /// Sets a key if it is as expected; otherwise [`StoreError::Conflict`] with what is there.
@@ -192,11 +201,12 @@ impl Store {
 
     /// The value of a key; `None` if it does not exist.
     pub fn get(&self, key: &[u8]) -> StoreResult<Option<Value>> {
-        self.inner.read(key, |op, home, offset, block| {
+        let take = |op: &access::Op<'_>, home, offset, block: &layout::Block| {
             let mut bytes = vec![0; block.len as usize];
             op.get(home, offset + layout::value_start(block.len), &mut bytes)?;
             Ok(Value { bytes, version: block.version(), owner: block.owner })
-        })
+        };
+        self.inner.sample(&self.inner.counts.get, || self.inner.read(key, take))
     }
 
     /// Copies the value of a key into `buffer`; its length and version, or `None` if it does not exist.

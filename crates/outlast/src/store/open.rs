@@ -1,14 +1,18 @@
 //! Opening and closing a store, and what its members tell each other by messages.
 
 use super::access::Actors;
+use super::batch::Deferred;
 use super::head::{Phase, State};
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
 use super::leave::Leaving;
 use super::lock::Locks;
 use super::loss::Loss;
 use super::placement::{Homes, Placement, REPLICAS_MAX};
-use super::repair::Repair;
-use super::space::Space;
+use super::reclaim::Reclaim;
+use super::remove::Removal;
+use super::repair::{Repair, Repaired};
+use super::space::{Place, Space};
+use super::stats::Counts;
 use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Message, Time, View};
@@ -24,6 +28,7 @@ pub struct Options {
     partitions: Option<usize>,
     expected_keys: usize,
     slab_len_max: u64,
+    repair_percent: u32,
 }
 
 impl Default for Options {
@@ -34,6 +39,7 @@ impl Default for Options {
             partitions: None,
             expected_keys: 1 << 18,
             slab_len_max: 1 << 20,
+            repair_percent: 100,
         }
     }
 }
@@ -71,6 +77,13 @@ impl Options {
         self
     }
 
+    /// How much of a processor each member's background may spend on repair, in percent, 1 to 100; 100 by default. Less
+    /// leaves more to the program and makes the time longer in which copies are missing. May differ between members.
+    pub fn repair_share(mut self, percent: u32) -> Options {
+        self.repair_percent = percent.clamp(1, 100);
+        self
+    }
+
     /// The most bytes that a home carves into blocks at once.
     pub fn slab_len_max(mut self, bytes: u64) -> Options {
         self.slab_len_max = bytes.max(4096);
@@ -92,7 +105,9 @@ pub(super) enum Note {
     /// I am done with the store.
     Closing,
     /// These blocks of yours are free again; each as in [`super::space::Place`].
-    Give { places: Vec<u64> },
+    Give { places: Vec<Place> },
+    /// Nodes in these buckets of yours are being removed; each is a partition and a bucket in it.
+    Marked { buckets: Vec<u64> },
     /// The partition is lost, and you are its first home: give it up.
     Accept { partition: u64 },
     /// The partition lives.
@@ -119,7 +134,8 @@ impl Note {
             Note::Granted { class } => (2, vec![*class], ""),
             Note::Refused { class, reason } => (3, vec![*class], reason),
             Note::Closing => (4, vec![], ""),
-            Note::Give { places } => (9, places.clone(), ""),
+            Note::Give { places } => (9, places.iter().map(|place| place.0).collect(), ""),
+            Note::Marked { buckets } => (10, buckets.clone(), ""),
             Note::Accept { partition } => (5, vec![*partition], ""),
             Note::Accepted { partition } => (6, vec![*partition], ""),
             Note::NotAccepted { partition, reason } => (7, vec![*partition], reason),
@@ -147,7 +163,8 @@ impl Note {
             2 => Note::Granted { class: word(0)? },
             3 => Note::Refused { class: word(0)?, reason: text() },
             4 => Note::Closing,
-            9 => Note::Give { places: (0..rest.len() / 8).map_while(word).collect() },
+            9 => Note::Give { places: (0..rest.len() / 8).map_while(word).map(Place).collect() },
+            10 => Note::Marked { buckets: (0..rest.len() / 8).map_while(word).collect() },
             5 => Note::Accept { partition: word(0)? },
             6 => Note::Accepted { partition: word(0)? },
             7 => Note::NotAccepted { partition: word(0)?, reason: text() },
@@ -175,9 +192,16 @@ pub(super) struct Inner {
     pub(super) partitions: Vec<Partition>,
     view: Mutex<Arc<View>>,
     pub(super) repair: Mutex<Repair>,
+    pub(super) repaired: Repaired,
+    /// How much of the background's time repair may take, 1 to 100.
+    pub(super) repair_percent: u32,
+    pub(super) removal: Removal,
+    pub(super) reclaim: Mutex<Reclaim>,
     pub(super) locks: Locks,
     pub(super) loss: Loss,
     pub(super) leaving: Leaving,
+    pub(super) deferred: Deferred,
+    pub(super) counts: Counts,
     closing: Mutex<MemberSet>,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
@@ -234,9 +258,15 @@ impl Store {
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             view: Mutex::new(Arc::new(view)),
             repair: Mutex::default(),
+            repaired: Repaired::default(),
+            repair_percent: options.repair_percent,
+            removal: Removal::default(),
+            reclaim: Mutex::default(),
             locks: Locks::default(),
             loss: Loss::default(),
             leaving: Leaving::default(),
+            deferred: Deferred::default(),
+            counts: Counts::default(),
             closing: Mutex::default(),
             deaths: Mutex::default(),
             is_open: AtomicBool::new(false),
@@ -403,7 +433,8 @@ impl Inner {
                 self.space.refused(from, class as usize, reason);
                 let _ = self.job.ring(self.job.me());
             }
-            Note::Give { places } => self.take_back(&places),
+            Note::Give { places } => self.take_back(from, &places),
+            Note::Marked { buckets } => self.note_marked(&buckets),
             Note::Closing => {
                 lock(&self.closing).insert(from);
                 let _ = self.job.ring(self.job.me());
@@ -473,6 +504,9 @@ fn zero(job: &Job, offset: u64, len: u64) -> Result<(), Error> {
     Ok(())
 }
 
+/// How many pieces of repair are done in a row before the others of the background have their turn.
+const PIECES: usize = 16;
+
 /// The store's part of a member's background.
 struct Background(Arc<Inner>);
 
@@ -484,7 +518,17 @@ impl Service for Background {
         }
         self.0.accept_some();
         let leave = self.0.leave_some();
-        self.0.repair_some().min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss())
+        // Several pieces, since it costs more to come here again than to do one.
+        let mut repair = self.0.repair_some();
+        for _ in 0..PIECES {
+            if repair > self.0.job.now() {
+                break;
+            }
+            self.0.serve_messages();
+            repair = self.0.repair_some();
+        }
+        let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss());
+        repair.min(self.0.remove_some()).min(self.0.reclaim_some())
     }
 }
 
@@ -500,7 +544,8 @@ mod tests {
             Note::Granted { class: 6 },
             Note::Refused { class: 7, reason: "no room".into() },
             Note::Closing,
-            Note::Give { places: vec![8, 9] },
+            Note::Give { places: vec![Place(8), Place(9)] },
+            Note::Marked { buckets: vec![10, 11] },
             Note::Accept { partition: 8 },
             Note::Accepted { partition: 9 },
             Note::NotAccepted { partition: 10, reason: "no room".into() },

@@ -7,23 +7,39 @@
 use super::access::{Halt, Op, Step};
 use super::head::{Phase, State};
 use super::index::KeyRef;
+use super::layout::ACTORS;
 use super::open::{Inner, Note, lock};
 use super::placement::hash_key;
 use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, steps};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How many buckets are looked at in one piece of work.
-const PIECE: usize = 8;
+/// How many buckets are looked at in one piece of work at most; most of them are empty or have one record.
+const PIECE: usize = 256;
+/// After how many records a piece of work ends.
+const PIECE_RECORDS: usize = 8;
 /// How long to wait for a home that has not made its index yet, or for a stopped repairer.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// A home that is stopped is looked at more and more seldom, down to this.
 const PATIENCE_MAX: Duration = Duration::from_millis(100);
 
+/// How long the primary may do nothing at all before the next complete home takes its work over.
+const TAKEOVER: Duration = Duration::from_secs(1);
 /// How long to wait before such a home is reminded.
 const REMIND: Duration = Duration::from_millis(100);
+
+/// What this member has repaired since the store was opened.
+#[derive(Default)]
+pub(super) struct Repaired {
+    pub(super) copies: AtomicU64,
+    pub(super) records: AtomicU64,
+    pub(super) takeovers: AtomicU64,
+    /// The epoch whose deaths are in the log.
+    logged: AtomicU64,
+}
 
 /// What this member has still to look at.
 pub(super) struct Repair {
@@ -34,6 +50,8 @@ pub(super) struct Repair {
     waiting: Vec<Work>,
     /// How long to wait before the next look at those.
     pause: Duration,
+    /// When the share of the machine that repair may take allows the next piece.
+    not_before: Time,
     is_busy: bool,
 }
 
@@ -41,7 +59,14 @@ impl Default for Repair {
     fn default() -> Repair {
         // At open all copies are complete.
         let epoch = Some(Epoch(0));
-        Repair { epoch, left: VecDeque::new(), waiting: Vec::new(), pause: PATIENCE, is_busy: false }
+        Repair {
+            epoch,
+            left: VecDeque::new(),
+            waiting: Vec::new(),
+            pause: PATIENCE,
+            not_before: Time(0),
+            is_busy: false,
+        }
     }
 }
 
@@ -56,11 +81,16 @@ struct Work {
     ready: u64,
     /// Since when a new home has had no index.
     since: Option<Time>,
+    /// Of a partition whose primary is another member: how many operations that one had begun when this member looked,
+    /// and since when it has not begun any.
+    pulse: Option<(u64, Time)>,
+    /// Whether this member has taken the work over from the primary.
+    is_taken_over: bool,
 }
 
 impl Work {
     fn new(partition: usize) -> Work {
-        Work { partition, position: 0, stamp: 0, ready: 0, since: None }
+        Work { partition, position: 0, stamp: 0, ready: 0, since: None, pulse: None, is_taken_over: false }
     }
 }
 
@@ -76,11 +106,15 @@ enum Progress {
 impl Inner {
     /// Does a piece of repair; when it wants to go on.
     pub(super) fn repair_some(&self) -> Time {
-        let epoch = self.job.epoch();
+        let (epoch, began) = (self.job.epoch(), self.job.now());
+        self.log_deaths();
         let work = {
             let mut repair = lock(&self.repair);
             if repair.is_busy {
                 return Time::NEVER;
+            }
+            if began < repair.not_before {
+                return repair.not_before;
             }
             if repair.epoch != Some(epoch) {
                 repair.epoch = Some(epoch);
@@ -105,10 +139,22 @@ impl Inner {
             Ok(op) => op.repair_piece(work),
             Err(halt) => Err(halt),
         };
+        match &result {
+            Err(Halt::Fail(StoreError::DataLost { partition })) => {
+                tracing::error!(partition, "all copies of a partition are lost");
+            }
+            Err(Halt::Fail(error)) => {
+                tracing::warn!(partition = work.partition, %error, "repair is held up");
+            }
+            _ => {}
+        }
         // Nobody calls the engine under the lock.
+        let now = self.job.now();
+        let rest = now.since(began) * (100 - self.repair_percent) / self.repair_percent;
         let (is_idle, is_waiting, pause) = {
             let mut repair = lock(&self.repair);
             repair.is_busy = false;
+            repair.not_before = now.after(rest);
             let is_waiting = matches!(result, Ok(Progress::Waiting(_)) | Err(Halt::Fail(_)));
             repair.pause = if is_waiting { (repair.pause * 2).min(PATIENCE_MAX) } else { PATIENCE };
             match result {
@@ -124,10 +170,20 @@ impl Inner {
             (repair.left.is_empty(), !repair.waiting.is_empty(), repair.pause)
         };
         match (is_idle, is_waiting) {
-            (false, _) => self.job.now(),
-            (true, true) => self.job.now().after(pause),
+            (false, _) => now.after(rest),
+            (true, true) => now.after(pause.max(rest)),
             (true, false) => Time::NEVER,
         }
+    }
+
+    /// Tells the log of deaths, once each.
+    fn log_deaths(&self) {
+        let epoch = self.job.epoch();
+        if self.repaired.logged.swap(epoch.0, Ordering::Relaxed) == epoch.0 {
+            return;
+        }
+        let view = self.job.view();
+        tracing::warn!(member = self.me().0, epoch = epoch.0, dead = %view.dead, left = %view.left, "members are gone");
     }
 
     /// Begins to make indexes here, which one activity does at a time; whether it may.
@@ -157,7 +213,7 @@ impl Inner {
 
     /// How many copies are not complete, of the partitions that this member is the primary of, or of all.
     fn count_copies(&self, only_mine: bool) -> StoreResult<RepairStatus> {
-        if self.is_closed.load(std::sync::atomic::Ordering::Acquire) {
+        if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
         let mut status = RepairStatus { copies_missing: 0, partitions_lost: 0 };
@@ -255,10 +311,16 @@ impl Op<'_> {
             if !self.swap_state(store.me(), work.partition, state, filling)? {
                 return Err(Halt::Again);
             }
+            tracing::debug!(partition = work.partition, "a new copy is to be filled here");
             let _ = store.job.ring(primary);
         }
-        if primary != store.me() {
-            return Ok(Progress::Done);
+        if primary != store.me() && !work.is_taken_over {
+            if !self.watch(&mut work, config, &leaving)? {
+                return Ok(Progress::Done);
+            }
+            if !work.is_taken_over {
+                return Ok(Progress::Waiting(work));
+            }
         }
         // R2: whoever is filling now is seen by all who publish from now on.
         if work.position == 0 {
@@ -267,7 +329,7 @@ impl Op<'_> {
             let ready = ready.fold(0, |mask, home| mask | 1 << home);
             if work.since.is_some() && work.ready == ready {
                 // The homes that were missing after the last round still are.
-                return Ok(self.wait_for_homes(work, &config, &leaving));
+                return Ok(self.wait_for_homes(work, config, &leaving));
             }
             work.ready = ready;
         }
@@ -280,7 +342,8 @@ impl Op<'_> {
         }
         // R3: all buckets of all homes: a record that only another home has must be settled too.
         let positions = ready.len() * store.bucket_count;
-        let end = (work.position + PIECE).min(positions);
+        let mut end = (work.position + PIECE).min(positions);
+        let mut records = 0;
         for position in work.position..end {
             let (home, bucket) = (ready[position / store.bucket_count], position % store.bucket_count);
             for node in self.nodes(config, home, work.partition, bucket)? {
@@ -290,10 +353,20 @@ impl Op<'_> {
                     steps::enter(steps::Step::Copy);
                     self.copy_record(config, &key, target)?;
                 }
-                if filling.is_empty() {
-                    let word = self.find_or_insert(config, config.primary, &key)?;
-                    self.settled(config, &key, word)?;
+                let word = self.find_or_insert(config, config.primary, &key)?;
+                let head = self.settled(config, &key, word)?;
+                // A tombstone whose deleter may be dead.
+                if let Some(offset) = head.offset()
+                    && let block = self.read_block(primary, offset)?
+                    && block.is_deleted
+                {
+                    store.note_tombstone(&node.key, block.counter);
                 }
+                records += 1;
+            }
+            if records >= PIECE_RECORDS {
+                end = position + 1;
+                break;
             }
         }
         if end < positions {
@@ -312,12 +385,53 @@ impl Op<'_> {
             steps::enter(steps::Step::Complete);
             let member = config.homes[home];
             let from = State::new(Phase::Filling, config.stamp);
-            self.swap_state(member, work.partition, from, State::new(Phase::Complete, config.stamp))?;
+            if self.swap_state(member, work.partition, from, State::new(Phase::Complete, config.stamp))? {
+                tracing::debug!(partition = work.partition, home = member.0, "a copy is complete");
+                store.repaired.copies.fetch_add(1, Ordering::Relaxed);
+            }
         }
-        if !self.missing_homes(&work, &config, &leaving).is_empty() {
-            return Ok(self.wait_for_homes(work, &config, &leaving));
+        if !self.missing_homes(&work, config, &leaving).is_empty() {
+            return Ok(self.wait_for_homes(work, config, &leaving));
         }
         Ok(Progress::Done)
+    }
+
+    /// Watches the primary, as another complete home: whether there is something left to watch. If the primary does nothing
+    /// at all for a while (it is stopped) the work is taken over; several repairers are harmless.
+    fn watch(&self, work: &mut Work, config: &Config, leaving: &MemberSet) -> Step<bool> {
+        let (store, me) = (self.store, self.store.me());
+        let (mut is_incomplete, mut rank) = (false, 0);
+        let mut own_rank = None;
+        for (index, &home) in config.homes.iter().enumerate() {
+            let is_complete = self.state(home, work.partition)?.phase() == Phase::Complete;
+            is_incomplete |= !is_complete && !leaving.contains(home);
+            if home == me {
+                own_rank = is_complete.then_some(rank);
+            }
+            rank += u32::from(is_complete && index != config.primary);
+        }
+        let Some(rank) = own_rank.filter(|_| is_incomplete) else { return Ok(false) };
+        let primary = config.homes[config.primary];
+        let mut pulse = 0;
+        for actor in 0..ACTORS {
+            pulse += self.load(primary, store.counter_word(primary, actor))?;
+        }
+        let now = store.job.now();
+        match work.pulse {
+            Some((seen, since)) if seen == pulse => {
+                if now.since(since) >= TAKEOVER * (1 + rank) {
+                    work.is_taken_over = true;
+                    tracing::info!(
+                        partition = work.partition,
+                        primary = primary.0,
+                        "taking over a repair: the primary does nothing"
+                    );
+                    store.repaired.takeovers.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            _ => work.pulse = Some((pulse, now)),
+        }
+        Ok(true)
     }
 
     /// The homes that had no index when the work began, and are to have one.

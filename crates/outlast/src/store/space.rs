@@ -19,7 +19,7 @@
 
 use super::access::{Halt, Op, Step};
 use super::grace::Grace;
-use super::layout::{BLOCK_HOLDER, class_size, holder};
+use super::layout::{BLOCK_HOLDER, HOLDER_MASK, class_size, holder};
 use super::mutant::mutant;
 use super::open::{Inner, Note, lock};
 use super::{PORT, StoreError};
@@ -30,11 +30,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// How many blocks, or bytes, are retired together before the actors are looked at.
 const BATCH_BLOCKS: usize = 96;
-const BATCH_BYTES: u64 = 128 << 10;
+const BATCH_BYTES: u64 = 48 << 10;
 /// How many blocks of one home and class a magazine has room for.
 const WAY_BLOCKS: usize = BATCH_BLOCKS;
 /// How many bytes of one home and class it keeps at most; of large blocks one, so that they can alternate.
-const WAY_BYTES: u64 = 256 << 10;
+const WAY_BYTES: u64 = 16 << 10;
 /// Blocks larger than this always go back to their home.
 const KEPT_LEN_MAX: u64 = 16 << 20;
 /// In how many ways of a magazine a kind may be.
@@ -44,7 +44,7 @@ const TAKE: usize = 4;
 
 /// A block: its home, its class and its offset, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place(u64);
+pub(super) struct Place(pub(super) u64);
 
 impl Place {
     pub(super) fn new(home: MemberId, class: usize, offset: u64) -> Place {
@@ -367,12 +367,12 @@ impl Op<'_> {
         }
         // Taken out, so that no lock is held while the counters are read; two who do this work on different batches.
         let mut batches = std::mem::take(&mut *lock(&space.batches));
-        let mut excess: BTreeMap<MemberId, Vec<u64>> = BTreeMap::new();
+        let mut excess: BTreeMap<MemberId, Vec<Place>> = BTreeMap::new();
         batches.retain_mut(|batch| {
             let is_over = batch.grace.is_over(store);
             if is_over {
                 for &place in batch.blocks.iter().filter(|&&place| !self.magazine().push(place)) {
-                    excess.entry(place.home()).or_default().push(place.0);
+                    excess.entry(place.home()).or_default().push(place);
                 }
             }
             !is_over
@@ -384,7 +384,7 @@ impl Op<'_> {
         }
         for (home, places) in excess {
             if home == store.me() {
-                store.take_back(&places);
+                store.take_back(home, &places);
             } else {
                 // By a message, so that nobody waits for a home that is stopped. If it cannot be sent the home is dead, or
                 // the blocks stay with their holder.
@@ -395,17 +395,23 @@ impl Op<'_> {
 }
 
 impl Inner {
-    /// Puts blocks of this home back onto its stacks, after the wait for all who might have seen them.
-    pub(super) fn take_back(&self, places: &[u64]) {
+    /// Puts blocks of this home that `from` holds back onto its stacks, after the wait for all who might have seen them.
+    /// What it does not hold is not believed, and what is no block neither.
+    pub(super) fn take_back(&self, from: MemberId, places: &[Place]) {
         let (job, me) = (&self.job, self.job.me());
-        for place in places.iter().map(|&word| Place(word)) {
-            // Others say which blocks these are: what is none of this home's blocks is not believed.
+        for place in places {
             if place.home() != me || !lock(&self.space.slabs).has(place.class(), place.offset()) {
                 continue;
             }
             let offset = place.offset();
             let give = || -> Result<(), Error> {
-                job.put(Epoch::ANY, me, offset + BLOCK_HOLDER, &[0; 8])?;
+                let word = offset + BLOCK_HOLDER;
+                let found = job.load(Epoch::ANY, me, word)?;
+                if found & HOLDER_MASK != holder(from)
+                    || job.compare_and_swap(Epoch::ANY, me, word, found, 0)? != found
+                {
+                    return Ok(());
+                }
                 let top_word = self.root(me) + self.layout.stack(place.class());
                 loop {
                     let top = job.load(Epoch::ANY, me, top_word)?;

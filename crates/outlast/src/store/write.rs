@@ -4,8 +4,8 @@ use super::access::{Halt, Op, Step};
 use super::head::{Head, Phase, State};
 use super::index::KeyRef;
 use super::layout::{
-    ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, OPERATION_MASK, PARTITION_BUCKETS, PARTITION_FLOOR,
-    PARTITION_STATE, PARTITION_WAITERS, REMOVALS, class_of, holder, value_start,
+    ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, OPERATION_MASK, PARTITION_BUCKETS, PARTITION_STATE,
+    PARTITION_WAITERS, REMOVALS, class_of, holder, value_start,
 };
 use super::mutant::mutant;
 use super::open::Inner;
@@ -857,24 +857,22 @@ impl<'a> Op<'a> {
         steps::enter(steps::Step::Find);
         let mut before = self.find_before(config, key, memory)?;
         let mut buffer = Vec::new();
-        let (mut counter, mut current, mut owner) = (0, None, store.me());
-        match before.block {
-            None => {
-                counter = self.load(primary, self.partition_word(primary, key.partition, PARTITION_FLOOR))?
-            }
+        let (mut current, mut owner) = (None, store.me());
+        let counter = match before.block {
+            None => self.floor(primary, key.partition)?,
+            // The tombstone may be one that was removed elsewhere.
+            Some(block) if block.is_deleted && mutant("forget-tombstone") => 0,
+            Some(block) if block.is_deleted => block.counter.max(self.floor(primary, key.partition)?),
             Some(block) => {
-                let is_forgotten = block.is_deleted && mutant("forget-tombstone");
-                counter = counter.max(if is_forgotten { 0 } else { block.counter });
-                if !block.is_deleted {
-                    current = Some(Current { version: block.version() });
-                    owner = block.owner;
-                    if let Some(offset) = before.head.offset().filter(|_| needs_value) {
-                        buffer.resize(block.len as usize, 0);
-                        self.get(primary, offset + value_start(block.len), &mut buffer)?;
-                    }
+                current = Some(Current { version: block.version() });
+                owner = block.owner;
+                if let Some(offset) = before.head.offset().filter(|_| needs_value) {
+                    buffer.resize(block.len as usize, 0);
+                    self.get(primary, offset + value_start(block.len), &mut buffer)?;
                 }
+                block.counter
             }
-        }
+        };
         let owned;
         let (value, is_deleted) = match change(current.as_ref(), &mut buffer)? {
             Change::Put(value) => (value, false),
@@ -909,6 +907,9 @@ impl<'a> Op<'a> {
             Ok(true) => {
                 if let Some(memory) = before.memory {
                     (memory.block, memory.class) = (block, class);
+                }
+                if is_deleted {
+                    store.note_tombstone(key.key, block.counter);
                 }
             }
             _ => {

@@ -43,7 +43,7 @@ pub(super) struct Mailboxes {
     /// Per receiver. Locked while a message is being written.
     outgoing: Vec<Mutex<Outgoing>>,
     /// Held while a message to several members is being written.
-    publishing: Mutex<()>,
+    pub(super) publishing: Mutex<()>,
     incoming: Mutex<Incoming>,
 }
 
@@ -159,6 +159,11 @@ impl Shm {
         if bytes.len() > PUBLISH_LEN_MAX {
             return Err(Error::MessageTooLong { len: bytes.len() });
         }
+        // Before the lock, which a forked child may find held for ever.
+        self.check_guard()?;
+        // Nobody waits while holding it. Leaving takes it too: the message is out before this member has left, or it
+        // is refused here.
+        let _publishing = lock(&self.mailboxes.publishing);
         let mut living = Vec::with_capacity(to.len());
         for &member in to {
             match self.check_target(Epoch::ANY, member) {
@@ -169,8 +174,6 @@ impl Shm {
         }
         self.step();
         let epoch = self.tables().current_epoch();
-        // Nobody waits while holding it.
-        let _publishing = lock(&self.mailboxes.publishing);
         // The tail of a single ring publishes by itself.
         let is_single = living.len() <= 1;
         let number_len = if is_single { 0 } else { 8 };

@@ -653,8 +653,12 @@ impl Engine for Shm {
 
     fn leave(&self) -> Result<()> {
         self.check_guard()?;
-        // The guard first: whoever then finds this member in the log knows that it left by itself.
-        self.guard.word().store(ENDED, Ordering::SeqCst);
+        // The guard first: whoever then finds this member in the log knows that it left by itself. Not while a thread
+        // publishes: whoever finds this member in the log finds all that it published.
+        {
+            let _publishing = self.mailboxes.publishing.lock().unwrap_or_else(|e| e.into_inner());
+            self.guard.word().store(ENDED, Ordering::SeqCst);
+        }
         self.memory.depart(self.me);
         // If another one raised the epoch, it may not have come to ring here.
         self.tables().ring_bell(self.me);

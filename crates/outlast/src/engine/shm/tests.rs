@@ -234,3 +234,21 @@ fn the_robust_list_is_in_shared_memory() {
     assert!(maps.lines().any(|line| is_inside(line) == Some(true)), "the head is at {head:x}");
     shm.leave().unwrap();
 }
+
+/// Who leaves while another thread publishes: the message is out before anybody knows that its sender has left, or it
+/// never comes. Those who know of the leaving count on having received everything.
+#[test]
+fn leaving_waits_for_what_is_being_published() {
+    let shm = first_of_two();
+    let publishing = shm.mailboxes.publishing.lock().unwrap();
+    std::thread::scope(|scope| {
+        let leaving = scope.spawn(|| shm.leave());
+        std::thread::sleep(Duration::from_millis(100));
+        let is_early = shm.has_ended() || !shm.view().dead.is_empty();
+        drop(publishing);
+        leaving.join().unwrap().unwrap();
+        assert!(!is_early, "it has left in the middle of a message");
+    });
+    assert!(shm.has_ended() && shm.view().left.contains(MemberId(0)));
+    assert_eq!(shm.try_publish(&[MemberId(1)], Port::User, b"late"), Err(Error::Ended));
+}

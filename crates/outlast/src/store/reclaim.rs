@@ -1,0 +1,220 @@
+//! Taking back the blocks that dead members had at hand.
+//!
+//! A home knows from the holder words of its blocks what the dead had: taken and not used, filled and not published, swapped
+//! out and not given back. What they had published, and nodes of the index that they made, stay.
+//!
+//! | | step | true afterwards |
+//! |---|---|---|
+//! | B1 | look at the holder of every block; those of the dead are candidates | the dead take no more, so there will be no others |
+//! | B2 | go through the whole index; what is a node, or is named by a head, is no candidate | nobody but its filler ever publishes a block, so none of the others will be named |
+//! | B3 | wait until all who are inside an operation have left it | whoever swapped a candidate out before B2, and lives, has made itself the holder |
+//! | B4 | candidates whose holder is still the dead: swap the holder to nobody, and put them onto the stack | a note of the dead that gives the same block back comes too late: it names a holder that is none any more |
+//!
+//! Done by the home's background, in pieces. A death in between: the next round begins when this one is over.
+
+use super::access::{Op, Step};
+use super::grace::Grace;
+use super::head::Head;
+use super::layout::{BLOCK_HOLDER, HOLDER_MASK, NODE_HEAD, NODE_NEXT, PARTITION_BUCKETS, class_size, holder};
+use super::open::{Inner, lock};
+use super::space::Place;
+use super::{Store, StoreResult};
+use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many blocks, or buckets, are looked at in one piece of work.
+const PIECE: usize = 4096;
+
+/// How far a home is with taking back.
+#[derive(Default)]
+pub(super) struct Reclaim {
+    /// The dead whose blocks were taken back.
+    done: MemberSet,
+    round: Option<Round>,
+}
+
+struct Round {
+    dead: MemberSet,
+    /// The slabs that have still to be looked at.
+    slabs: Vec<(u64, usize, u64)>,
+    /// The blocks that the dead held, with their class.
+    candidates: BTreeMap<u64, usize>,
+    /// The buckets that were gone through, over all partitions.
+    position: usize,
+    grace: Option<Grace>,
+}
+
+impl Inner {
+    /// Does a piece of taking back; when it wants to go on. For the background alone.
+    pub(super) fn reclaim_some(&self) -> Time {
+        let view = self.current_view();
+        // Taken out: nobody calls the engine under the lock, and two who come here do not do the same.
+        let round = {
+            let mut reclaim = lock(&self.reclaim);
+            match reclaim.round.take() {
+                Some(round) => Some(round),
+                None if view.dead.iter().all(|member| reclaim.done.contains(member)) => None,
+                None => {
+                    let all = lock(&self.space.slabs)
+                        .all
+                        .iter()
+                        .map(|(&base, &(class, count))| (base, class, count))
+                        .collect();
+                    let dead = view.dead.clone();
+                    reclaim.done.union_with(&dead);
+                    Some(Round { dead, slabs: all, candidates: BTreeMap::new(), position: 0, grace: None })
+                }
+            }
+        };
+        let Some(mut round) = round else { return Time::NEVER };
+        let result = match Op::begin(self) {
+            Ok(op) => op.reclaim_piece(&mut round),
+            Err(halt) => Err(halt),
+        };
+        match result {
+            Ok(Some(next)) => {
+                lock(&self.reclaim).round = Some(round);
+                next
+            }
+            // Done; or this member has ended.
+            Ok(None) => self.job.now(),
+            Err(_) => Time::NEVER,
+        }
+    }
+}
+
+/// What the memory that one member lends to the store is used for, in bytes, at about this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// In values that exist, with their headers and rounding.
+    pub values: u64,
+    /// In records of the index: keys, and where their values are.
+    pub records: u64,
+    /// Free, for anyone.
+    pub free: u64,
+    /// At hand of living members: for their next writes, or waiting until nobody reads it any more.
+    pub at_hand: u64,
+    /// At hand of dead members: about to be taken back.
+    pub of_the_dead: u64,
+}
+
+impl MemoryUse {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.values + self.records + self.free + self.at_hand + self.of_the_dead
+    }
+}
+
+impl Store {
+    /// What the memory that this member lends to the store is used for. It goes through all of it: some milliseconds for
+    /// a hundred thousand values.
+    pub fn memory_use(&self) -> StoreResult<MemoryUse> {
+        self.inner.run(|op| op.survey())
+    }
+}
+
+impl Op<'_> {
+    fn survey(&self) -> Step<MemoryUse> {
+        let (store, job, me) = (self.store, &self.store.job, self.store.me());
+        let load = |offset: u64| job.load(Epoch::ANY, me, offset);
+        let (mut nodes, mut values) = (BTreeSet::new(), BTreeSet::new());
+        for partition in 0..store.placement.partitions {
+            let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
+            for bucket in 0..if buckets == 0 { 0 } else { store.bucket_count } {
+                let mut at = load(buckets + bucket as u64 * 8)?;
+                while at != 0 {
+                    nodes.insert(at);
+                    values.extend(Head(load(at + NODE_HEAD)?).offset());
+                    at = load(at + NODE_NEXT)?;
+                }
+            }
+        }
+        let view = store.current_view();
+        let slabs: Vec<_> = lock(&store.space.slabs).all.iter().map(|(&base, &slab)| (base, slab)).collect();
+        let mut found = MemoryUse::default();
+        for (base, (class, count)) in slabs {
+            let size = class_size(class);
+            for offset in (0..count).map(|index| base + index * size) {
+                let holder = load(offset + BLOCK_HOLDER)? & HOLDER_MASK;
+                let field = match holder {
+                    _ if nodes.contains(&offset) => &mut found.records,
+                    _ if values.contains(&offset) => &mut found.values,
+                    0 => &mut found.free,
+                    holder if view.is_living(MemberId(holder as u32 - 1)) => &mut found.at_hand,
+                    _ => &mut found.of_the_dead,
+                };
+                *field += size;
+            }
+        }
+        Ok(found)
+    }
+
+    fn reclaim_piece(&self, round: &mut Round) -> Step<Option<Time>> {
+        let (store, job, me) = (self.store, &self.store.job, self.store.me());
+        let load = |offset: u64| job.load(Epoch::ANY, me, offset);
+        // B1.
+        let mut left = PIECE;
+        while let Some((base, class, count)) = round.slabs.pop() {
+            let now = (count as usize).min(left);
+            for index in 0..now as u64 {
+                let offset = base + index * class_size(class);
+                let holder = load(offset + BLOCK_HOLDER)? & HOLDER_MASK;
+                if holder != 0 && round.dead.contains(MemberId(holder as u32 - 1)) {
+                    round.candidates.insert(offset, class);
+                }
+            }
+            if now < count as usize {
+                round.slabs.push((base + now as u64 * class_size(class), class, count - now as u64));
+            }
+            left -= now;
+            if left == 0 {
+                return Ok(Some(job.now()));
+            }
+        }
+        if round.candidates.is_empty() {
+            return Ok(None);
+        }
+        // B2.
+        let positions = store.placement.partitions * store.bucket_count;
+        let end = (round.position + PIECE).min(positions);
+        for position in round.position..end {
+            let (partition, bucket) = (position / store.bucket_count, position % store.bucket_count);
+            let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
+            if buckets == 0 {
+                continue;
+            }
+            let mut at = load(buckets + bucket as u64 * 8)?;
+            while at != 0 {
+                round.candidates.remove(&at);
+                if let Some(offset) = Head(load(at + NODE_HEAD)?).offset() {
+                    round.candidates.remove(&offset);
+                }
+                at = load(at + NODE_NEXT)?;
+            }
+        }
+        round.position = end;
+        if end < positions {
+            return Ok(Some(job.now()));
+        }
+        // B3.
+        let grace = round.grace.get_or_insert_with(|| Grace::begin(store));
+        if let Err(due) = grace.is_over_or_due(store) {
+            return Ok(Some(due));
+        }
+        // B4.
+        for (offset, class) in std::mem::take(&mut round.candidates) {
+            for member in round.dead.iter() {
+                store.take_back(member, &[Place::new(me, class, offset)]);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes this member the holder of a block that it has taken out of use.
+    pub(super) fn hold(&self, home: MemberId, offset: u64) -> Result<(), crate::engine::Error> {
+        let job = &self.store.job;
+        let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER)?;
+        let word = word & !HOLDER_MASK | holder(self.store.me());
+        job.put(Epoch::ANY, home, offset + BLOCK_HOLDER, &word.to_ne_bytes())
+    }
+}

@@ -1,0 +1,278 @@
+//! Removing the records of deleted keys: docs/protocol.md, "Deleting".
+//!
+//! A delete leaves a tombstone, so that nobody takes an older version for the newest. Whoever deleted the key removes it
+//! later, in its background; the tombstones of the dead are found by the primaries when they go through their records
+//! after a death.
+//!
+//! | | step | dies or stops here |
+//! |---|---|---|
+//! | D1 | wait until all who were inside an operation when the tombstone was stable have left it | the tombstone stays |
+//! | D2 | all homes are complete; raise the floor of the partition at each of them to the tombstone's counter | the next version of any key of the partition is greater than it need be |
+//! | D3 | swap the primary's head from the tombstone, settled, to "being removed" | the key's next record is a new one, and its versions begin above the floor; another home that still has the tombstone has nothing that is not deleted |
+//! | D4 | the same at the other homes | as D3 |
+//! | D5 | each home takes such nodes out of its index, raises its count of removals, and retires them | they stay in the way of whoever looks for keys of that bucket, and are passed over |
+//!
+//! Without D1 a late actor that holds an older version could install it at a home where there is nothing left to tell that
+//! it is old. Without the floor a version could come twice: a key that is put again begins above it. The count of removals
+//! is raised before a node can be used again: a handle that finds the count as it was knows inside its operation that the
+//! record is where it was, and stays there until the operation is over.
+//!
+//! Only its home changes the successors of nodes in an index, one activity at a time; others only swap a bucket's first.
+
+use super::access::{Halt, Op, Step};
+use super::grace::Grace;
+use super::head::{Head, Phase};
+use super::index::KeyRef;
+use super::layout::{NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTITION_BUCKETS, REMOVALS, class_of};
+use super::open::{Inner, Note, lock};
+use super::placement::hash_key;
+use super::{PORT, StoreError};
+use crate::engine::{Engine, Epoch, Error, MemberId, Time};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// When to look at the actors for the first time.
+const COLLECT: Duration = Duration::from_millis(5);
+/// How many are removed in one piece of work.
+const PIECE: usize = 32;
+/// How long to wait until homes that are filling are looked at again.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// More than these are not remembered; what is forgotten stays until the next death.
+const REMEMBERED_MAX: usize = 1 << 20;
+
+/// A key that was deleted, and the counter of its tombstone.
+type Tombstone = (Vec<u8>, u64);
+
+/// The tombstones that this member is to remove.
+#[derive(Default)]
+pub(super) struct Removal {
+    fresh: Mutex<Vec<Tombstone>>,
+    /// Those that wait for actors.
+    waiting: Mutex<Vec<(Vec<Tombstone>, Grace)>>,
+    /// Those that can be removed.
+    due: Mutex<Vec<Tombstone>>,
+    /// The buckets of this member in which nodes are to be taken out, by partition and bucket.
+    marked: Mutex<Vec<u64>>,
+    is_busy: Mutex<bool>,
+}
+
+impl Inner {
+    /// Notes a tombstone that is stable, for removal.
+    pub(super) fn note_tombstone(&self, key: &[u8], counter: u64) {
+        let is_first = {
+            let mut fresh = lock(&self.removal.fresh);
+            if fresh.len() >= REMEMBERED_MAX {
+                return;
+            }
+            fresh.push((key.to_vec(), counter));
+            fresh.len() == 1
+        };
+        if is_first {
+            let _ = self.job.ring(self.me());
+        }
+    }
+
+    /// Notes buckets of this member whose nodes were marked as being removed.
+    pub(super) fn note_marked(&self, buckets: &[u64]) {
+        let is_known = |&place: &u64| {
+            (place >> 32) < self.placement.partitions as u64
+                && (place & 0xffff_ffff) < self.bucket_count as u64
+        };
+        lock(&self.removal.marked).extend(buckets.iter().copied().filter(is_known));
+        let _ = self.job.ring(self.me());
+    }
+
+    /// Does a piece of removal; when it wants to go on. For the background alone.
+    pub(super) fn remove_some(&self) -> Time {
+        if std::mem::replace(&mut *lock(&self.removal.is_busy), true) {
+            return Time::NEVER;
+        }
+        let next = self.remove_piece();
+        *lock(&self.removal.is_busy) = false;
+        next
+    }
+
+    fn remove_piece(&self) -> Time {
+        let removal = &self.removal;
+        let now = self.job.now();
+        let marked = std::mem::take(&mut *lock(&removal.marked));
+        if !marked.is_empty()
+            && let Ok(op) = Op::begin(self)
+        {
+            for place in marked {
+                // The own memory fails only when this member has ended.
+                let _ = op.take_out((place >> 32) as usize, (place & 0xffff_ffff) as usize);
+            }
+        }
+        let mut waiting = std::mem::take(&mut *lock(&removal.waiting));
+        let mut over = Vec::new();
+        let mut next = Time::NEVER;
+        waiting.retain_mut(|(tombstones, grace)| match grace.is_over_or_due(self) {
+            Ok(()) => {
+                over.append(tombstones);
+                false
+            }
+            Err(due) => {
+                next = next.min(due);
+                true
+            }
+        });
+        // Whatever has come meanwhile waits for the next look, so that there are few of them.
+        if waiting.is_empty() {
+            let fresh = std::mem::take(&mut *lock(&removal.fresh));
+            if !fresh.is_empty() {
+                waiting.push((fresh, Grace::begin(self)));
+                next = now.after(COLLECT);
+            }
+        }
+        lock(&removal.waiting).append(&mut waiting);
+        let (tombstones, is_more) = {
+            let mut due = lock(&removal.due);
+            due.append(&mut over);
+            let first = due.len().saturating_sub(PIECE);
+            (due.split_off(first), first > 0)
+        };
+        let mut marked: BTreeMap<MemberId, Vec<u64>> = BTreeMap::new();
+        let mut is_late = false;
+        for (key, counter) in tombstones {
+            match self.remove(&key, counter, &mut marked) {
+                Ok(true) => {}
+                // Not now, but later: some home is not complete, or does not answer.
+                Ok(false) => {
+                    is_late = true;
+                    lock(&removal.fresh).push((key, counter));
+                }
+                Err(_) => {}
+            }
+        }
+        for (home, buckets) in marked {
+            if home == self.me() {
+                self.note_marked(&buckets);
+            } else {
+                let _ = self.job.send(home, PORT, &Note::Marked { buckets }.encode());
+            }
+        }
+        match (is_more, is_late) {
+            (true, _) => now,
+            (false, true) => next.min(now.after(PATIENCE)),
+            (false, false) => next,
+        }
+    }
+
+    /// D2 to D4 for one key; whether it is settled, one way or the other.
+    fn remove(
+        &self,
+        key: &[u8],
+        counter: u64,
+        marked: &mut BTreeMap<MemberId, Vec<u64>>,
+    ) -> Result<bool, StoreError> {
+        let hash = hash_key(key);
+        let key = KeyRef { key, hash, partition: self.placement.partition(hash) };
+        let bucket = (key.partition as u64) << 32 | hash & (self.bucket_count as u64 - 1);
+        let result = match Op::begin(self) {
+            Ok(op) => op.remove(&key, counter, bucket, marked),
+            Err(halt) => Err(halt),
+        };
+        match result {
+            Ok(is_settled) => Ok(is_settled),
+            Err(Halt::Again | Halt::Fail(StoreError::Timeout { .. })) => Ok(false),
+            Err(Halt::Fail(error)) => Err(error),
+        }
+    }
+}
+
+impl Op<'_> {
+    fn remove(
+        &self,
+        key: &KeyRef<'_>,
+        counter: u64,
+        bucket: u64,
+        marked: &mut BTreeMap<MemberId, Vec<u64>>,
+    ) -> Step<bool> {
+        let config = self.config(key.partition)?;
+        for &home in config.homes.iter() {
+            if self.state(home, key.partition)?.phase() != Phase::Complete {
+                return Ok(false);
+            }
+        }
+        let Some((word, _)) = self.find(config, config.primary, key)? else { return Ok(true) };
+        let head = self.settled(config, key, word)?;
+        let primary = config.homes[config.primary];
+        let Some(offset) = head.offset() else { return Ok(true) };
+        let block = self.read_block(primary, offset)?;
+        if !block.is_deleted || block.counter != counter {
+            // Somebody has written the key again.
+            return Ok(true);
+        }
+        // D2.
+        for &home in config.homes.iter() {
+            self.raise_floor(home, key.partition, counter)?;
+        }
+        // D3. The state is looked at again: a home that fills now may have got its floor before it was raised.
+        if !self.is_current() || !self.swap(primary, word, head.0, Head::REMOVED.0)? {
+            return Ok(false);
+        }
+        marked.entry(primary).or_default().push(bucket);
+        let class = super::write::block_class(&block, primary)?;
+        self.retire_block(primary, offset, &block, class)?;
+        // D4.
+        for (home, &member) in config.homes.iter().enumerate().filter(|(home, _)| *home != config.primary) {
+            let Some((word, head)) = self.find(config, home, key)? else { continue };
+            let Some(offset) = head.offset().filter(|_| head.stamp() == config.stamp) else { continue };
+            let block = self.read_block(member, offset)?;
+            if block.is_deleted
+                && block.counter == counter
+                && self.swap(member, word, head.0, Head::REMOVED.0)?
+            {
+                marked.entry(member).or_default().push(bucket);
+                self.retire_block(member, offset, &block, class)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// D5: takes the nodes that are being removed out of a bucket of this member.
+    fn take_out(&self, partition: usize, bucket: usize) -> Result<(), Error> {
+        let (job, me) = (&self.store.job, self.store.me());
+        let load = |offset: u64| job.load(Epoch::ANY, me, offset);
+        let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
+        if buckets == 0 {
+            return Ok(());
+        }
+        let first_word = buckets + bucket as u64 * 8;
+        let mut removed = Vec::new();
+        'walk: loop {
+            let (mut before, mut at) = (None, load(first_word)?);
+            while at != 0 {
+                let next = load(at + NODE_NEXT)?;
+                if load(at + NODE_HEAD)? != Head::REMOVED.0 {
+                    (before, at) = (Some(at), next);
+                    continue;
+                }
+                match before {
+                    Some(before) => job.put(Epoch::ANY, me, before + NODE_NEXT, &next.to_ne_bytes())?,
+                    // Somebody has put a new node before it: the next walk finds it behind that one.
+                    None if job.compare_and_swap(Epoch::ANY, me, first_word, at, next)? != at => {
+                        continue 'walk;
+                    }
+                    None => {}
+                }
+                removed.push(at);
+                at = next;
+            }
+            break;
+        }
+        if removed.is_empty() {
+            return Ok(());
+        }
+        job.fetch_add(Epoch::ANY, me, self.store.root(me) + REMOVALS, 1)?;
+        for node in removed {
+            let word = load(node + NODE_WORD)?;
+            let class = class_of(NODE_KEY + (word >> 16 & 0xffff)).expect("keys are short");
+            self.hold(me, node)?;
+            self.retire(me, class, node);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,289 @@
+//! The promises of the store, each as the part that one member plays: five members, three copies unless said otherwise,
+//! and deaths at random steps. `promises_sim.rs` and `promises_shm.rs` run the same parts.
+
+use outlast::engine::Fault;
+use outlast::store::{Options, RepairStatus, Store, StoreError};
+use outlast::{Engine, Epoch, Job, MemberId};
+use std::time::Duration;
+
+pub(crate) const MEMBERS: usize = 5;
+
+/// What a part is told.
+#[derive(Clone, Copy)]
+pub(crate) struct Chance {
+    pub(crate) seed: u64,
+    /// How many calls each member makes.
+    pub(crate) calls: u32,
+}
+
+impl Chance {
+    /// A number below `bound` that depends on the seed.
+    fn below(self, salt: u64, bound: u64) -> u64 {
+        let mixed = (self.seed << 8 ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33) % bound
+    }
+}
+
+/// After a death every call goes on within this: the time for the news, and that of the call.
+const BOUND: Duration = Duration::from_secs(10);
+
+fn open(job: &Job, replicas: usize) -> Store {
+    Store::open(job, Options::new().replicas(replicas).partitions(16).expected_keys(256)).expect("opened")
+}
+
+fn end(job: &Job, store: &Store) {
+    store.close().expect("closed");
+    job.leave().expect("left");
+}
+
+fn nap(job: &Job, until: impl Fn() -> bool, what: &str) {
+    let deadline = job.now().after(Duration::from_secs(40));
+    while !until() {
+        assert!(job.now() < deadline, "{} waited in vain for {what}", job.me());
+        job.park(job.bell(), job.now().after(Duration::from_millis(5)));
+    }
+}
+
+/// Lets the members 1 and 3 die inside one of their next calls.
+fn doom(job: &Job, chance: Chance) {
+    if job.me() == MemberId(1) || job.me() == MemberId(3) {
+        let steps = 1 + chance.below(u64::from(job.me().0), u64::from(chance.calls) * 20);
+        job.inject(Fault::DieAtStep(steps)).expect("planned");
+    }
+}
+
+/// Those that are to die make calls until they are dead.
+fn go_on_until_dead(job: &Job, store: &Store) {
+    if job.me() == MemberId(1) || job.me() == MemberId(3) {
+        for round in 0u64.. {
+            store.put(format!("last/{}", job.me()).as_bytes(), &round.to_le_bytes()).expect("put");
+        }
+    }
+}
+
+fn repaired(job: &Job, store: &Store) {
+    let status = store.wait_repaired(job.now().after(Duration::from_secs(40))).expect("known");
+    assert_eq!(status, RepairStatus { copies_missing: 0, partitions_lost: 0 });
+}
+
+/// 1. What was acknowledged is there after two of the three copies may have died, and is read by others.
+pub(crate) fn durable(job: Job, chance: Chance) {
+    let store = open(&job, 3);
+    doom(&job, chance);
+    let me = job.me();
+    for number in 0..chance.calls {
+        store.put(format!("{me}/{}", number % 20).as_bytes(), &number.to_le_bytes()).expect("put");
+        store.put(format!("count/{me}").as_bytes(), &number.to_le_bytes()).expect("put");
+    }
+    go_on_until_dead(&job, &store);
+    nap(&job, || job.epoch() >= Epoch(2), "two deaths");
+    let number = |key: String| -> Option<u32> {
+        let value = store.get(key.as_bytes()).expect("read")?;
+        Some(u32::from_le_bytes(value.bytes().try_into().expect("4 bytes")))
+    };
+    for member in (0..MEMBERS as u32).map(MemberId) {
+        let Some(count) = number(format!("count/{member}")) else { continue };
+        for last in count.saturating_sub(19)..=count {
+            let found = number(format!("{member}/{}", last % 20)).expect("acknowledged");
+            assert!(found >= last, "{member}/{}: {found} after {last} was acknowledged", last % 20);
+        }
+    }
+    end(&job, &store);
+}
+
+/// 2. A value is the old one or the new one, never a mix.
+pub(crate) fn atomic(job: Job, chance: Chance) {
+    let store = open(&job, 3);
+    doom(&job, chance);
+    for number in 0..chance.calls {
+        // The length and every byte tell the same.
+        let byte = (number % 200) as u8;
+        store.put(b"shared", &vec![byte; 100 + usize::from(byte)]).expect("put");
+        let value = store.get(b"shared").expect("read").expect("there");
+        let first = value.bytes()[0];
+        assert!(
+            value.bytes().len() == 100 + usize::from(first)
+                && value.bytes().iter().all(|&byte| byte == first)
+        );
+    }
+    go_on_until_dead(&job, &store);
+    nap(&job, || job.epoch() >= Epoch(2), "two deaths");
+    end(&job, &store);
+}
+
+/// 3. Nobody reads backwards, and additions of all members make one sequence: no sum is seen twice.
+pub(crate) fn linearizable(job: Job, chance: Chance) {
+    let store = open(&job, 3);
+    doom(&job, chance);
+    let (mut last, mut last_sum) = (None, 0);
+    for number in 0..chance.calls {
+        let written = store.put(b"shared", &number.to_le_bytes()).expect("put");
+        assert!(Some(written) > last, "{written} after {last:?}");
+        let read = store.get(b"shared").expect("read").expect("there").version();
+        assert!(read >= written, "{read} read after {written} was written");
+        last = Some(read);
+        let sum = store.add(b"sum", 1).expect("added");
+        assert!(sum > last_sum, "{sum} after {last_sum}");
+        last_sum = sum;
+    }
+    store.add(b"done", 1).expect("added");
+    go_on_until_dead(&job, &store);
+    nap(&job, || job.epoch() >= Epoch(2), "two deaths");
+    let number = |key: &[u8]| {
+        let value = store.get(key).expect("read").expect("there");
+        i64::from_le_bytes(value.bytes().try_into().expect("8 bytes"))
+    };
+    nap(&job, || number(b"done") >= 3, "the others");
+    // Three members have added all of theirs; the dead at most all, and each at most one that it did not hear of.
+    let sum = number(b"sum");
+    let calls = i64::from(chance.calls);
+    assert!(sum >= 3 * calls && sum <= 5 * calls, "{sum}");
+    end(&job, &store);
+}
+
+/// 4. No call takes longer than the news of a death and a bound.
+pub(crate) fn bounded(job: Job, chance: Chance) {
+    let store = open(&job, 3);
+    doom(&job, chance);
+    let timed = |call: &dyn Fn()| {
+        let begin = job.now();
+        call();
+        let took = job.now().since(begin);
+        assert!(took < BOUND, "{} took {took:?}", job.me());
+    };
+    for number in 0..chance.calls {
+        let key = format!("key/{}", number % 30);
+        timed(&|| _ = store.put(key.as_bytes(), &[7; 200]).expect("put"));
+        timed(&|| _ = store.get(key.as_bytes()).expect("read"));
+        if number % 10 == 0 {
+            timed(&|| _ = store.delete(key.as_bytes()).expect("deleted"));
+            timed(&|| _ = store.scan(b"key/").expect("listed"));
+        }
+    }
+    go_on_until_dead(&job, &store);
+    // A wait for a key that nobody writes ends at its deadline.
+    let deadline = job.now().after(Duration::from_millis(50));
+    timed(&|| assert!(store.wait(b"nobody", None, deadline).expect("waited").is_none()));
+    nap(&job, || job.epoch() >= Epoch(2), "two deaths");
+    end(&job, &store);
+}
+
+/// 5. Lost copies come back by themselves, so that with two copies two deaths, one after the other, lose nothing.
+pub(crate) fn repaired_in_time(job: Job, chance: Chance) {
+    let store = open(&job, 2);
+    let me = job.me();
+    for number in 0..20u32 {
+        store.put(format!("{me}/{number}").as_bytes(), &[me.0 as u8; 300]).expect("put");
+    }
+    store.put(format!("ready/{me}").as_bytes(), b"").expect("put");
+    for member in (0..MEMBERS as u32).map(MemberId) {
+        let key = format!("ready/{member}");
+        let deadline = job.now().after(Duration::from_secs(40));
+        store.wait(key.as_bytes(), None, deadline).expect("waited").expect("ready");
+    }
+    // Nobody dies before all have heard of all.
+    store.add(b"heard", 1).expect("added");
+    let heard = || store.get(b"heard").expect("read").is_some_and(|value| value.bytes()[0] == MEMBERS as u8);
+    nap(&job, heard, "the others");
+    for victim in [MemberId(1), MemberId(3)] {
+        let epoch = job.epoch();
+        if me == victim {
+            job.inject(Fault::DieAtStep(1 + chance.below(7, 300))).expect("planned");
+            go_on_until_dead(&job, &store);
+        }
+        nap(&job, || job.epoch() > epoch || job.view().dead.contains(victim), "a death");
+        repaired(&job, &store);
+        // All survivors have seen it before the next one dies.
+        let key = format!("repaired/{victim}");
+        store.add(key.as_bytes(), 1).expect("added");
+        let survivors = if victim == MemberId(1) { 4 } else { 3 };
+        let all =
+            || store.get(key.as_bytes()).expect("read").is_some_and(|value| value.bytes()[0] == survivors);
+        nap(&job, all, "the others");
+    }
+    for member in (0..MEMBERS as u32).map(MemberId) {
+        for number in 0..20u32 {
+            let value = store.get(format!("{member}/{number}").as_bytes()).expect("read").expect("there");
+            assert_eq!(value.bytes(), [member.0 as u8; 300]);
+        }
+    }
+    end(&job, &store);
+}
+
+/// 7. More deaths than copies: what is lost says so, until the loss is accepted, and the rest goes on.
+pub(crate) fn honest(job: Job, _: Chance) {
+    let store = open(&job, 1);
+    let me = job.me();
+    let keys: Vec<String> = (0..60).map(|number| format!("key/{number}")).collect();
+    if me == MemberId(0) {
+        for key in &keys {
+            store.put(key.as_bytes(), b"value").expect("put");
+        }
+    }
+    // Whose key it is tells who dies with it. The barrier is on keys of those who live.
+    let held_by =
+        |member: u32| keys.iter().filter(|key| store.homes(key.as_bytes()) == [MemberId(member)]).count();
+    assert!(held_by(1) > 0 && held_by(0) > 0, "keys are spread");
+    let barrier = (0..).map(|number| format!("barrier/{number}"));
+    let barrier = barrier.into_iter().find(|key| store.homes(key.as_bytes()) == [MemberId(0)]).expect("one");
+    let count = || {
+        let value = store.get(barrier.as_bytes()).expect("read");
+        value.map_or(0, |value| i64::from_le_bytes(value.bytes().try_into().expect("8 bytes")))
+    };
+    store.add(barrier.as_bytes(), 1).expect("added");
+    nap(&job, || count() >= MEMBERS as i64, "the others");
+    if me == MemberId(1) {
+        job.inject(Fault::Kill(me)).expect("killed");
+        nap(&job, || false, "death");
+    }
+    nap(&job, || job.view().dead.contains(MemberId(1)), "the death");
+    let mut lost = 0;
+    for key in &keys {
+        match store.get(key.as_bytes()) {
+            Ok(Some(value)) => assert_eq!(value.bytes(), b"value"),
+            Ok(None) => panic!("{key} is said not to exist"),
+            Err(StoreError::DataLost { .. }) => {
+                lost += 1;
+                assert!(matches!(store.put(key.as_bytes(), b"new"), Err(StoreError::DataLost { .. })));
+            }
+            Err(error) => panic!("{key}: {error}"),
+        }
+    }
+    assert!(lost > 0, "nothing was lost");
+    store.add(barrier.as_bytes(), 1).expect("added");
+    nap(&job, || count() >= 2 * MEMBERS as i64 - 1, "the others");
+    if me == MemberId(0) {
+        store.accept_loss().expect("accepted");
+        for key in &keys {
+            store.put(key.as_bytes(), b"new").expect("put");
+        }
+    }
+    store.add(barrier.as_bytes(), 1).expect("added");
+    nap(&job, || count() >= 3 * MEMBERS as i64 - 2, "the others");
+    for key in &keys {
+        assert_eq!(store.get(key.as_bytes()).expect("read").expect("there").bytes(), b"new");
+    }
+    end(&job, &store);
+}
+
+/// 8. Members end in any way, and nothing of the store keeps another from ending.
+pub(crate) fn clean(job: Job, chance: Chance) {
+    let store = open(&job, 3);
+    doom(&job, chance);
+    for number in 0..chance.calls {
+        store.put(format!("key/{number}").as_bytes(), &[7; 100]).expect("put");
+    }
+    store.put(format!("done/{}", job.me()).as_bytes(), b"").expect("put");
+    go_on_until_dead(&job, &store);
+    nap(&job, || job.epoch() >= Epoch(2), "two deaths");
+    // Nobody writes any more when the next ones go; and when one has gone, all had finished.
+    let is_done =
+        |member: u32| store.exists(format!("done/{}", MemberId(member)).as_bytes()).unwrap_or(false);
+    nap(&job, || job.epoch() > Epoch(2) || [0, 2, 4].into_iter().all(is_done), "the others");
+    match job.me() {
+        // Leaves without a word to the store, or simply ends.
+        MemberId(0) => job.leave().expect("left"),
+        MemberId(2) => drop(store),
+        _ => {}
+    }
+}

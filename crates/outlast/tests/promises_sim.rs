@@ -1,0 +1,64 @@
+//! The promises, each under its name, under the simulator: many seeds, both links, deaths at any step.
+//!
+//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one.
+
+#![cfg(feature = "sim")]
+
+mod promises;
+
+use outlast::Job;
+use outlast::engine::sim::{self, Link, Options};
+use promises::{Chance, MEMBERS};
+
+fn run(part: fn(Job, Chance)) {
+    let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let first = read("OUTLAST_SEED_FIRST").unwrap_or(0);
+    for seed in first..first + read("OUTLAST_SEEDS").unwrap_or(16) {
+        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let mut options = Options::new(MEMBERS, seed).link(link);
+        options.steps_max = 20_000_000;
+        let report = sim::run(&options, move |job| part(job, Chance { seed, calls: 40 }));
+        assert!(
+            report.is_ok(),
+            "seed {seed}: {:?}\n{:#?}\n{:#?}",
+            report.outcome,
+            report.panics,
+            report.hung
+        );
+    }
+}
+
+#[test]
+fn promise_1_durable() {
+    run(promises::durable);
+}
+
+#[test]
+fn promise_2_atomic() {
+    run(promises::atomic);
+}
+
+#[test]
+fn promise_3_linearizable() {
+    run(promises::linearizable);
+}
+
+#[test]
+fn promise_4_bounded() {
+    run(promises::bounded);
+}
+
+#[test]
+fn promise_5_repaired() {
+    run(promises::repaired_in_time);
+}
+
+#[test]
+fn promise_7_honest_about_loss() {
+    run(promises::honest);
+}
+
+#[test]
+fn promise_8_clean() {
+    run(promises::clean);
+}

@@ -1,0 +1,128 @@
+//! The store's memory under the simulator: what is deleted, replaced, or held by the dead comes back.
+//!
+//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one.
+
+#![cfg(feature = "sim")]
+
+use outlast::engine::Fault;
+use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
+use outlast::store::{MemoryUse, Options, Store};
+use outlast::{Engine, Job, MemberId, Time};
+use std::time::Duration;
+
+fn seeds(default: u64) -> std::ops::Range<u64> {
+    let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let first = read("OUTLAST_SEED_FIRST").unwrap_or(0);
+    first..first + read("OUTLAST_SEEDS").unwrap_or(default)
+}
+
+fn link(seed: u64) -> Link {
+    if seed.is_multiple_of(2) { Link::Memory } else { Link::Network }
+}
+
+fn run(seed: u64, members: usize, body: impl Fn(Job) + 'static) {
+    let mut options = SimOptions::new(members, seed).link(link(seed));
+    options.steps_max = 20_000_000;
+    let report = sim::run(&options, body);
+    assert!(report.is_ok(), "seed {seed}: {:?}\n{:#?}\n{:#?}", report.outcome, report.panics, report.hung);
+}
+
+fn open(job: &Job, replicas: usize) -> Store {
+    let options = Options::new().replicas(replicas).partitions(8).expected_keys(64).slab_len_max(16 << 10);
+    Store::open(job, options).expect("open")
+}
+
+fn sleep(job: &Job, ms: u64) {
+    let until = job.now().after(Duration::from_millis(ms));
+    while job.now() < until {
+        job.park(job.bell(), until);
+    }
+}
+
+/// Waits until the memory of this member is used as `is_right` says.
+fn wait_for(job: &Job, store: &Store, what: &str, is_right: impl Fn(&MemoryUse) -> bool) -> MemoryUse {
+    let until: Time = job.now().after(Duration::from_secs(60));
+    loop {
+        let found = store.memory_use().expect("known");
+        if is_right(&found) {
+            return found;
+        }
+        assert!(job.now() < until, "{}: {what}, but {found:?}", job.me());
+        sleep(job, 20);
+    }
+}
+
+/// Keys that come and go, of random sizes: after a while the segments grow no more, and at the end nothing but free memory
+/// and what is at hand is left.
+#[test]
+fn memory_levels_off_and_comes_back() {
+    for seed in seeds(4) {
+        run(seed, 3, move |job| {
+            let store = open(&job, 2);
+            let mut random = Random::new(seed << 8 | u64::from(job.me().0));
+            let mut level = 0;
+            for round in 0..300 {
+                let keys: Vec<String> = (0..10).map(|key| format!("{}/{round}/{key}", job.me())).collect();
+                for key in &keys {
+                    let len = [10, 100, 600, 3000][random.below(4) as usize];
+                    store.put(key.as_bytes(), &vec![7; len]).expect("put");
+                }
+                for key in &keys {
+                    assert!(store.delete(key.as_bytes()).expect("delete"));
+                }
+                sleep(&job, 100);
+                if round % 20 == 0 && std::env::var("OUTLAST_TRACE").is_ok() {
+                    eprintln!("{} {round}: {:?}", job.me(), store.memory_use().expect("known"));
+                }
+                if round == 200 {
+                    level = store.memory_use().expect("known").total();
+                }
+            }
+            let end = store.memory_use().expect("known").total();
+            assert!(end <= level + level / 4, "{}: {level} bytes, then {end}", job.me());
+            wait_for(&job, &store, "all keys are deleted", |found| found.records + found.values == 0);
+            // Versions go on after a removal, and the key is found again.
+            if job.me() == MemberId(0) {
+                let before = store.put(b"again", b"1").expect("put");
+                assert!(store.delete(b"again").expect("delete"));
+                sleep(&job, 200);
+                let after = store.put(b"again", b"2").expect("put");
+                assert!(after.counter > before.counter + 1, "{before} then {after}");
+                assert_eq!(store.get(b"again").expect("get").expect("there").bytes(), b"2");
+            }
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+    }
+}
+
+/// A member dies at any step of its puts and deletes: nothing of what it had at hand stays lost, beyond the few blocks
+/// that it had taken and not stamped.
+#[test]
+fn what_the_dead_held_comes_back() {
+    for seed in seeds(40) {
+        run(seed, 4, move |job| {
+            let store = open(&job, 3);
+            let mut random = Random::new(seed << 8 | u64::from(job.me().0));
+            if job.me() == MemberId(3) {
+                job.inject(Fault::DieAtStep(200 + random.below(3000))).expect("planned");
+            }
+            let begin = store.epoch();
+            let mut round = 0;
+            while store.epoch() == begin {
+                round += 1;
+                let key = format!("{}/{}", job.me(), round % 7);
+                let len = [10, 100, 600][random.below(3) as usize];
+                store.put(key.as_bytes(), &vec![7; len]).expect("put");
+                if round % 3 == 0 {
+                    store.delete(key.as_bytes()).expect("delete");
+                }
+            }
+            let deadline = job.now().after(Duration::from_secs(60));
+            assert!(store.wait_repaired(deadline).expect("known").is_repaired());
+            wait_for(&job, &store, "the dead hold nothing", |found| found.of_the_dead == 0);
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+    }
+}
