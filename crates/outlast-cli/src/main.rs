@@ -13,6 +13,7 @@ mod members;
 mod quantity;
 mod report;
 mod run;
+mod sample;
 mod sim;
 
 /// Parallel programs that outlast the death of any of their processes.
@@ -41,6 +42,8 @@ enum Command {
     DetectionMember(bench::DetectionMember),
     #[command(hide = true)]
     FailureMember(bench::FailureMember),
+    #[command(hide = true)]
+    SampleMember(sample::SampleMember),
     #[command(hide = true)]
     StoreBenchMember(bench::StoreBenchMember),
     #[command(hide = true)]
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.execute(),
         Command::DetectionMember(member) => member.execute(),
         Command::FailureMember(member) => member.execute(),
+        Command::SampleMember(member) => member.execute(),
         Command::StoreBenchMember(member) => member.execute(),
         Command::UlfmMember(member) => member.execute(),
     };

@@ -6,12 +6,12 @@ use common::{OUTLAST, is_over, maps_job_memory, outlast, send, shared_memory_nam
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// Arguments for `outlast run` on the members of the demo, which join, work for some seconds and check themselves.
+/// Arguments for `outlast run` on sample members, which join, work for some seconds and check themselves.
 fn members<'a>(options: &[&'a str]) -> Vec<&'a str> {
-    [&["run", "--memory", "1M"], options, &[OUTLAST, "demo-member"]].concat()
+    [&["run", "--memory", "1M"], options, &[OUTLAST, "sample-member"]].concat()
 }
 
-/// How many members of the demo have finished, with nothing wrong.
+/// How many sample members have finished, with nothing wrong.
 fn finished_well(stdout: &str) -> usize {
     stdout.lines().filter(|line| line.contains("\"done\"") && line.contains("\"wrong\":[]")).count()
 }
@@ -207,7 +207,7 @@ fn other_signals_are_passed_on() {
 /// Only the launcher can know of it, and tells the others.
 #[test]
 fn a_member_that_ends_before_it_joins_holds_nobody_up() {
-    let script = format!("case $OUTLAST_JOB in *:1) exit 0;; esac; exec {OUTLAST} demo-member");
+    let script = format!("case $OUTLAST_JOB in *:1) exit 0;; esac; exec {OUTLAST} sample-member");
     let run = outlast(&["run", "-n", "3", "--memory", "1M", "sh", "-c", &script]);
     assert_eq!(run.code(), 0, "{run:?}");
     assert_eq!(finished_well(&run.stdout), 2, "{run:?}");

@@ -1,0 +1,97 @@
+//! A small member for trying out `outlast run`, and for its tests: it works with the others for a while and checks itself.
+
+use anyhow::Context;
+use clap::Args;
+use outlast::{Engine, Epoch, Error, Job, JoinOptions, MemberId};
+use std::io::Write;
+use std::time::Duration;
+
+/// A member that adds to the counters of the others for some seconds and tells what it noticed, a JSON object a line.
+#[derive(Args)]
+pub(crate) struct SampleMember {}
+
+/// How long it works.
+const WORK: Duration = Duration::from_secs(3);
+/// How long it waits for those who have not finished.
+const LIMIT: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(1);
+
+fn tell(line: &str) -> anyhow::Result<()> {
+    std::io::stdout().write_all(format!("{line}\n").as_bytes()).context("writing to standard output")
+}
+
+impl SampleMember {
+    pub(crate) fn execute(self) -> anyhow::Result<bool> {
+        let job = JoinOptions::new().time_limit(LIMIT).join()?;
+        let members = job.members() as u64;
+        // A counter for each member, and a word that says that it has finished.
+        job.grow((members + 1) * 8)?;
+        let mut sample = Sample { job: &job, added: vec![0; members as usize], noticed: Epoch(0) };
+        let end = job.now().after(WORK);
+        while job.now() < end {
+            sample.look_around()?;
+            for member in 0..members as u32 {
+                sample.add(MemberId(member))?;
+            }
+            job.park(job.bell(), job.now().after(PAUSE));
+        }
+        let wrong = sample.finish(members)?;
+        tell(&format!("{{\"done\":{{\"wrong\":{}}}}}", serde_json::to_string(&wrong)?))?;
+        job.leave()?;
+        Ok(wrong.is_empty())
+    }
+}
+
+struct Sample<'a> {
+    job: &'a Job,
+    /// How many of its additions each member has acknowledged.
+    added: Vec<u64>,
+    /// The deaths that were told of.
+    noticed: Epoch,
+}
+
+impl Sample<'_> {
+    /// Tells of deaths, once each.
+    fn look_around(&mut self) -> anyhow::Result<()> {
+        let view = self.job.view();
+        if view.epoch != self.noticed {
+            for member in view.dead.iter().filter(|&member| !view.left.contains(member)) {
+                tell(&format!("{{\"noticed\":{{\"dead\":{}}}}}", member.0))?;
+            }
+            self.noticed = view.epoch;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, member: MemberId) -> anyhow::Result<()> {
+        let offset = u64::from(self.job.me().0) * 8;
+        match self.job.fetch_add(Epoch::ANY, member, offset, 1) {
+            Ok(_) => self.added[member.index()] += 1,
+            // One that is dead, or that has not made room for its counters yet.
+            Err(Error::Dead { .. } | Error::OutOfRange { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Compares what was acknowledged with what is there; what does not add up. Leaves when all who live are here too.
+    fn finish(&mut self, members: u64) -> anyhow::Result<Vec<String>> {
+        let mut wrong = Vec::new();
+        for member in self.job.view().living() {
+            match self.job.load(Epoch::ANY, member, u64::from(self.job.me().0) * 8) {
+                Ok(found) if found == self.added[member.index()] => {}
+                Ok(found) => wrong.push(format!("{member}: {found}, not {}", self.added[member.index()])),
+                Err(Error::Dead { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.job.put(Epoch::ANY, self.job.me(), members * 8, &1u64.to_ne_bytes())?;
+        let until = self.job.now().after(LIMIT);
+        let is_working = |job: &Job, member: MemberId| job.load(Epoch::ANY, member, members * 8) == Ok(0);
+        while self.job.now() < until && self.job.view().living().any(|member| is_working(self.job, member)) {
+            self.look_around()?;
+            self.job.park(self.job.bell(), self.job.now().after(PAUSE));
+        }
+        Ok(wrong)
+    }
+}
