@@ -79,7 +79,8 @@ fn memory_levels_off_and_comes_back() {
                 }
             }
             let end = store.memory_use().expect("known").total();
-            assert!(end <= level + level / 4, "{}: {level} bytes, then {end}", job.me());
+            // Slabs come in steps; what is lost in each round would be ten times as much by now.
+            assert!(end <= level + level / 4 + (32 << 10), "{}: {level} bytes, then {end}", job.me());
             wait_for(&job, &store, "all keys are deleted", |found| found.records + found.values == 0);
             // Versions go on after a removal, and the key is found again.
             if job.me() == MemberId(0) {

@@ -6,7 +6,7 @@
 #![cfg(feature = "sim")]
 
 use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
-use outlast::store::{Expect, Options, Slot, Store, StoreError, Version};
+use outlast::store::{Expect, Options, Slot, Store, StoreError, Value, Version};
 use outlast::{Engine, Job, Time};
 use outlast_check::history::{self, Access, Actor, History, Kind, Log, Outcome};
 use outlast_check::report::{self, Run};
@@ -105,6 +105,21 @@ fn slot<'r>(store: &Store, recorder: &'r mut Recorder, key: &[u8], by_slot: bool
     Some(recorder.slots.entry(key.to_vec()).or_insert_with(|| store.slot(key).expect("a key that can be")))
 }
 
+type Read = Option<(Vec<u8>, Version)>;
+
+fn owned(found: Option<Value>) -> Read {
+    found.map(|value| (value.bytes().to_vec(), value.version()))
+}
+
+/// A read into a buffer that is large enough for every value.
+fn read_into(
+    read: impl FnOnce(&mut [u8]) -> Result<Option<(usize, Version)>, StoreError>,
+) -> Result<Read, StoreError> {
+    let mut buffer = vec![0; 1024];
+    let found = read(&mut buffer)?;
+    Ok(found.map(|(len, version)| (buffer[..len].to_vec(), version)))
+}
+
 fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, shape: &Shape) {
     let choice = random.below(100);
     let number = random.below(shape.keys);
@@ -123,7 +138,7 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
     }
     let key = format!("key/{number}");
     let bytes = key.as_bytes();
-    let by_slot = random.below(2) == 0;
+    let (by_slot, into_buffer) = (random.below(2) == 0, random.below(2) == 0);
     match choice {
         10..45 => {
             let (data, value) = recorder.next_value(bytes, random);
@@ -141,14 +156,15 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
         45..75 => {
             recorder.invoke(Kind::Get, vec![Access::ask(key.as_str())]);
             let result = match slot(store, recorder, bytes, by_slot) {
-                Some(slot) => slot.get(),
-                None => store.get(bytes),
+                Some(slot) if !into_buffer => slot.get().map(owned),
+                Some(slot) => read_into(|buffer| slot.get_into(buffer)),
+                None if !into_buffer => store.get(bytes).map(owned),
+                None => read_into(|buffer| store.get_into(bytes, buffer)),
             };
             match result {
                 Ok(None) => recorder.returned(Outcome::Ok, vec![Access::read(key.as_str())]),
-                Ok(Some(found)) => {
-                    let seen = identity(bytes, found.bytes());
-                    let access = Access::read(key.as_str()).saw(seen).at(version(found.version()));
+                Ok(Some((found, at))) => {
+                    let access = Access::read(key.as_str()).saw(identity(bytes, &found)).at(version(at));
                     recorder.returned(Outcome::Ok, vec![access]);
                 }
                 Err(error) => recorder.failed(error, vec![Access::ask(key.as_str())]),

@@ -69,6 +69,16 @@ pub enum StoreError {
         /// What was found, and what is expected.
         what: String,
     },
+    /// What a member's memory holds cannot be: something has written there that is not the store. Nothing was changed.
+    #[error(
+        "the store's memory at {member} is damaged: {what}; something has written there that is not the store, and what it holds cannot be trusted"
+    )]
+    Corrupt {
+        /// Whose memory.
+        member: MemberId,
+        /// What was found.
+        what: &'static str,
+    },
     /// An option makes no sense, or differs between members.
     #[error("{reason}")]
     Invalid {

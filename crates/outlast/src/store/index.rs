@@ -10,7 +10,8 @@
 //!
 //! Only the home itself unlinks nodes; a node's `next` is changed by nobody else.
 
-use super::access::{Op, Step};
+use super::StoreError;
+use super::access::{Halt, Op, Step};
 use super::head::Head;
 use super::layout::{HOLDER_MASK, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, class_of, holder};
 use super::write::Config;
@@ -42,7 +43,28 @@ const NODE_READ: usize = 8 * NODE_READ_WORDS;
 pub(super) const NODE_READ_WORDS: usize = 8;
 
 /// Chains longer than this do not happen; a longer one is a loop in memory that someone has destroyed.
-const CHAIN_MAX: usize = 1 << 24;
+pub(super) const CHAIN_MAX: usize = 1 << 20;
+
+/// Such a chain.
+#[cold]
+fn endless(member: MemberId) -> Halt {
+    Halt::Fail(StoreError::Corrupt { member, what: "a chain of records has no end" })
+}
+
+/// Whether there can be a block, before anything is added to its offset.
+#[inline]
+pub(super) fn is_place(offset: u64) -> bool {
+    offset.is_multiple_of(16) && offset < 1 << 44
+}
+
+/// The same as an error.
+#[inline]
+pub(super) fn check_place(member: MemberId, offset: u64) -> Step<()> {
+    if is_place(offset) {
+        return Ok(());
+    }
+    Err(Halt::Fail(StoreError::Corrupt { member, what: "a block is nowhere" }))
+}
 
 impl Op<'_> {
     fn bucket(&self, config: &Config, home: usize, key: &KeyRef<'_>) -> Step<u64> {
@@ -66,6 +88,7 @@ impl Op<'_> {
             if at == 0 {
                 return Ok(None);
             }
+            check_place(home, at)?;
             // No block is shorter than this, and few keys are longer.
             let mut node = [0; NODE_READ];
             self.get(home, at, &mut node)?;
@@ -86,7 +109,7 @@ impl Op<'_> {
             }
             at = word(NODE_NEXT);
         }
-        Ok(None)
+        Err(endless(home))
     }
 
     /// Whether the rest of a key is this.
@@ -140,7 +163,14 @@ impl Op<'_> {
         let member = config.homes[home];
         let mut at = self.load(member, self.buckets(config, home, partition)? + bucket as u64 * 8)?;
         let mut nodes = Vec::new();
-        while at != 0 && nodes.len() < CHAIN_MAX {
+        for count in 0.. {
+            if at == 0 {
+                break;
+            }
+            check_place(member, at)?;
+            if count >= CHAIN_MAX {
+                return Err(endless(member));
+            }
             let word = self.load(member, at + NODE_WORD)?;
             let mut key = vec![0; ((word >> 16 & 0xffff) as usize).min(super::KEY_LEN_MAX)];
             self.get(member, at + NODE_KEY, &mut key)?;

@@ -20,6 +20,7 @@ use super::access::{Halt, Op, Step};
 use super::head::{Phase, State};
 use super::layout::PARTITION_FLOOR;
 use super::open::{Inner, Note, lock};
+use super::write::COUNTER_MAX;
 use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, MemberId, Time};
 use std::collections::BTreeMap;
@@ -269,6 +270,10 @@ impl Op<'_> {
 
     /// The floor of a partition's versions at a home.
     pub(super) fn floor(&self, home: MemberId, partition: usize) -> Step<u64> {
-        self.load(home, self.partition_word(home, partition, PARTITION_FLOOR))
+        let floor = self.load(home, self.partition_word(home, partition, PARTITION_FLOOR))?;
+        if floor >= COUNTER_MAX {
+            return Err(Halt::Fail(StoreError::Corrupt { member: home, what: "a floor cannot be" }));
+        }
+        Ok(floor)
     }
 }

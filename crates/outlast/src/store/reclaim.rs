@@ -15,6 +15,7 @@
 use super::access::{Op, Step};
 use super::grace::Grace;
 use super::head::Head;
+use super::index::{CHAIN_MAX, is_place};
 use super::layout::{BLOCK_HOLDER, HOLDER_MASK, NODE_HEAD, NODE_NEXT, PARTITION_BUCKETS, class_size, holder};
 use super::open::{Inner, lock};
 use super::space::Place;
@@ -120,10 +121,10 @@ impl Op<'_> {
         let (mut nodes, mut values) = (BTreeSet::new(), BTreeSet::new());
         for partition in 0..store.placement.partitions {
             let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
-            for bucket in 0..if buckets == 0 { 0 } else { store.bucket_count } {
+            let count = if buckets == 0 || !is_place(buckets) { 0 } else { store.bucket_count };
+            for bucket in 0..count {
                 let mut at = load(buckets + bucket as u64 * 8)?;
-                while at != 0 {
-                    nodes.insert(at);
+                while at != 0 && is_place(at) && nodes.insert(at) {
                     values.extend(Head(load(at + NODE_HEAD)?).offset());
                     at = load(at + NODE_NEXT)?;
                 }
@@ -180,11 +181,14 @@ impl Op<'_> {
         for position in round.position..end {
             let (partition, bucket) = (position / store.bucket_count, position % store.bucket_count);
             let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
-            if buckets == 0 {
+            if buckets == 0 || !is_place(buckets) {
                 continue;
             }
             let mut at = load(buckets + bucket as u64 * 8)?;
-            while at != 0 {
+            for _ in 0..CHAIN_MAX {
+                if at == 0 || !is_place(at) {
+                    break;
+                }
                 round.candidates.remove(&at);
                 if let Some(offset) = Head(load(at + NODE_HEAD)?).offset() {
                     round.candidates.remove(&offset);

@@ -22,7 +22,7 @@
 use super::access::{Halt, Op, Step};
 use super::grace::Grace;
 use super::head::{Head, Phase};
-use super::index::KeyRef;
+use super::index::{CHAIN_MAX, KeyRef, is_place};
 use super::layout::{NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTITION_BUCKETS, REMOVALS, class_of};
 use super::open::{Inner, Note, lock};
 use super::placement::hash_key;
@@ -237,14 +237,17 @@ impl Op<'_> {
         let (job, me) = (&self.store.job, self.store.me());
         let load = |offset: u64| job.load(Epoch::ANY, me, offset);
         let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
-        if buckets == 0 {
+        if buckets == 0 || !is_place(buckets) {
             return Ok(());
         }
         let first_word = buckets + bucket as u64 * 8;
         let mut removed = Vec::new();
         'walk: loop {
             let (mut before, mut at) = (None, load(first_word)?);
-            while at != 0 {
+            for _ in 0..CHAIN_MAX {
+                if at == 0 || !is_place(at) {
+                    break;
+                }
                 let next = load(at + NODE_NEXT)?;
                 if load(at + NODE_HEAD)? != Head::REMOVED.0 {
                     (before, at) = (Some(at), next);

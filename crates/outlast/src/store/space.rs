@@ -19,6 +19,7 @@
 
 use super::access::{Halt, Op, Step};
 use super::grace::Grace;
+use super::index::check_place;
 use super::layout::{BLOCK_HOLDER, HOLDER_MASK, class_size, holder};
 use super::mutant::mutant;
 use super::open::{Inner, Note, lock};
@@ -321,6 +322,7 @@ impl Op<'_> {
             if top == 0 {
                 return Ok(None);
             }
+            check_place(home, top)?;
             let next = self.load(home, top)?;
             if self.swap(home, top_word, top, next)? {
                 let me = holder(self.store.me()).to_ne_bytes();

@@ -2,7 +2,7 @@
 
 use super::access::{Halt, Op, Step};
 use super::head::{Head, Phase, State};
-use super::index::KeyRef;
+use super::index::{KeyRef, check_place};
 use super::layout::{
     ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, OPERATION_MASK, PARTITION_BUCKETS, PARTITION_STATE,
     PARTITION_WAITERS, REMOVALS, class_of, holder, value_start,
@@ -11,7 +11,7 @@ use super::mutant::mutant;
 use super::open::Inner;
 use super::placement::{HOMES_MAX, Homes, hash_key};
 use super::{StoreError, StoreResult, Version, check_key};
-use crate::engine::{Engine, Epoch, MemberId, steps};
+use crate::engine::{Engine, Epoch, MemberId, Time, steps};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -199,6 +199,37 @@ impl Before<'_> {
     }
 }
 
+/// No counter of a version comes near to this.
+pub(super) const COUNTER_MAX: u64 = 1 << 63;
+
+/// How often to begin anew before the clock is looked at.
+const ATTEMPTS: u32 = 256;
+
+/// How long a call begins anew: each time somebody else was faster, or the view has changed, so that this has an end
+/// unless memory is damaged. No call goes on for ever, whatever is in memory.
+#[derive(Default)]
+struct Patience {
+    attempts: u32,
+    until: Option<Time>,
+}
+
+impl Patience {
+    #[inline]
+    fn check(&mut self, store: &Inner) -> StoreResult<()> {
+        self.attempts += 1;
+        if self.attempts.is_multiple_of(ATTEMPTS) { self.look(store) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn look(&mut self, store: &Inner) -> StoreResult<()> {
+        let (now, limit) = (store.job.now(), store.job.time_limit());
+        if now >= *self.until.get_or_insert(now.after(limit)) {
+            return Err(StoreError::Timeout { member: store.me(), limit });
+        }
+        Ok(())
+    }
+}
+
 /// Short values are put together with their header.
 const SHORT_LEN_MAX: usize = 224;
 
@@ -349,6 +380,7 @@ impl<'a> Op<'a> {
         }
         let member = config.homes[home];
         let buckets = self.load(member, self.partition_word(member, partition, PARTITION_BUCKETS))?;
+        check_place(member, buckets)?;
         config.buckets[home].store(buckets, Ordering::Release);
         Ok(buckets)
     }
@@ -369,7 +401,15 @@ impl<'a> Op<'a> {
     pub(super) fn read_block(&self, home: MemberId, offset: u64) -> Step<Block> {
         let mut bytes = [0; BLOCK_HEADER_LEN as usize];
         self.get(home, offset, &mut bytes)?;
-        Ok(Block::decode(&bytes))
+        let block = Block::decode(&bytes);
+        // What others have written is looked at before anything is made of it.
+        let is_possible = block.writer.index() < self.store.job.members()
+            && block.counter < COUNTER_MAX
+            && class_of(value_start(block.len) + block.len).is_some();
+        match is_possible {
+            true => Ok(block),
+            false => Err(Halt::Fail(StoreError::Corrupt { member: home, what: "a value cannot be" })),
+        }
     }
 
     /// The counter of the version that a head names; 0 if it names none.
@@ -453,7 +493,9 @@ impl<'a> Op<'a> {
     /// The primary's head, settled under this configuration: whatever is unfinished is finished first.
     pub(super) fn settled(&self, config: &Config, key: &KeyRef<'_>, word: u64) -> Step<Head> {
         let primary = config.homes[config.primary];
+        let mut patience = Patience::default();
         loop {
+            patience.check(self.store)?;
             let head = Head(self.load(primary, word)?);
             if head.stamp() > config.stamp {
                 return Err(Halt::Again);
@@ -942,12 +984,13 @@ impl<'a> Op<'a> {
     /// The view has changed in the middle: finds out whether the version happened.
     #[cold]
     pub(super) fn redo(&mut self, key: &KeyRef<'_>, block: &Block) -> Step<Option<Version>> {
+        let mut patience = Patience::default();
         loop {
             self.renew();
             match self.has_happened(key, block) {
                 Ok(true) => return Ok(Some(block.version())),
                 Ok(false) => return Err(Halt::Again),
-                Err(Halt::Again) => {}
+                Err(Halt::Again) => patience.check(self.store)?,
                 Err(fail) => return Err(fail),
             }
         }
@@ -1053,6 +1096,7 @@ impl Inner {
 
     /// Runs an operation until it is done, beginning anew whenever the view has changed under it.
     pub(super) fn run<T>(&self, mut attempt: impl FnMut(&mut Op<'_>) -> Step<T>) -> StoreResult<T> {
+        let mut patience = Patience::default();
         loop {
             let result = match Op::begin(self) {
                 Ok(mut op) => attempt(&mut op),
@@ -1061,7 +1105,7 @@ impl Inner {
             match result {
                 Ok(value) => return Ok(value),
                 Err(Halt::Fail(error)) => return Err(error),
-                Err(Halt::Again) => {}
+                Err(Halt::Again) => patience.check(self)?,
             }
         }
     }
