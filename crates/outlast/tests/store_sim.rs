@@ -27,6 +27,11 @@ struct Shape {
     threads: u32,
     keys: u64,
     operations: u64,
+    partitions: usize,
+    /// How many of a hundred calls delete.
+    deletes: u64,
+    /// Whether members pause now and then, so that what was deleted is removed before the key comes again.
+    pauses: bool,
     link: Link,
 }
 
@@ -154,7 +159,7 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
                 Err(error) => recorder.failed(error, vec![Access::ask(key.as_str())]),
             }
         }
-        75..85 => {
+        _ if choice < 75 + shape.deletes => {
             recorder.invoke(Kind::Delete, vec![Access::delete(key.as_str())]);
             let result = match slot(store, recorder, bytes, by_slot) {
                 Some(slot) => slot.delete(),
@@ -195,8 +200,11 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
 }
 
 fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
-    let options =
-        Options::new().replicas(shape.replicas).partitions(8).expected_keys(32).slab_len_max(16 << 10);
+    let options = Options::new()
+        .replicas(shape.replicas)
+        .partitions(shape.partitions)
+        .expected_keys(32)
+        .slab_len_max(4 << 10);
     let store = match Store::open(&job, options) {
         Ok(store) => store,
         Err(StoreError::Timeout { .. } | StoreError::Closed) => return,
@@ -211,6 +219,12 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
                 Recorder { actor, logs, job, replicas: shape.replicas, sequence: 0, slots: BTreeMap::new() };
             for _ in 0..shape.operations {
                 one_operation(&store, &mut recorder, &mut random, &shape);
+                if shape.pauses && random.below(4) == 0 {
+                    let until = recorder.job.now().after(Duration::from_micros(random.below(20_000)));
+                    while recorder.job.now() < until {
+                        recorder.job.park(recorder.job.bell(), until);
+                    }
+                }
             }
         }
     };
@@ -325,6 +339,9 @@ const BASE: Shape = Shape {
     threads: 1,
     keys: 3,
     operations: 30,
+    partitions: 8,
+    deletes: 10,
+    pauses: false,
     link: Link::Memory,
 };
 
@@ -370,6 +387,29 @@ fn durable_and_linearizable_under_deaths_and_stops() {
             threads: 1 + (seed / 4 % 2) as u32,
             link: link(seed),
             ..BASE
+        }
+    });
+}
+
+/// Few keys that are deleted and made again all the time, by several threads that keep their handles: records are removed
+/// and their blocks are used again at once, while members die and are stopped.
+#[test]
+fn keys_come_and_go_under_deaths_and_stops() {
+    run_all("keys_come_and_go_under_deaths_and_stops", 0..200, |seed| {
+        let replicas = 2 + (seed / 2 % 3) as usize;
+        Shape {
+            members: replicas + (seed / 6 % 3) as usize,
+            spares: (seed / 5 % 2) as usize,
+            replicas,
+            kills: (seed / 3) as usize % replicas,
+            stops: (seed / 7 % 3) as usize,
+            threads: 1 + (seed / 4 % 3) as u32,
+            keys: 1 + seed / 11 % 2,
+            operations: 60,
+            partitions: 1 + (seed / 13 % 2) as usize,
+            deletes: 20,
+            pauses: seed / 17 % 3 > 0,
+            link: link(seed),
         }
     });
 }

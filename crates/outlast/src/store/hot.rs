@@ -7,13 +7,13 @@
 //!
 //! Only on engines whose memory all members map: there an operation either happens or is refused.
 
-use super::Version;
 use super::access::{Halt, Op, Step};
 use super::head::Head;
 use super::index::KeyRef;
 use super::layout::{BLOCK_HEADER_LEN, Block, OPERATION_MASK, REMOVALS, holder, value_start};
 use super::placement::HOMES_MAX;
 use super::write::{Before, Config, Draft, Remembered, SHORT_LEN_MAX, block_class};
+use super::{StoreError, Version};
 use crate::engine::{Engine, steps};
 
 /// Where a short value is put together with its header.
@@ -158,7 +158,12 @@ impl<'a> Op<'a> {
                 // Not happened: `Again`, and the caller begins anew.
                 self.redo(key, &block)
             }
-            Err(fail) => Err(fail),
+            Err(fail) => {
+                if let Halt::Fail(StoreError::OutOfMemory { .. }) = &fail {
+                    self.keep_unused(config, &draft);
+                }
+                Err(fail)
+            }
         }
     }
 
