@@ -24,6 +24,8 @@ struct Shape {
     replicas: usize,
     kills: usize,
     stops: usize,
+    /// How many members leave, while their other threads go on.
+    leaves: u32,
     threads: u32,
     keys: u64,
     operations: u64,
@@ -48,7 +50,8 @@ struct Recorder {
     actor: Actor,
     logs: Logs,
     job: Job,
-    replicas: usize,
+    /// With fewer deaths than these nothing is lost.
+    deaths_survived: usize,
     sequence: u64,
     /// Handles of the keys that this actor has used so.
     slots: BTreeMap<Vec<u8>, Slot>,
@@ -75,8 +78,8 @@ impl Recorder {
     fn failed(&self, error: StoreError, accesses: Vec<Access>) {
         match error {
             StoreError::Timeout { .. } | StoreError::Closed => self.returned(Outcome::Unknown, accesses),
-            // When one is stopped while the store is opened, the others give up and go: more than R have died.
-            StoreError::DataLost { .. } if self.job.view().dead.len() >= self.replicas => {
+            // When one is stopped for long the others give up and go: more than R have died.
+            StoreError::DataLost { .. } if self.job.view().dead.len() >= self.deaths_survived => {
                 self.returned(Outcome::Unknown, accesses);
             }
             StoreError::Conflict { .. } => unreachable!("handled by the caller"),
@@ -215,8 +218,14 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
         move || {
             let actor = Actor::new(job.me().0, thread);
             let mut random = Random::new(seed ^ (u64::from(actor.member) << 32 | u64::from(thread)) << 8);
-            let mut recorder =
-                Recorder { actor, logs, job, replicas: shape.replicas, sequence: 0, slots: BTreeMap::new() };
+            let mut recorder = Recorder {
+                actor,
+                logs,
+                job,
+                deaths_survived: shape.replicas + shape.leaves as usize,
+                sequence: 0,
+                slots: BTreeMap::new(),
+            };
             for _ in 0..shape.operations {
                 one_operation(&store, &mut recorder, &mut random, &shape);
                 if shape.pauses && random.below(4) == 0 {
@@ -232,6 +241,17 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
         .map(|thread| job.spawn("worker", Box::new(work(thread))).expect("an activity"))
         .collect();
     work(0)();
+    if job.me().0 < shape.leaves {
+        loop {
+            match store.leave(job.now().after(Duration::from_secs(60))) {
+                Ok(()) | Err(StoreError::Closed) => return,
+                Err(StoreError::Timeout { .. }) => {}
+                // It was stopped for long, and the others have given up and gone.
+                Err(StoreError::DataLost { .. }) if shape.stops > 0 => return,
+                Err(error) => panic!("leave: {error}"),
+            }
+        }
+    }
     for other in &others {
         assert!(job.wait_for(other, Time::NEVER));
     }
@@ -240,7 +260,7 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
         actor: Actor::new(job.me().0, 99),
         logs: logs.clone(),
         job: job.clone(),
-        replicas: shape.replicas,
+        deaths_survived: shape.replicas + shape.leaves as usize,
         sequence: 0,
         slots: BTreeMap::new(),
     };
@@ -336,6 +356,7 @@ const BASE: Shape = Shape {
     replicas: 2,
     kills: 0,
     stops: 0,
+    leaves: 0,
     threads: 1,
     keys: 3,
     operations: 30,
@@ -403,9 +424,34 @@ fn keys_come_and_go_under_deaths_and_stops() {
             replicas,
             kills: (seed / 3) as usize % replicas,
             stops: (seed / 7 % 3) as usize,
+            leaves: 0,
             threads: 1 + (seed / 4 % 3) as u32,
             keys: 1 + seed / 11 % 2,
             operations: 60,
+            partitions: 1 + (seed / 13 % 2) as usize,
+            deletes: 20,
+            pauses: seed / 17 % 3 > 0,
+            link: link(seed),
+        }
+    });
+}
+
+/// The same while one or two members leave; there are more than R others.
+#[test]
+fn keys_come_and_go_while_members_leave() {
+    run_all("keys_come_and_go_while_members_leave", 0..200, |seed| {
+        let replicas = 1 + (seed / 2 % 3) as usize;
+        let leaves = 1 + (seed / 5 % 2) as u32;
+        Shape {
+            members: replicas + leaves as usize + (seed / 6 % 3) as usize,
+            spares: (seed / 7 % 2) as usize,
+            replicas,
+            kills: (seed / 3) as usize % replicas,
+            stops: (seed / 4 % 4 / 2) as usize,
+            leaves,
+            threads: 1 + (seed / 4 % 3) as u32,
+            keys: 1 + seed / 11 % 3,
+            operations: 50,
             partitions: 1 + (seed / 13 % 2) as usize,
             deletes: 20,
             pauses: seed / 17 % 3 > 0,

@@ -305,7 +305,12 @@ impl Op<'_> {
     fn pop_several(&self, home: MemberId, class: usize) -> Step<Option<u64>> {
         let mut first = None;
         for _ in 0..TAKE.min(kept(class).max(1)) {
-            match self.pop(home, class)? {
+            let popped = match self.pop(home, class) {
+                // What was taken is not lost; the next call says the same.
+                Err(_) if first.is_some() => break,
+                popped => popped?,
+            };
+            match popped {
                 None => break,
                 Some(offset) if first.is_none() => first = Some(offset),
                 Some(offset) => self.keep(home, class, offset),
