@@ -37,6 +37,14 @@ struct Shape {
     link: Link,
 }
 
+impl Shape {
+    /// With fewer deaths than these nothing is lost. Those who leave count as dead; while someone is stopped for long others
+    /// give up, and go without handing on what they have.
+    fn deaths_survived(&self) -> usize {
+        self.replicas + if self.stops == 0 { self.leaves as usize } else { 0 }
+    }
+}
+
 fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
     let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let first = read("OUTLAST_SEED_FIRST").unwrap_or(default.start);
@@ -222,7 +230,7 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
                 actor,
                 logs,
                 job,
-                deaths_survived: shape.replicas + shape.leaves as usize,
+                deaths_survived: shape.deaths_survived(),
                 sequence: 0,
                 slots: BTreeMap::new(),
             };
@@ -260,7 +268,7 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
         actor: Actor::new(job.me().0, 99),
         logs: logs.clone(),
         job: job.clone(),
-        deaths_survived: shape.replicas + shape.leaves as usize,
+        deaths_survived: shape.deaths_survived(),
         sequence: 0,
         slots: BTreeMap::new(),
     };
