@@ -246,6 +246,60 @@ fn a_wait_ends_with_the_value_or_with_the_death_of_its_writer() {
     assert!(ends.0 > 20 && ends.1 > 20, "values and deaths: {ends:?}");
 }
 
+/// A writer is stopped at some step of its put, when others can see the value already: the wait of a third ends as soon as
+/// anyone has seen it, not when the writer goes on.
+#[test]
+fn a_wait_ends_when_anyone_sees_the_value() {
+    let plan = |seed: u64| SimOptions::new(3, seed).link(Link::Memory);
+    let early = Arc::new(Mutex::new(0));
+    let counted = early.clone();
+    over_seeds("a_wait_ends_when_anyone_sees_the_value", 0..400, plan, move |seed| {
+        let (early, seen) = (counted.clone(), Arc::new(Mutex::new(None)));
+        Box::new(move |job| {
+            let Some(store) = open(&job, options(2)) else { return };
+            let sleep = |until: Time| {
+                while job.now() < until {
+                    job.park(job.bell(), until);
+                }
+            };
+            match job.me().0 {
+                0 => {
+                    sleep(after(&job, Duration::from_millis(10)));
+                    job.inject(Fault::StopAtStep(1 + seed)).expect("a fault");
+                    store.put(b"future", b"result").expect("put");
+                    // It stops at last.
+                    sleep(after(&job, Duration::from_secs(1)));
+                }
+                1 => {
+                    store.wait(b"future", None, after(&job, MINUTE)).expect("waited").expect("there");
+                    if let Some(seen) = *seen.lock().unwrap() {
+                        let late = job.now().since(seen);
+                        assert!(
+                            late < Duration::from_millis(100),
+                            "{late:?} after another one saw the value"
+                        );
+                    }
+                }
+                _ => {
+                    let until = after(&job, Duration::from_secs(2));
+                    while job.now() < until && seen.lock().unwrap().is_none() {
+                        sleep(after(&job, Duration::from_millis(5)));
+                        if store.get(b"future").expect("read").is_some() {
+                            *seen.lock().unwrap() = Some(job.now());
+                            *early.lock().unwrap() += 1;
+                        }
+                    }
+                    sleep(after(&job, Duration::from_secs(2)));
+                    job.inject(Fault::Resume(MemberId(0))).expect("a fault");
+                }
+            }
+            end(&job, &store);
+        })
+    });
+    let early = *early.lock().unwrap();
+    assert!(early > 50, "seen while the writer was stopped, or later: {early}");
+}
+
 /// A home stops in the middle of a lock or an unlock, which ends with a timeout; later it goes on, and the lock's record
 /// with it. Nobody holds the lock then.
 #[test]

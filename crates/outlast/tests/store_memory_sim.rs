@@ -6,7 +6,7 @@
 
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
-use outlast::store::{MemoryUse, Options, Store};
+use outlast::store::{Expect, MemoryUse, Options, Store, StoreError};
 use outlast::{Engine, Job, MemberId, Time};
 use std::time::Duration;
 
@@ -125,5 +125,95 @@ fn what_the_dead_held_comes_back() {
             store.close().expect("close");
             let _ = job.leave();
         });
+    }
+}
+
+/// A home carves one block at a time, and another member takes it before the one who asked: that one asks again.
+#[test]
+fn blocks_that_others_took_are_asked_for_again() {
+    for seed in seeds(40) {
+        run(seed, 5, move |job| {
+            let options = Options::new().replicas(1).partitions(1).expected_keys(64).slab_len_max(4 << 10);
+            let store = Store::open(&job, options).expect("open");
+            for number in 0..20 {
+                let (key, began) = (format!("{}/{number}", job.me()), job.now());
+                store.put(key.as_bytes(), &vec![7; 3000]).expect("put");
+                let took = job.now().since(began);
+                assert!(took < Duration::from_secs(1), "{}: {key} took {took:?}", job.me());
+            }
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+    }
+}
+
+/// Deletes of keys that do not exist, and conditional puts that fail, make no records.
+#[test]
+fn calls_that_change_nothing_leave_nothing_behind() {
+    for seed in seeds(4) {
+        run(seed, 3, move |job| {
+            let store = open(&job, 2);
+            for number in 0..100 {
+                let key = format!("{}/{number}", job.me());
+                assert!(!store.delete(key.as_bytes()).expect("delete"));
+                assert!(!store.slot(key.as_bytes()).expect("slot").delete().expect("delete"));
+                let other = store.put(b"other", b"1").expect("put");
+                let failed = store.put_if(key.as_bytes(), b"2", Expect::Version(other));
+                assert!(matches!(failed, Err(StoreError::Conflict { found: None })), "{failed:?}");
+            }
+            wait_for(&job, &store, "there is one key", |found| found.records <= 64);
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+    }
+}
+
+/// Puts that fail since one home is full keep nothing at the others: when the keys are deleted there is as much room as
+/// before.
+#[test]
+fn memory_that_ran_out_comes_back() {
+    for seed in seeds(6) {
+        let mut options = SimOptions::new(3, seed).link(link(seed));
+        (options.steps_max, options.segment_limit) = (20_000_000, 256 << 10);
+        let report = sim::run(&options, move |job: Job| {
+            let store = open(&job, 2);
+            if job.me() == MemberId(0) {
+                let mut counts = Vec::new();
+                // Tombstones need room, too.
+                for number in 0..300 {
+                    store.put(format!("small/{number}").as_bytes(), b"").expect("put");
+                }
+                for number in 0..300 {
+                    assert!(store.delete(format!("small/{number}").as_bytes()).expect("delete"));
+                }
+                sleep(&job, 2000);
+                for round in 0..6 {
+                    let keys: Vec<String> = (0..400).map(|number| format!("{round}/{number}")).collect();
+                    let put = |key: &String| match store.put(key.as_bytes(), &[7; 3000]) {
+                        Ok(_) => true,
+                        Err(StoreError::OutOfMemory { .. }) => false,
+                        Err(error) => panic!("{error}"),
+                    };
+                    let kept: Vec<&String> = keys.iter().filter(|key| put(key)).collect();
+                    counts.push(kept.len());
+                    for key in kept {
+                        assert!(store.delete(key.as_bytes()).expect("delete"));
+                    }
+                    sleep(&job, 2000);
+                }
+                let first = counts[0];
+                assert!((20..400).contains(&first), "{counts:?}");
+                assert!(counts.iter().all(|&count| count >= first - first / 5), "{counts:?}");
+            }
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+        assert!(
+            report.is_ok(),
+            "seed {seed}: {:?}\n{:#?}\n{:#?}",
+            report.outcome,
+            report.panics,
+            report.hung
+        );
     }
 }

@@ -24,10 +24,25 @@ struct Shape {
     replicas: usize,
     kills: usize,
     stops: usize,
+    /// How many members leave, while their other threads go on.
+    leaves: u32,
     threads: u32,
     keys: u64,
     operations: u64,
+    partitions: usize,
+    /// How many of a hundred calls delete.
+    deletes: u64,
+    /// Whether members pause now and then, so that what was deleted is removed before the key comes again.
+    pauses: bool,
     link: Link,
+}
+
+impl Shape {
+    /// With fewer deaths than these nothing is lost. Those who leave count as dead; while someone is stopped for long others
+    /// give up, and go without handing on what they have.
+    fn deaths_survived(&self) -> usize {
+        self.replicas + if self.stops == 0 { self.leaves as usize } else { 0 }
+    }
 }
 
 fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
@@ -43,7 +58,8 @@ struct Recorder {
     actor: Actor,
     logs: Logs,
     job: Job,
-    replicas: usize,
+    /// With fewer deaths than these nothing is lost.
+    deaths_survived: usize,
     sequence: u64,
     /// Handles of the keys that this actor has used so.
     slots: BTreeMap<Vec<u8>, Slot>,
@@ -70,8 +86,8 @@ impl Recorder {
     fn failed(&self, error: StoreError, accesses: Vec<Access>) {
         match error {
             StoreError::Timeout { .. } | StoreError::Closed => self.returned(Outcome::Unknown, accesses),
-            // When one is stopped while the store is opened, the others give up and go: more than R have died.
-            StoreError::DataLost { .. } if self.job.view().dead.len() >= self.replicas => {
+            // When one is stopped for long the others give up and go: more than R have died.
+            StoreError::DataLost { .. } if self.job.view().dead.len() >= self.deaths_survived => {
                 self.returned(Outcome::Unknown, accesses);
             }
             StoreError::Conflict { .. } => unreachable!("handled by the caller"),
@@ -170,7 +186,7 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
                 Err(error) => recorder.failed(error, vec![Access::ask(key.as_str())]),
             }
         }
-        75..85 => {
+        _ if choice < 75 + shape.deletes => {
             recorder.invoke(Kind::Delete, vec![Access::delete(key.as_str())]);
             let result = match slot(store, recorder, bytes, by_slot) {
                 Some(slot) => slot.delete(),
@@ -211,8 +227,11 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
 }
 
 fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
-    let options =
-        Options::new().replicas(shape.replicas).partitions(8).expected_keys(32).slab_len_max(16 << 10);
+    let options = Options::new()
+        .replicas(shape.replicas)
+        .partitions(shape.partitions)
+        .expected_keys(32)
+        .slab_len_max(4 << 10);
     let store = match Store::open(&job, options) {
         Ok(store) => store,
         Err(StoreError::Timeout { .. } | StoreError::Closed) => return,
@@ -223,10 +242,22 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
         move || {
             let actor = Actor::new(job.me().0, thread);
             let mut random = Random::new(seed ^ (u64::from(actor.member) << 32 | u64::from(thread)) << 8);
-            let mut recorder =
-                Recorder { actor, logs, job, replicas: shape.replicas, sequence: 0, slots: BTreeMap::new() };
+            let mut recorder = Recorder {
+                actor,
+                logs,
+                job,
+                deaths_survived: shape.deaths_survived(),
+                sequence: 0,
+                slots: BTreeMap::new(),
+            };
             for _ in 0..shape.operations {
                 one_operation(&store, &mut recorder, &mut random, &shape);
+                if shape.pauses && random.below(4) == 0 {
+                    let until = recorder.job.now().after(Duration::from_micros(random.below(20_000)));
+                    while recorder.job.now() < until {
+                        recorder.job.park(recorder.job.bell(), until);
+                    }
+                }
             }
         }
     };
@@ -234,6 +265,17 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
         .map(|thread| job.spawn("worker", Box::new(work(thread))).expect("an activity"))
         .collect();
     work(0)();
+    if job.me().0 < shape.leaves {
+        loop {
+            match store.leave(job.now().after(Duration::from_secs(60))) {
+                Ok(()) | Err(StoreError::Closed) => return,
+                Err(StoreError::Timeout { .. }) => {}
+                // It was stopped for long, and the others have given up and gone.
+                Err(StoreError::DataLost { .. }) if shape.stops > 0 => return,
+                Err(error) => panic!("leave: {error}"),
+            }
+        }
+    }
     for other in &others {
         assert!(job.wait_for(other, Time::NEVER));
     }
@@ -242,7 +284,7 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
         actor: Actor::new(job.me().0, 99),
         logs: logs.clone(),
         job: job.clone(),
-        replicas: shape.replicas,
+        deaths_survived: shape.deaths_survived(),
         sequence: 0,
         slots: BTreeMap::new(),
     };
@@ -338,9 +380,13 @@ const BASE: Shape = Shape {
     replicas: 2,
     kills: 0,
     stops: 0,
+    leaves: 0,
     threads: 1,
     keys: 3,
     operations: 30,
+    partitions: 8,
+    deletes: 10,
+    pauses: false,
     link: Link::Memory,
 };
 
@@ -386,6 +432,54 @@ fn durable_and_linearizable_under_deaths_and_stops() {
             threads: 1 + (seed / 4 % 2) as u32,
             link: link(seed),
             ..BASE
+        }
+    });
+}
+
+/// Few keys that are deleted and made again all the time, by several threads that keep their handles: records are removed
+/// and their blocks are used again at once, while members die and are stopped.
+#[test]
+fn keys_come_and_go_under_deaths_and_stops() {
+    run_all("keys_come_and_go_under_deaths_and_stops", 0..200, |seed| {
+        let replicas = 2 + (seed / 2 % 3) as usize;
+        Shape {
+            members: replicas + (seed / 6 % 3) as usize,
+            spares: (seed / 5 % 2) as usize,
+            replicas,
+            kills: (seed / 3) as usize % replicas,
+            stops: (seed / 7 % 3) as usize,
+            leaves: 0,
+            threads: 1 + (seed / 4 % 3) as u32,
+            keys: 1 + seed / 11 % 2,
+            operations: 60,
+            partitions: 1 + (seed / 13 % 2) as usize,
+            deletes: 20,
+            pauses: seed / 17 % 3 > 0,
+            link: link(seed),
+        }
+    });
+}
+
+/// The same while one or two members leave; there are more than R others.
+#[test]
+fn keys_come_and_go_while_members_leave() {
+    run_all("keys_come_and_go_while_members_leave", 0..200, |seed| {
+        let replicas = 1 + (seed / 2 % 3) as usize;
+        let leaves = 1 + (seed / 5 % 2) as u32;
+        Shape {
+            members: replicas + leaves as usize + (seed / 6 % 3) as usize,
+            spares: (seed / 7 % 2) as usize,
+            replicas,
+            kills: (seed / 3) as usize % replicas,
+            stops: (seed / 4 % 4 / 2) as usize,
+            leaves,
+            threads: 1 + (seed / 4 % 3) as u32,
+            keys: 1 + seed / 11 % 3,
+            operations: 50,
+            partitions: 1 + (seed / 13 % 2) as usize,
+            deletes: 20,
+            pauses: seed / 17 % 3 > 0,
+            link: link(seed),
         }
     });
 }

@@ -27,7 +27,7 @@ use super::layout::{
     Block, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, OPERATION_MASK, PARTITION_WAITERS, REMOVALS, holder,
     value_start,
 };
-use super::write::{Before, Config, Draft, Remembered, block_class};
+use super::write::{Before, Config, Draft, Remembered, WAITER_BITS, block_class};
 use super::{StoreError, StoreResult, Version};
 use crate::engine::{Engine, Epoch, MemberId, steps};
 use crate::job::Reach;
@@ -141,7 +141,7 @@ impl<'a> Op<'a> {
         memory.at[primary].head = head;
         (memory.block, memory.class, memory.hint) = (block, class, offsets[primary % HOT_HOMES]);
         let waiters = config.roots[primary] + store.layout.partition(key.partition) + PARTITION_WAITERS;
-        if first.load(waiters) != Some([0]) {
+        if first.load(waiters).is_none_or(|[waiters]| waiters & WAITER_BITS != 0) {
             let _ = self.ring_waiters(homes[primary], key.partition);
         }
         Ok(Some(block.version()))
@@ -190,7 +190,12 @@ impl<'a> Op<'a> {
                 // Not happened: `Again`, and the caller begins anew.
                 self.redo(key, &block)
             }
-            Err(fail) => Err(fail),
+            Err(fail) => {
+                if let Halt::Fail(StoreError::OutOfMemory { .. }) = &fail {
+                    self.keep_unused(config, &draft);
+                }
+                Err(fail)
+            }
         }
     }
 

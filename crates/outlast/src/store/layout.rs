@@ -27,7 +27,7 @@ const CLASS_LEN: u64 = 64;
 const PARTITION_LEN: u64 = 64;
 /// A [`super::head::State`].
 pub(super) const PARTITION_STATE: u64 = 0;
-/// Who waits for changes: a bit per member, modulo 64.
+/// Who waits for changes: a bit per member, modulo 40, and in the upper bits how often someone has entered itself.
 pub(super) const PARTITION_WAITERS: u64 = 8;
 /// The greatest counter of a version whose record was removed.
 pub(super) const PARTITION_FLOOR: u64 = 16;

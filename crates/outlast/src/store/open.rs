@@ -426,11 +426,12 @@ impl Inner {
                 let _ = self.job.send(from, PORT, &answer.encode());
             }
             Note::Need { .. } => {}
-            Note::Granted { .. } => {
+            Note::Granted { class } => {
+                self.space.answered(from, class as usize, None);
                 let _ = self.job.ring(self.job.me());
             }
             Note::Refused { class, reason } => {
-                self.space.refused(from, class as usize, reason);
+                self.space.answered(from, class as usize, Some(reason));
                 let _ = self.job.ring(self.job.me());
             }
             Note::Give { places } => self.take_back(from, &places),

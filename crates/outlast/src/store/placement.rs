@@ -103,10 +103,21 @@ impl Placement {
     /// The homes under a view, from the partition's order of preference; those who leave are homes beside the R.
     pub(super) fn homes(&self, preference: &[MemberId], view: &View, leaving: &MemberSet) -> Homes {
         let is_leaving = |member: MemberId| leaving.contains(member) && view.is_living(member);
+        // The spares that will be active when those who leave are gone: they are homes from now on, or the copies would be
+        // handed on to others, whom the spares then replace.
+        let later;
+        let active = if leaving.iter().any(is_leaving) {
+            let mut dead = view.dead.clone();
+            dead.union_with(leaving);
+            later = View::new(self.regulars, view.members - self.regulars, dead, MemberSet::new());
+            &later.active
+        } else {
+            &view.active
+        };
         let candidates: Vec<MemberId> = preference
             .iter()
             .copied()
-            .filter(|&member| view.is_living(member) && view.is_active(member) && !is_leaving(member))
+            .filter(|&member| view.is_living(member) && active.contains(member) && !is_leaving(member))
             .collect();
         let mut chosen: Vec<bool> = vec![false; candidates.len()];
         let mut count = 0;
@@ -157,6 +168,33 @@ mod tests {
 
     fn view(regulars: usize, spares: usize, dead: &[u32]) -> View {
         View::new(regulars, spares, dead.iter().copied().map(MemberId).collect(), MemberSet::new())
+    }
+
+    #[test]
+    fn those_to_whom_copies_are_handed_on_are_the_homes_when_the_leaver_is_gone() {
+        for (regulars, spares, replicas) in [(4, 0, 2), (3, 1, 1), (4, 2, 2), (5, 1, 3)] {
+            let placement = placement(regulars, spares, replicas);
+            for partition in 0..64 {
+                let preference = placement.preference(partition);
+                for leaver in 0..(regulars + spares) as u32 {
+                    for dead in (0..(regulars + spares) as u32).filter(|&dead| dead != leaver) {
+                        for dead in [&[][..], &[dead]] {
+                            let leaving = [MemberId(leaver)].into_iter().collect();
+                            let before =
+                                placement.homes(&preference, &view(regulars, spares, dead), &leaving);
+                            let dead = [dead, &[leaver]].concat();
+                            let gone = view(regulars, spares, &dead);
+                            let after = placement.homes(&preference, &gone, &leaving);
+                            let stay = before.members.iter().filter(|member| member.0 != leaver);
+                            assert!(stay.eq(&after.members), "{before:?}, then {after:?}");
+                            assert!(
+                                before.members == after.members || before.configuration < after.configuration
+                            );
+                        }
+                    }
+                }
+            }
+        }
     }
 
     fn placement(regulars: usize, spares: usize, replicas: usize) -> Placement {

@@ -2,7 +2,8 @@
 //!
 //! A delete leaves a tombstone, so that nobody takes an older version for the newest. Whoever deleted the key removes it
 //! later, in its background; the tombstones of the dead are found by the primaries when they go through their records
-//! after a death.
+//! after a death. A record that a put made and left empty, since it failed or died, is removed in the same way, as if it
+//! were a tombstone with the counter 0.
 //!
 //! | | step | dies or stops here |
 //! |---|---|---|
@@ -23,7 +24,9 @@ use super::access::{Halt, Op, Step};
 use super::grace::Grace;
 use super::head::{Head, Phase};
 use super::index::{CHAIN_MAX, KeyRef, is_place};
-use super::layout::{NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTITION_BUCKETS, REMOVALS, class_of};
+use super::layout::{
+    Block, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTITION_BUCKETS, REMOVALS, class_of,
+};
 use super::open::{Inner, Note, lock};
 use super::placement::hash_key;
 use super::{PORT, StoreError};
@@ -41,7 +44,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// More than these are not remembered; what is forgotten stays until the next death.
 const REMEMBERED_MAX: usize = 1 << 20;
 
-/// A key that was deleted, and the counter of its tombstone.
+/// A key that was deleted, and the counter of its tombstone; 0 for a record that may have been left empty.
 type Tombstone = (Vec<u8>, u64);
 
 /// The tombstones that this member is to remove.
@@ -58,7 +61,7 @@ pub(super) struct Removal {
 }
 
 impl Inner {
-    /// Notes a tombstone that is stable, for removal.
+    /// Notes a tombstone that is stable, or a record that may have been left empty (0), for removal.
     pub(super) fn note_tombstone(&self, key: &[u8], counter: u64) {
         let is_first = {
             let mut fresh = lock(&self.removal.fresh);
@@ -199,12 +202,15 @@ impl Op<'_> {
         let Some((word, _)) = self.find(config, config.primary, key)? else { return Ok(true) };
         let head = self.settled(config, key, word)?;
         let primary = config.homes[config.primary];
-        let Some(offset) = head.offset() else { return Ok(true) };
-        let block = self.read_block(primary, offset)?;
-        if !block.is_deleted || block.counter != counter {
+        let is_wanted = |member: MemberId, head: Head| -> Step<Option<Option<Block>>> {
+            let block = head.offset().map(|offset| self.read_block(member, offset)).transpose()?;
+            let found = block.map_or((true, 0), |block| (block.is_deleted, block.counter));
+            Ok((found == (true, counter)).then_some(block))
+        };
+        let Some(block) = is_wanted(primary, head)? else {
             // Somebody has written the key again.
             return Ok(true);
-        }
+        };
         // D2.
         for &home in config.homes.iter() {
             self.raise_floor(home, key.partition, counter)?;
@@ -214,22 +220,31 @@ impl Op<'_> {
             return Ok(false);
         }
         marked.entry(primary).or_default().push(bucket);
-        let class = super::write::block_class(&block, primary)?;
-        self.retire_block(primary, offset, &block, class)?;
+        self.retire_removed(primary, head, block)?;
         // D4.
         for (home, &member) in config.homes.iter().enumerate().filter(|(home, _)| *home != config.primary) {
             let Some((word, head)) = self.find(config, home, key)? else { continue };
-            let Some(offset) = head.offset().filter(|_| head.stamp() == config.stamp) else { continue };
-            let block = self.read_block(member, offset)?;
-            if block.is_deleted
-                && block.counter == counter
+            if head.stamp() != config.stamp {
+                continue;
+            }
+            if let Some(block) = is_wanted(member, head)?
                 && self.swap(member, word, head.0, Head::REMOVED.0)?
             {
                 marked.entry(member).or_default().push(bucket);
-                self.retire_block(member, offset, &block, class)?;
+                self.retire_removed(member, head, block)?;
             }
         }
         Ok(true)
+    }
+
+    /// Retires the block of a record that is being removed, if it had one.
+    fn retire_removed(&self, home: MemberId, head: Head, block: Option<Block>) -> Step<()> {
+        match (head.offset(), block) {
+            (Some(offset), Some(block)) => {
+                self.retire_block(home, offset, &block, super::write::block_class(&block, home)?)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// D5: takes the nodes that are being removed out of a bucket of this member.

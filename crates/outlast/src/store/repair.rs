@@ -355,12 +355,11 @@ impl Op<'_> {
                 }
                 let word = self.find_or_insert(config, config.primary, &key)?;
                 let head = self.settled(config, &key, word)?;
-                // A tombstone whose deleter may be dead.
-                if let Some(offset) = head.offset()
-                    && let block = self.read_block(primary, offset)?
-                    && block.is_deleted
-                {
-                    store.note_tombstone(&node.key, block.counter);
+                // A tombstone whose deleter may be dead, or a record that was left empty.
+                match head.offset().map(|offset| self.read_block(primary, offset)).transpose()? {
+                    None => store.note_tombstone(&node.key, 0),
+                    Some(block) if block.is_deleted => store.note_tombstone(&node.key, block.counter),
+                    Some(_) => {}
                 }
                 records += 1;
             }

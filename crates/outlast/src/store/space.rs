@@ -188,9 +188,12 @@ pub(super) struct Space {
     batch_count: AtomicUsize,
     /// What this member, as a home, has carved.
     pub(super) slabs: Mutex<Slabs>,
-    /// What homes have refused, until the one who asked has seen it.
-    refusals: Mutex<BTreeMap<(MemberId, usize), String>>,
+    /// What homes have answered to requests for blocks of a class.
+    answers: Mutex<BTreeMap<(MemberId, usize), Answers>>,
 }
+
+/// How often a home has answered, and why it refused, if it did the last time.
+type Answers = (u64, Option<String>);
 
 /// The slabs of a home.
 #[derive(Default)]
@@ -212,9 +215,16 @@ impl Slabs {
 }
 
 impl Space {
-    /// Notes what a home has answered.
-    pub(super) fn refused(&self, home: MemberId, class: usize, reason: String) {
-        lock(&self.refusals).insert((home, class), reason);
+    /// Notes what a home has answered: that it has carved blocks of a class, or why not.
+    pub(super) fn answered(&self, home: MemberId, class: usize, refusal: Option<String>) {
+        let mut answers = lock(&self.answers);
+        let (count, last) = answers.entry((home, class)).or_default();
+        *count += 1;
+        *last = refusal;
+    }
+
+    fn answers(&self, home: MemberId, class: usize) -> Answers {
+        lock(&self.answers).get(&(home, class)).cloned().unwrap_or_default()
     }
 }
 
@@ -248,10 +258,9 @@ impl Op<'_> {
             return Ok(offset);
         }
         let (job, space) = (&self.store.job, &self.store.space);
-        lock(&space.refusals).remove(&(home, class));
         let limit = job.time_limit();
         let until = job.now().after(limit);
-        let mut is_asked = false;
+        let mut asked = None;
         loop {
             let bell = job.bell();
             if home == job.me() {
@@ -259,18 +268,24 @@ impl Op<'_> {
                     .carve(class)
                     .map_err(|reason| Halt::Fail(StoreError::OutOfMemory { member: home, reason }))?;
             }
+            // Before the stack is looked at: what was granted is there then, unless others have taken it.
+            let (count, refusal) = space.answers(home, class);
             if let Some(offset) = self.pop_several(home, class)? {
                 return Ok(offset);
-            }
-            if let Some(reason) = lock(&space.refusals).remove(&(home, class)) {
-                return Err(Halt::Fail(StoreError::OutOfMemory { member: home, reason }));
             }
             if home == job.me() {
                 continue;
             }
-            if !is_asked {
-                job.send(home, PORT, &Note::Need { class: class as u64 }.encode())?;
-                is_asked = true;
+            match (asked, refusal) {
+                (Some(before), _) if before == count => {}
+                (Some(_), Some(reason)) => {
+                    return Err(Halt::Fail(StoreError::OutOfMemory { member: home, reason }));
+                }
+                // Not asked yet; or others have taken what was granted.
+                _ => {
+                    asked = Some(count);
+                    job.send(home, PORT, &Note::Need { class: class as u64 }.encode())?;
+                }
             }
             if job.now() >= until {
                 return Err(Halt::Fail(StoreError::Timeout { member: home, limit }));
@@ -306,7 +321,12 @@ impl Op<'_> {
     fn pop_several(&self, home: MemberId, class: usize) -> Step<Option<u64>> {
         let mut first = None;
         for _ in 0..TAKE.min(kept(class).max(1)) {
-            match self.pop(home, class)? {
+            let popped = match self.pop(home, class) {
+                // What was taken is not lost; the next call says the same.
+                Err(_) if first.is_some() => break,
+                popped => popped?,
+            };
+            match popped {
                 None => break,
                 Some(offset) if first.is_none() => first = Some(offset),
                 Some(offset) => self.keep(home, class, offset),

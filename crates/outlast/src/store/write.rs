@@ -255,6 +255,14 @@ impl<'v> Content<'v> {
     }
 }
 
+/// The part of a notice word that says who waits; the rest counts how often someone has entered itself.
+pub(super) const WAITER_BITS: u64 = (1 << 40) - 1;
+
+/// The bit of a member in a notice word; members may share one.
+fn waiter_bit(member: MemberId) -> u64 {
+    1 << (member.0 % 40)
+}
+
 impl<'a> Op<'a> {
     /// The configuration of a partition under this operation's view; enters it if nobody of this member has.
     #[inline]
@@ -597,12 +605,14 @@ impl<'a> Op<'a> {
             self.tell_writer(block)?;
         }
         steps::enter(steps::Step::Settled);
-        // T5. If the swap fails someone else has settled it, or gone on.
         let (primary, word) = found
             .iter()
             .find(|(home, ..)| *home == config.primary)
             .map(|&(home, word, ..)| (config.homes[home], word))
             .ok_or(Halt::Again)?;
+        // Its writer may be stopped, or may not get as far as to ring: whoever sees the mark need not care.
+        self.ring_waiters(primary, key.partition)?;
+        // T5. If the swap fails someone else has settled it, or gone on.
         self.swap(primary, word, primary_head.0, primary_head.stable().0)?;
         Ok(())
     }
@@ -768,11 +778,12 @@ impl<'a> Op<'a> {
     fn tidy_up(&self, config: &Config, key: &KeyRef<'_>, before: &mut Before<'_>, head: Head) -> Step<()> {
         let primary = config.homes[config.primary];
         steps::enter(steps::Step::Stable);
+        // Before the mark: whoever sees the mark rings nobody.
+        self.ring_waiters(primary, key.partition)?;
         // A handle knows without the mark, and writes the same key again; whoever else comes looks for itself.
         if !head.is_stable() && before.memory.is_none() {
             self.swap(primary, before.word, head.0, head.stable().0)?;
         }
-        self.ring_waiters(primary, key.partition)?;
         match (before.head.offset(), &before.block) {
             (Some(offset), Some(block)) => {
                 self.retire_block(primary, offset, block, block_class(block, primary)?)
@@ -785,22 +796,23 @@ impl<'a> Op<'a> {
     pub(super) fn ring_waiters(&self, primary: MemberId, partition: usize) -> Step<()> {
         let word = self.partition_word(primary, partition, PARTITION_WAITERS);
         match self.load(primary, word)? {
-            0 => Ok(()),
+            waiters if waiters & WAITER_BITS == 0 => Ok(()),
             waiters => self.ring_each(primary, word, waiters),
         }
     }
 
     #[cold]
     fn ring_each(&self, primary: MemberId, word: u64, waiters: u64) -> Step<()> {
-        // Whoever still waits enters itself again; if the swap fails someone else rings, or has just come.
-        self.swap(primary, word, waiters, 0)?;
         let members = self.store.job.members() as u32;
-        for member in (0..members).map(MemberId).filter(|member| waiters & 1 << (member.0 % 64) != 0) {
+        for member in (0..members).map(MemberId).filter(|&member| waiters & waiter_bit(member) != 0) {
             match self.store.job.ring(member) {
                 Ok(()) | Err(crate::engine::Error::Dead { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
+        // After the bells, so that nobody is forgotten if this member stops here. Whoever has entered itself since, for
+        // the first time or again, has changed the word.
+        self.swap(primary, word, waiters, waiters & !WAITER_BITS)?;
         Ok(())
     }
 
@@ -818,12 +830,14 @@ impl<'a> Op<'a> {
         Ok(true)
     }
 
-    /// W2 and W3: the settled head of a key's record at the primary, and what it names.
+    /// W2 and W3: the settled head of a key's record at the primary, and what it names. If there is no record, one is made
+    /// if `must_exist`; otherwise the head word is 0: a call that changes nothing leaves nothing behind.
     fn find_settled<'m>(
         &self,
         config: &Config,
         key: &KeyRef<'_>,
         memory: Option<&'m mut Remembered>,
+        must_exist: bool,
     ) -> Step<Before<'m>> {
         let mut memory = memory;
         if let Some(memory) = &mut memory {
@@ -834,7 +848,11 @@ impl<'a> Op<'a> {
             }
         }
         let primary = config.homes[config.primary];
-        let word = self.find_or_insert(config, config.primary, key)?;
+        let word = match self.find(config, config.primary, key)? {
+            Some((word, _)) => word,
+            None if must_exist => self.find_or_insert(config, config.primary, key)?,
+            None => return Ok(Before { word: 0, head: config.empty_head(), block: None, memory }),
+        };
         let head = self.settled(config, key, word)?;
         let block = head.offset().map(|offset| self.read_block(primary, offset)).transpose()?;
         if let Some(memory) = &mut memory {
@@ -869,6 +887,16 @@ impl<'a> Op<'a> {
         Ok(Ok(Before { word, head, block: Some(memory.block), memory: Some(memory) }))
     }
 
+    /// W2 and W3 for a key that had no record: makes one. `Again` if there is something by now.
+    fn make_record(&self, config: &Config, key: &KeyRef<'_>, before: &mut Before<'_>) -> Step<()> {
+        before.word = self.find_or_insert(config, config.primary, key)?;
+        before.head = self.settled(config, key, before.word)?;
+        if let Some(memory) = &mut before.memory {
+            memory.at[config.primary].word = before.word;
+        }
+        if before.head.offset().is_none() { Ok(()) } else { Err(Halt::Again) }
+    }
+
     #[inline]
     fn find_before<'m>(
         &self,
@@ -877,10 +905,10 @@ impl<'a> Op<'a> {
         memory: Option<&'m mut Remembered>,
     ) -> Step<Before<'m>> {
         match memory {
-            None => self.find_settled(config, key, None),
+            None => self.find_settled(config, key, None, false),
             Some(memory) => match self.find_remembered(config, memory)? {
                 Ok(before) => Ok(before),
-                Err(memory) => self.find_settled(config, key, Some(memory)),
+                Err(memory) => self.find_settled(config, key, Some(memory), false),
             },
         }
     }
@@ -900,21 +928,14 @@ impl<'a> Op<'a> {
         let mut before = self.find_before(config, key, memory)?;
         let mut buffer = Vec::new();
         let (mut current, mut owner) = (None, store.me());
-        let counter = match before.block {
-            None => self.floor(primary, key.partition)?,
-            // The tombstone may be one that was removed elsewhere.
-            Some(block) if block.is_deleted && mutant("forget-tombstone") => 0,
-            Some(block) if block.is_deleted => block.counter.max(self.floor(primary, key.partition)?),
-            Some(block) => {
-                current = Some(Current { version: block.version() });
-                owner = block.owner;
-                if let Some(offset) = before.head.offset().filter(|_| needs_value) {
-                    buffer.resize(block.len as usize, 0);
-                    self.get(primary, offset + value_start(block.len), &mut buffer)?;
-                }
-                block.counter
+        if let Some(block) = before.block.filter(|block| !block.is_deleted) {
+            current = Some(Current { version: block.version() });
+            owner = block.owner;
+            if let Some(offset) = before.head.offset().filter(|_| needs_value) {
+                buffer.resize(block.len as usize, 0);
+                self.get(primary, offset + value_start(block.len), &mut buffer)?;
             }
-        };
+        }
         let owned;
         let (value, is_deleted) = match change(current.as_ref(), &mut buffer)? {
             Change::Put(value) => (value, false),
@@ -931,6 +952,20 @@ impl<'a> Op<'a> {
             Change::Nothing => {
                 return if self.is_still(config, key.partition)? { Ok(None) } else { Err(Halt::Again) };
             }
+        };
+        if before.word == 0
+            && let Err(halt) = self.make_record(config, key, &mut before)
+        {
+            store.note_tombstone(key.key, 0);
+            return Err(halt);
+        }
+        // The floor after the record was found: what was removed before had raised it.
+        let counter = match before.block {
+            None => self.floor(primary, key.partition)?,
+            // The tombstone may be one that was removed elsewhere.
+            Some(block) if block.is_deleted && mutant("forget-tombstone") => 0,
+            Some(block) if block.is_deleted => block.counter.max(self.floor(primary, key.partition)?),
+            Some(block) => block.counter,
         };
         let block = Block {
             counter: counter + 1,
@@ -960,8 +995,12 @@ impl<'a> Op<'a> {
                 }
                 // Blocks that nobody has seen are kept for the next time, unless a call did not end: it may still have an
                 // effect.
-                if let Ok(_) | Err(Halt::Again) = &result {
+                if let Ok(_) | Err(Halt::Again | Halt::Fail(StoreError::OutOfMemory { .. })) = &result {
                     self.keep_unused(config, &draft);
+                }
+                if result.is_err() && before.block.is_none() {
+                    // The record may stay empty.
+                    store.note_tombstone(key.key, 0);
                 }
             }
         }
@@ -999,7 +1038,7 @@ impl<'a> Op<'a> {
     fn has_happened(&mut self, key: &KeyRef<'_>, block: &Block) -> Step<bool> {
         steps::enter(steps::Step::Redo);
         let config = self.config(key.partition)?;
-        let before = self.find_settled(config, key, None)?;
+        let before = self.find_settled(config, key, None, true)?;
         if before.block.is_some_and(|found| found.identity() == block.identity()) {
             return Ok(true);
         }
@@ -1206,14 +1245,16 @@ impl Inner {
     /// Enters this member among those who are rung when something in the key's partition changes.
     pub(super) fn announce_waiter(&self, key: &[u8]) -> StoreResult<()> {
         let key = self.key_ref(key)?;
-        let bit = 1 << (self.me().0 % 64);
+        let bit = waiter_bit(self.me());
         self.run(|op| {
             let config = op.config(key.partition)?;
             let primary = config.homes[config.primary];
             let word = op.partition_word(primary, key.partition, PARTITION_WAITERS);
             loop {
                 let waiters = op.load(primary, word)?;
-                if waiters & bit != 0 || op.swap(primary, word, waiters, waiters | bit)? {
+                let entered =
+                    (waiters & !WAITER_BITS).wrapping_add(WAITER_BITS + 1) | waiters & WAITER_BITS | bit;
+                if op.swap(primary, word, waiters, entered)? {
                     return Ok(());
                 }
             }
