@@ -135,12 +135,15 @@ fn the_heir_adopts_the_keys_of_the_dead() {
         }
         assert_eq!(store.scan(b"task/").expect("listed").len(), 80);
         assert_eq!(store.keys_of(MemberId(3)).expect("listed").len(), 21);
-        if job.me() == MemberId(3) {
-            store.wait(b"listed", None, job.now().after(LIMIT)).expect("waited").expect("listed");
+        // It dies when all have listed: from then on its keys have another owner.
+        if job.me() != MemberId(3) {
+            store.put(format!("listed/{}", job.me().0).as_bytes(), b"").expect("put");
+        } else {
+            for member in 0..3 {
+                let key = format!("listed/{member}");
+                store.wait(key.as_bytes(), None, job.now().after(LIMIT)).expect("waited").expect("listed");
+            }
             job.fence(job.me(), Time::NEVER).expect("killed");
-        }
-        if job.me() == MemberId(0) {
-            store.put(b"listed", b"").expect("put");
         }
         wait_until(&job, "the death", || store.epoch() != seen);
         let deaths = store.failures_since(&mut seen);
