@@ -166,6 +166,14 @@ impl Unfinished {
     /// Publishes the generation, and removes all but the newest `keep`. Where it is.
     pub fn publish(self, parts: &[Part], keep: usize) -> Result<PathBuf> {
         let unfinished = self.path();
+        for part in parts {
+            let path = unfinished.join(&part.name);
+            let found = fs::metadata(&path).map_err(FolderError::io(&path))?.len();
+            if found != part.totals.bytes {
+                let reason = format!("it has {found} bytes, and its member wrote {}", part.totals.bytes);
+                return Err(FolderError::Manifest { path, reason });
+            }
+        }
         let manifest = unfinished.join(MANIFEST);
         let text = encode_manifest(parts);
         let write = || -> io::Result<()> {

@@ -49,7 +49,7 @@ impl<'a> Op<'a> {
         steps::enter(steps::Step::Find);
         let (homes, primary) = (&*config.homes, config.primary);
         let is_known = memory.stamp == config.stamp && !memory.block.is_deleted;
-        if !is_known || !config.are_all_ready() || homes.len() > HOT_HOMES {
+        if !is_known || !config.are_all_ready() || homes.len() > HOT_HOMES || store.frost.is_set() {
             return Ok(None);
         }
         let Ok(first) = job.reach(at, homes[primary]) else { return Ok(None) };

@@ -20,6 +20,7 @@
 
 mod access;
 mod batch;
+mod cut;
 mod error;
 mod grace;
 mod head;
@@ -45,6 +46,7 @@ mod wait;
 mod write;
 
 pub use batch::Fetch;
+pub(crate) use cut::{CutPart, whole_cut};
 pub use error::{StoreError, StoreResult};
 pub use list::Death;
 pub use lock::LockGuard;

@@ -2,6 +2,7 @@
 
 use super::access::Actors;
 use super::batch::Deferred;
+use super::cut::Frost;
 use super::head::{Phase, State};
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
 use super::leave::Leaving;
@@ -198,6 +199,7 @@ pub(super) struct Inner {
     pub(super) removal: Removal,
     pub(super) reclaim: Mutex<Reclaim>,
     pub(super) locks: Locks,
+    pub(super) frost: Frost,
     pub(super) loss: Loss,
     pub(super) leaving: Leaving,
     pub(super) deferred: Deferred,
@@ -263,6 +265,7 @@ impl Store {
             removal: Removal::default(),
             reclaim: Mutex::default(),
             locks: Locks::default(),
+            frost: Frost::default(),
             loss: Loss::default(),
             leaving: Leaving::default(),
             deferred: Deferred::default(),

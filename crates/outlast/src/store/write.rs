@@ -141,6 +141,8 @@ pub(super) struct Current {
 pub(super) enum Change<'a> {
     Put(&'a [u8]),
     Owned(Vec<u8>),
+    /// A value that another member is to own.
+    PutFor(&'a [u8], MemberId),
     /// The same value, owned by the member that writes it.
     Adopt(Vec<u8>),
     Delete,
@@ -933,6 +935,9 @@ impl<'a> Op<'a> {
         needs_value: bool,
     ) -> Step<Option<Version>> {
         let store = self.store;
+        if store.frost.is_set() {
+            return Err(Halt::Again);
+        }
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         steps::enter(steps::Step::Find);
@@ -950,6 +955,10 @@ impl<'a> Op<'a> {
         let owned;
         let (value, is_deleted) = match change(current.as_ref(), &mut buffer)? {
             Change::Put(value) => (value, false),
+            Change::PutFor(value, other) => {
+                owner = other;
+                (value, false)
+            }
             Change::Owned(value) => {
                 owned = value;
                 (owned.as_slice(), false)
@@ -1155,6 +1164,7 @@ impl Inner {
             match result {
                 Ok(value) => return Ok(value),
                 Err(Halt::Fail(error)) => return Err(error),
+                Err(Halt::Again) if self.frost.is_set() => self.wait_for_thaw()?,
                 Err(Halt::Again) => patience.check(self)?,
             }
         }
