@@ -205,6 +205,8 @@ pub(super) struct Inner {
     closing: Mutex<MemberSet>,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
+    /// How many they are.
+    pub(super) deaths_noted: AtomicU64,
     /// Whether the roots of all members are known.
     is_open: AtomicBool,
     pub(super) is_closed: AtomicBool,
@@ -269,6 +271,7 @@ impl Store {
             counts: Counts::default(),
             closing: Mutex::default(),
             deaths: Mutex::default(),
+            deaths_noted: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             mismatch: Mutex::new(None),

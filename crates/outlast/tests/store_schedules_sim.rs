@@ -1,0 +1,74 @@
+//! Schedules that broke the store, each found by reading it with the intent to break it.
+
+#![cfg(feature = "sim")]
+
+use outlast::engine::Fault;
+use outlast::engine::sim::{self, Link, Options as SimOptions};
+use outlast::store::{Options, Store};
+use outlast::{Engine, Epoch, Job, MemberId};
+use std::time::Duration;
+
+fn run(options: SimOptions, body: impl Fn(Job) + 'static) {
+    let seed = options.seed;
+    let report = sim::run(&options, body);
+    assert!(report.is_ok(), "seed {seed}: {:?}\n{:#?}\n{:#?}", report.outcome, report.panics, report.hung);
+}
+
+fn open(job: &Job, options: Options) -> Store {
+    Store::open(job, options).expect("open")
+}
+
+fn options(replicas: usize) -> Options {
+    Options::new().replicas(replicas).partitions(8).expected_keys(32).slab_len_max(16 << 10)
+}
+
+fn sleep(job: &Job, duration: Duration) {
+    let until = job.now().after(duration);
+    while job.now() < until {
+        job.park(job.bell(), until);
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn end(job: &Job, store: &Store) {
+    let _ = store.close();
+    let _ = job.leave();
+}
+
+/// Who asks for the deaths for the first time after the second one is told of that one, and of no other.
+#[test]
+fn a_death_after_the_first_look_is_told_whatever_its_number() {
+    for seed in 0..20 {
+        run(
+            SimOptions::new(5, seed).link(if seed % 2 == 0 { Link::Memory } else { Link::Network }),
+            move |job| {
+                let store = open(&job, options(2));
+                let (first, second) = (MemberId(3), MemberId(1));
+                let wait = |epoch: u64| {
+                    while store.epoch() < Epoch(epoch) {
+                        job.park(job.bell(), job.now().after(SECOND));
+                    }
+                };
+                sleep(&job, SECOND);
+                if job.me() == first {
+                    let _ = job.inject(Fault::Kill(first));
+                    sleep(&job, 100 * SECOND);
+                }
+                wait(1);
+                let mut seen = store.epoch();
+                sleep(&job, SECOND);
+                if job.me() == second {
+                    let _ = job.inject(Fault::Kill(second));
+                    sleep(&job, 100 * SECOND);
+                }
+                wait(2);
+                let told: Vec<MemberId> =
+                    store.failures_since(&mut seen).iter().map(|death| death.member).collect();
+                assert_eq!(told, [second]);
+                assert_eq!(store.failures_since(&mut seen), []);
+                end(&job, &store);
+            },
+        );
+    }
+}
