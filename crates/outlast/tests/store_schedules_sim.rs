@@ -4,7 +4,7 @@
 
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
-use outlast::store::{Options, Store};
+use outlast::store::{Options, Store, StoreError};
 use outlast::{Engine, Epoch, Job, MemberId};
 use std::time::Duration;
 
@@ -67,6 +67,52 @@ fn a_death_after_the_first_look_is_told_whatever_its_number() {
                     store.failures_since(&mut seen).iter().map(|death| death.member).collect();
                 assert_eq!(told, [second]);
                 assert_eq!(store.failures_since(&mut seen), []);
+                end(&job, &store);
+            },
+        );
+    }
+}
+
+/// Listeners of loss work in the background; a member that begins to leave at that moment is heard all the same.
+#[test]
+fn a_leaver_is_heard_by_those_who_look_for_losses() {
+    for seed in 0..200 {
+        run(
+            SimOptions::new(5, seed).link(if seed % 2 == 0 { Link::Memory } else { Link::Network }),
+            move |job| {
+                let store = open(&job, options(2).partitions(16));
+                store.on_loss(|_| {});
+                for number in 0..20 {
+                    store.put(format!("{}/{number}", job.me()).as_bytes(), b"x").expect("put");
+                }
+                if job.me() == MemberId(4) {
+                    sleep(&job, SECOND);
+                    let _ = job.inject(Fault::Kill(MemberId(4)));
+                    sleep(&job, 100 * SECOND);
+                }
+                if job.me() == MemberId(0) {
+                    sleep(&job, SECOND + Duration::from_micros(10 * seed));
+                    let began = job.now();
+                    store.leave(job.now().after(100 * SECOND)).expect("left");
+                    let took = job.now().since(began);
+                    assert!(took < 10 * SECOND, "{took:?}");
+                    return;
+                }
+                sleep(&job, SECOND);
+                let until = job.now().after(2 * SECOND);
+                let mut round = 0;
+                while job.now() < until {
+                    round += 1;
+                    let began = job.now();
+                    match store.get(format!("{}/{}", MemberId(round % 5), round % 20).as_bytes()) {
+                        Ok(_) => {}
+                        Err(StoreError::Timeout { member, .. }) => panic!("timeout of {member}"),
+                        Err(error) => panic!("{error}"),
+                    }
+                    let took = job.now().since(began);
+                    assert!(took < 10 * SECOND, "{took:?}");
+                    job.park(job.bell(), job.now().after(Duration::from_micros(200)));
+                }
                 end(&job, &store);
             },
         );

@@ -228,6 +228,9 @@ impl Patience {
 
     #[cold]
     fn look(&mut self, store: &Inner) -> StoreResult<()> {
+        // Whoever waits serves: this may be the background, and what it waits for may be in a message, such as that somebody
+        // leaves, whom the others know already.
+        store.serve_messages();
         let (now, limit) = (store.job.now(), store.job.time_limit());
         if now >= *self.until.get_or_insert(now.after(limit)) {
             return Err(StoreError::Timeout { member: store.me(), limit });
