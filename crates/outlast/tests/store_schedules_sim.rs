@@ -118,3 +118,32 @@ fn a_leaver_is_heard_by_those_who_look_for_losses() {
         );
     }
 }
+/// One of two new homes begins late, when the primary is stopped: the other one fills it.
+#[test]
+fn a_home_that_became_complete_takes_over_as_well() {
+    for seed in 0..20 {
+        run(SimOptions::new(6, seed).link(Link::Memory), move |job| {
+            let store = open(&job, options(3).partitions(64));
+            if job.me() == MemberId(5) {
+                let keys: Vec<String> = (0..300).map(|number| format!("key/{number}")).collect();
+                for key in &keys {
+                    store.put(key.as_bytes(), key.as_bytes()).expect("put");
+                }
+                let [late, primary] = [3, 0].map(MemberId);
+                job.inject(Fault::Stop(late)).expect("a fault");
+                job.inject(Fault::Kill(MemberId(1))).expect("a fault");
+                job.inject(Fault::Kill(MemberId(2))).expect("a fault");
+                sleep(&job, 10 * SECOND);
+                job.inject(Fault::Stop(primary)).expect("a fault");
+                sleep(&job, SECOND);
+                job.inject(Fault::Resume(late)).expect("a fault");
+                let status = store.wait_repaired(job.now().after(60 * SECOND)).expect("known");
+                assert!(status.is_repaired(), "{status:?}");
+                job.inject(Fault::Resume(primary)).expect("a fault");
+            } else {
+                sleep(&job, 300 * SECOND);
+            }
+            end(&job, &store);
+        });
+    }
+}

@@ -395,7 +395,7 @@ impl Op<'_> {
         Ok(Progress::Done)
     }
 
-    /// Watches the primary, as another complete home: whether there is something left to watch. If the primary does nothing
+    /// Watches the primary, as another home: whether there is something left to watch. If the primary does nothing
     /// at all for a while (it is stopped) the work is taken over; several repairers are harmless.
     fn watch(&self, work: &mut Work, config: &Config, leaving: &MemberSet) -> Step<bool> {
         let (store, me) = (self.store, self.store.me());
@@ -409,7 +409,11 @@ impl Op<'_> {
             }
             rank += u32::from(is_complete && index != config.primary);
         }
-        let Some(rank) = own_rank.filter(|_| is_incomplete) else { return Ok(false) };
+        if !is_incomplete {
+            return Ok(false);
+        }
+        // Not complete itself: it may become so, and then have to fill another one that began later.
+        let Some(rank) = own_rank else { return Ok(true) };
         let primary = config.homes[config.primary];
         let mut pulse = 0;
         for actor in 0..ACTORS {
