@@ -147,3 +147,34 @@ fn a_home_that_became_complete_takes_over_as_well() {
         });
     }
 }
+
+/// What one member has freed can be used by another, also if the first one does nothing more.
+#[test]
+fn memory_that_an_idle_member_freed_can_be_used_by_others() {
+    for seed in 0..4 {
+        let mut plan = SimOptions::new(2, seed).link(Link::Memory);
+        plan.segment_limit = 48 << 20;
+        run(plan, move |job| {
+            let store = open(&job, options(1));
+            let key = (0..100)
+                .map(|n| format!("k{n}"))
+                .find(|key| store.homes(key.as_bytes()) == [MemberId(1)])
+                .unwrap();
+            let value = vec![7; 20 << 20];
+            if job.me() == MemberId(0) {
+                store.put(key.as_bytes(), &value).expect("room");
+                assert!(store.delete(key.as_bytes()).expect("deleted"));
+                store.put(b"freed", b"").expect("put");
+                store.wait(b"done", None, job.now().after(100 * SECOND)).expect("wait").expect("done");
+            } else {
+                store.wait(b"freed", None, job.now().after(100 * SECOND)).expect("wait").expect("freed");
+                sleep(&job, 5 * SECOND);
+                println!("{:?}", store.memory_use());
+                // Two of them do not fit.
+                store.put(key.as_bytes(), &value).expect("memory that was freed");
+                store.put(b"done", b"").expect("put");
+            }
+            end(&job, &store);
+        });
+    }
+}

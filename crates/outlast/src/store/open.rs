@@ -532,7 +532,7 @@ impl Service for Background {
             repair = self.0.repair_some();
         }
         let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss());
-        repair.min(self.0.remove_some()).min(self.0.reclaim_some())
+        repair.min(self.0.remove_some()).min(self.0.reclaim_some()).min(self.0.give_back_some())
     }
 }
 
