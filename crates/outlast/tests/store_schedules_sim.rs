@@ -178,3 +178,45 @@ fn memory_that_an_idle_member_freed_can_be_used_by_others() {
         });
     }
 }
+
+/// A new home is stopped: the copies that have nothing to do with it are brought up all the same.
+#[test]
+fn a_stopped_new_home_holds_up_its_own_partitions_only() {
+    for seed in 70..110 {
+        run(SimOptions::new(5, seed).link(Link::Memory), move |job| {
+            let store = open(&job, options(2).partitions(64));
+            let [dead, third, stopped] = [0, 3, 4].map(MemberId);
+            if job.me() == MemberId(1) {
+                let keys: Vec<String> = (0..200).map(|number| format!("key/{number}")).collect();
+                for key in &keys {
+                    store.put(key.as_bytes(), &vec![7; 20000]).expect("put");
+                }
+                job.inject(Fault::Kill(dead)).expect("a fault");
+                while store.epoch() < Epoch(1) {
+                    job.park(job.bell(), job.now().after(SECOND));
+                }
+                sleep(&job, Duration::from_micros(7 * seed));
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                sleep(&job, 60 * SECOND);
+                let others: Vec<&String> =
+                    keys.iter().filter(|key| !store.homes(key.as_bytes()).contains(&stopped)).collect();
+                job.inject(Fault::Kill(third)).expect("a fault");
+                while store.epoch() < Epoch(2) {
+                    job.park(job.bell(), job.now().after(SECOND));
+                }
+                for key in others {
+                    let homes = store.homes(key.as_bytes());
+                    match store.get(key.as_bytes()) {
+                        Ok(found) => assert_eq!(found.expect("there").bytes().len(), 20000),
+                        Err(error) => panic!("{key} {homes:?}: {error}"),
+                    }
+                }
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+                store.put(b"done", b"").expect("put");
+            } else {
+                sleep(&job, 300 * SECOND);
+            }
+            end(&job, &store);
+        });
+    }
+}

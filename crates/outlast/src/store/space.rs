@@ -39,6 +39,8 @@ const WAY_BLOCKS: usize = BATCH_BLOCKS;
 const WAY_BYTES: u64 = 16 << 10;
 /// Blocks larger than this always go back to their home.
 const KEPT_LEN_MAX: u64 = 16 << 20;
+/// How long the background waits for a home that is to carve blocks; what the home grants later is there at the next try.
+const HURRY: Duration = Duration::from_millis(20);
 /// How long the background waits before it looks again whether they may go.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// In how many ways of a magazine a kind may be.
@@ -268,7 +270,7 @@ impl Op<'_> {
             return Ok(offset);
         }
         let (job, space) = (&self.store.job, &self.store.space);
-        let limit = job.time_limit();
+        let limit = if self.is_hurried { HURRY } else { job.time_limit() };
         let until = job.now().after(limit);
         let mut asked = None;
         loop {
