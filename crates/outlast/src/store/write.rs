@@ -1020,6 +1020,8 @@ impl<'a> Op<'a> {
         }
         match result {
             Ok(false) => Err(Halt::Again),
+            // Another thread has ended the membership: the last swap may have gone nowhere.
+            Ok(true) if store.job.has_ended() => Err(Halt::Fail(StoreError::Closed)),
             Ok(true) => Ok(Some(block.version())),
             Err(Halt::Again) => self.redo(key, &block),
             Err(fail) => Err(fail),
@@ -1077,6 +1079,10 @@ impl<'a> Op<'a> {
             if !block.is_deleted {
                 result = Some(take(self, primary, offset, &block)?);
             }
+        }
+        if self.store.job.has_ended() {
+            // What was read may be what another thread wrote after the end, and nobody else sees.
+            return Err(Halt::Fail(StoreError::Closed));
         }
         if self.is_current() || self.is_still(config, key.partition)? { Ok(result) } else { Err(Halt::Again) }
     }
