@@ -92,6 +92,9 @@ pub(super) struct Op<'a> {
     mine: Reach<'a>,
     /// Where in it the actor's counter is.
     word: u64,
+    /// Whether it waits for blocks only briefly: the background has other work, which must not wait for a home that is
+    /// stopped.
+    pub(super) is_hurried: bool,
 }
 
 impl<'a> Op<'a> {
@@ -110,7 +113,7 @@ impl<'a> Op<'a> {
         if mine.swap(word, even, even + 1) != Some(true) {
             return None;
         }
-        Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1, mine, word })
+        Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1, mine, word, is_hurried: false })
     }
 
     /// Begins an operation under the current view.
@@ -148,7 +151,15 @@ impl<'a> Op<'a> {
                 if is_claimed {
                     LAST.with(|last| last.set((store.actors.id, index)));
                     let epoch = job.epoch();
-                    return Ok(Some(Op { store, actor: index, epoch, number: even + 1, mine, word }));
+                    return Ok(Some(Op {
+                        store,
+                        actor: index,
+                        epoch,
+                        number: even + 1,
+                        mine,
+                        word,
+                        is_hurried: false,
+                    }));
                 }
                 even = job.load(Epoch::ANY, me, word)?;
                 if even % 2 == 1 {
@@ -177,6 +188,13 @@ impl<'a> Op<'a> {
             }
             job.park(bell, until.min(now.after(CROWDED)));
         }
+    }
+
+    /// Begins an operation of the background; see [`Op::is_hurried`].
+    pub(super) fn begin_hurried(store: &'a Inner) -> Step<Op<'a>> {
+        let mut op = Op::begin(store)?;
+        op.is_hurried = true;
+        Ok(op)
     }
 
     /// This actor's blocks.

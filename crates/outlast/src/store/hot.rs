@@ -18,7 +18,7 @@
 //! - Nodes and blocks that the operation may come to see are not used again while it is under way, also not under a newer
 //!   view: the counts of removals hold for as long as it lasts.
 //! - If this member leaves the job meanwhile, its writes go nowhere: so that is looked at after the last one.
-//! - A read counts only if the view is the same afterwards.
+//! - A read counts only if the view is the same afterwards, and this member is still there.
 
 use super::access::{Halt, Op, Step};
 use super::head::Head;
@@ -232,7 +232,7 @@ impl<'a> Op<'a> {
             }
             None => match find_directly(reach, config, store.bucket_count, key)? {
                 Some(head) => head,
-                None => return (job.epoch() == self.epoch).then_some(Ok(None)),
+                None => return (job.epoch() == self.epoch && !job.has_ended()).then_some(Ok(None)),
             },
         };
         if head.stamp() != config.stamp || !head.is_stable() {
@@ -256,7 +256,7 @@ impl<'a> Op<'a> {
         if let Some(memory) = memory {
             memory.hint = offset;
         }
-        (job.epoch() == self.epoch).then_some(Ok(found))
+        (job.epoch() == self.epoch && !job.has_ended()).then_some(Ok(found))
     }
 }
 

@@ -207,6 +207,8 @@ pub(super) struct Inner {
     closing: Mutex<MemberSet>,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
+    /// How many they are.
+    pub(super) deaths_noted: AtomicU64,
     /// Whether the roots of all members are known.
     is_open: AtomicBool,
     pub(super) is_closed: AtomicBool,
@@ -272,6 +274,7 @@ impl Store {
             counts: Counts::default(),
             closing: Mutex::default(),
             deaths: Mutex::default(),
+            deaths_noted: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             mismatch: Mutex::new(None),
@@ -532,7 +535,7 @@ impl Service for Background {
             repair = self.0.repair_some();
         }
         let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss());
-        repair.min(self.0.remove_some()).min(self.0.reclaim_some())
+        repair.min(self.0.remove_some()).min(self.0.reclaim_some()).min(self.0.give_back_some())
     }
 }
 

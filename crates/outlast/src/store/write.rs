@@ -230,6 +230,9 @@ impl Patience {
 
     #[cold]
     fn look(&mut self, store: &Inner) -> StoreResult<()> {
+        // Whoever waits serves: this may be the background, and what it waits for may be in a message, such as that somebody
+        // leaves, whom the others know already.
+        store.serve_messages();
         let (now, limit) = (store.job.now(), store.job.time_limit());
         if now >= *self.until.get_or_insert(now.after(limit)) {
             return Err(StoreError::Timeout { member: store.me(), limit });
@@ -1026,6 +1029,8 @@ impl<'a> Op<'a> {
         }
         match result {
             Ok(false) => Err(Halt::Again),
+            // Another thread has ended the membership: the last swap may have gone nowhere.
+            Ok(true) if store.job.has_ended() => Err(Halt::Fail(StoreError::Closed)),
             Ok(true) => Ok(Some(block.version())),
             Err(Halt::Again) => self.redo(key, &block),
             Err(fail) => Err(fail),
@@ -1083,6 +1088,10 @@ impl<'a> Op<'a> {
             if !block.is_deleted {
                 result = Some(take(self, primary, offset, &block)?);
             }
+        }
+        if self.store.job.has_ended() {
+            // What was read may be what another thread wrote after the end, and nobody else sees.
+            return Err(Halt::Fail(StoreError::Closed));
         }
         if self.is_current() || self.is_still(config, key.partition)? { Ok(result) } else { Err(Halt::Again) }
     }
