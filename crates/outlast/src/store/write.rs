@@ -690,11 +690,8 @@ impl<'a> Op<'a> {
             draft.offsets[home] = self.fill(member, draft.class, offset, content)?;
         }
         let primary = config.homes[config.primary];
-        let mut head = Head::new(config.stamp, draft.offsets[config.primary]);
-        if config.homes.len() == 1 {
-            // Nobody else is to hold it.
-            head = head.stable();
-        }
+        // Without the mark, also if nobody else is to hold it: whoever sees the mark rings nobody.
+        let head = Head::new(config.stamp, draft.offsets[config.primary]);
         steps::enter(steps::Step::Publish);
         if !self.swap(primary, before.word, before.head.0, head.0)? {
             return Ok(false);
@@ -781,7 +778,7 @@ impl<'a> Op<'a> {
         // Before the mark: whoever sees the mark rings nobody.
         self.ring_waiters(primary, key.partition)?;
         // A handle knows without the mark, and writes the same key again; whoever else comes looks for itself.
-        if !head.is_stable() && before.memory.is_none() {
+        if before.memory.is_none() {
             self.swap(primary, before.word, head.0, head.stable().0)?;
         }
         match (before.head.offset(), &before.block) {
