@@ -25,6 +25,7 @@ mod grace;
 mod head;
 mod hot;
 mod index;
+mod late;
 mod layout;
 mod leave;
 mod list;
