@@ -214,23 +214,41 @@ impl<'a> Op<'a> {
 
     #[inline(always)]
     pub(super) fn load(&self, home: MemberId, offset: u64) -> Step<u64> {
-        Ok(self.store.job.load(self.epoch, home, offset)?)
+        self.store.job.load(self.epoch, home, offset).map_err(|error| self.noted(home, error))
     }
 
     /// Swaps a word; whether it was as expected.
     #[inline(always)]
     pub(super) fn swap(&self, home: MemberId, offset: u64, expected: u64, new: u64) -> Step<bool> {
-        Ok(self.store.job.compare_and_swap(self.epoch, home, offset, expected, new)? == expected)
+        let found = self.store.job.compare_and_swap(self.epoch, home, offset, expected, new);
+        found.map(|found| found == expected).map_err(|error| self.noted(home, error))
     }
 
     #[inline(always)]
     pub(super) fn put(&self, home: MemberId, offset: u64, bytes: &[u8]) -> Step<()> {
-        Ok(self.store.job.put(self.epoch, home, offset, bytes)?)
+        self.store.job.put(self.epoch, home, offset, bytes).map_err(|error| self.noted(home, error))
     }
 
     #[inline(always)]
     pub(super) fn get(&self, home: MemberId, offset: u64, bytes: &mut [u8]) -> Step<()> {
-        Ok(self.store.job.get(self.epoch, home, offset, bytes)?)
+        self.store.job.get(self.epoch, home, offset, bytes).map_err(|error| self.noted(home, error))
+    }
+
+    /// Swaps a word of a block that is this operation's, under any view; whether it was as expected.
+    #[inline]
+    pub(super) fn swap_own(&self, home: MemberId, offset: u64, expected: u64, new: u64) -> Step<bool> {
+        let found = self.store.job.compare_and_swap(Epoch::ANY, home, offset, expected, new);
+        found.map(|found| found == expected).map_err(|error| self.noted(home, error))
+    }
+
+    /// Notes what a call failed with: a request that was not answered in time may still land.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn noted(&self, home: MemberId, error: Error) -> Halt {
+        if let Error::Timeout { .. } = &error {
+            self.store.note_late(home);
+        }
+        error.into()
     }
 
     /// Whether the view is still the one of this operation.

@@ -101,10 +101,7 @@ impl<'a> Op<'a> {
         }
         // W5.
         let new = |offset: u64| Head::new(config.stamp, offset);
-        let mut head = new(offsets[primary % HOT_HOMES]);
-        if homes.len() == 1 {
-            head = head.stable();
-        }
+        let head = new(offsets[primary % HOT_HOMES]);
         steps::enter(steps::Step::Publish);
         let is_published = is_filled && first.swap(memory.at[primary].word, before.0, head.0) == Some(true);
         if !is_published {
@@ -138,7 +135,6 @@ impl<'a> Op<'a> {
             }
             known.head = new(offset);
         }
-        memory.at[primary].head = head;
         (memory.block, memory.class, memory.hint) = (block, class, offsets[primary % HOT_HOMES]);
         let waiters = config.roots[primary] + store.layout.partition(key.partition) + PARTITION_WAITERS;
         if first.load(waiters).is_none_or(|[waiters]| waiters & WAITER_BITS != 0) {

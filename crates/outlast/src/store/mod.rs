@@ -26,6 +26,7 @@ mod grace;
 mod head;
 mod hot;
 mod index;
+mod late;
 mod layout;
 mod leave;
 mod list;

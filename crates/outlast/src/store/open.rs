@@ -4,6 +4,7 @@ use super::access::Actors;
 use super::batch::Deferred;
 use super::cut::Frost;
 use super::head::{Phase, State};
+use super::late::Late;
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
 use super::leave::Leaving;
 use super::lock::Locks;
@@ -188,6 +189,7 @@ pub(super) struct Inner {
     /// Where each member's root is, plus 1; 0 while unknown.
     roots: Vec<AtomicU64>,
     pub(super) actors: Actors,
+    pub(super) late: Late,
     pub(super) space: Space,
     /// Per partition: its order of preference, and the configurations that were entered.
     pub(super) partitions: Vec<Partition>,
@@ -258,6 +260,7 @@ impl Store {
             layout,
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
             actors: Actors::new(),
+            late: Late::default(),
             space: Space::default(),
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             view: Mutex::new(Arc::new(view)),
@@ -535,7 +538,8 @@ impl Service for Background {
             repair = self.0.repair_some();
         }
         let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss());
-        repair.min(self.0.remove_some()).min(self.0.reclaim_some()).min(self.0.give_back_some())
+        let repair = repair.min(self.0.remove_some()).min(self.0.reclaim_some());
+        repair.min(self.0.give_back_some()).min(self.0.look_for_late())
     }
 }
 

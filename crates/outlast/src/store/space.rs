@@ -357,9 +357,11 @@ impl Op<'_> {
             check_place(home, top)?;
             let next = self.load(home, top)?;
             if self.swap(home, top_word, top, next)? {
-                let me = holder(self.store.me()).to_ne_bytes();
                 // Under any view: the block is this member's now.
-                self.store.job.put(Epoch::ANY, home, top + BLOCK_HOLDER, &me)?;
+                self.store
+                    .job
+                    .put(Epoch::ANY, home, top + BLOCK_HOLDER, &holder(self.store.me()).to_ne_bytes())
+                    .map_err(|error| self.noted(home, error))?;
                 return Ok(Some(top));
             }
         }
