@@ -301,35 +301,41 @@ impl<'a> Op<'a> {
         let view = store.view(self.epoch).ok_or(Halt::Again)?;
         let leaving = store.leaving.version();
         let homes = store.homes(partition, &view);
-        let first = &store.partitions[partition].first;
         let mut entered = None;
-        let mut config = match first.get() {
-            Some(config) => config,
-            None => {
-                entered = Some(self.enter(partition, &homes)?);
-                first.get_or_init(|| entered.take().expect("just made"))
-            }
-        };
         loop {
-            if config.is_same(&homes) {
-                config.epoch.fetch_max(self.epoch.0, Ordering::AcqRel);
-                if store.leaving.has_changed(leaving) {
-                    // Somebody has begun to leave: operations that begin later must not find an old list.
-                    config.forget_unless(&store.homes(partition, &view));
-                    return Err(Halt::Again);
+            // If somebody has begun to leave, operations that begin later must not find an old list, not even until this
+            // one looks again: so nobody begins to leave while it is made known.
+            let is_known = store.leaving.unless_changed(leaving, || {
+                let first = &store.partitions[partition].first;
+                let mut known = match first.get() {
+                    None => entered.take().map(|entered| first.get_or_init(|| entered)),
+                    known => known,
+                };
+                while let Some(config) = known {
+                    if config.is_same(&homes) {
+                        // Also if it was forgotten, by someone who did not know of the last death.
+                        let epoch = config.epoch.load(Ordering::Acquire);
+                        if epoch < self.epoch.0 || epoch == u64::MAX {
+                            config.epoch.store(self.epoch.0, Ordering::SeqCst);
+                        }
+                        return Ok(known);
+                    }
+                    if config.stamp > homes.configuration {
+                        return Err(Halt::Again);
+                    }
+                    known = match config.next.get() {
+                        None => {
+                            entered.take().map(|entered| &**config.next.get_or_init(|| Box::new(entered)))
+                        }
+                        next => next.map(Box::as_ref),
+                    };
                 }
+                Ok(None)
+            });
+            if let Some(config) = is_known.ok_or(Halt::Again)?? {
                 return Ok(config);
             }
-            if config.stamp > homes.configuration {
-                return Err(Halt::Again);
-            }
-            if config.next.get().is_none() && entered.is_none() {
-                entered = Some(self.enter(partition, &homes)?);
-            }
-            config = match config.next.get() {
-                Some(next) => next,
-                None => config.next.get_or_init(|| Box::new(entered.take().expect("just made"))),
-            };
+            entered = Some(self.enter(partition, &homes)?);
         }
     }
 
