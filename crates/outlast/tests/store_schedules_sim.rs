@@ -220,3 +220,31 @@ fn a_stopped_new_home_holds_up_its_own_partitions_only() {
         });
     }
 }
+
+/// A put that says that there is no room has changed nothing, also if the home without room is not the first one.
+#[test]
+fn a_put_that_found_no_room_did_not_happen() {
+    for seed in 0..6 {
+        let mut plan = SimOptions::new(3, seed).link(Link::Memory);
+        plan.segment_limit = 256 << 10;
+        run(plan, move |job| {
+            let store = open(&job, options(2));
+            if job.me() == MemberId(0) {
+                let key = |number: usize| [format!("{number}/").as_bytes(), &[b'k'; 900]].concat();
+                let mut refused = Vec::new();
+                for number in 0..800 {
+                    match store.put(&key(number), b"value") {
+                        Ok(_) => {}
+                        Err(StoreError::OutOfMemory { .. }) => refused.push(number),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                assert!((100..700).contains(&refused.len()), "{}", refused.len());
+                for &number in &refused {
+                    assert_eq!(store.get(&key(number)), Ok(None), "{number} of {}", refused.len());
+                }
+            }
+            end(&job, &store);
+        });
+    }
+}

@@ -179,11 +179,13 @@ pub(super) struct Draft<'v> {
     class: usize,
     /// The block that was filled at each home, 0 if none, or if it is used.
     pub(super) offsets: [u64; HOMES_MAX],
+    /// The head word of the record at each home, 0 if it was not looked up.
+    words: [u64; HOMES_MAX],
 }
 
 impl<'v> Draft<'v> {
     pub(super) fn new(block: Block, value: &'v [u8], class: usize) -> Draft<'v> {
-        Draft { block, value, class, offsets: [0; HOMES_MAX] }
+        Draft { block, value, class, offsets: [0; HOMES_MAX], words: [0; HOMES_MAX] }
     }
 }
 
@@ -199,6 +201,11 @@ pub(super) struct Before<'m> {
 }
 
 impl Before<'_> {
+    /// Whether a handle knows where a home has the record.
+    fn remembers(&self, home: usize) -> bool {
+        self.block.is_some() && self.memory.as_ref().is_some_and(|memory| memory.at[home].word != 0)
+    }
+
     /// The head alone; what it names is taken care of.
     pub(super) fn unknown(head: Head) -> Before<'static> {
         Before { word: 0, head, block: None, memory: None }
@@ -489,12 +496,11 @@ impl<'a> Op<'a> {
         &self,
         config: &Config,
         home: usize,
-        key: &KeyRef<'_>,
+        word: u64,
         block: &Block,
         offset: u64,
     ) -> Step<Option<u64>> {
         let member = config.homes[home];
-        let word = self.find_or_insert(config, home, key)?;
         loop {
             let found = Head(self.load(member, word)?);
             if found.stamp() > config.stamp {
@@ -698,6 +704,10 @@ impl<'a> Op<'a> {
         let content = Content::new(&draft.block, draft.value);
         for home in config.ready_homes() {
             let member = config.homes[home];
+            // W2 for the other homes. Before anything is published: there may be no room for a record.
+            if home != config.primary && !before.remembers(home) {
+                draft.words[home] = self.find_or_insert(config, home, key)?;
+            }
             let offset = self.take_block(member, draft.class)?;
             let is_late = mutant("publish-early") && home == config.primary;
             let content = if is_late { &Content::new(&draft.block, &[]) } else { &content };
@@ -754,7 +764,11 @@ impl<'a> Op<'a> {
                 };
                 steps::enter(steps::Step::Install);
                 if !self.install_again(config, home, before, offset)? {
-                    let word = self.install(config, home, key, &draft.block, offset)?;
+                    let word = match draft.words[home] {
+                        0 => self.find_or_insert(config, home, key)?,
+                        word => word,
+                    };
+                    let word = self.install(config, home, word, &draft.block, offset)?;
                     if let Some(memory) = &mut before.memory {
                         memory.at[home].word = word.unwrap_or(0);
                         memory.at[home].head = Head::new(config.stamp, offset);
