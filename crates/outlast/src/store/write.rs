@@ -704,14 +704,17 @@ impl<'a> Op<'a> {
         let content = Content::new(&draft.block, draft.value);
         for home in config.ready_homes() {
             let member = config.homes[home];
-            // W2 for the other homes. Before anything is published: there may be no room for a record.
-            if home != config.primary && !before.remembers(home) {
-                draft.words[home] = self.find_or_insert(config, home, key)?;
-            }
             let offset = self.take_block(member, draft.class)?;
             let is_late = mutant("publish-early") && home == config.primary;
             let content = if is_late { &Content::new(&draft.block, &[]) } else { &content };
             draft.offsets[home] = self.fill(member, draft.class, offset, content)?;
+        }
+        // W2 for the other homes. Before anything is published: there may be no room for a record; and after the blocks, so
+        // that a put that has no room for its value leaves no records behind.
+        for home in config.ready_homes() {
+            if home != config.primary && !before.remembers(home) {
+                draft.words[home] = self.find_or_insert(config, home, key)?;
+            }
         }
         let primary = config.homes[config.primary];
         let mut head = Head::new(config.stamp, draft.offsets[config.primary]);
