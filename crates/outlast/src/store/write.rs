@@ -181,11 +181,13 @@ pub(super) struct Draft<'v> {
     class: usize,
     /// The block that was filled at each home, 0 if none, or if it is used.
     pub(super) offsets: [u64; HOMES_MAX],
+    /// The head word of the record at each home, 0 if it was not looked up.
+    words: [u64; HOMES_MAX],
 }
 
 impl<'v> Draft<'v> {
     pub(super) fn new(block: Block, value: &'v [u8], class: usize) -> Draft<'v> {
-        Draft { block, value, class, offsets: [0; HOMES_MAX] }
+        Draft { block, value, class, offsets: [0; HOMES_MAX], words: [0; HOMES_MAX] }
     }
 }
 
@@ -201,6 +203,11 @@ pub(super) struct Before<'m> {
 }
 
 impl Before<'_> {
+    /// Whether a handle knows where a home has the record.
+    fn remembers(&self, home: usize) -> bool {
+        self.block.is_some() && self.memory.as_ref().is_some_and(|memory| memory.at[home].word != 0)
+    }
+
     /// The head alone; what it names is taken care of.
     pub(super) fn unknown(head: Head) -> Before<'static> {
         Before { word: 0, head, block: None, memory: None }
@@ -303,35 +310,41 @@ impl<'a> Op<'a> {
         let view = store.view(self.epoch).ok_or(Halt::Again)?;
         let leaving = store.leaving.version();
         let homes = store.homes(partition, &view);
-        let first = &store.partitions[partition].first;
         let mut entered = None;
-        let mut config = match first.get() {
-            Some(config) => config,
-            None => {
-                entered = Some(self.enter(partition, &homes)?);
-                first.get_or_init(|| entered.take().expect("just made"))
-            }
-        };
         loop {
-            if config.is_same(&homes) {
-                config.epoch.fetch_max(self.epoch.0, Ordering::AcqRel);
-                if store.leaving.has_changed(leaving) {
-                    // Somebody has begun to leave: operations that begin later must not find an old list.
-                    config.forget_unless(&store.homes(partition, &view));
-                    return Err(Halt::Again);
+            // If somebody has begun to leave, operations that begin later must not find an old list, not even until this
+            // one looks again: so nobody begins to leave while it is made known.
+            let is_known = store.leaving.unless_changed(leaving, || {
+                let first = &store.partitions[partition].first;
+                let mut known = match first.get() {
+                    None => entered.take().map(|entered| first.get_or_init(|| entered)),
+                    known => known,
+                };
+                while let Some(config) = known {
+                    if config.is_same(&homes) {
+                        // Also if it was forgotten, by someone who did not know of the last death.
+                        let epoch = config.epoch.load(Ordering::Acquire);
+                        if epoch < self.epoch.0 || epoch == u64::MAX {
+                            config.epoch.store(self.epoch.0, Ordering::SeqCst);
+                        }
+                        return Ok(known);
+                    }
+                    if config.stamp > homes.configuration {
+                        return Err(Halt::Again);
+                    }
+                    known = match config.next.get() {
+                        None => {
+                            entered.take().map(|entered| &**config.next.get_or_init(|| Box::new(entered)))
+                        }
+                        next => next.map(Box::as_ref),
+                    };
                 }
+                Ok(None)
+            });
+            if let Some(config) = is_known.ok_or(Halt::Again)?? {
                 return Ok(config);
             }
-            if config.stamp > homes.configuration {
-                return Err(Halt::Again);
-            }
-            if config.next.get().is_none() && entered.is_none() {
-                entered = Some(self.enter(partition, &homes)?);
-            }
-            config = match config.next.get() {
-                Some(next) => next,
-                None => config.next.get_or_init(|| Box::new(entered.take().expect("just made"))),
-            };
+            entered = Some(self.enter(partition, &homes)?);
         }
     }
 
@@ -488,12 +501,11 @@ impl<'a> Op<'a> {
         &self,
         config: &Config,
         home: usize,
-        key: &KeyRef<'_>,
+        word: u64,
         block: &Block,
         offset: u64,
     ) -> Step<Option<u64>> {
         let member = config.homes[home];
-        let word = self.find_or_insert(config, home, key)?;
         loop {
             let found = Head(self.load(member, word)?);
             if found.stamp() > config.stamp {
@@ -702,6 +714,13 @@ impl<'a> Op<'a> {
             let content = if is_late { &Content::new(&draft.block, &[]) } else { &content };
             draft.offsets[home] = self.fill(member, draft.class, offset, content)?;
         }
+        // W2 for the other homes. Before anything is published: there may be no room for a record; and after the blocks, so
+        // that a put that has no room for its value leaves no records behind.
+        for home in config.ready_homes() {
+            if home != config.primary && !before.remembers(home) {
+                draft.words[home] = self.find_or_insert(config, home, key)?;
+            }
+        }
         let primary = config.homes[config.primary];
         // Without the mark, also if nobody else is to hold it: whoever sees the mark rings nobody.
         let head = Head::new(config.stamp, draft.offsets[config.primary]);
@@ -750,7 +769,11 @@ impl<'a> Op<'a> {
                 };
                 steps::enter(steps::Step::Install);
                 if !self.install_again(config, home, before, offset)? {
-                    let word = self.install(config, home, key, &draft.block, offset)?;
+                    let word = match draft.words[home] {
+                        0 => self.find_or_insert(config, home, key)?,
+                        word => word,
+                    };
+                    let word = self.install(config, home, word, &draft.block, offset)?;
                     if let Some(memory) = &mut before.memory {
                         memory.at[home].word = word.unwrap_or(0);
                         memory.at[home].head = Head::new(config.stamp, offset);
