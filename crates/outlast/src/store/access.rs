@@ -92,6 +92,8 @@ pub(super) struct Op<'a> {
     mine: Reach<'a>,
     /// Where in it the actor's counter is.
     word: u64,
+    /// Whether a home had no tombstone left; they come back when deleted keys have been removed.
+    pub(super) lacks_tombstone: Cell<bool>,
 }
 
 impl<'a> Op<'a> {
@@ -110,7 +112,8 @@ impl<'a> Op<'a> {
         if mine.swap(word, even, even + 1) != Some(true) {
             return None;
         }
-        Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1, mine, word })
+        let lacks_tombstone = Cell::new(false);
+        Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1, mine, word, lacks_tombstone })
     }
 
     /// Begins an operation under the current view.
@@ -147,8 +150,16 @@ impl<'a> Op<'a> {
                 };
                 if is_claimed {
                     LAST.with(|last| last.set((store.actors.id, index)));
-                    let epoch = job.epoch();
-                    return Ok(Some(Op { store, actor: index, epoch, number: even + 1, mine, word }));
+                    let (epoch, lacks_tombstone) = (job.epoch(), Cell::new(false));
+                    return Ok(Some(Op {
+                        store,
+                        actor: index,
+                        epoch,
+                        number: even + 1,
+                        mine,
+                        word,
+                        lacks_tombstone,
+                    }));
                 }
                 even = job.load(Epoch::ANY, me, word)?;
                 if even % 2 == 1 {
@@ -157,6 +168,22 @@ impl<'a> Op<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// Begins an operation with this very actor, if it was ever used and is not in use.
+    pub(super) fn begin_as(store: &'a Inner, index: usize) -> Option<Op<'a>> {
+        if store.actors.announced.load(Ordering::Acquire) <= index {
+            return None;
+        }
+        let (job, me, word) = (&store.job, store.job.me(), store.counter_word(store.job.me(), index));
+        let mine = job.reach(Epoch::ANY, me).ok()?;
+        let even = job.load(Epoch::ANY, me, word).ok()?;
+        // As in `claim`.
+        if even % 2 == 1 || mine.swap(word, even, even + 1) != Some(true) {
+            return None;
+        }
+        let lacks_tombstone = Cell::new(false);
+        Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1, mine, word, lacks_tombstone })
     }
 
     /// All actors are in use: waits for one.

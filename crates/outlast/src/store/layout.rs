@@ -24,6 +24,9 @@ pub(super) const ACTOR_OUTCOME: u64 = 8;
 
 /// How many size classes there are: four for each doubling, from 64 bytes to beyond 2 GiB.
 pub(super) const CLASSES: usize = 104;
+/// One more, for tombstones alone, so that keys can be deleted when there is no room for anything else.
+pub(super) const TOMBSTONES: usize = CLASSES;
+const STACKS: usize = CLASSES + 1;
 const CLASS_LEN: u64 = 64;
 
 const PARTITION_LEN: u64 = 64;
@@ -57,12 +60,15 @@ impl Root {
     }
 
     pub(super) fn partition(self, partition: usize) -> u64 {
-        self.stack(CLASSES) + partition as u64 * PARTITION_LEN
+        self.stack(STACKS) + partition as u64 * PARTITION_LEN
     }
 }
 
 /// The size of the blocks of a class, in bytes: a multiple of 16, and of 64 from 256 bytes on.
 pub(super) fn class_size(class: usize) -> u64 {
+    if class == TOMBSTONES {
+        return 64;
+    }
     (64 << (class / 4)) + (class as u64 % 4) * (16 << (class / 4))
 }
 
@@ -213,7 +219,7 @@ mod tests {
             ("header", 0, 64),
             ("actors, 64 of them", root.actor(0), root.actor(1) - root.actor(0)),
             (
-                "stacks of free blocks, one for each of 104 classes",
+                "stacks of free blocks, one for each of 104 classes and one for tombstones",
                 root.stack(0),
                 root.stack(1) - root.stack(0),
             ),
