@@ -94,6 +94,9 @@ pub(super) struct Op<'a> {
     word: u64,
     /// Whether a home had no tombstone left; they come back when deleted keys have been removed.
     pub(super) lacks_tombstone: Cell<bool>,
+    /// Whether it waits for blocks only briefly: the background has other work, which must not wait for a home that is
+    /// stopped.
+    pub(super) is_hurried: bool,
 }
 
 impl<'a> Op<'a> {
@@ -113,7 +116,16 @@ impl<'a> Op<'a> {
             return None;
         }
         let lacks_tombstone = Cell::new(false);
-        Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1, mine, word, lacks_tombstone })
+        Some(Op {
+            store,
+            actor: index,
+            epoch: job.epoch(),
+            number: even + 1,
+            mine,
+            word,
+            lacks_tombstone,
+            is_hurried: false,
+        })
     }
 
     /// Begins an operation under the current view.
@@ -159,6 +171,7 @@ impl<'a> Op<'a> {
                         mine,
                         word,
                         lacks_tombstone,
+                        is_hurried: false,
                     }));
                 }
                 even = job.load(Epoch::ANY, me, word)?;
@@ -183,7 +196,16 @@ impl<'a> Op<'a> {
             return None;
         }
         let lacks_tombstone = Cell::new(false);
-        Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1, mine, word, lacks_tombstone })
+        Some(Op {
+            store,
+            actor: index,
+            epoch: job.epoch(),
+            number: even + 1,
+            mine,
+            word,
+            lacks_tombstone,
+            is_hurried: true,
+        })
     }
 
     /// All actors are in use: waits for one.
@@ -204,6 +226,13 @@ impl<'a> Op<'a> {
             }
             job.park(bell, until.min(now.after(CROWDED)));
         }
+    }
+
+    /// Begins an operation of the background; see [`Op::is_hurried`].
+    pub(super) fn begin_hurried(store: &'a Inner) -> Step<Op<'a>> {
+        let mut op = Op::begin(store)?;
+        op.is_hurried = true;
+        Ok(op)
     }
 
     /// This actor's blocks.

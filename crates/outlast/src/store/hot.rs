@@ -18,7 +18,7 @@
 //! - Nodes and blocks that the operation may come to see are not used again while it is under way, also not under a newer
 //!   view: the counts of removals hold for as long as it lasts.
 //! - If this member leaves the job meanwhile, its writes go nowhere: so that is looked at after the last one.
-//! - A read counts only if the view is the same afterwards.
+//! - A read counts only if the view is the same afterwards, and this member is still there.
 
 use super::access::{Halt, Op, Step};
 use super::head::Head;
@@ -49,7 +49,7 @@ impl<'a> Op<'a> {
         steps::enter(steps::Step::Find);
         let (homes, primary) = (&*config.homes, config.primary);
         let is_known = memory.stamp == config.stamp && !memory.block.is_deleted;
-        if !is_known || !config.are_all_ready() || homes.len() > HOT_HOMES {
+        if !is_known || !config.are_all_ready() || homes.len() > HOT_HOMES || store.frost.is_set() {
             return Ok(None);
         }
         let Ok(first) = job.reach(at, homes[primary]) else { return Ok(None) };
@@ -223,7 +223,7 @@ impl<'a> Op<'a> {
             }
             None => match find_directly(reach, config, store.bucket_count, key)? {
                 Some(head) => head,
-                None => return (job.epoch() == self.epoch).then_some(Ok(None)),
+                None => return (job.epoch() == self.epoch && !job.has_ended()).then_some(Ok(None)),
             },
         };
         if head.stamp() != config.stamp || !head.is_stable() {
@@ -247,7 +247,7 @@ impl<'a> Op<'a> {
         if let Some(memory) = memory {
             memory.hint = offset;
         }
-        (job.epoch() == self.epoch).then_some(Ok(found))
+        (job.epoch() == self.epoch && !job.has_ended()).then_some(Ok(found))
     }
 }
 

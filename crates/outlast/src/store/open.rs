@@ -2,6 +2,7 @@
 
 use super::access::Actors;
 use super::batch::Deferred;
+use super::cut::Frost;
 use super::head::{Phase, State};
 use super::late::Late;
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root, TOMBSTONES};
@@ -200,6 +201,7 @@ pub(super) struct Inner {
     pub(super) removal: Removal,
     pub(super) reclaim: Mutex<Reclaim>,
     pub(super) locks: Locks,
+    pub(super) frost: Frost,
     pub(super) loss: Loss,
     pub(super) leaving: Leaving,
     pub(super) deferred: Deferred,
@@ -207,6 +209,8 @@ pub(super) struct Inner {
     closing: Mutex<MemberSet>,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
+    /// How many they are.
+    pub(super) deaths_noted: AtomicU64,
     /// Whether the roots of all members are known.
     is_open: AtomicBool,
     pub(super) is_closed: AtomicBool,
@@ -266,12 +270,14 @@ impl Store {
             removal: Removal::default(),
             reclaim: Mutex::default(),
             locks: Locks::default(),
+            frost: Frost::default(),
             loss: Loss::default(),
             leaving: Leaving::default(),
             deferred: Deferred::default(),
             counts: Counts::default(),
             closing: Mutex::default(),
             deaths: Mutex::default(),
+            deaths_noted: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             mismatch: Mutex::new(None),
@@ -537,7 +543,8 @@ impl Service for Background {
             repair = self.0.repair_some();
         }
         let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss());
-        repair.min(self.0.remove_some()).min(self.0.reclaim_some()).min(self.0.look_for_late())
+        let repair = repair.min(self.0.give_back_some()).min(self.0.look_for_late());
+        repair.min(self.0.remove_some()).min(self.0.reclaim_some())
     }
 }
 

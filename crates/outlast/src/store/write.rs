@@ -82,6 +82,12 @@ impl Config {
         }
     }
 
+    /// Whether a home has an index that is not among `done`, a bit for each. Other threads share what is known: a home
+    /// that one of them has just found is news to everyone whose list of homes is older.
+    fn has_others_than(&self, done: u64) -> bool {
+        self.ready.load(Ordering::Acquire) & !done != 0 && !mutant("miss-news")
+    }
+
     fn ready_homes(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.homes.len()).filter(|&home| self.is_ready(home))
     }
@@ -136,6 +142,8 @@ pub(super) struct Current {
 pub(super) enum Change<'a> {
     Put(&'a [u8]),
     Owned(Vec<u8>),
+    /// A value that another member is to own.
+    PutFor(&'a [u8], MemberId),
     /// The same value, owned by the member that writes it.
     Adopt(Vec<u8>),
     Delete,
@@ -261,6 +269,9 @@ impl Patience {
 
     #[cold]
     fn look(&mut self, store: &Inner) -> StoreResult<()> {
+        // Whoever waits serves: this may be the background, and what it waits for may be in a message, such as that somebody
+        // leaves, whom the others know already.
+        store.serve_messages();
         let (now, limit) = (store.job.now(), store.job.time_limit());
         if now >= *self.until.get_or_insert(now.after(limit)) {
             return Err(StoreError::Timeout { member: store.me(), limit });
@@ -432,17 +443,15 @@ impl<'a> Op<'a> {
         Ok(buckets)
     }
 
-    /// Looks whether homes that had no index have one now; whether any did.
-    pub(super) fn find_new_homes(&self, config: &Config, partition: usize) -> Step<bool> {
-        let mut found = false;
+    /// Looks whether homes that had no index have one now.
+    pub(super) fn find_new_homes(&self, config: &Config, partition: usize) -> Step<()> {
         for home in (0..config.homes.len()).filter(|&home| !config.is_ready(home)) {
             steps::enter(steps::Step::NewHomes);
             if self.state(config.homes[home], partition)?.phase() != Phase::Absent {
                 config.ready.fetch_or(1 << home, Ordering::AcqRel);
-                found = true;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     pub(super) fn read_block(&self, home: MemberId, offset: u64) -> Step<Block> {
@@ -656,7 +665,8 @@ impl<'a> Op<'a> {
             }
         }
         // A home that got its index meanwhile lacks it.
-        if self.find_new_homes(config, key.partition)? {
+        self.find_new_homes(config, key.partition)?;
+        if config.has_others_than(found.iter().fold(omitted, |done, &(home, ..)| done | 1 << home)) {
             return Ok(());
         }
         for home in (0..config.homes.len()).filter(|&home| omitted & 1 << home != 0) {
@@ -811,7 +821,11 @@ impl<'a> Op<'a> {
         is_done |= u64::from(mutant("ack-early")) << (config.homes.len() - 1);
         loop {
             for home in config.ready_homes() {
-                if is_done & 1 << home != 0 || mutant("skip-epoch") && !self.is_current() {
+                if is_done & 1 << home != 0 {
+                    continue;
+                }
+                is_done |= 1 << home;
+                if mutant("skip-epoch") && !self.is_current() {
                     continue;
                 }
                 let is_omitted = draft.omitted & 1 << home != 0;
@@ -833,10 +847,12 @@ impl<'a> Op<'a> {
                 if draft.omitted & 1 << home != 0 {
                     self.forget_omitted(config, home, before, draft);
                 }
-                is_done |= 1 << home;
             }
-            // W7: homes that got their index since.
-            if config.are_all_ready() || !self.find_new_homes(config, key.partition)? {
+            // W7: homes that got their index since, whoever found it out.
+            if !config.are_all_ready() {
+                self.find_new_homes(config, key.partition)?;
+            }
+            if !config.has_others_than(is_done) {
                 return Ok(());
             }
         }
@@ -1098,6 +1114,9 @@ impl<'a> Op<'a> {
         needs_value: bool,
     ) -> Step<Option<Version>> {
         let store = self.store;
+        if store.frost.is_set() {
+            return Err(Halt::Again);
+        }
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         steps::enter(steps::Step::Find);
@@ -1115,6 +1134,10 @@ impl<'a> Op<'a> {
         let owned;
         let (value, is_deleted) = match change(current.as_ref(), &mut buffer)? {
             Change::Put(value) => (value, false),
+            Change::PutFor(value, other) => {
+                owner = other;
+                (value, false)
+            }
             Change::Owned(value) => {
                 owned = value;
                 (owned.as_slice(), false)
@@ -1182,6 +1205,8 @@ impl<'a> Op<'a> {
         }
         match result {
             Ok(false) => Err(Halt::Again),
+            // Another thread has ended the membership: the last swap may have gone nowhere.
+            Ok(true) if store.job.has_ended() => Err(Halt::Fail(StoreError::Closed)),
             Ok(true) => Ok(Some(block.version())),
             Err(Halt::Again) => self.redo(key, &block),
             // A home was completed meanwhile and has no room, but others can see the version.
@@ -1248,6 +1273,10 @@ impl<'a> Op<'a> {
             if !block.is_deleted {
                 result = Some(take(self, primary, offset, &block)?);
             }
+        }
+        if self.store.job.has_ended() {
+            // What was read may be what another thread wrote after the end, and nobody else sees.
+            return Err(Halt::Fail(StoreError::Closed));
         }
         if self.is_current() || self.is_still(config, key.partition)? { Ok(result) } else { Err(Halt::Again) }
     }
@@ -1335,6 +1364,7 @@ impl Inner {
                 Err(Halt::Fail(StoreError::OutOfMemory { .. }))
                     if lacks_tombstone && patience.wait_for_room(self) => {}
                 Err(Halt::Fail(error)) => return Err(error),
+                Err(Halt::Again) if self.frost.is_set() => self.wait_for_thaw()?,
                 Err(Halt::Again) => patience.check(self)?,
             }
         }
@@ -1454,7 +1484,7 @@ impl Inner {
 }
 
 #[cfg(all(test, feature = "sim"))]
-mod tests {
+mod sim_tests {
     use super::*;
     use crate::engine::Epoch;
     use crate::engine::sim::{self, Options as SimOptions};
@@ -1491,5 +1521,30 @@ mod tests {
             let _ = job.leave();
         });
         assert!(report.is_ok(), "{:?} {:#?}", report.outcome, report.panics);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two threads of a member write under one configuration while a home begins to fill: the one that did not find it out
+    /// itself has to install its version there all the same.
+    #[test]
+    fn a_home_that_another_thread_has_found_is_news() {
+        let config = Config {
+            epoch: AtomicU64::new(1),
+            stamp: 3,
+            primary: 0,
+            ready: AtomicU64::new(0b011),
+            homes: HomeList::new(&[MemberId(4), MemberId(1), MemberId(7)]),
+            roots: [0; HOMES_MAX],
+            buckets: std::array::from_fn(|_| AtomicU64::new(0)),
+            next: OnceLock::new(),
+        };
+        let done = config.ready_homes().fold(0, |done, home| done | 1 << home);
+        assert!(!config.has_others_than(done));
+        config.ready.fetch_or(0b100, Ordering::AcqRel);
+        assert!(config.has_others_than(done) && config.are_all_ready());
     }
 }
