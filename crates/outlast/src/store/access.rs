@@ -1,7 +1,7 @@
 //! One operation's access to the members' memories, under one view.
 
 use super::StoreError;
-use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED};
+use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED, PINS_SHIFT};
 use super::open::Inner;
 use super::space::Magazine;
 use crate::engine::{Engine, Epoch, Error, MemberId, steps};
@@ -320,8 +320,10 @@ fn announce(store: &Inner, actor: usize) -> Step<()> {
     let word = store.root(job.me()) + ACTORS_USED;
     while store.actors.announced.load(Ordering::Acquire) <= actor {
         let used = job.load(Epoch::ANY, job.me(), word)?;
-        let wanted = used.max(actor as u64 + 1);
-        if used == wanted || job.compare_and_swap(Epoch::ANY, job.me(), word, used, wanted)? == used {
+        let pins = used >> PINS_SHIFT << PINS_SHIFT;
+        let wanted = (used - pins).max(actor as u64 + 1);
+        let new = pins | wanted;
+        if used == new || job.compare_and_swap(Epoch::ANY, job.me(), word, used, new)? == used {
             store.actors.announced.fetch_max(wanted as usize, Ordering::AcqRel);
         }
     }

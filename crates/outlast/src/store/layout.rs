@@ -10,8 +10,9 @@ use crate::engine::MemberId;
 /// How many operations a member may have under way at once.
 pub(super) const ACTORS: usize = 64;
 const ACTOR_LEN: u64 = 64;
-/// The first word of a root: how many of the actors were ever used.
+/// The first word of a root: how many of the actors were ever used, and, in the upper half, how many pins.
 pub(super) const ACTORS_USED: u64 = 0;
+pub(super) const PINS_SHIFT: u32 = 32;
 /// How often this member has taken records out of its index; raised before their memory can be used again.
 pub(super) const REMOVALS: u64 = 8;
 /// Odd while a request of this member that was not answered in time may still land; see `late.rs`.
@@ -21,6 +22,10 @@ const HEADER_LEN: u64 = 64;
 pub(super) const ACTOR_COUNTER: u64 = 0;
 /// An actor's outcome word: the number of its last operation of which a helper knows that it happened.
 pub(super) const ACTOR_OUTCOME: u64 = 8;
+
+/// How many versions a member may have pinned at once, and the words of each: where its blocks are.
+pub(super) const PINS: usize = 64;
+pub(super) const PIN_WORDS: usize = 16;
 
 /// How many size classes there are: four for each doubling, from 64 bytes to beyond 2 GiB.
 pub(super) const CLASSES: usize = 104;
@@ -47,11 +52,16 @@ pub(super) struct Root {
 
 impl Root {
     pub(super) fn len(self) -> u64 {
-        self.partition(self.partitions)
+        self.pin(PINS)
     }
 
     pub(super) fn actor(self, actor: usize) -> u64 {
         HEADER_LEN + actor as u64 * ACTOR_LEN
+    }
+
+    /// A slot of the table of pins.
+    pub(super) fn pin(self, slot: usize) -> u64 {
+        self.partition(self.partitions) + (slot * PIN_WORDS * 8) as u64
     }
 
     /// The top of a class's stack of free blocks.
@@ -224,6 +234,7 @@ mod tests {
                 root.stack(1) - root.stack(0),
             ),
             ("partitions", root.partition(0), root.partition(1) - root.partition(0)),
+            ("pins, 64 of them, after one partition", root.pin(0), root.pin(1) - root.pin(0)),
         ];
         assert_eq!((ACTORS, CLASSES), (64, 104));
         for (name, offset, len) in rows {

@@ -9,6 +9,7 @@ use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root, TOMBSTONES};
 use super::leave::Leaving;
 use super::lock::Locks;
 use super::loss::Loss;
+use super::pin::Pins;
 use super::placement::{Homes, Placement, REPLICAS_MAX};
 use super::reclaim::Reclaim;
 use super::remove::Removal;
@@ -190,6 +191,7 @@ pub(super) struct Inner {
     roots: Vec<AtomicU64>,
     pub(super) actors: Actors,
     pub(super) late: Late,
+    pub(super) pins: Pins,
     pub(super) space: Space,
     /// Per partition: its order of preference, and the configurations that were entered.
     pub(super) partitions: Vec<Partition>,
@@ -261,6 +263,7 @@ impl Store {
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
             actors: Actors::new(),
             late: Late::default(),
+            pins: Pins::default(),
             space: Space::default(),
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             view: Mutex::new(Arc::new(view)),

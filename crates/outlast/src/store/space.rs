@@ -447,15 +447,22 @@ impl Op<'_> {
         // Taken out, so that no lock is held while the counters are read; two who do this work on different batches.
         let mut batches = std::mem::take(&mut *lock(&space.batches));
         let mut excess: BTreeMap<MemberId, Vec<Place>> = BTreeMap::new();
+        let mut pinned = Vec::new();
         batches.retain_mut(|batch| {
             let is_over = batch.grace.is_over(store);
             if is_over {
+                let is_pinned = |place: &Place| batch.grace.is_pinned(place.home(), place.offset());
+                pinned.extend(batch.blocks.extract_if(.., |place| is_pinned(place)));
                 for &place in batch.blocks.iter().filter(|&&place| !keeps || !self.magazine().push(place)) {
                     excess.entry(place.home()).or_default().push(place);
                 }
             }
             !is_over
         });
+        if !pinned.is_empty() {
+            // Those alone wait on.
+            batches.push(Batch { blocks: pinned, grace: Grace::begin(store) });
+        }
         {
             let mut kept = lock(&space.batches);
             kept.append(&mut batches);

@@ -1009,7 +1009,7 @@ impl<'a> Op<'a> {
     }
 
     /// Whether the configuration is still the right one.
-    fn is_still(&mut self, config: &Config, partition: usize) -> Step<bool> {
+    pub(super) fn is_still(&mut self, config: &Config, partition: usize) -> Step<bool> {
         while !self.is_current() {
             self.renew();
             match self.config(partition) {
@@ -1308,7 +1308,7 @@ impl<'a> Op<'a> {
 
     /// The settled head of a key at the primary, for a reader; `None` if there is no record.
     #[inline]
-    fn find_head(
+    pub(super) fn find_head(
         &self,
         config: &Config,
         key: &KeyRef<'_>,
