@@ -11,6 +11,11 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 const ROLE: &str = "OUTLAST_TEST_MEMBER_OF";
 
+/// The length of the value in the test of large ones, which the soak sets.
+fn large_len() -> u64 {
+    std::env::var("OUTLAST_LARGE_MIB").map_or(64, |text| text.parse().expect("a number")) << 20
+}
+
 /// Plays the member's part in a member, and starts `count` of them elsewhere, of whom `deaths` are to be killed.
 fn play(test: &str, count: usize, deaths: usize, member: impl FnOnce(Job)) {
     if std::env::var(ROLE).is_ok_and(|name| name == test) {
@@ -20,7 +25,7 @@ fn play(test: &str, count: usize, deaths: usize, member: impl FnOnce(Job)) {
         .program(std::env::current_exe().expect("own path"))
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env(ROLE, test)
-        .segment_limit(256 << 20)
+        .segment_limit((256 << 20).max(5 * large_len()))
         .output(Output::Capture)
         .start()
         .expect("started");
@@ -371,4 +376,89 @@ fn nothing_is_acknowledged_that_was_written_after_the_end() {
             std::fs::remove_file(&told).expect("told");
         }
     }
+}
+
+/// A member pins a version and reads it while another rewrites the key as fast as it can; the first home of the key is
+/// killed, and a pin is read from another one.
+#[test]
+fn a_pinned_version_stays_what_it_was() {
+    play("a_pinned_version_stays_what_it_was", 3, 1, |job| {
+        let store = open(&job, 2);
+        let (writer, reader) = (MemberId(0), MemberId(1));
+        let value = |number: u64| number.to_le_bytes().repeat(500);
+        let key = (0..).map(|number| format!("key/{number}")).find(|key| {
+            let homes = store.homes(key.as_bytes());
+            homes[0] == MemberId(2)
+        });
+        let key = key.expect("a key of the third member");
+        let key = key.as_bytes();
+        if job.me() == writer {
+            let slot = store.slot(key).expect("a handle");
+            for number in 0.. {
+                slot.put(&value(number)).expect("put");
+                if number % 64 == 0 && store.exists(b"done").expect("read") {
+                    break;
+                }
+            }
+        } else if job.me() == reader {
+            wait_until(&job, "a value", || store.exists(key).expect("read"));
+            let check = |pin: &outlast::store::Pin| {
+                let bytes = pin.to_vec().expect("read");
+                let number = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+                assert_eq!(bytes, value(number), "a mix");
+                number
+            };
+            for _ in 0..200 {
+                let pins: Vec<_> = (0..10).map(|_| store.pin(key).expect("pinned").expect("there")).collect();
+                let numbers: Vec<u64> = pins.iter().map(check).collect();
+                assert!(numbers.is_sorted());
+                std::thread::yield_now();
+                assert_eq!(pins.iter().map(check).collect::<Vec<_>>(), numbers);
+            }
+            let pin = store.pin(key).expect("pinned").expect("there");
+            let number = check(&pin);
+            job.fence(MemberId(2), job.now().after(Duration::from_secs(10))).expect("killed");
+            store.put(b"done", b"").expect("put");
+            assert_eq!(check(&pin), number, "from the other home");
+        } else {
+            // Until it is killed.
+            wait_until(&job, "the end", || false);
+        }
+        wait_until(&job, "the end", || store.exists(b"done").expect("read"));
+        store.close().expect("closed");
+        job.leave().expect("left");
+    });
+}
+
+/// One value of 64 MiB in two copies: put, read by the other member, rewritten in the memory that it had, deleted. (One of
+/// 1 GiB is part of the soak.)
+#[test]
+fn a_value_may_be_large() {
+    let len = large_len();
+    play("a_value_may_be_large", 2, 0, |job| {
+        let store = open(&job, 2);
+        let byte = |round: u64, at: u64| (at * 31 + round * 7 + (at >> 12)) as u8;
+        for round in 0..2u64 {
+            let key = format!("round/{round}");
+            if job.me() == MemberId(0) {
+                let value: Vec<u8> = (0..len).map(|at| byte(round, at)).collect();
+                store.put(b"large", &value).expect("put");
+                store.put(key.as_bytes(), b"").expect("put");
+            } else {
+                wait_until(&job, "the value", || store.exists(key.as_bytes()).expect("read"));
+                let value = store.get(b"large").expect("read").expect("there");
+                assert_eq!(value.bytes().len() as u64, len);
+                let is_right = value.bytes().iter().zip(0..).all(|(&found, at)| found == byte(round, at));
+                assert!(is_right, "round {round}");
+                store.put(format!("seen/{round}").as_bytes(), b"").expect("put");
+            }
+            let seen = format!("seen/{round}");
+            wait_until(&job, "the reader", || store.exists(seen.as_bytes()).expect("read"));
+        }
+        if job.me() == MemberId(0) {
+            assert!(store.delete(b"large").expect("delete"));
+        }
+        store.close().expect("closed");
+        job.leave().expect("left");
+    });
 }

@@ -1,7 +1,7 @@
 //! One operation's access to the members' memories, under one view.
 
 use super::StoreError;
-use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED};
+use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED, PINS_SHIFT};
 use super::open::Inner;
 use super::space::Magazine;
 use crate::engine::{Engine, Epoch, Error, MemberId, steps};
@@ -92,6 +92,8 @@ pub(super) struct Op<'a> {
     mine: Reach<'a>,
     /// Where in it the actor's counter is.
     word: u64,
+    /// Whether a home had no tombstone left; they come back when deleted keys have been removed.
+    pub(super) lacks_tombstone: Cell<bool>,
     /// Whether it waits for blocks only briefly: the background has other work, which must not wait for a home that is
     /// stopped.
     pub(super) is_hurried: bool,
@@ -113,7 +115,17 @@ impl<'a> Op<'a> {
         if mine.swap(word, even, even + 1) != Some(true) {
             return None;
         }
-        Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1, mine, word, is_hurried: false })
+        let lacks_tombstone = Cell::new(false);
+        Some(Op {
+            store,
+            actor: index,
+            epoch: job.epoch(),
+            number: even + 1,
+            mine,
+            word,
+            lacks_tombstone,
+            is_hurried: false,
+        })
     }
 
     /// Begins an operation under the current view.
@@ -150,7 +162,7 @@ impl<'a> Op<'a> {
                 };
                 if is_claimed {
                     LAST.with(|last| last.set((store.actors.id, index)));
-                    let epoch = job.epoch();
+                    let (epoch, lacks_tombstone) = (job.epoch(), Cell::new(false));
                     return Ok(Some(Op {
                         store,
                         actor: index,
@@ -158,6 +170,7 @@ impl<'a> Op<'a> {
                         number: even + 1,
                         mine,
                         word,
+                        lacks_tombstone,
                         is_hurried: false,
                     }));
                 }
@@ -168,6 +181,31 @@ impl<'a> Op<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// Begins an operation with this very actor, if it was ever used and is not in use.
+    pub(super) fn begin_as(store: &'a Inner, index: usize) -> Option<Op<'a>> {
+        if store.actors.announced.load(Ordering::Acquire) <= index {
+            return None;
+        }
+        let (job, me, word) = (&store.job, store.job.me(), store.counter_word(store.job.me(), index));
+        let mine = job.reach(Epoch::ANY, me).ok()?;
+        let even = job.load(Epoch::ANY, me, word).ok()?;
+        // As in `claim`.
+        if even % 2 == 1 || mine.swap(word, even, even + 1) != Some(true) {
+            return None;
+        }
+        let lacks_tombstone = Cell::new(false);
+        Some(Op {
+            store,
+            actor: index,
+            epoch: job.epoch(),
+            number: even + 1,
+            mine,
+            word,
+            lacks_tombstone,
+            is_hurried: true,
+        })
     }
 
     /// All actors are in use: waits for one.
@@ -282,8 +320,10 @@ fn announce(store: &Inner, actor: usize) -> Step<()> {
     let word = store.root(job.me()) + ACTORS_USED;
     while store.actors.announced.load(Ordering::Acquire) <= actor {
         let used = job.load(Epoch::ANY, job.me(), word)?;
-        let wanted = used.max(actor as u64 + 1);
-        if used == wanted || job.compare_and_swap(Epoch::ANY, job.me(), word, used, wanted)? == used {
+        let pins = used >> PINS_SHIFT << PINS_SHIFT;
+        let wanted = (used - pins).max(actor as u64 + 1);
+        let new = pins | wanted;
+        if used == new || job.compare_and_swap(Epoch::ANY, job.me(), word, used, new)? == used {
             store.actors.announced.fetch_max(wanted as usize, Ordering::AcqRel);
         }
     }

@@ -5,17 +5,20 @@
 //! those that were odd. An operation that begins later cannot come to see it. No call waits for this: a member
 //! that is stopped inside an operation keeps memory from being reused, and nothing else.
 
-use super::layout::{ACTORS, ACTORS_USED, LATE};
+use super::layout::{ACTORS, ACTORS_USED, LATE, PIN_WORDS, PINS, PINS_SHIFT};
 use super::open::Inner;
-use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Pending, Time};
+use super::pin::pin_word;
+use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending, Time};
 use std::time::Duration;
 
 /// Such a wait, as it stands.
 pub(super) struct Grace {
     /// What is not known yet, and who has not left yet.
     open: Vec<Question>,
-    /// Whose late words have still to be looked at when all have left.
-    then: Vec<MemberId>,
+    /// What has still to be asked when all have left.
+    then: Vec<(MemberId, About)>,
+    /// The blocks that are pinned; see `pin.rs`.
+    pinned: Vec<u64>,
     /// How often a background has looked, and when it is to look again.
     looks: u32,
     due: Time,
@@ -39,6 +42,8 @@ enum About {
     Late,
     /// Whether those may that may have been under way when the late word had this number.
     StillLate(u64),
+    /// What the first slots of the member's table of pins hold.
+    Pins(usize),
 }
 
 impl Question {
@@ -47,18 +52,23 @@ impl Question {
     }
 
     /// The answer, if it has come; asks first, if that was not done. `Some(None)`: the member is dead.
-    fn answer(&mut self, store: &Inner) -> Option<Option<u64>> {
+    fn answer(&mut self, store: &Inner) -> Option<Option<Done>> {
         let member = self.member;
         let offset = match self.about {
             About::Actors => store.root(member) + ACTORS_USED,
             About::Actor(actor) | About::Inside(actor, _) => store.counter_word(member, actor),
             About::Late | About::StillLate(_) => store.root(member) + LATE,
+            About::Pins(_) => store.root(member) + store.layout.pin(0),
         };
-        let ask = || store.job.start(Epoch::ANY, member, Operation::Load { offset });
+        let operation = match self.about {
+            About::Pins(count) => Operation::Get { offset, len: count * PIN_WORDS * 8 },
+            _ => Operation::Load { offset },
+        };
+        let ask = || store.job.start(Epoch::ANY, member, operation);
         let result = store.job.poll(self.asked.get_or_insert_with(ask))?;
         self.asked = None;
         match result {
-            Ok(done) => Some(Some(done.word())),
+            Ok(done) => Some(Some(done)),
             Err(Error::Dead { .. }) => Some(None),
             // Asked again the next time.
             Err(_) => None,
@@ -72,8 +82,8 @@ impl Grace {
         let view = store.current_view();
         let open = view.living().map(|member| Question::new(member, About::Actors)).collect();
         // Where all members map the memory, an operation has happened or not when its call returns.
-        let then = if store.job.is_direct() { Vec::new() } else { view.living().collect() };
-        let mut grace = Grace { open, then, looks: 0, due: Time(0) };
+        let late = view.living().filter(|_| !store.job.is_direct()).map(|member| (member, About::Late));
+        let mut grace = Grace { open, then: late.collect(), pinned: Vec::new(), looks: 0, due: Time(0) };
         grace.is_over(store);
         grace
     }
@@ -92,6 +102,11 @@ impl Grace {
         Err(self.due)
     }
 
+    /// Whether a block is pinned, once all have left: it must not be used yet.
+    pub(super) fn is_pinned(&self, home: MemberId, offset: u64) -> bool {
+        !self.pinned.is_empty() && self.pinned.contains(&pin_word(home, offset))
+    }
+
     /// Whether all of them have left. Never waits.
     pub(super) fn is_over(&mut self, store: &Inner) -> bool {
         let mut index = 0;
@@ -101,9 +116,23 @@ impl Grace {
                 continue;
             };
             let (member, about) = (question.member, question.about);
+            let answer = match answer {
+                Some(Done::Word(word)) => Some(word),
+                Some(Done::Get(bytes)) => {
+                    let words =
+                        bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8")));
+                    self.pinned.extend(words.filter(|&word| word != 0));
+                    None
+                }
+                _ => None,
+            };
             match (about, answer) {
                 (About::Actors, Some(used)) => {
-                    let actors = 0..(used as usize).min(ACTORS);
+                    let pins = ((used >> PINS_SHIFT) as usize).min(PINS);
+                    if pins > 0 {
+                        self.then.push((member, About::Pins(pins)));
+                    }
+                    let actors = 0..(used as u32 as usize).min(ACTORS);
                     self.open.extend(actors.map(|actor| Question::new(member, About::Actor(actor))));
                 }
                 (About::Actor(actor), Some(counter)) if counter % 2 == 1 => {
@@ -124,9 +153,9 @@ impl Grace {
             }
             self.open.swap_remove(index);
             if self.open.is_empty() {
-                // Whoever has left with a request that may still land has said so before.
+                // Whoever has left with a request that may still land, or a pin, has said so before.
                 index = 0;
-                self.open.extend(self.then.drain(..).map(|member| Question::new(member, About::Late)));
+                self.open.extend(self.then.drain(..).map(|(member, about)| Question::new(member, about)));
             }
         }
         self.open.is_empty()

@@ -181,17 +181,12 @@ impl<'a> Op<'a> {
                 let _ = self.ring_waiters(config.homes[config.primary], key.partition);
                 Ok(Some(block.version()))
             }
-            Err(Halt::Again) => {
+            Err(Halt::Again | Halt::Fail(StoreError::OutOfMemory { .. })) => {
                 self.keep_unused(config, &draft);
                 // Not happened: `Again`, and the caller begins anew.
                 self.redo(key, &block)
             }
-            Err(fail) => {
-                if let Halt::Fail(StoreError::OutOfMemory { .. }) = &fail {
-                    self.keep_unused(config, &draft);
-                }
-                Err(fail)
-            }
+            Err(fail) => Err(fail),
         }
     }
 

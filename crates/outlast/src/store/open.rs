@@ -5,10 +5,11 @@ use super::batch::Deferred;
 use super::cut::Frost;
 use super::head::{Phase, State};
 use super::late::Late;
-use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
+use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root, TOMBSTONES};
 use super::leave::Leaving;
 use super::lock::Locks;
 use super::loss::Loss;
+use super::pin::Pins;
 use super::placement::{Homes, Placement, REPLICAS_MAX};
 use super::reclaim::Reclaim;
 use super::remove::Removal;
@@ -190,6 +191,7 @@ pub(super) struct Inner {
     roots: Vec<AtomicU64>,
     pub(super) actors: Actors,
     pub(super) late: Late,
+    pub(super) pins: Pins,
     pub(super) space: Space,
     /// Per partition: its order of preference, and the configurations that were entered.
     pub(super) partitions: Vec<Partition>,
@@ -261,6 +263,7 @@ impl Store {
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
             actors: Actors::new(),
             late: Late::default(),
+            pins: Pins::default(),
             space: Space::default(),
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             view: Mutex::new(Arc::new(view)),
@@ -325,15 +328,20 @@ impl Inner {
             }
         }
         self.roots[me.index()].store(root + 1, Ordering::Release);
-        Ok(())
+        // Set aside before there is anything to delete.
+        self.carve(TOMBSTONES)
     }
 
     /// Makes an empty index for a partition at this member.
     pub(super) fn make_index(&self, root: u64, partition: usize) -> Result<(), Error> {
+        let buckets = self.job.reserve(self.bucket_count as u64 * 8)?;
+        self.put_index(root, partition, buckets)
+    }
+
+    /// Makes an empty index in this place.
+    pub(super) fn put_index(&self, root: u64, partition: usize, buckets: u64) -> Result<(), Error> {
         let (job, me) = (&self.job, self.job.me());
-        let len = self.bucket_count as u64 * 8;
-        let buckets = job.reserve(len)?;
-        zero(job, buckets, len)?;
+        zero(job, buckets, self.bucket_count as u64 * 8)?;
         let word = root + self.layout.partition(partition) + PARTITION_BUCKETS;
         job.put(Epoch::ANY, me, word, &buckets.to_ne_bytes())
     }
@@ -426,10 +434,10 @@ impl Inner {
                 self.roots[from.index()].store(root + 1, Ordering::Release);
                 let _ = self.job.ring(self.job.me());
             }
-            Note::Need { class } if (class as usize) < super::layout::CLASSES => {
+            Note::Need { class } if class as usize <= super::layout::TOMBSTONES => {
                 let answer = match self.carve(class as usize) {
                     Ok(()) => Note::Granted { class },
-                    Err(reason) => Note::Refused { class, reason },
+                    Err(error) => Note::Refused { class, reason: error.to_string() },
                 };
                 // Whoever asked and died needs no answer.
                 let _ = self.job.send(from, PORT, &answer.encode());

@@ -213,10 +213,19 @@ impl Op<'_> {
             return Ok(Some(due));
         }
         // B4.
-        for (offset, class) in std::mem::take(&mut round.candidates) {
+        let Some(grace) = round.grace.take() else { return Ok(None) };
+        let (pinned, free): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut round.candidates)
+            .into_iter()
+            .partition(|(offset, _)| grace.is_pinned(me, *offset));
+        round.candidates = pinned;
+        for (offset, class) in free {
             for member in round.dead.iter() {
                 store.take_back(member, &[Place::new(me, class, offset)]);
             }
+        }
+        if !round.candidates.is_empty() {
+            // What someone has pinned comes later.
+            return Ok(Some(job.now().after(PATIENCE)));
         }
         Ok(None)
     }

@@ -20,7 +20,7 @@
 use super::access::{Halt, Op, Step};
 use super::grace::Grace;
 use super::index::check_place;
-use super::layout::{BLOCK_HOLDER, HOLDER_MASK, class_size, holder};
+use super::layout::{BLOCK_HOLDER, CLASSES, HOLDER_MASK, TOMBSTONES, class_of, class_size, holder};
 use super::mutant::mutant;
 use super::open::{Inner, Note, lock};
 use super::{PORT, StoreError};
@@ -45,6 +45,9 @@ const HURRY: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_millis(50);
 /// In how many ways of a magazine a kind may be.
 const PROBES: usize = 8;
+/// How many tombstones a home sets aside at once, and for how many other blocks there is to be one.
+const TOMBSTONES_TOGETHER: u64 = 64;
+const BLOCKS_PER_TOMBSTONE: u64 = 16;
 /// How many blocks are taken from a stack at once.
 const TAKE: usize = 4;
 
@@ -99,8 +102,11 @@ struct Way {
     blocks: [AtomicU64; WAY_BLOCKS],
 }
 
-/// How many blocks of a class a magazine keeps.
+/// How many blocks of a class a magazine keeps. No tombstones: all members delete with the same ones.
 fn kept(class: usize) -> usize {
+    if class == TOMBSTONES {
+        return 0;
+    }
     let size = class_size(class);
     if size > KEPT_LEN_MAX { 0 } else { ((WAY_BYTES / size) as usize).clamp(1, WAY_BLOCKS) }
 }
@@ -276,9 +282,7 @@ impl Op<'_> {
         loop {
             let bell = job.bell();
             if home == job.me() {
-                self.store
-                    .carve(class)
-                    .map_err(|reason| Halt::Fail(StoreError::OutOfMemory { member: home, reason }))?;
+                self.store.carve(class).map_err(|error| self.no_room(home, class, error.to_string()))?;
             }
             // Before the stack is looked at: what was granted is there then, unless others have taken it.
             let (count, refusal) = space.answers(home, class);
@@ -291,7 +295,7 @@ impl Op<'_> {
             match (asked, refusal) {
                 (Some(before), _) if before == count => {}
                 (Some(_), Some(reason)) => {
-                    return Err(Halt::Fail(StoreError::OutOfMemory { member: home, reason }));
+                    return Err(self.no_room(home, class, reason));
                 }
                 // Not asked yet; or others have taken what was granted.
                 _ => {
@@ -307,6 +311,15 @@ impl Op<'_> {
             // The home's answer rings; its death too, and then the next call of the engine says so.
             job.park(bell, until);
         }
+    }
+
+    /// There is no room. What this actor has retired is of use to the next operation at least.
+    fn no_room(&self, member: MemberId, class: usize, reason: String) -> Halt {
+        self.flush_retired();
+        if class == TOMBSTONES {
+            self.lacks_tombstone.set(true);
+        }
+        Halt::Fail(StoreError::OutOfMemory { member, reason })
     }
 
     fn take_spare(&self, kind: u64) -> Option<u64> {
@@ -367,6 +380,19 @@ impl Op<'_> {
         }
     }
 
+    /// Makes an empty index for a partition at this member. Where all memory is in blocks already, it takes one of those.
+    pub(super) fn make_index(&self, partition: usize) -> Step<()> {
+        let (store, me) = (self.store, self.store.me());
+        let Err(error) = store.make_index(store.root(me), partition) else { return Ok(()) };
+        let first = class_of(store.bucket_count as u64 * 8).unwrap_or(CLASSES);
+        for class in first..CLASSES {
+            if let Some(offset) = self.pop(me, class)? {
+                return Ok(store.put_index(store.root(me), partition, offset)?);
+            }
+        }
+        Err(error.into())
+    }
+
     /// Retires a block that this operation has swapped out of a head word. Its holder is this member already.
     #[inline(always)]
     pub(super) fn retire(&self, home: MemberId, class: usize, offset: u64) {
@@ -374,6 +400,13 @@ impl Op<'_> {
             return self.keep(home, class, offset);
         }
         if self.magazine().retire(Place::new(home, class, offset)) {
+            self.retire_batch();
+        }
+    }
+
+    /// Lets what this actor has retired be used again soon, though it may retire nothing for long.
+    pub(super) fn flush_retired(&self) {
+        if self.magazine().retired_count.load(Ordering::Relaxed) > 0 {
             self.retire_batch();
         }
     }
@@ -401,7 +434,12 @@ impl Op<'_> {
     }
 
     /// Takes back the blocks of all batches for which the wait is over.
-    pub(super) fn reuse(&self) {
+    fn reuse(&self) {
+        self.reuse_or_give_back(true);
+    }
+
+    /// The same; if this actor is not to keep any, all go to the stacks of their homes.
+    pub(super) fn reuse_or_give_back(&self, keeps: bool) {
         let (store, space) = (self.store, &self.store.space);
         if space.batch_count.load(Ordering::Relaxed) == 0 {
             return;
@@ -409,15 +447,22 @@ impl Op<'_> {
         // Taken out, so that no lock is held while the counters are read; two who do this work on different batches.
         let mut batches = std::mem::take(&mut *lock(&space.batches));
         let mut excess: BTreeMap<MemberId, Vec<Place>> = BTreeMap::new();
+        let mut pinned = Vec::new();
         batches.retain_mut(|batch| {
             let is_over = batch.grace.is_over(store);
             if is_over {
-                for &place in batch.blocks.iter().filter(|&&place| !self.magazine().push(place)) {
+                let is_pinned = |place: &Place| batch.grace.is_pinned(place.home(), place.offset());
+                pinned.extend(batch.blocks.extract_if(.., |place| is_pinned(place)));
+                for &place in batch.blocks.iter().filter(|&&place| !keeps || !self.magazine().push(place)) {
                     excess.entry(place.home()).or_default().push(place);
                 }
             }
             !is_over
         });
+        if !pinned.is_empty() {
+            // Those alone wait on.
+            batches.push(Batch { blocks: pinned, grace: Grace::begin(store) });
+        }
         {
             let mut kept = lock(&space.batches);
             kept.append(&mut batches);
@@ -484,8 +529,28 @@ impl Inner {
         }
     }
 
-    /// Carves new blocks of a class out of this member's segment and puts them onto the stack; why not, if not.
-    pub(super) fn carve(&self, class: usize) -> Result<(), String> {
+    /// Whether blocks wait until nobody can still see them.
+    pub(super) fn has_batches(&self) -> bool {
+        self.space.batch_count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Carves new blocks of a class out of this member's segment and puts them onto the stack; why not, if not. Some
+    /// tombstones are set aside with them.
+    pub(super) fn carve(&self, class: usize) -> Result<(), Error> {
+        if class != TOMBSTONES {
+            let count = |is_tombstone: bool| {
+                let slabs = lock(&self.space.slabs);
+                let of = slabs.all.values().filter(|(class, _)| (*class == TOMBSTONES) == is_tombstone);
+                of.map(|(_, count)| count).sum::<u64>()
+            };
+            if count(true) * BLOCKS_PER_TOMBSTONE < count(false) {
+                self.carve_blocks(TOMBSTONES)?;
+            }
+        }
+        self.carve_blocks(class)
+    }
+
+    fn carve_blocks(&self, class: usize) -> Result<(), Error> {
         let size = class_size(class);
         let times = {
             let mut slabs = lock(&self.space.slabs);
@@ -494,10 +559,11 @@ impl Inner {
             *times
         };
         // Each time twice as many, up to a bound, so that a home is asked seldom.
-        let count = (8u64 << times.min(10)).min((self.slab_len_max / size).max(1));
+        let count = if class == TOMBSTONES { TOMBSTONES_TOGETHER } else { 8u64 << times.min(10) };
+        let count = count.min((self.slab_len_max / size).max(1));
         let (count, base) = match self.job.reserve(count * size) {
             Ok(base) => (count, base),
-            Err(_) => (1, self.job.reserve(size).map_err(|error| error.to_string())?),
+            Err(_) => (1, self.job.reserve(size)?),
         };
         let me = self.job.me();
         let top_word = self.root(me) + self.layout.stack(class);
@@ -517,7 +583,7 @@ impl Inner {
                 }
             }
         };
-        push().map_err(|error| error.to_string())
+        push()
     }
 }
 

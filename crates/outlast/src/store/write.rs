@@ -5,7 +5,7 @@ use super::head::{Head, Phase, State};
 use super::index::{KeyRef, check_place};
 use super::layout::{
     ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, OPERATION_MASK, PARTITION_BUCKETS, PARTITION_STATE,
-    PARTITION_WAITERS, REMOVALS, class_of, holder, value_start,
+    PARTITION_WAITERS, REMOVALS, TOMBSTONES, class_of, holder, value_start,
 };
 use super::mutant::mutant;
 use super::open::Inner;
@@ -14,6 +14,7 @@ use super::{StoreError, StoreResult, Version, check_key};
 use crate::engine::{Engine, MemberId, Time, steps};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A configuration of a partition, as this member has entered it.
 #[derive(Debug)]
@@ -181,13 +182,25 @@ pub(super) struct Draft<'v> {
     class: usize,
     /// The block that was filled at each home, 0 if none, or if it is used.
     pub(super) offsets: [u64; HOMES_MAX],
-    /// The head word of the record at each home, 0 if it was not looked up.
+    /// The record at each home that is known to have one, 0 otherwise.
     words: [u64; HOMES_MAX],
+    /// A bit for each home that is filling and has no room.
+    omitted: u64,
+    /// Whether the primary's head names it, or has named it.
+    is_published: bool,
 }
 
 impl<'v> Draft<'v> {
     pub(super) fn new(block: Block, value: &'v [u8], class: usize) -> Draft<'v> {
-        Draft { block, value, class, offsets: [0; HOMES_MAX], words: [0; HOMES_MAX] }
+        Draft {
+            block,
+            value,
+            class,
+            offsets: [0; HOMES_MAX],
+            words: [0; HOMES_MAX],
+            omitted: 0,
+            is_published: false,
+        }
     }
 }
 
@@ -220,12 +233,18 @@ pub(super) const COUNTER_MAX: u64 = 1 << 63;
 /// How often to begin anew before the clock is looked at.
 const ATTEMPTS: u32 = 256;
 
+/// How long to wait where a home has no room, for a delete or for what is published already, and how often to look.
+const ROOM_PATIENCE: Duration = Duration::from_secs(1);
+const ROOM_PAUSE: Duration = Duration::from_millis(2);
+
 /// How long a call begins anew: each time somebody else was faster, or the view has changed, so that this has an end
 /// unless memory is damaged. No call goes on for ever, whatever is in memory.
 #[derive(Default)]
 struct Patience {
     attempts: u32,
     until: Option<Time>,
+    /// Until when to wait for room.
+    room_until: Option<Time>,
 }
 
 impl Patience {
@@ -233,6 +252,24 @@ impl Patience {
     fn check(&mut self, store: &Inner) -> StoreResult<()> {
         self.attempts += 1;
         if self.attempts.is_multiple_of(ATTEMPTS) { self.look(store) } else { Ok(()) }
+    }
+
+    /// Sleeps a little, so that there is room meanwhile; not for long in all.
+    #[cold]
+    fn wait_for_room(&mut self, store: &Inner) -> bool {
+        let job = &store.job;
+        let now = job.now();
+        let until = *self.room_until.get_or_insert(now.after(ROOM_PATIENCE.min(job.time_limit())));
+        if now >= until {
+            return false;
+        }
+        let next = until.min(now.after(ROOM_PAUSE));
+        while job.now() < next {
+            let bell = job.bell();
+            store.serve_messages();
+            job.park(bell, next);
+        }
+        true
     }
 
     #[cold]
@@ -501,11 +538,15 @@ impl<'a> Op<'a> {
         &self,
         config: &Config,
         home: usize,
-        word: u64,
-        block: &Block,
+        key: &KeyRef<'_>,
+        draft: &Draft<'_>,
         offset: u64,
     ) -> Step<Option<u64>> {
-        let member = config.homes[home];
+        let (member, block) = (config.homes[home], &draft.block);
+        let word = match draft.words[home] {
+            0 => self.find_or_insert(config, home, key)?,
+            word => word,
+        };
         loop {
             let found = Head(self.load(member, word)?);
             if found.stamp() > config.stamp {
@@ -545,10 +586,18 @@ impl<'a> Op<'a> {
         // T1: seal the complete homes; look at the others.
         steps::enter(steps::Step::Seal);
         let mut found: Vec<(usize, u64, Head, bool)> = Vec::with_capacity(config.homes.len());
+        let mut omitted = 0;
         for home in config.ready_homes() {
             let member = config.homes[home];
             let is_complete = self.state(member, key.partition)?.phase() == Phase::Complete;
-            let word = self.find_or_insert(config, home, key)?;
+            let word = match self.find_or_insert(config, home, key) {
+                Ok(word) => word,
+                Err(halt) if self.may_omit(config, home, key.partition, &halt)? => {
+                    omitted |= 1u64 << home;
+                    continue;
+                }
+                Err(halt) => return Err(halt),
+            };
             let head = loop {
                 let head = Head(self.load(member, word)?);
                 if head.stamp() > config.stamp {
@@ -605,7 +654,14 @@ impl<'a> Op<'a> {
             }
             let new = match &version {
                 None => Head::new(config.stamp, 0),
-                Some((block, value)) => Head::new(config.stamp, self.fill_block(member, block, value)?),
+                Some((block, value)) => match self.fill_block(member, block, value) {
+                    Ok(offset) => Head::new(config.stamp, offset),
+                    Err(halt) if self.may_omit(config, home, key.partition, &halt)? => {
+                        omitted |= 1 << home;
+                        continue;
+                    }
+                    Err(halt) => return Err(halt),
+                },
             };
             steps::enter(steps::Step::Settle);
             if !self.swap(member, word, head.0, new.0)? {
@@ -621,8 +677,11 @@ impl<'a> Op<'a> {
         }
         // A home that got its index meanwhile lacks it.
         self.find_new_homes(config, key.partition)?;
-        if config.has_others_than(found.iter().fold(0, |done, &(home, ..)| done | 1 << home)) {
+        if config.has_others_than(found.iter().fold(omitted, |done, &(home, ..)| done | 1 << home)) {
             return Ok(());
+        }
+        for home in (0..config.homes.len()).filter(|&home| omitted & 1 << home != 0) {
+            self.omit(config, home, key.partition)?;
         }
         // T4: its writer must be able to know, before anyone builds on it.
         steps::enter(steps::Step::Tell);
@@ -709,7 +768,14 @@ impl<'a> Op<'a> {
         let content = Content::new(&draft.block, draft.value);
         for home in config.ready_homes() {
             let member = config.homes[home];
-            let offset = self.take_block(member, draft.class)?;
+            let offset = match self.take_block(member, draft.class) {
+                Ok(offset) => offset,
+                Err(halt) if self.may_omit(config, home, key.partition, &halt)? => {
+                    draft.omitted |= 1 << home;
+                    continue;
+                }
+                Err(halt) => return Err(halt),
+            };
             let is_late = mutant("publish-early") && home == config.primary;
             let content = if is_late { &Content::new(&draft.block, &[]) } else { &content };
             draft.offsets[home] = self.fill(member, draft.class, offset, content)?;
@@ -717,9 +783,18 @@ impl<'a> Op<'a> {
         // W2 for the other homes. Before anything is published: there may be no room for a record; and after the blocks, so
         // that a put that has no room for its value leaves no records behind.
         for home in config.ready_homes() {
-            if home != config.primary && !before.remembers(home) {
-                draft.words[home] = self.find_or_insert(config, home, key)?;
+            if home == config.primary || draft.omitted & 1 << home != 0 || before.remembers(home) {
+                continue;
             }
+            match self.find_or_insert(config, home, key) {
+                Ok(word) => draft.words[home] = word,
+                Err(halt) if self.may_omit(config, home, key.partition, &halt)? => draft.omitted |= 1 << home,
+                Err(halt) => return Err(halt),
+            }
+        }
+        for home in config.ready_homes().filter(|&home| draft.omitted & 1 << home != 0) {
+            // Before the publication, too: whoever is about to complete it, without room for this, has to begin anew.
+            self.omit(config, home, key.partition)?;
         }
         let primary = config.homes[config.primary];
         // Without the mark, also if nobody else is to hold it: whoever sees the mark rings nobody.
@@ -732,7 +807,7 @@ impl<'a> Op<'a> {
             let offset = draft.offsets[config.primary] + value_start(draft.block.len);
             self.put(primary, offset, draft.value)?;
         }
-        draft.offsets[config.primary] = 0;
+        (draft.offsets[config.primary], draft.is_published) = (0, true);
         if let Some(memory) = &mut before.memory {
             memory.at[config.primary].head = head;
         }
@@ -762,22 +837,24 @@ impl<'a> Op<'a> {
                 if mutant("skip-epoch") && !self.is_current() {
                     continue;
                 }
-                let member = config.homes[home];
-                let offset = match std::mem::take(&mut draft.offsets[home]) {
-                    0 => self.fill_block(member, &draft.block, draft.value)?,
-                    offset => offset,
+                let is_omitted = draft.omitted & 1 << home != 0;
+                if is_omitted && !self.state(config.homes[home], key.partition)?.is_filling(config.stamp) {
+                    // It was completed meanwhile.
+                    draft.omitted &= !(1 << home);
+                }
+                let mut installed = match draft.omitted & 1 << home {
+                    0 => self.install_draft(config, home, key, before, draft),
+                    _ => self.omit(config, home, key.partition),
                 };
-                steps::enter(steps::Step::Install);
-                if !self.install_again(config, home, before, offset)? {
-                    let word = match draft.words[home] {
-                        0 => self.find_or_insert(config, home, key)?,
-                        word => word,
-                    };
-                    let word = self.install(config, home, word, &draft.block, offset)?;
-                    if let Some(memory) = &mut before.memory {
-                        memory.at[home].word = word.unwrap_or(0);
-                        memory.at[home].head = Head::new(config.stamp, offset);
-                    }
+                if let Err(halt) = &installed
+                    && self.may_omit(config, home, key.partition, halt)?
+                {
+                    draft.omitted |= 1 << home;
+                    installed = self.omit(config, home, key.partition);
+                }
+                installed?;
+                if draft.omitted & 1 << home != 0 {
+                    self.forget_omitted(config, home, before, draft);
                 }
             }
             // W7: homes that got their index since, whoever found it out.
@@ -785,6 +862,91 @@ impl<'a> Op<'a> {
                 self.find_new_homes(config, key.partition)?;
             }
             if !config.has_others_than(is_done) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// W6 for one home.
+    fn install_draft(
+        &self,
+        config: &Config,
+        home: usize,
+        key: &KeyRef<'_>,
+        before: &mut Before<'_>,
+        draft: &mut Draft<'_>,
+    ) -> Step<()> {
+        let member = config.homes[home];
+        let offset = match std::mem::take(&mut draft.offsets[home]) {
+            0 => {
+                // Repair may have brought it, to a home without room for a second one.
+                if let Some((_, head)) = self.find(config, home, key)?
+                    && head.stamp() == config.stamp
+                    && self.counter(member, head)? >= draft.block.counter
+                {
+                    before.memory.iter_mut().for_each(|memory| memory.at[home].word = 0);
+                    return Ok(());
+                }
+                self.fill_block(member, &draft.block, draft.value)?
+            }
+            offset => offset,
+        };
+        steps::enter(steps::Step::Install);
+        if !self.install_again(config, home, before, offset)? {
+            let word = match self.install(config, home, key, draft, offset) {
+                Ok(word) => word,
+                Err(halt) => {
+                    if let Halt::Fail(StoreError::OutOfMemory { .. }) = &halt {
+                        // There was no room for a record, and nobody has seen the block.
+                        draft.offsets[home] = offset;
+                    }
+                    return Err(halt);
+                }
+            };
+            if let Some(memory) = &mut before.memory {
+                memory.at[home].word = word.unwrap_or(0);
+                memory.at[home].head = Head::new(config.stamp, offset);
+            }
+        }
+        Ok(())
+    }
+
+    /// A home was left out: a handle knows nothing of it, and a block that was filled there is for later.
+    #[cold]
+    fn forget_omitted(&self, config: &Config, home: usize, before: &mut Before<'_>, draft: &mut Draft<'_>) {
+        if let Some(memory) = &mut before.memory {
+            memory.at[home].word = 0;
+        }
+        match std::mem::take(&mut draft.offsets[home]) {
+            0 => {}
+            offset => self.keep(config.homes[home], draft.class, offset),
+        }
+    }
+
+    /// Whether a home may do without a version: it has no room, and is filling.
+    #[cold]
+    fn may_omit(&self, config: &Config, home: usize, partition: usize, halt: &Halt) -> Step<bool> {
+        let member = config.homes[home];
+        match halt {
+            Halt::Fail(StoreError::OutOfMemory { member: full, .. }) if *full == member => {
+                Ok(self.state(member, partition)?.is_filling(config.stamp))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Leaves a filling home out, after the version was published at the primary: whoever is filling it has to begin anew,
+    /// and comes to see the version.
+    #[cold]
+    fn omit(&self, config: &Config, home: usize, partition: usize) -> Step<()> {
+        let member = config.homes[home];
+        loop {
+            let state = self.state(member, partition)?;
+            if !state.is_filling(config.stamp) {
+                // Complete, with or without the version; or the configuration is another.
+                return Err(Halt::Again);
+            }
+            if self.swap_state(member, partition, state, state.with_omission())? {
                 return Ok(());
             }
         }
@@ -856,7 +1018,7 @@ impl<'a> Op<'a> {
     }
 
     /// Whether the configuration is still the right one.
-    fn is_still(&mut self, config: &Config, partition: usize) -> Step<bool> {
+    pub(super) fn is_still(&mut self, config: &Config, partition: usize) -> Step<bool> {
         while !self.is_current() {
             self.renew();
             match self.config(partition) {
@@ -1056,6 +1218,8 @@ impl<'a> Op<'a> {
             Ok(true) if store.job.has_ended() => Err(Halt::Fail(StoreError::Closed)),
             Ok(true) => Ok(Some(block.version())),
             Err(Halt::Again) => self.redo(key, &block),
+            // A home was completed meanwhile and has no room, but others can see the version.
+            Err(Halt::Fail(StoreError::OutOfMemory { .. })) if draft.is_published => self.redo(key, &block),
             Err(fail) => Err(fail),
         }
     }
@@ -1078,6 +1242,13 @@ impl<'a> Op<'a> {
                 Ok(true) => return Ok(Some(block.version())),
                 Ok(false) => return Err(Halt::Again),
                 Err(Halt::Again) => patience.check(self.store)?,
+                // Nobody can tell whether the version stays.
+                Err(Halt::Fail(StoreError::OutOfMemory { member, .. })) => {
+                    if !patience.wait_for_room(self.store) {
+                        let limit = ROOM_PATIENCE.min(self.store.job.time_limit());
+                        return Err(Halt::Fail(StoreError::Timeout { member, limit }));
+                    }
+                }
                 Err(fail) => return Err(fail),
             }
         }
@@ -1146,7 +1317,7 @@ impl<'a> Op<'a> {
 
     /// The settled head of a key at the primary, for a reader; `None` if there is no record.
     #[inline]
-    fn find_head(
+    pub(super) fn find_head(
         &self,
         config: &Config,
         key: &KeyRef<'_>,
@@ -1167,6 +1338,9 @@ impl<'a> Op<'a> {
 /// The size class of a version's block.
 #[inline]
 pub(super) fn block_class(block: &Block, home: MemberId) -> Step<usize> {
+    if block.is_deleted {
+        return Ok(TOMBSTONES);
+    }
     class_of(value_start(block.len) + block.len).ok_or_else(|| {
         Halt::Fail(StoreError::OutOfMemory {
             member: home,
@@ -1189,12 +1363,15 @@ impl Inner {
     pub(super) fn run<T>(&self, mut attempt: impl FnMut(&mut Op<'_>) -> Step<T>) -> StoreResult<T> {
         let mut patience = Patience::default();
         loop {
-            let result = match Op::begin(self) {
-                Ok(mut op) => attempt(&mut op),
-                Err(halt) => Err(halt),
+            let (result, lacks_tombstone) = match Op::begin(self) {
+                Ok(mut op) => (attempt(&mut op), op.lacks_tombstone.get()),
+                Err(halt) => (Err(halt), false),
             };
             match result {
                 Ok(value) => return Ok(value),
+                // Outside the operation, which others wait for before they remove what was deleted.
+                Err(Halt::Fail(StoreError::OutOfMemory { .. }))
+                    if lacks_tombstone && patience.wait_for_room(self) => {}
                 Err(Halt::Fail(error)) => return Err(error),
                 Err(Halt::Again) if self.frost.is_set() => self.wait_for_thaw()?,
                 Err(Halt::Again) => patience.check(self)?,
