@@ -34,7 +34,7 @@ const CHAOS_KILLS: u64 = 300;
 const CHAOS_KILLS_MAX: u64 = 450;
 
 /// The mutants: what is broken, and by which name.
-const MUTANTS: [(&str, &str); 9] = [
+const MUTANTS: [(&str, &str); 15] = [
     ("ack-early", "acknowledge before the last copy"),
     ("publish-early", "publish before the payload"),
     ("skip-epoch", "skip the epoch check"),
@@ -44,6 +44,12 @@ const MUTANTS: [(&str, &str); 9] = [
     ("trust-absent", "trust an absent home"),
     ("forget-tombstone", "forget a tombstone"),
     ("miss-news", "miss a home that begins to fill"),
+    ("tx-lost-update", "change what others have changed"),
+    ("tx-skip-look", "do not look at reads again"),
+    ("tx-read-past", "read past one in doubt"),
+    ("tx-apply-early", "apply before the decision"),
+    ("tx-abort-late", "abort what is committed"),
+    ("tx-drop-intent", "drop the intent"),
 ];
 
 /// What a mutant has to survive, in this order; the first failing seed has caught it.

@@ -179,7 +179,7 @@ impl Inner {
         };
         match result {
             Ok(is_settled) => Ok(is_settled),
-            Err(Halt::Again | Halt::Fail(StoreError::Timeout { .. })) => Ok(false),
+            Err(Halt::Again | Halt::Blocked(_) | Halt::Fail(StoreError::Timeout { .. })) => Ok(false),
             Err(Halt::Fail(error)) => Err(error),
         }
     }

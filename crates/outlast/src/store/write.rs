@@ -4,8 +4,8 @@ use super::access::{Halt, Op, Step};
 use super::head::{Head, Phase, State};
 use super::index::{KeyRef, check_place};
 use super::layout::{
-    ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, OPERATION_MASK, PARTITION_BUCKETS, PARTITION_STATE,
-    PARTITION_WAITERS, REMOVALS, class_of, holder, value_start,
+    ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, Kind, OPERATION_MASK, PARTITION_BUCKETS,
+    PARTITION_STATE, PARTITION_WAITERS, REMOVALS, class_of, holder, value_start,
 };
 use super::mutant::mutant;
 use super::open::Inner;
@@ -160,6 +160,7 @@ impl Remembered {
             operation: 0,
             len: 0,
             is_deleted: true,
+            kind: Kind::Plain,
             holder: 0,
             owner: MemberId(0),
         },
@@ -191,17 +192,37 @@ impl<'v> Draft<'v> {
 pub(super) struct Before<'m> {
     /// The head word at the primary, and the settled head that it holds.
     word: u64,
-    head: Head,
+    pub(super) head: Head,
     /// The version that the head names; `None` if there is none.
-    block: Option<Block>,
+    pub(super) block: Option<Block>,
     /// Where the homes have it.
     memory: Option<&'m mut Remembered>,
 }
 
 impl Before<'_> {
+    /// What is there, as a place and a header.
+    pub(super) fn found(&self) -> Option<(u64, Block)> {
+        self.head.offset().zip(self.block)
+    }
+
     /// The head alone; what it names is taken care of.
     pub(super) fn unknown(head: Head) -> Before<'static> {
         Before { word: 0, head, block: None, memory: None }
+    }
+}
+
+/// What a new version is, beside its value.
+pub(super) struct Shape {
+    pub(super) kind: Kind,
+    pub(super) is_deleted: bool,
+    pub(super) owner: MemberId,
+    /// Whose version it is, if several members may make the same one, so that it does not matter who does.
+    pub(super) author: Option<MemberId>,
+}
+
+impl Shape {
+    pub(super) fn plain(is_deleted: bool, owner: MemberId) -> Shape {
+        Shape { kind: Kind::Plain, is_deleted, owner, author: None }
     }
 }
 
@@ -664,7 +685,8 @@ impl<'a> Op<'a> {
     /// operation takes nothing back.
     fn tell_writer(&self, block: &Block) -> Step<()> {
         let view = self.store.view(self.epoch).ok_or(Halt::Again)?;
-        if !view.is_living(block.writer) {
+        // A version that several may make has no writer who wants to know.
+        if !view.is_living(block.writer) || block.operation == 0 {
             return Ok(());
         }
         let word = self.store.root(block.writer) + self.store.layout.actor(block.actor) + ACTOR_OUTCOME;
@@ -828,7 +850,7 @@ impl<'a> Op<'a> {
     }
 
     /// Whether the configuration is still the right one.
-    fn is_still(&mut self, config: &Config, partition: usize) -> Step<bool> {
+    pub(super) fn is_still(&mut self, config: &Config, partition: usize) -> Step<bool> {
         while !self.is_current() {
             self.renew();
             match self.config(partition) {
@@ -843,7 +865,7 @@ impl<'a> Op<'a> {
 
     /// W2 and W3: the settled head of a key's record at the primary, and what it names. If there is no record, one is made
     /// if `must_exist`; otherwise the head word is 0: a call that changes nothing leaves nothing behind.
-    fn find_settled<'m>(
+    pub(super) fn find_settled<'m>(
         &self,
         config: &Config,
         key: &KeyRef<'_>,
@@ -936,13 +958,17 @@ impl<'a> Op<'a> {
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         steps::enter(steps::Step::Find);
-        let mut before = self.find_before(config, key, memory)?;
+        let before = self.find_before(config, key, memory)?;
         let mut buffer = Vec::new();
         let (mut current, mut owner) = (None, store.me());
-        if let Some(block) = before.block.filter(|block| !block.is_deleted) {
+        if let Some((offset, block)) = before.found().filter(|(_, block)| !block.is_deleted) {
+            let (offset, block) = match block.kind {
+                Kind::Plain => (offset, block),
+                _ => self.free_of_transactions(key, primary, offset, &block)?,
+            };
             current = Some(Current { version: block.version() });
             owner = block.owner;
-            if let Some(offset) = before.head.offset().filter(|_| needs_value) {
+            if needs_value {
                 buffer.resize(block.len as usize, 0);
                 self.get(primary, offset + value_start(block.len), &mut buffer)?;
             }
@@ -964,6 +990,20 @@ impl<'a> Op<'a> {
                 return if self.is_still(config, key.partition)? { Ok(None) } else { Err(Halt::Again) };
             }
         };
+        self.replace(config, key, before, value, Shape::plain(is_deleted, owner))
+    }
+
+    /// W4 to W9: puts a version in the place of what was found.
+    #[inline]
+    pub(super) fn replace(
+        &mut self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        mut before: Before<'_>,
+        value: &[u8],
+        shape: Shape,
+    ) -> Step<Option<Version>> {
+        let (store, primary) = (self.store, config.homes[config.primary]);
         if before.word == 0
             && let Err(halt) = self.make_record(config, key, &mut before)
         {
@@ -980,13 +1020,14 @@ impl<'a> Op<'a> {
         };
         let block = Block {
             counter: counter + 1,
-            writer: store.me(),
-            actor: self.actor,
-            operation: self.number & OPERATION_MASK,
+            writer: shape.author.unwrap_or(store.me()),
+            actor: if shape.author.is_some() { 0 } else { self.actor },
+            operation: if shape.author.is_some() { 0 } else { self.number & OPERATION_MASK },
             len: value.len() as u64,
-            is_deleted,
+            is_deleted: shape.is_deleted,
+            kind: shape.kind,
             holder: holder(store.me()),
-            owner,
+            owner: shape.owner,
         };
         let class = block_class(&block, primary)?;
         let mut draft = Draft::new(block, value, class);
@@ -996,7 +1037,7 @@ impl<'a> Op<'a> {
                 if let Some(memory) = before.memory {
                     (memory.block, memory.class) = (block, class);
                 }
-                if is_deleted {
+                if shape.is_deleted {
                     store.note_tombstone(key.key, block.counter);
                 }
             }
@@ -1018,8 +1059,9 @@ impl<'a> Op<'a> {
         match result {
             Ok(false) => Err(Halt::Again),
             Ok(true) => Ok(Some(block.version())),
-            Err(Halt::Again) => self.redo(key, &block),
-            Err(fail) => Err(fail),
+            // Whoever makes a version that others make too looks again whether it is still to be made.
+            Err(Halt::Again) if shape.author.is_none() => self.redo(key, &block),
+            Err(halt) => Err(halt),
         }
     }
 
@@ -1070,9 +1112,12 @@ impl<'a> Op<'a> {
         if let Some(head) = self.find_head(config, key, memory)?
             && let Some(offset) = head.offset()
         {
-            let block = self.read_block(primary, offset)?;
-            if !block.is_deleted {
-                result = Some(take(self, primary, offset, &block)?);
+            let mut found = (offset, self.read_block(primary, offset)?);
+            if found.1.kind != Kind::Plain {
+                found = self.visible(config, key, found.0, &found.1)?;
+            }
+            if !found.1.is_deleted {
+                result = Some(take(self, primary, found.0, &found.1)?);
             }
         }
         if self.is_current() || self.is_still(config, key.partition)? { Ok(result) } else { Err(Halt::Again) }
@@ -1105,7 +1150,7 @@ impl<'a> Op<'a> {
 
     /// The settled head of a key at the primary, for a reader; `None` if there is no record.
     #[inline]
-    fn find_head(
+    pub(super) fn find_head(
         &self,
         config: &Config,
         key: &KeyRef<'_>,
@@ -1145,8 +1190,18 @@ impl Inner {
     }
 
     /// Runs an operation until it is done, beginning anew whenever the view has changed under it.
-    pub(super) fn run<T>(&self, mut attempt: impl FnMut(&mut Op<'_>) -> Step<T>) -> StoreResult<T> {
+    pub(super) fn run<T>(&self, attempt: impl FnMut(&mut Op<'_>) -> Step<T>) -> StoreResult<T> {
+        self.run_as(0, attempt)
+    }
+
+    /// The same for a transaction that has failed so many times; see `tx`.
+    pub(super) fn run_as<T>(
+        &self,
+        rank: u32,
+        mut attempt: impl FnMut(&mut Op<'_>) -> Step<T>,
+    ) -> StoreResult<T> {
         let mut patience = Patience::default();
+        let mut blocked = None;
         loop {
             let result = match Op::begin(self) {
                 Ok(mut op) => attempt(&mut op),
@@ -1156,6 +1211,10 @@ impl Inner {
                 Ok(value) => return Ok(value),
                 Err(Halt::Fail(error)) => return Err(error),
                 Err(Halt::Again) => patience.check(self)?,
+                Err(Halt::Blocked(blocker)) => {
+                    self.clear(&blocker, rank, &mut blocked)?;
+                    patience.check(self)?;
+                }
             }
         }
     }
@@ -1186,7 +1245,7 @@ impl Inner {
             };
             match done {
                 Ok(Some(version)) => return Ok(version),
-                Ok(None) | Err(Halt::Again) => {}
+                Ok(None) | Err(Halt::Again | Halt::Blocked(_)) => {}
                 Err(Halt::Fail(error)) => return Err(error),
             }
         }
