@@ -833,6 +833,77 @@ fn a_lost_intent_is_told_and_rolled_back() {
     }
 }
 
+/// The committer is stopped at each of its steps; meanwhile what it has locked is lost, and given up. What it is told to have
+/// written is there.
+#[test]
+fn what_is_lost_under_a_commit_is_not_acknowledged() {
+    let mut outcomes = BTreeSet::new();
+    for step in (1..600).step_by(2) {
+        let told = Arc::new(Mutex::new(None));
+        let (result, killed) = (told.clone(), Arc::new(Mutex::new(false)));
+        run_on(Link::Memory, step, 4, move |job| {
+            let options = Options::new().replicas(1).partitions(64).expected_keys(256).slab_len_max(16 << 10);
+            let store = Store::open(&job, options).expect("open");
+            let me = job.me();
+            let intent = [&b"\0outlast/tx/"[..], &3u32.to_le_bytes(), &0u32.to_le_bytes()].concat();
+            let home = store.homes(&intent)[0];
+            let victim = (0..3).map(MemberId).find(|&member| member != home).expect("one of three");
+            let witness = (0..3).map(MemberId).find(|&member| member != victim).expect("one of two");
+            let at = |member: MemberId, salt: &str, count: usize| -> Vec<String> {
+                let names = (0..).map(|number| format!("{salt}/{number}"));
+                names.filter(|name| store.homes(name.as_bytes()) == [member]).take(count).collect()
+            };
+            let keys = [at(victim, "key", 6), at(witness, "key", 1)].concat();
+            let meetings = at(witness, "meet", 3);
+            meet(&job, &store, &meetings[0], 4);
+            if me == MemberId(3) {
+                job.inject(Fault::StopAtStep(step)).expect("planned");
+                let done: StoreResult<()> =
+                    store.transaction(|tx| keys.iter().try_for_each(|key| tx.put(key.as_bytes(), b"new")));
+                // What was lost after the end of the transaction is lost.
+                let is_late = *killed.lock().unwrap();
+                *result.lock().unwrap() = Some(done.clone());
+                nap(&job, "the death", || !job.view().is_living(victim));
+                nap(&job, "the acceptance", || number(&store, meetings[1].as_bytes()) > 0);
+                for key in &keys {
+                    match store.get(key.as_bytes()) {
+                        Ok(found) => {
+                            assert!(
+                                found.is_some() || done.is_err() || !is_late,
+                                "{key} after step {step}: {done:?}"
+                            )
+                        }
+                        Err(StoreError::DataLost { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            } else {
+                sleep(&job, 100);
+                if me == victim {
+                    *killed.lock().unwrap() = true;
+                    job.inject(Fault::Kill(me)).expect("killed");
+                }
+                nap(&job, "the death", || !job.view().is_living(victim));
+                if me == witness {
+                    // The one that is stopped cannot give anything up.
+                    let lost = keys.iter().filter(|key| store.homes(key.as_bytes())[0] != MemberId(3));
+                    for key in lost {
+                        let partition = store.partition_of(key.as_bytes()).expect("a key");
+                        store.accept_loss_of(&[partition]).expect("accepted");
+                    }
+                    job.inject(Fault::Resume(MemberId(3))).expect("resumed");
+                    store.add(meetings[1].as_bytes(), 1).expect("added");
+                }
+            }
+            meet(&job, &store, &meetings[2], 3);
+            end(&job, &store);
+        });
+        let told = told.lock().unwrap().take().expect("told something");
+        outcomes.insert(told.is_ok());
+    }
+    assert_eq!(outcomes.len(), 2, "some are told that it happened, and some that it did not");
+}
+
 /// The intents of a dead member are removed, and its keys let go, without anyone asking for them.
 #[test]
 fn the_heir_ends_the_transactions_of_the_dead() {

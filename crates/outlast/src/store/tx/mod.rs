@@ -26,7 +26,9 @@
 //!
 //! *A lost intent.* If the partition of the intent is lost, whoever needs it is told `DataLost`, also for keys in other
 //! partitions. When the loss is accepted there is no such intent, and the provisional versions that are left are rolled
-//! back: no living transaction has one without an intent. What had been applied stays.
+//! back: no living transaction has one without an intent. What had been applied stays. If the partition of a key is lost and
+//! given up between X2 and X4, its new value is gone: after X4 a committer that has seen the view change looks at the
+//! incarnations of its keys' partitions, and says `DataLost` instead of `Ok`.
 //!
 //! *Readers.* Provisional and pending: the old value; the transaction had not happened when the intent was looked at, and
 //! while it is pending the provisional version stays. Aborted: the old value. Committed: the new one. None of these
@@ -519,8 +521,9 @@ impl Tx {
         self.announce(&keys)?;
         let inner = &self.store.inner;
         let active = self.active.as_mut().expect("just announced");
+        let began = inner.job.epoch();
         // X2.
-        let mut versions = Vec::new();
+        let (mut versions, mut locked) = (Vec::new(), Vec::new());
         for key in in_order(&keys) {
             let seen = self.reads.get(key).map(|seen| seen.mark);
             let mine = inner.me();
@@ -533,8 +536,12 @@ impl Tx {
                 false => New::Value { bytes: &[], owner: owner.filter(|_| !is_mine).unwrap_or(mine) },
             };
             match inner.lock_key(self.rank, key, active.id, seen, new, bytes)? {
-                Some(_) if is_deleted => {}
-                Some(version) => versions.push((key.clone(), version)),
+                Some(version) => {
+                    locked.push((key.clone(), version));
+                    if !is_deleted {
+                        versions.push((key.clone(), version));
+                    }
+                }
                 None => return Err(StoreError::Aborted),
             }
         }
@@ -558,6 +565,12 @@ impl Tx {
             }
         }
         self.decide()?;
+        // A partition can have been lost, and given up, while its key was locked: then the new value is gone with the
+        // provisional version. Nobody is told that it is there.
+        let inner = &self.store.inner;
+        if inner.job.epoch() != began {
+            locked.iter().try_for_each(|(key, version)| inner.check_incarnation(key, *version))?;
+        }
         self.versions = versions;
         Ok(())
     }

@@ -9,6 +9,7 @@ use crate::engine::{Engine, MemberId, Time};
 use crate::store::access::{Halt, Op, Step};
 use crate::store::index::KeyRef;
 use crate::store::layout::{Block, Kind, value_start};
+use crate::store::loss::INCARNATION_SHIFT;
 use crate::store::mutant::mutant;
 use crate::store::open::Inner;
 use crate::store::placement::hash_key;
@@ -396,6 +397,21 @@ impl Inner {
         self.run_as(rank, |op| op.look(&key, wants_value))
     }
 
+    /// Whether the partition of a key has not been given up since this version was made; otherwise it is `DataLost`. If it is
+    /// lost, and not given up, whoever asks is told so.
+    pub(super) fn check_incarnation(&self, key: &[u8], version: Version) -> StoreResult<()> {
+        let key = self.any_key_ref(key);
+        let floor = self.run(|op| {
+            let config = op.config(key.partition)?;
+            let floor = op.floor(config.homes[config.primary], key.partition)?;
+            if op.is_current() { Ok(floor) } else { Err(Halt::Again) }
+        })?;
+        if floor >> INCARNATION_SHIFT > version.counter >> INCARNATION_SHIFT {
+            return Err(StoreError::DataLost { partition: key.partition });
+        }
+        Ok(())
+    }
+
     /// X1 and X4: writes the own intent, over what this member has written there last, if that is still there.
     pub(super) fn write_intent(
         &self,
@@ -417,15 +433,15 @@ impl Inner {
         Ok(written.expect("a put changes the key"))
     }
 
-    /// X6 for the intent of a dead member: brings it to its end, and removes it. Whether there was one.
+    /// X6 for the intent of a dead member: brings it to its end, and removes it.
     pub(super) fn end_intent_of_the_dead(&self, member: MemberId, slot: u32) -> StoreResult<()> {
+        let _step = within(steps::Step::CleanUp);
         let key = intent_key(member, slot);
         let found = self.run(|op| op.look(&self.any_key_ref(&key), true))?;
         let Some(value) = found.value else { return Ok(()) };
         if let Some(intent) = Intent::decode(value.bytes()) {
             self.conclude(IntentId { member, slot, nonce: intent.nonce }, &intent.keys)?;
         }
-        let _step = within(steps::Step::CleanUp);
         // Others may do the same; the dead write no other there.
         self.write(&key, false, |current, _| {
             Ok(if current.is_some() { Change::Delete } else { Change::Nothing })
