@@ -325,3 +325,50 @@ fn forty_members_with_six_copies_lose_five_and_go_on() {
         job.leave().expect("left");
     });
 }
+
+/// Threads write while their member leaves the job: what was acknowledged to them is there. Many jobs, since it takes a
+/// thread that loses the processor right before the last swap of a put.
+#[test]
+fn nothing_is_acknowledged_that_was_written_after_the_end() {
+    const TEST: &str = "nothing_is_acknowledged_that_was_written_after_the_end";
+    let is_member = std::env::var(ROLE).is_ok();
+    let launcher = if is_member { std::os::unix::process::parent_id() } else { std::process::id() };
+    // Nobody can read in the store what the one who left was told.
+    let told = std::env::temp_dir().join(format!("outlast-test-told-{launcher}"));
+    for _ in 0..if is_member { 1 } else { 30 } {
+        play(TEST, 2, 0, |job| {
+            let store = open(&job, 1);
+            if job.me() == MemberId(1) {
+                wait_until(&job, "its words", || told.exists());
+                for line in std::fs::read_to_string(&told).expect("readable").lines() {
+                    let (key, acked) = line.split_once(' ').expect("a key and a number");
+                    let number = |value: &[u8]| u64::from_le_bytes(value.try_into().expect("8 bytes"));
+                    let found =
+                        store.get(key.as_bytes()).expect("read").map_or(0, |found| number(found.bytes()));
+                    assert!(found >= acked.parse().expect("a number"), "{found} and not {line}");
+                }
+                store.close().expect("closed");
+                return job.leave().expect("left");
+            }
+            let keys = (0..).map(|number| format!("key/{number}"));
+            let keys = keys.filter(|key| store.homes(key.as_bytes()) == [MemberId(1)]).take(12);
+            let write = |key: String| {
+                let store = store.clone();
+                std::thread::spawn(move || {
+                    let put = |number: &u64| store.put(key.as_bytes(), &number.to_le_bytes()).is_ok();
+                    let acked = (1..).take_while(put).last().unwrap_or(0);
+                    format!("{key} {acked}\n")
+                })
+            };
+            let threads: Vec<_> = keys.map(write).collect();
+            std::thread::sleep(Duration::from_millis(50));
+            job.leave().expect("left");
+            let words: String = threads.into_iter().map(|thread| thread.join().expect("ended")).collect();
+            std::fs::write(told.with_extension("new"), words).expect("written");
+            std::fs::rename(told.with_extension("new"), &told).expect("there at once");
+        });
+        if !is_member {
+            std::fs::remove_file(&told).expect("told");
+        }
+    }
+}

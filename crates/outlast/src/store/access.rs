@@ -16,6 +16,8 @@ use std::time::Duration;
 pub(super) enum Halt {
     /// The view has changed, or someone else was faster: begin again.
     Again,
+    /// The store is frozen: begin again when it is not.
+    Frozen,
     /// A transaction is in the way: get it out of the way, and begin again.
     Blocked(Box<super::tx::Blocker>),
     /// It cannot be done.
@@ -94,6 +96,9 @@ pub(super) struct Op<'a> {
     mine: Reach<'a>,
     /// Where in it the actor's counter is.
     word: u64,
+    /// Whether it waits for blocks only briefly: the background has other work, which must not wait for a home that is
+    /// stopped.
+    pub(super) is_hurried: bool,
 }
 
 impl<'a> Op<'a> {
@@ -112,7 +117,7 @@ impl<'a> Op<'a> {
         if mine.swap(word, even, even + 1) != Some(true) {
             return None;
         }
-        Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1, mine, word })
+        Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1, mine, word, is_hurried: false })
     }
 
     /// Begins an operation under the current view.
@@ -150,7 +155,15 @@ impl<'a> Op<'a> {
                 if is_claimed {
                     LAST.with(|last| last.set((store.actors.id, index)));
                     let epoch = job.epoch();
-                    return Ok(Some(Op { store, actor: index, epoch, number: even + 1, mine, word }));
+                    return Ok(Some(Op {
+                        store,
+                        actor: index,
+                        epoch,
+                        number: even + 1,
+                        mine,
+                        word,
+                        is_hurried: false,
+                    }));
                 }
                 even = job.load(Epoch::ANY, me, word)?;
                 if even % 2 == 1 {
@@ -181,6 +194,13 @@ impl<'a> Op<'a> {
         }
     }
 
+    /// Begins an operation of the background; see [`Op::is_hurried`].
+    pub(super) fn begin_hurried(store: &'a Inner) -> Step<Op<'a>> {
+        let mut op = Op::begin(store)?;
+        op.is_hurried = true;
+        Ok(op)
+    }
+
     /// This actor's blocks.
     #[inline(always)]
     pub(super) fn magazine(&self) -> &'a Magazine {
@@ -198,23 +218,41 @@ impl<'a> Op<'a> {
 
     #[inline(always)]
     pub(super) fn load(&self, home: MemberId, offset: u64) -> Step<u64> {
-        Ok(self.store.job.load(self.epoch, home, offset)?)
+        self.store.job.load(self.epoch, home, offset).map_err(|error| self.noted(home, error))
     }
 
     /// Swaps a word; whether it was as expected.
     #[inline(always)]
     pub(super) fn swap(&self, home: MemberId, offset: u64, expected: u64, new: u64) -> Step<bool> {
-        Ok(self.store.job.compare_and_swap(self.epoch, home, offset, expected, new)? == expected)
+        let found = self.store.job.compare_and_swap(self.epoch, home, offset, expected, new);
+        found.map(|found| found == expected).map_err(|error| self.noted(home, error))
     }
 
     #[inline(always)]
     pub(super) fn put(&self, home: MemberId, offset: u64, bytes: &[u8]) -> Step<()> {
-        Ok(self.store.job.put(self.epoch, home, offset, bytes)?)
+        self.store.job.put(self.epoch, home, offset, bytes).map_err(|error| self.noted(home, error))
     }
 
     #[inline(always)]
     pub(super) fn get(&self, home: MemberId, offset: u64, bytes: &mut [u8]) -> Step<()> {
-        Ok(self.store.job.get(self.epoch, home, offset, bytes)?)
+        self.store.job.get(self.epoch, home, offset, bytes).map_err(|error| self.noted(home, error))
+    }
+
+    /// Swaps a word of a block that is this operation's, under any view; whether it was as expected.
+    #[inline]
+    pub(super) fn swap_own(&self, home: MemberId, offset: u64, expected: u64, new: u64) -> Step<bool> {
+        let found = self.store.job.compare_and_swap(Epoch::ANY, home, offset, expected, new);
+        found.map(|found| found == expected).map_err(|error| self.noted(home, error))
+    }
+
+    /// Notes what a call failed with: a request that was not answered in time may still land.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn noted(&self, home: MemberId, error: Error) -> Halt {
+        if let Error::Timeout { .. } = &error {
+            self.store.note_late(home);
+        }
+        error.into()
     }
 
     /// Whether the view is still the one of this operation.

@@ -5,7 +5,7 @@
 //! those that were odd. An operation that begins later cannot come to see it. No call waits for this: a member
 //! that is stopped inside an operation keeps memory from being reused, and nothing else.
 
-use super::layout::{ACTORS, ACTORS_USED};
+use super::layout::{ACTORS, ACTORS_USED, LATE};
 use super::open::Inner;
 use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Pending, Time};
 use std::time::Duration;
@@ -14,6 +14,8 @@ use std::time::Duration;
 pub(super) struct Grace {
     /// What is not known yet, and who has not left yet.
     open: Vec<Question>,
+    /// Whose late words have still to be looked at when all have left.
+    then: Vec<MemberId>,
     /// How often a background has looked, and when it is to look again.
     looks: u32,
     due: Time,
@@ -33,6 +35,10 @@ enum About {
     Actor(usize),
     /// Whether this one is still inside the operation with this number.
     Inside(usize, u64),
+    /// Whether requests of the member that timed out may still land; see `late.rs`.
+    Late,
+    /// Whether those may that may have been under way when the late word had this number.
+    StillLate(u64),
 }
 
 impl Question {
@@ -46,6 +52,7 @@ impl Question {
         let offset = match self.about {
             About::Actors => store.root(member) + ACTORS_USED,
             About::Actor(actor) | About::Inside(actor, _) => store.counter_word(member, actor),
+            About::Late | About::StillLate(_) => store.root(member) + LATE,
         };
         let ask = || store.job.start(Epoch::ANY, member, Operation::Load { offset });
         let result = store.job.poll(self.asked.get_or_insert_with(ask))?;
@@ -64,7 +71,9 @@ impl Grace {
     pub(super) fn begin(store: &Inner) -> Grace {
         let view = store.current_view();
         let open = view.living().map(|member| Question::new(member, About::Actors)).collect();
-        let mut grace = Grace { open, looks: 0, due: Time(0) };
+        // Where all members map the memory, an operation has happened or not when its call returns.
+        let then = if store.job.is_direct() { Vec::new() } else { view.living().collect() };
+        let mut grace = Grace { open, then, looks: 0, due: Time(0) };
         grace.is_over(store);
         grace
     }
@@ -102,13 +111,23 @@ impl Grace {
                     index += 1;
                     continue;
                 }
-                (About::Inside(_, before), Some(counter)) if counter == before => {
+                (About::Inside(_, before) | About::StillLate(before), Some(counter)) if counter == before => {
+                    index += 1;
+                    continue;
+                }
+                (About::Late, Some(number)) if number % 2 == 1 => {
+                    question.about = About::StillLate(number);
                     index += 1;
                     continue;
                 }
                 _ => {}
             }
             self.open.swap_remove(index);
+            if self.open.is_empty() {
+                // Whoever has left with a request that may still land has said so before.
+                index = 0;
+                self.open.extend(self.then.drain(..).map(|member| Question::new(member, About::Late)));
+            }
         }
         self.open.is_empty()
     }

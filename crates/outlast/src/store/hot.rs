@@ -18,7 +18,7 @@
 //! - Nodes and blocks that the operation may come to see are not used again while it is under way, also not under a newer
 //!   view: the counts of removals hold for as long as it lasts.
 //! - If this member leaves the job meanwhile, its writes go nowhere: so that is looked at after the last one.
-//! - A read counts only if the view is the same afterwards.
+//! - A read counts only if the view is the same afterwards, and this member is still there.
 
 use super::access::{Halt, Op, Step};
 use super::head::Head;
@@ -49,7 +49,7 @@ impl<'a> Op<'a> {
         steps::enter(steps::Step::Find);
         let (homes, primary) = (&*config.homes, config.primary);
         let is_known = memory.stamp == config.stamp && !memory.block.is_deleted;
-        if !is_known || !config.are_all_ready() || homes.len() > HOT_HOMES {
+        if !is_known || !config.are_all_ready() || homes.len() > HOT_HOMES || store.frost.is_set() {
             return Ok(None);
         }
         let Ok(first) = job.reach(at, homes[primary]) else { return Ok(None) };
@@ -102,10 +102,7 @@ impl<'a> Op<'a> {
         }
         // W5.
         let new = |offset: u64| Head::new(config.stamp, offset);
-        let mut head = new(offsets[primary % HOT_HOMES]);
-        if homes.len() == 1 {
-            head = head.stable();
-        }
+        let head = new(offsets[primary % HOT_HOMES]);
         steps::enter(steps::Step::Publish);
         let is_published = is_filled && first.swap(memory.at[primary].word, before.0, head.0) == Some(true);
         if !is_published {
@@ -139,7 +136,6 @@ impl<'a> Op<'a> {
             }
             known.head = new(offset);
         }
-        memory.at[primary].head = head;
         (memory.block, memory.class, memory.hint) = (block, class, offsets[primary % HOT_HOMES]);
         let waiters = config.roots[primary] + store.layout.partition(key.partition) + PARTITION_WAITERS;
         if first.load(waiters).is_none_or(|[waiters]| waiters & WAITER_BITS != 0) {
@@ -233,7 +229,7 @@ impl<'a> Op<'a> {
             }
             None => match find_directly(reach, config, store.bucket_count, key)? {
                 Some(head) => head,
-                None => return (job.epoch() == self.epoch).then_some(Ok(None)),
+                None => return (job.epoch() == self.epoch && !job.has_ended()).then_some(Ok(None)),
             },
         };
         if head.stamp() != config.stamp || !head.is_stable() {
@@ -260,7 +256,7 @@ impl<'a> Op<'a> {
         if let Some(memory) = memory {
             memory.hint = offset;
         }
-        (job.epoch() == self.epoch).then_some(Ok(found))
+        (job.epoch() == self.epoch && !job.has_ended()).then_some(Ok(found))
     }
 }
 

@@ -14,6 +14,8 @@ const ACTOR_LEN: u64 = 64;
 pub(super) const ACTORS_USED: u64 = 0;
 /// How often this member has taken records out of its index; raised before their memory can be used again.
 pub(super) const REMOVALS: u64 = 8;
+/// Odd while a request of this member that was not answered in time may still land; see `late.rs`.
+pub(super) const LATE: u64 = 16;
 const HEADER_LEN: u64 = 64;
 /// An actor's counter: odd while it is inside an operation.
 pub(super) const ACTOR_COUNTER: u64 = 0;
@@ -251,6 +253,7 @@ mod tests {
         let words = [
             ("header: actors used", ACTORS_USED),
             ("header: removals", REMOVALS),
+            ("header: late", LATE),
             ("actor: counter", ACTOR_COUNTER),
             ("actor: outcome", ACTOR_OUTCOME),
             ("partition: state", PARTITION_STATE),

@@ -2,7 +2,9 @@
 
 use super::access::Actors;
 use super::batch::Deferred;
+use super::cut::Frost;
 use super::head::{Phase, State};
+use super::late::Late;
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
 use super::leave::Leaving;
 use super::lock::Locks;
@@ -188,6 +190,7 @@ pub(super) struct Inner {
     /// Where each member's root is, plus 1; 0 while unknown.
     roots: Vec<AtomicU64>,
     pub(super) actors: Actors,
+    pub(super) late: Late,
     pub(super) space: Space,
     /// Per partition: its order of preference, and the configurations that were entered.
     pub(super) partitions: Vec<Partition>,
@@ -199,6 +202,7 @@ pub(super) struct Inner {
     pub(super) removal: Removal,
     pub(super) reclaim: Mutex<Reclaim>,
     pub(super) locks: Locks,
+    pub(super) frost: Frost,
     pub(super) loss: Loss,
     pub(super) leaving: Leaving,
     pub(super) deferred: Deferred,
@@ -207,6 +211,8 @@ pub(super) struct Inner {
     closing: Mutex<MemberSet>,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
+    /// How many they are.
+    pub(super) deaths_noted: AtomicU64,
     /// Whether the roots of all members are known.
     is_open: AtomicBool,
     pub(super) is_closed: AtomicBool,
@@ -256,6 +262,7 @@ impl Store {
             layout,
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
             actors: Actors::new(),
+            late: Late::default(),
             space: Space::default(),
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             view: Mutex::new(Arc::new(view)),
@@ -265,6 +272,7 @@ impl Store {
             removal: Removal::default(),
             reclaim: Mutex::default(),
             locks: Locks::default(),
+            frost: Frost::default(),
             loss: Loss::default(),
             leaving: Leaving::default(),
             deferred: Deferred::default(),
@@ -272,6 +280,7 @@ impl Store {
             transactions: Transactions::default(),
             closing: Mutex::default(),
             deaths: Mutex::default(),
+            deaths_noted: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             mismatch: Mutex::new(None),
@@ -532,8 +541,8 @@ impl Service for Background {
             repair = self.0.repair_some();
         }
         let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss());
-        let repair = repair.min(self.0.end_transactions());
-        repair.min(self.0.remove_some()).min(self.0.reclaim_some())
+        let repair = repair.min(self.0.remove_some()).min(self.0.reclaim_some());
+        repair.min(self.0.give_back_some()).min(self.0.look_for_late()).min(self.0.end_transactions())
     }
 }
 

@@ -173,13 +173,15 @@ impl Inner {
         let hash = hash_key(key);
         let key = KeyRef { key, hash, partition: self.placement.partition(hash) };
         let bucket = (key.partition as u64) << 32 | hash & (self.bucket_count as u64 - 1);
-        let result = match Op::begin(self) {
+        let result = match Op::begin_hurried(self) {
             Ok(op) => op.remove(&key, counter, bucket, marked),
             Err(halt) => Err(halt),
         };
         match result {
             Ok(is_settled) => Ok(is_settled),
-            Err(Halt::Again | Halt::Blocked(_) | Halt::Fail(StoreError::Timeout { .. })) => Ok(false),
+            Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Fail(StoreError::Timeout { .. })) => {
+                Ok(false)
+            }
             Err(Halt::Fail(error)) => Err(error),
         }
     }

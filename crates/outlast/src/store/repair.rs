@@ -135,13 +135,16 @@ impl Inner {
             lock(&self.repair).is_busy = false;
             return Time::NEVER;
         }
-        let result = match Op::begin(self) {
+        let result = match Op::begin_hurried(self) {
             Ok(op) => op.repair_piece(work),
             Err(halt) => Err(halt),
         };
         match &result {
             Err(Halt::Fail(StoreError::DataLost { partition })) => {
                 tracing::error!(partition, "all copies of a partition are lost");
+            }
+            Err(Halt::Fail(StoreError::Timeout { member, .. })) => {
+                tracing::debug!(partition = work.partition, member = member.0, "repair waits for a home");
             }
             Err(Halt::Fail(error)) => {
                 tracing::warn!(partition = work.partition, %error, "repair is held up");
@@ -162,10 +165,15 @@ impl Inner {
                 Ok(Progress::More(work)) => repair.left.push_front(work),
                 Ok(Progress::Waiting(work)) => repair.waiting.push(work),
                 // The view has changed: the list is made anew. Or it has not, and someone was faster.
-                Err(Halt::Again | Halt::Blocked(_)) => repair.left.push_back(Work::new(work.partition)),
+                Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => {
+                    repair.left.push_back(Work::new(work.partition))
+                }
                 // Lost, or closed: there is nothing to bring up. A home that does not answer is tried again.
                 Err(Halt::Fail(StoreError::DataLost { .. } | StoreError::Closed)) => {}
-                Err(Halt::Fail(_)) => repair.waiting.push(Work::new(work.partition)),
+                Err(Halt::Fail(_)) => {
+                    let Work { partition, pulse, is_taken_over, .. } = work;
+                    repair.waiting.push(Work { pulse, is_taken_over, ..Work::new(partition) });
+                }
             }
             (repair.left.is_empty(), !repair.waiting.is_empty(), repair.pause)
         };
@@ -395,7 +403,7 @@ impl Op<'_> {
         Ok(Progress::Done)
     }
 
-    /// Watches the primary, as another complete home: whether there is something left to watch. If the primary does nothing
+    /// Watches the primary, as another home: whether there is something left to watch. If the primary does nothing
     /// at all for a while (it is stopped) the work is taken over; several repairers are harmless.
     fn watch(&self, work: &mut Work, config: &Config, leaving: &MemberSet) -> Step<bool> {
         let (store, me) = (self.store, self.store.me());
@@ -409,7 +417,11 @@ impl Op<'_> {
             }
             rank += u32::from(is_complete && index != config.primary);
         }
-        let Some(rank) = own_rank.filter(|_| is_incomplete) else { return Ok(false) };
+        if !is_incomplete {
+            return Ok(false);
+        }
+        // Not complete itself: it may become so, and then have to fill another one that began later.
+        let Some(rank) = own_rank else { return Ok(true) };
         let primary = config.homes[config.primary];
         let mut pulse = 0;
         for actor in 0..ACTORS {

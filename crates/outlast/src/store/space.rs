@@ -24,10 +24,11 @@ use super::layout::{BLOCK_HOLDER, HOLDER_MASK, class_size, holder};
 use super::mutant::mutant;
 use super::open::{Inner, Note, lock};
 use super::{PORT, StoreError};
-use crate::engine::{Engine, Epoch, Error, MemberId, steps};
+use crate::engine::{Engine, Epoch, Error, MemberId, Time, steps};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// How many blocks, or bytes, are retired together before the actors are looked at.
 const BATCH_BLOCKS: usize = 96;
@@ -38,6 +39,10 @@ const WAY_BLOCKS: usize = BATCH_BLOCKS;
 const WAY_BYTES: u64 = 16 << 10;
 /// Blocks larger than this always go back to their home.
 const KEPT_LEN_MAX: u64 = 16 << 20;
+/// How long the background waits for a home that is to carve blocks; what the home grants later is there at the next try.
+const HURRY: Duration = Duration::from_millis(20);
+/// How long the background waits before it looks again whether they may go.
+const PATIENCE: Duration = Duration::from_millis(50);
 /// In how many ways of a magazine a kind may be.
 const PROBES: usize = 8;
 /// How many blocks are taken from a stack at once.
@@ -62,6 +67,11 @@ impl Place {
 
     fn offset(self) -> u64 {
         (self.0 & ((1 << 40) - 1)) << 4
+    }
+
+    /// Whether it always goes back to its home.
+    fn is_large(&self) -> bool {
+        class_size(self.class()) > KEPT_LEN_MAX
     }
 
     /// The home and the class.
@@ -186,6 +196,8 @@ pub(super) struct Space {
     spare_count: AtomicUsize,
     batches: Mutex<Vec<Batch>>,
     batch_count: AtomicUsize,
+    /// Whether the background is to look after blocks that are too large to be kept.
+    has_large: AtomicBool,
     /// What this member, as a home, has carved.
     pub(super) slabs: Mutex<Slabs>,
     /// What homes have answered to requests for blocks of a class.
@@ -258,7 +270,7 @@ impl Op<'_> {
             return Ok(offset);
         }
         let (job, space) = (&self.store.job, &self.store.space);
-        let limit = job.time_limit();
+        let limit = if self.is_hurried { HURRY } else { job.time_limit() };
         let until = job.now().after(limit);
         let mut asked = None;
         loop {
@@ -345,9 +357,11 @@ impl Op<'_> {
             check_place(home, top)?;
             let next = self.load(home, top)?;
             if self.swap(home, top_word, top, next)? {
-                let me = holder(self.store.me()).to_ne_bytes();
                 // Under any view: the block is this member's now.
-                self.store.job.put(Epoch::ANY, home, top + BLOCK_HOLDER, &me)?;
+                self.store
+                    .job
+                    .put(Epoch::ANY, home, top + BLOCK_HOLDER, &holder(self.store.me()).to_ne_bytes())
+                    .map_err(|error| self.noted(home, error))?;
                 return Ok(Some(top));
             }
         }
@@ -369,6 +383,7 @@ impl Op<'_> {
         let space = &self.store.space;
         let blocks = self.magazine().take_retired();
         steps::enter(steps::Step::Retire);
+        let is_large = blocks.iter().any(Place::is_large);
         let grace = Grace::begin(self.store);
         let count = {
             let mut batches = lock(&space.batches);
@@ -378,6 +393,10 @@ impl Op<'_> {
         space.batch_count.store(count, Ordering::Relaxed);
         if count > 1 {
             self.reuse();
+        }
+        if is_large {
+            space.has_large.store(true, Ordering::Release);
+            let _ = self.store.job.ring(self.store.me());
         }
     }
 
@@ -417,6 +436,23 @@ impl Op<'_> {
 }
 
 impl Inner {
+    /// The background's part: blocks that are too large to be kept go back to their homes also if this member retires
+    /// nothing more; when it wants to run again.
+    pub(super) fn give_back_some(&self) -> Time {
+        let space = &self.space;
+        if !space.has_large.swap(false, Ordering::AcqRel) {
+            return Time::NEVER;
+        }
+        if let Ok(op) = Op::begin(self) {
+            op.reuse();
+        }
+        if !lock(&space.batches).iter().any(|batch| batch.blocks.iter().any(Place::is_large)) {
+            return Time::NEVER;
+        }
+        space.has_large.store(true, Ordering::Release);
+        self.job.now().after(PATIENCE)
+    }
+
     /// Puts blocks of this home that `from` holds back onto its stacks, after the wait for all who might have seen them.
     /// What it does not hold is not believed, and what is no block neither.
     pub(super) fn take_back(&self, from: MemberId, places: &[Place]) {

@@ -11,7 +11,7 @@ use super::mutant::mutant;
 use super::open::Inner;
 use super::placement::{HOMES_MAX, Homes, hash_key};
 use super::{StoreError, StoreResult, Version, check_key};
-use crate::engine::{Engine, Epoch, MemberId, Time, steps};
+use crate::engine::{Engine, MemberId, Time, steps};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -141,6 +141,8 @@ pub(super) struct Current {
 pub(super) enum Change<'a> {
     Put(&'a [u8]),
     Owned(Vec<u8>),
+    /// A value that another member is to own.
+    PutFor(&'a [u8], MemberId),
     /// The same value, owned by the member that writes it.
     Adopt(Vec<u8>),
     Delete,
@@ -249,6 +251,9 @@ impl Patience {
 
     #[cold]
     fn look(&mut self, store: &Inner) -> StoreResult<()> {
+        // Whoever waits serves: this may be the background, and what it waits for may be in a message, such as that somebody
+        // leaves, whom the others know already.
+        store.serve_messages();
         let (now, limit) = (store.job.now(), store.job.time_limit());
         if now >= *self.until.get_or_insert(now.after(limit)) {
             return Err(StoreError::Timeout { member: store.me(), limit });
@@ -487,9 +492,12 @@ impl<'a> Op<'a> {
     pub(super) fn retire_block(&self, home: MemberId, offset: u64, block: &Block, class: usize) -> Step<()> {
         let me = holder(self.store.me());
         if block.holder != me {
-            let word = Block { holder: me, ..*block }.length_word();
-            // Under any view: nobody else may take it, whatever has happened since.
-            self.store.job.put(Epoch::ANY, home, offset + BLOCK_HOLDER, &word.to_ne_bytes())?;
+            let (old, new) = (block.length_word(), Block { holder: me, ..*block }.length_word());
+            // Under any view: nobody else may take it, whatever has happened since. By a swap, since a request that comes
+            // late may find it taken back from its dead holder, whose word never comes again, and used for another version.
+            if !self.swap_own(home, offset + BLOCK_HOLDER, old, new)? {
+                return Ok(());
+            }
         }
         self.retire(home, class, offset);
         Ok(())
@@ -717,11 +725,8 @@ impl<'a> Op<'a> {
             draft.offsets[home] = self.fill(member, draft.class, offset, content)?;
         }
         let primary = config.homes[config.primary];
-        let mut head = Head::new(config.stamp, draft.offsets[config.primary]);
-        if config.homes.len() == 1 {
-            // Nobody else is to hold it.
-            head = head.stable();
-        }
+        // Without the mark, also if nobody else is to hold it: whoever sees the mark rings nobody.
+        let head = Head::new(config.stamp, draft.offsets[config.primary]);
         steps::enter(steps::Step::Publish);
         if !self.swap(primary, before.word, before.head.0, head.0)? {
             return Ok(false);
@@ -814,7 +819,7 @@ impl<'a> Op<'a> {
         // Before the mark: whoever sees the mark rings nobody.
         self.ring_waiters(primary, key.partition)?;
         // A handle knows without the mark, and writes the same key again; whoever else comes looks for itself.
-        if !head.is_stable() && before.memory.is_none() {
+        if before.memory.is_none() {
             self.swap(primary, before.word, head.0, head.stable().0)?;
         }
         match (before.head.offset(), &before.block) {
@@ -955,6 +960,10 @@ impl<'a> Op<'a> {
         needs_value: bool,
     ) -> Step<Option<Version>> {
         let store = self.store;
+        // What decides about transactions waits elsewhere.
+        if store.frost.is_set() && !super::tx::is_intent(key.key) {
+            return Err(Halt::Frozen);
+        }
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         steps::enter(steps::Step::Find);
@@ -976,6 +985,10 @@ impl<'a> Op<'a> {
         let owned;
         let (value, is_deleted) = match change(current.as_ref(), &mut buffer)? {
             Change::Put(value) => (value, false),
+            Change::PutFor(value, other) => {
+                owner = other;
+                (value, false)
+            }
             Change::Owned(value) => {
                 owned = value;
                 (owned.as_slice(), false)
@@ -1058,6 +1071,8 @@ impl<'a> Op<'a> {
         }
         match result {
             Ok(false) => Err(Halt::Again),
+            // Another thread has ended the membership: the last swap may have gone nowhere.
+            Ok(true) if store.job.has_ended() => Err(Halt::Fail(StoreError::Closed)),
             Ok(true) => Ok(Some(block.version())),
             // Whoever makes a version that others make too looks again whether it is still to be made.
             Err(Halt::Again) if shape.author.is_none() => self.redo(key, &block),
@@ -1119,6 +1134,10 @@ impl<'a> Op<'a> {
             if !found.1.is_deleted {
                 result = Some(take(self, primary, found.0, &found.1)?);
             }
+        }
+        if self.store.job.has_ended() {
+            // What was read may be what another thread wrote after the end, and nobody else sees.
+            return Err(Halt::Fail(StoreError::Closed));
         }
         if self.is_current() || self.is_still(config, key.partition)? { Ok(result) } else { Err(Halt::Again) }
     }
@@ -1210,6 +1229,7 @@ impl Inner {
             match result {
                 Ok(value) => return Ok(value),
                 Err(Halt::Fail(error)) => return Err(error),
+                Err(Halt::Frozen) => self.wait_for_thaw()?,
                 Err(Halt::Again) => patience.check(self)?,
                 Err(Halt::Blocked(blocker)) => {
                     self.clear(&blocker, rank, &mut blocked)?;
@@ -1245,7 +1265,7 @@ impl Inner {
             };
             match done {
                 Ok(Some(version)) => return Ok(version),
-                Ok(None) | Err(Halt::Again | Halt::Blocked(_)) => {}
+                Ok(None) | Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => {}
                 Err(Halt::Fail(error)) => return Err(error),
             }
         }
@@ -1354,5 +1374,43 @@ mod tests {
         assert!(!config.has_others_than(done));
         config.ready.fetch_or(0b100, Ordering::AcqRel);
         assert!(config.has_others_than(done) && config.are_all_ready());
+    }
+
+    /// A member learns late that it may retire a block, which is another version's by then: that one stays as it is.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_late_retirement_changes_no_other_version() {
+        use crate::engine::Epoch;
+        use crate::engine::sim::{self, Options as SimOptions};
+        use crate::store::{Options, Store};
+        let report = sim::run(&SimOptions::new(1, 7), |job: crate::Job| {
+            let store = Store::open(&job, Options::new().partitions(1)).expect("open");
+            let op = Op::begin(&store.inner).expect("begun");
+            let block = |holder: u64, len: u64| Block {
+                counter: 1,
+                writer: MemberId(0),
+                actor: 0,
+                operation: 1,
+                len,
+                is_deleted: false,
+                kind: Kind::Plain,
+                holder,
+                owner: MemberId(0),
+            };
+            let (home, offset) = (job.me(), op.take_block(job.me(), 0).expect("a block"));
+            // It was someone's who is dead, and is now a third one's, with another length.
+            op.put(home, offset, &block(5, 9).encode()).expect("put");
+            op.retire_block(home, offset, &block(4, 8), 0).expect("no error");
+            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
+            assert_eq!(word, block(5, 9).length_word());
+            // What is as it was read is this member's afterwards.
+            op.retire_block(home, offset, &block(5, 9), 0).expect("no error");
+            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
+            assert_eq!(word, block(holder(job.me()), 9).length_word());
+            drop(op);
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+        assert!(report.is_ok(), "{:?} {:#?}", report.outcome, report.panics);
     }
 }

@@ -55,6 +55,7 @@ mod protocol;
 mod record;
 
 pub(super) use protocol::Blocker;
+pub(super) use record::is_intent;
 
 use super::mutant::mutant;
 use super::open::{Inner, lock};
@@ -66,8 +67,8 @@ use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
 use protocol::Seen;
 use record::{Intent, IntentId, Mark, New, State};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How many transactions of a member may be committing at once.
@@ -107,8 +108,41 @@ pub(super) struct Transactions {
     unfinished: Mutex<Vec<Unfinished>>,
     /// The dead whose intents this member is to end, as their heir.
     estate: Mutex<Estate>,
+    /// How many transactions are between the beginning and the end of their decision; see `cut`.
+    deciding: AtomicU64,
     /// The activities that run a closure.
     inside: Mutex<Vec<u64>>,
+}
+
+impl Transactions {
+    /// Whether transactions of this member are being decided.
+    pub(super) fn is_deciding(&self) -> bool {
+        self.deciding.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// A transaction that is being decided: it goes on even if the store is frozen meanwhile.
+struct Deciding(Arc<Inner>);
+
+impl Deciding {
+    /// Waits until the store is not frozen. Whoever freezes it from then on waits for the end of this.
+    fn begin(store: &Arc<Inner>) -> StoreResult<Deciding> {
+        loop {
+            store.transactions.deciding.fetch_add(1, Ordering::SeqCst);
+            let deciding = Deciding(store.clone());
+            if !store.frost.is_set() {
+                return Ok(deciding);
+            }
+            drop(deciding);
+            store.wait_for_thaw()?;
+        }
+    }
+}
+
+impl Drop for Deciding {
+    fn drop(&mut self) {
+        self.0.transactions.deciding.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 #[derive(Default)]
@@ -545,6 +579,7 @@ impl Tx {
                 None => return Err(StoreError::Aborted),
             }
         }
+        let deciding = Deciding::begin(inner)?;
         // X3. What is locked needs no second look.
         let is_locked: BTreeSet<&[u8]> = active.keys.iter().map(Vec::as_slice).collect();
         if self.reads.keys().any(|key| !is_locked.contains(key.as_slice())) {
@@ -564,7 +599,7 @@ impl Tx {
                 return Err(StoreError::Aborted);
             }
         }
-        self.decide()?;
+        self.decide(deciding)?;
         // A partition can have been lost, and given up, while its key was locked: then the new value is gone with the
         // provisional version. Nobody is told that it is there.
         let inner = &self.store.inner;
@@ -576,7 +611,7 @@ impl Tx {
     }
 
     /// X4 to X6.
-    fn decide(&mut self) -> StoreResult<()> {
+    fn decide(&mut self, deciding: Deciding) -> StoreResult<()> {
         let Active { mut slot, id, version, keys } = self.active.take().expect("announced");
         let inner = &self.store.inner;
         let intent = self.intent(id, &keys, State::Committed);
@@ -587,6 +622,7 @@ impl Tx {
         let step = within(steps::Step::Decide);
         let decided = inner.write_intent(id, &mut slot.memory, Some(version), &intent);
         drop(step);
+        drop(deciding);
         let is_known = match &decided {
             Ok(_) => Some(true),
             Err(StoreError::Conflict { .. } | StoreError::OutOfMemory { .. }) => Some(false),

@@ -106,6 +106,35 @@ impl Op<'_> {
         offset: u64,
         block: &Block,
     ) -> Step<(u64, Block)> {
+        self.visible_as(config, key, offset, block, false)
+    }
+
+    /// The same while the store is frozen (see `cut`): then no living transaction is in doubt. One of the dead is aborted, and
+    /// what has lost its intent is as it was before.
+    pub(in crate::store) fn visible_in_frost(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        offset: u64,
+        block: &Block,
+    ) -> Step<(u64, Block)> {
+        match self.visible_as(config, key, offset, block, true) {
+            Err(Halt::Blocked(blocker)) => {
+                self.store.abort_intent(blocker.id)?;
+                self.visible_as(config, key, offset, block, true)
+            }
+            other => other,
+        }
+    }
+
+    fn visible_as(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        offset: u64,
+        block: &Block,
+        is_frozen: bool,
+    ) -> Step<(u64, Block)> {
         let primary = config.homes[config.primary];
         match block.kind {
             Kind::Plain => return Ok((offset, *block)),
@@ -148,6 +177,7 @@ impl Op<'_> {
             }
             Some(State::Pending | State::Aborted) => Ok((start + old_at - value_start(old.len), old)),
             Some(State::Doubt) if mutant("tx-read-past") => Ok((start + old_at - value_start(old.len), old)),
+            None if is_frozen => Ok((start + old_at - value_start(old.len), old)),
             Some(State::Doubt) | None => Err(blocked(found.id, key)),
         }
     }
@@ -219,6 +249,9 @@ impl Op<'_> {
         new: impl Fn(Option<MemberId>) -> New<'static>,
         new_bytes: &[u8],
     ) -> Step<Option<Version>> {
+        if self.store.frost.is_set() {
+            return Err(Halt::Frozen);
+        }
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         let before = self.find_settled(config, key, None, false)?;
@@ -260,6 +293,9 @@ impl Op<'_> {
     /// X5 for one key: puts the value after, or the one before, in the place of a transaction's provisional version, if that
     /// is there. Whoever does it makes the same version.
     fn resolve(&mut self, key: &KeyRef<'_>, id: IntentId, is_committed: bool) -> Step<()> {
+        if self.store.frost.is_set() {
+            return Err(Halt::Frozen);
+        }
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         let before = self.find_settled(config, key, None, false)?;

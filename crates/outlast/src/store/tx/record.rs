@@ -13,9 +13,17 @@ pub(in crate::store) struct IntentId {
     pub(super) nonce: u64,
 }
 
+/// What the keys of intent records begin with, after what all of the store's own do.
+const INTENTS: &[u8] = b"tx/";
+
+/// Whether this is the key of an intent record.
+pub(in crate::store) fn is_intent(key: &[u8]) -> bool {
+    key.strip_prefix(RESERVED).is_some_and(|rest| rest.starts_with(INTENTS))
+}
+
 /// The key of an intent record.
 pub(super) fn intent_key(member: MemberId, slot: u32) -> Vec<u8> {
-    [RESERVED, b"tx/", &member.0.to_le_bytes(), &slot.to_le_bytes()].concat()
+    [RESERVED, INTENTS, &member.0.to_le_bytes(), &slot.to_le_bytes()].concat()
 }
 
 /// How far a transaction is.
