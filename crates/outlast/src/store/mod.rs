@@ -42,6 +42,7 @@ mod repair;
 mod slot;
 mod space;
 mod stats;
+mod tx;
 #[cfg(feature = "serde")]
 mod typed;
 mod wait;
@@ -59,6 +60,7 @@ pub use reclaim::MemoryUse;
 pub use repair::RepairStatus;
 pub use slot::Slot;
 pub use stats::{JobStats, Latency, Stats};
+pub use tx::Tx;
 pub use wait::Waited;
 
 use crate::engine::{Engine, Epoch, MemberId, Port};

@@ -4,8 +4,8 @@ use super::access::{Halt, Op, Step};
 use super::head::{Head, Phase, State};
 use super::index::{KeyRef, check_place};
 use super::layout::{
-    ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, OPERATION_MASK, PARTITION_BUCKETS, PARTITION_STATE,
-    PARTITION_WAITERS, REMOVALS, TOMBSTONES, class_of, holder, value_start,
+    ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, Kind, OPERATION_MASK, PARTITION_BUCKETS,
+    PARTITION_STATE, PARTITION_WAITERS, REMOVALS, TOMBSTONES, class_of, holder, value_start,
 };
 use super::mutant::mutant;
 use super::open::Inner;
@@ -163,6 +163,7 @@ impl Remembered {
             operation: 0,
             len: 0,
             is_deleted: true,
+            kind: Kind::Plain,
             holder: 0,
             owner: MemberId(0),
         },
@@ -208,9 +209,9 @@ impl<'v> Draft<'v> {
 pub(super) struct Before<'m> {
     /// The head word at the primary, and the settled head that it holds.
     word: u64,
-    head: Head,
+    pub(super) head: Head,
     /// The version that the head names; `None` if there is none.
-    block: Option<Block>,
+    pub(super) block: Option<Block>,
     /// Where the homes have it.
     memory: Option<&'m mut Remembered>,
 }
@@ -221,9 +222,29 @@ impl Before<'_> {
         self.block.is_some() && self.memory.as_ref().is_some_and(|memory| memory.at[home].word != 0)
     }
 
+    /// What is there, as a place and a header.
+    pub(super) fn found(&self) -> Option<(u64, Block)> {
+        self.head.offset().zip(self.block)
+    }
+
     /// The head alone; what it names is taken care of.
     pub(super) fn unknown(head: Head) -> Before<'static> {
         Before { word: 0, head, block: None, memory: None }
+    }
+}
+
+/// What a new version is, beside its value.
+pub(super) struct Shape {
+    pub(super) kind: Kind,
+    pub(super) is_deleted: bool,
+    pub(super) owner: MemberId,
+    /// Whose version it is, if several members may make the same one, so that it does not matter who does.
+    pub(super) author: Option<MemberId>,
+}
+
+impl Shape {
+    pub(super) fn plain(is_deleted: bool, owner: MemberId) -> Shape {
+        Shape { kind: Kind::Plain, is_deleted, owner, author: None }
     }
 }
 
@@ -743,7 +764,8 @@ impl<'a> Op<'a> {
     /// operation takes nothing back.
     fn tell_writer(&self, block: &Block) -> Step<()> {
         let view = self.store.view(self.epoch).ok_or(Halt::Again)?;
-        if !view.is_living(block.writer) {
+        // A version that several may make has no writer who wants to know.
+        if !view.is_living(block.writer) || block.operation == 0 {
             return Ok(());
         }
         let word = self.store.root(block.writer) + self.store.layout.actor(block.actor) + ACTOR_OUTCOME;
@@ -1033,7 +1055,7 @@ impl<'a> Op<'a> {
 
     /// W2 and W3: the settled head of a key's record at the primary, and what it names. If there is no record, one is made
     /// if `must_exist`; otherwise the head word is 0: a call that changes nothing leaves nothing behind.
-    fn find_settled<'m>(
+    pub(super) fn find_settled<'m>(
         &self,
         config: &Config,
         key: &KeyRef<'_>,
@@ -1123,19 +1145,24 @@ impl<'a> Op<'a> {
         needs_value: bool,
     ) -> Step<Option<Version>> {
         let store = self.store;
-        if store.frost.is_set() {
-            return Err(Halt::Again);
+        // What decides about transactions waits elsewhere.
+        if store.frost.is_set() && !super::tx::is_intent(key.key) {
+            return Err(Halt::Frozen);
         }
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         steps::enter(steps::Step::Find);
-        let mut before = self.find_before(config, key, memory)?;
+        let before = self.find_before(config, key, memory)?;
         let mut buffer = Vec::new();
         let (mut current, mut owner) = (None, store.me());
-        if let Some(block) = before.block.filter(|block| !block.is_deleted) {
+        if let Some((offset, block)) = before.found().filter(|(_, block)| !block.is_deleted) {
+            let (offset, block) = match block.kind {
+                Kind::Plain => (offset, block),
+                _ => self.free_of_transactions(key, primary, offset, &block)?,
+            };
             current = Some(Current { version: block.version() });
             owner = block.owner;
-            if let Some(offset) = before.head.offset().filter(|_| needs_value) {
+            if needs_value {
                 buffer.resize(block.len as usize, 0);
                 self.get(primary, offset + value_start(block.len), &mut buffer)?;
             }
@@ -1161,6 +1188,20 @@ impl<'a> Op<'a> {
                 return if self.is_still(config, key.partition)? { Ok(None) } else { Err(Halt::Again) };
             }
         };
+        self.replace(config, key, before, value, Shape::plain(is_deleted, owner))
+    }
+
+    /// W4 to W9: puts a version in the place of what was found.
+    #[inline]
+    pub(super) fn replace(
+        &mut self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        mut before: Before<'_>,
+        value: &[u8],
+        shape: Shape,
+    ) -> Step<Option<Version>> {
+        let (store, primary) = (self.store, config.homes[config.primary]);
         if before.word == 0
             && let Err(halt) = self.make_record(config, key, &mut before)
         {
@@ -1177,13 +1218,14 @@ impl<'a> Op<'a> {
         };
         let block = Block {
             counter: counter + 1,
-            writer: store.me(),
-            actor: self.actor,
-            operation: self.number & OPERATION_MASK,
+            writer: shape.author.unwrap_or(store.me()),
+            actor: if shape.author.is_some() { 0 } else { self.actor },
+            operation: if shape.author.is_some() { 0 } else { self.number & OPERATION_MASK },
             len: value.len() as u64,
-            is_deleted,
+            is_deleted: shape.is_deleted,
+            kind: shape.kind,
             holder: holder(store.me()),
-            owner,
+            owner: shape.owner,
         };
         let class = block_class(&block, primary)?;
         let mut draft = Draft::new(block, value, class);
@@ -1193,7 +1235,7 @@ impl<'a> Op<'a> {
                 if let Some(memory) = before.memory {
                     (memory.block, memory.class) = (block, class);
                 }
-                if is_deleted {
+                if shape.is_deleted {
                     store.note_tombstone(key.key, block.counter);
                 }
             }
@@ -1217,9 +1259,14 @@ impl<'a> Op<'a> {
             // Another thread has ended the membership: the last swap may have gone nowhere.
             Ok(true) if store.job.has_ended() => Err(Halt::Fail(StoreError::Closed)),
             Ok(true) => Ok(Some(block.version())),
+            // Whoever makes a version that others make too looks again whether it is still to be made.
+            Err(Halt::Again) if shape.author.is_some() => Err(Halt::Again),
             Err(Halt::Again) => self.redo(key, &block),
             // A home was completed meanwhile and has no room, but others can see the version.
-            Err(Halt::Fail(StoreError::OutOfMemory { .. })) if draft.is_published => self.redo(key, &block),
+            Err(Halt::Fail(StoreError::OutOfMemory { .. })) if draft.is_published => match shape.author {
+                None => self.redo(key, &block),
+                Some(_) => Err(Halt::Again),
+            },
             Err(fail) => Err(fail),
         }
     }
@@ -1278,9 +1325,12 @@ impl<'a> Op<'a> {
         if let Some(head) = self.find_head(config, key, memory)?
             && let Some(offset) = head.offset()
         {
-            let block = self.read_block(primary, offset)?;
-            if !block.is_deleted {
-                result = Some(take(self, primary, offset, &block)?);
+            let mut found = (offset, self.read_block(primary, offset)?);
+            if found.1.kind != Kind::Plain {
+                found = self.visible(config, key, found.0, &found.1)?;
+            }
+            if !found.1.is_deleted {
+                result = Some(take(self, primary, found.0, &found.1)?);
             }
         }
         if self.store.job.has_ended() {
@@ -1360,8 +1410,18 @@ impl Inner {
     }
 
     /// Runs an operation until it is done, beginning anew whenever the view has changed under it.
-    pub(super) fn run<T>(&self, mut attempt: impl FnMut(&mut Op<'_>) -> Step<T>) -> StoreResult<T> {
+    pub(super) fn run<T>(&self, attempt: impl FnMut(&mut Op<'_>) -> Step<T>) -> StoreResult<T> {
+        self.run_as(0, attempt)
+    }
+
+    /// The same for a transaction that has failed so many times; see `tx`.
+    pub(super) fn run_as<T>(
+        &self,
+        rank: u32,
+        mut attempt: impl FnMut(&mut Op<'_>) -> Step<T>,
+    ) -> StoreResult<T> {
         let mut patience = Patience::default();
+        let mut blocked = None;
         loop {
             let (result, lacks_tombstone) = match Op::begin(self) {
                 Ok(mut op) => (attempt(&mut op), op.lacks_tombstone.get()),
@@ -1373,8 +1433,12 @@ impl Inner {
                 Err(Halt::Fail(StoreError::OutOfMemory { .. }))
                     if lacks_tombstone && patience.wait_for_room(self) => {}
                 Err(Halt::Fail(error)) => return Err(error),
-                Err(Halt::Again) if self.frost.is_set() => self.wait_for_thaw()?,
+                Err(Halt::Frozen) => self.wait_for_thaw()?,
                 Err(Halt::Again) => patience.check(self)?,
+                Err(Halt::Blocked(blocker)) => {
+                    self.clear(&blocker, rank, &mut blocked)?;
+                    patience.check(self)?;
+                }
             }
         }
     }
@@ -1405,7 +1469,7 @@ impl Inner {
             };
             match done {
                 Ok(Some(version)) => return Ok(version),
-                Ok(None) | Err(Halt::Again) => {}
+                Ok(None) | Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => {}
                 Err(Halt::Fail(error)) => return Err(error),
             }
         }
@@ -1533,6 +1597,7 @@ mod tests {
                 operation: 1,
                 len,
                 is_deleted: false,
+                kind: Kind::Plain,
                 holder,
                 owner: MemberId(0),
             };
