@@ -33,6 +33,8 @@ use std::time::Duration;
 /// How many blocks, or bytes, are retired together before the actors are looked at.
 const BATCH_BLOCKS: usize = 96;
 const BATCH_BYTES: u64 = 48 << 10;
+/// How many batches are looked at whose wait is not over.
+const LOOKED_AT: usize = 8;
 /// How many blocks of one home and class a magazine has room for.
 const WAY_BLOCKS: usize = BATCH_BLOCKS;
 /// How many bytes of one home and class it keeps at most; of large blocks one, so that they can alternate.
@@ -448,8 +450,12 @@ impl Op<'_> {
         let mut batches = std::mem::take(&mut *lock(&space.batches));
         let mut excess: BTreeMap<MemberId, Vec<Place>> = BTreeMap::new();
         let mut pinned = Vec::new();
+        // Whoever keeps one from being over was inside an operation before it, and so keeps those that came later, too: if
+        // somebody is stopped there are many, and all but the first few need not be asked.
+        let mut left = LOOKED_AT;
         batches.retain_mut(|batch| {
-            let is_over = batch.grace.is_over(store);
+            let is_over = left > 0 && batch.grace.is_over(store);
+            left -= usize::from(left > 0 && !is_over);
             if is_over {
                 let is_pinned = |place: &Place| batch.grace.is_pinned(place.home(), place.offset());
                 pinned.extend(batch.blocks.extract_if(.., |place| is_pinned(place)));
@@ -465,7 +471,9 @@ impl Op<'_> {
         }
         {
             let mut kept = lock(&space.batches);
-            kept.append(&mut batches);
+            // In their order, oldest first.
+            batches.append(&mut kept);
+            *kept = batches;
             space.batch_count.store(kept.len(), Ordering::Relaxed);
         }
         for (home, places) in excess {
