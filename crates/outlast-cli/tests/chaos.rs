@@ -155,7 +155,7 @@ fn what_cannot_be_is_refused() {
         (&["--threads", "0"], "threads"),
         (&["--ranks", "0"], "0"),
         (&["--kills", "-1"], "-1"),
-        (&["--failpoints", "--die-in", "X1"], "there is no step `X1`"),
+        (&["--failpoints", "--die-in", "Z1"], "there is no step `Z1`"),
         (&["--die-in", "W5"], "--failpoints"),
     ] {
         let run = outlast(&[&["chaos", "--json", "-"], wrong].concat());
