@@ -1,20 +1,24 @@
 /*
- * The failure-free half of `outlast bench ulfm` on Open MPI 5: agree, dup + free and shrink + free, in blocks that
- * take turns, as our own members do it. Rank 0 prints one line per operation with the samples of all ranks, in
- * nanoseconds. Compiled and started by `outlast bench ulfm --peers openmpi`.
+ * The operations of `outlast bench ulfm` on Open MPI 5. Without a failure: agree, dup + free and shrink + free, in blocks
+ * that take turns, as our own members do it. In a job of its own, with one: rank 0 kills the last rank while the others
+ * are in shrink; then agree with that failure unacknowledged, and acknowledged. Rank 0 prints one line per operation with
+ * the samples of all (living) ranks, in nanoseconds, and at last "end". Compiled and started by
+ * `outlast bench ulfm --peers openmpi`.
  *
- * Without the half with failures: with a killed rank, Open MPI 5.0.11 on one host agreed and shrank, but the survivors
- * did not return from MPI_Finalize (within 45 s, with 2 and with 4 ranks), and with 4 ranks agree went on to report a
- * failure that all survivors had acknowledged.
+ * After a failure, survivors of Open MPI 5.0.11 do not return from MPI_Finalize (within 45 s, with 2 and with 4 ranks), so
+ * they end without it. With 4 ranks agree goes on to report a failure that all survivors have acknowledged: it is
+ * measured whatever it returns.
  *
- * usage: mpirun --with-ft ulfm -n N openmpi_ulfm ITERATIONS MILLISECONDS
+ * usage: mpirun --with-ft ulfm -n N openmpi_ulfm ITERATIONS MILLISECONDS [failure]
  */
 #include <mpi.h>
 #include <mpi-ext.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { AGREE, DUP, SHRINK, OPERATIONS };
 enum { BLOCK = 20 };
@@ -50,16 +54,84 @@ static void once(int operation, MPI_Comm comm) {
     check(MPI_Comm_free(&made), "MPI_Comm_free");
 }
 
+/* Rank 0 prints what all ranks of a communicator have measured. */
+static void print(const char *name, const uint64_t *samples, int count, MPI_Comm comm) {
+    int rank, size;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    uint64_t *all = rank == 0 ? calloc((size_t)size * ((size_t)count + 1), sizeof(uint64_t)) : NULL;
+    check(MPI_Gather(samples, count, MPI_UINT64_T, all, count, MPI_UINT64_T, 0, comm), "MPI_Gather");
+    if (rank == 0) {
+        printf("%s", name);
+        for (int i = 0; i < size * count; i++) {
+            printf(";%llu", (unsigned long long)all[i]);
+        }
+        printf("\n");
+    }
+    free(all);
+}
+
+/* One failure. Does not return. */
+static void with_failure(MPI_Comm comm, int wanted) {
+    int rank, size, flag = 1;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    int pid = (int)getpid();
+    int *pids = calloc((size_t)size, sizeof(int));
+    uint64_t *samples = calloc((size_t)wanted + 1, sizeof(uint64_t));
+    check(MPI_Allgather(&pid, 1, MPI_INT, pids, 1, MPI_INT, comm), "MPI_Allgather");
+    check(MPIX_Comm_agree(comm, &flag), "MPIX_Comm_agree");
+    uint64_t began_ns = 0;
+    if (rank == 0) {
+        /* Until all others sleep in shrink. */
+        usleep(2000);
+        began_ns = now_ns();
+        kill(pids[size - 1], SIGKILL);
+    }
+    MPI_Comm survivors = comm, next;
+    int members = size;
+    while (members == size) {
+        check(MPIX_Comm_shrink(survivors, &next), "MPIX_Comm_shrink");
+        survivors = next;
+        MPI_Comm_size(survivors, &members);
+    }
+    uint64_t ended_ns = now_ns();
+    check(MPI_Bcast(&began_ns, 1, MPI_UINT64_T, 0, survivors), "MPI_Bcast");
+    samples[0] = ended_ns - began_ns;
+    print("shrink, failure after discovery", samples, 1, survivors);
+    for (int is_acknowledged = 0; is_acknowledged < 2; is_acknowledged++) {
+        for (int i = 0; i < wanted; i++) {
+            uint64_t from_ns = now_ns();
+            MPIX_Comm_agree(comm, &flag);
+            samples[i] = now_ns() - from_ns;
+        }
+        print(is_acknowledged ? "agree, failure acknowledged" : "agree, failure unacknowledged", samples, wanted, survivors);
+        MPIX_Comm_failure_ack(comm);
+    }
+    MPI_Barrier(survivors);
+    if (rank == 0) {
+        printf("end\n");
+        fflush(stdout);
+    }
+    /* The others wait until the launcher ends the job: who goes first would be a failure for the rest. */
+    sleep(rank == 0 ? 0 : 1);
+    _exit(0);
+}
+
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm comm;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     check(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
-    int rank, size;
+    int rank;
     MPI_Comm_rank(comm, &rank);
-    MPI_Comm_size(comm, &size);
     int wanted = argc > 1 ? atoi(argv[1]) : 100;
     uint64_t limit_ns = (argc > 2 ? (uint64_t)atoll(argv[2]) : 1000) * 1000000u;
+    if (argc > 3) {
+        once(AGREE, comm);
+        once(SHRINK, comm);
+        with_failure(comm, wanted < 100 ? wanted : 100);
+    }
     uint64_t *samples[OPERATIONS];
     for (int operation = 0; operation < OPERATIONS; operation++) {
         samples[operation] = calloc((size_t)wanted + 1, sizeof(uint64_t));
@@ -87,16 +159,11 @@ int main(int argc, char **argv) {
         /* All stop together: the bitwise and of whether each would go on. */
         check(MPIX_Comm_agree(comm, &more), "MPIX_Comm_agree");
     }
-    uint64_t *all = rank == 0 ? calloc((size_t)size * ((size_t)done + 1), sizeof(uint64_t)) : NULL;
     for (int operation = 0; operation < OPERATIONS; operation++) {
-        check(MPI_Gather(samples[operation], done, MPI_UINT64_T, all, done, MPI_UINT64_T, 0, comm), "MPI_Gather");
-        if (rank == 0) {
-            printf("%s", names[operation]);
-            for (int i = 0; i < size * done; i++) {
-                printf(" %llu", (unsigned long long)all[i]);
-            }
-            printf("\n");
-        }
+        print(names[operation], samples[operation], done, comm);
+    }
+    if (rank == 0) {
+        printf("end\n");
     }
     fflush(stdout);
     MPI_Comm_free(&comm);

@@ -34,7 +34,7 @@ const CHAOS_KILLS: u64 = 300;
 const CHAOS_KILLS_MAX: u64 = 450;
 
 /// The mutants: what is broken, and by which name.
-const MUTANTS: [(&str, &str); 8] = [
+const MUTANTS: [(&str, &str); 9] = [
     ("ack-early", "acknowledge before the last copy"),
     ("publish-early", "publish before the payload"),
     ("skip-epoch", "skip the epoch check"),
@@ -43,6 +43,7 @@ const MUTANTS: [(&str, &str); 8] = [
     ("repair-over-newer", "repair over newer"),
     ("trust-absent", "trust an absent home"),
     ("forget-tombstone", "forget a tombstone"),
+    ("miss-news", "miss a home that begins to fill"),
 ];
 
 /// What a mutant has to survive, in this order; the first failing seed has caught it.

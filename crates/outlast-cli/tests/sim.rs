@@ -48,6 +48,17 @@ fn a_seed_replays() {
     assert_eq!(trace(&first), trace(&second));
 }
 
+/// Programs that once lost an acknowledged write: a thread had not noticed that another one of its member had found a home
+/// that had begun to fill.
+#[test]
+fn seeds_that_once_failed_do_not() {
+    for (shape, seed) in [("8 --replicas 4 --kills 7", "1002011"), ("8 --replicas 4 --kills 7", "1007411")] {
+        let arguments: Vec<&str> = shape.split(' ').chain(["--seed", seed]).collect();
+        let (run, report) = report(&[&["--ranks"], &arguments[..]].concat());
+        assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
+    }
+}
+
 /// A store that is broken on purpose is caught, by a seed that says how to run it again.
 #[test]
 fn a_broken_store_is_caught_and_the_seed_replays() {

@@ -5,13 +5,23 @@
 
 use outlast::engine::Fault;
 use outlast::launch::{Launch, Output};
-use outlast::rma::{Communicator, Error, Op, Source, Tag, wait_all, wait_any, wait_some};
+use outlast::rma::{Communicator, Error, Op, Source, Tag, Window, wait_all, wait_any, wait_some};
 use outlast::{Engine, Job};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const ROLE: &str = "OUTLAST_TEST_MEMBER_OF";
 const STEP: &str = "OUTLAST_TEST_STEP";
+
+fn launch(test: &str, count: usize, step: u64) -> Launch {
+    Launch::new(count)
+        .program(std::env::current_exe().expect("own path"))
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, test)
+        .env(STEP, step.to_string())
+        .segment_limit(16 << 20)
+        .output(Output::Capture)
+}
 
 /// Starts this binary as the members of a test, or plays the part of one of them. Returns what the members printed, and
 /// how many of them died.
@@ -26,16 +36,7 @@ fn with_members(
         body(Communicator::world(&job).unwrap());
         return None;
     }
-    let outcome = Launch::new(count)
-        .program(std::env::current_exe().expect("own path"))
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(ROLE, test)
-        .env(STEP, step.to_string())
-        .segment_limit(16 << 20)
-        .output(Output::Capture)
-        .start()
-        .unwrap()
-        .wait(LIMIT);
+    let outcome = launch(test, count, step).start().unwrap().wait(LIMIT);
     if !outcome.survivors_ok() {
         for end in &outcome.members {
             println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
@@ -548,6 +549,158 @@ fn collectives_duplicate_and_split_end_soon_when_a_member_leaves() {
         .is_none();
         if is_member {
             return;
+        }
+    }
+}
+
+/// Who has left the job gets no answer any more: the others go on without it, and it would find out nothing of them.
+#[test]
+fn who_has_left_gets_no_answer_from_an_agreement() {
+    let test = "who_has_left_gets_no_answer_from_an_agreement";
+    for is_shrink in [0, 1] {
+        if std::env::var(ROLE).is_ok_and(|name| name == test) {
+            let job = outlast::JoinOptions::new().time_limit(Duration::from_millis(300)).join().unwrap();
+            let comm = Communicator::world(&job).unwrap();
+            let call = || match step() {
+                0 => comm.agree_despite_failures(!(1 << comm.rank())).map(|answer| answer.flags),
+                _ => comm.shrink().map(|_| 0),
+            };
+            if comm.rank() == 0 {
+                assert!(matches!(call(), Err(Error::Timeout { .. })));
+                job.leave().unwrap();
+                std::thread::sleep(Duration::from_millis(50));
+                assert_eq!(call(), Err(Error::Engine(outlast::engine::Error::Ended)));
+            } else {
+                let until = Instant::now() + LIMIT / 2;
+                while job.view().left.is_empty() {
+                    assert!(Instant::now() < until, "rank 0 has not left");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                call().unwrap();
+                job.leave().unwrap();
+            }
+            return;
+        }
+        with_members(test, 2, is_shrink, |_| {});
+    }
+}
+
+/// A member dies, and a spare takes its place, while the others begin: all of them have the same communicator of all.
+#[test]
+fn all_have_the_same_communicator_of_all_though_a_spare_became_active() {
+    let test = "all_have_the_same_communicator_of_all_though_a_spare_became_active";
+    const REGULARS: usize = 4;
+    if std::env::var(ROLE).is_ok_and(|name| name == test) {
+        let job = outlast::join().unwrap();
+        let me = job.me().index();
+        match me {
+            0 => die(),
+            // Each begins at another moment: before, around and after the death is known.
+            _ => std::thread::sleep(Duration::from_millis(me as u64 * step())),
+        }
+        if me >= REGULARS {
+            assert!(matches!(Communicator::world(&job), Err(Error::Invalid { .. })));
+            return job.leave().unwrap();
+        }
+        let comm = Communicator::world(&job).unwrap();
+        assert_eq!(comm.size(), REGULARS);
+        assert_eq!(comm.agree_despite_failures(0).unwrap().failed, [0]);
+        assert_eq!(comm.shrink().unwrap().size(), REGULARS - 1);
+        return job.leave().unwrap();
+    }
+    for delay_ms in [0, 1, 5] {
+        let outcome = launch(test, REGULARS, delay_ms).spares(1).start().unwrap().wait(LIMIT);
+        assert!(outcome.survivors_ok(), "{outcome}");
+    }
+}
+
+/// What a call said of a failure can be acknowledged at once.
+#[test]
+fn a_failure_that_was_reported_can_be_acknowledged_at_once() {
+    with_members("a_failure_that_was_reported_can_be_acknowledged_at_once", 4, 0, |comm| {
+        let window = Window::open(&comm, 64).unwrap();
+        comm.agree(1).unwrap();
+        if comm.rank() == 1 {
+            die();
+        }
+        while window.put_blocking(1, 0, &[1; 8]).is_ok() {}
+        comm.failure_ack().unwrap();
+        assert_eq!(comm.failure_get_acked(), Ok(vec![1]));
+        assert_eq!(comm.get_failed(), Ok(vec![1]));
+        assert!(comm.agree_despite_failures(0).unwrap().failed.contains(&1));
+        part(&comm);
+    });
+}
+
+/// Agreements, shrinks and duplicates one after the other, with kills, stops and a member that leaves by another thread:
+/// whoever gets an outcome gets the same one.
+#[test]
+fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
+    let test = "what_is_agreed_on_is_the_same_at_all_whatever_happens_besides";
+    for round in 0..6 {
+        let played = with_members(test, 6, round, |world| {
+            let (job, round) = (world.job().clone(), step());
+            let mut comm = world.clone();
+            let delay = Duration::from_micros(300 * round);
+            match comm.rank() {
+                1 => die_at_step(&job, 1 + 40 * round),
+                2 => {
+                    let leaving = job.clone();
+                    let leave = move || {
+                        std::thread::sleep(delay);
+                        let _ = leaving.leave();
+                    };
+                    job.spawn("leaves", Box::new(leave)).unwrap();
+                }
+                3 => {
+                    let (stopping, stopped) = (job.clone(), comm.member(4).unwrap());
+                    let stop = move || {
+                        std::thread::sleep(delay);
+                        stopping.inject(Fault::Stop(stopped)).unwrap();
+                        std::thread::sleep(Duration::from_millis(20));
+                        stopping.inject(Fault::Resume(stopped)).unwrap();
+                    };
+                    job.spawn("stops another", Box::new(stop)).unwrap();
+                }
+                _ => {}
+            }
+            for call in 0..40 {
+                let outcome = match call % 4 {
+                    0 => comm.shrink().map(|made| {
+                        let said = format!("{} {:?}", made.id(), made.members());
+                        comm = made;
+                        said
+                    }),
+                    1 => {
+                        let made = comm.duplicate();
+                        if let Ok(made) = &made {
+                            println!("outcome {call}d: {}", made.id());
+                        }
+                        comm.agree_despite_failures(u64::from(made.is_ok())).map(|answer| {
+                            if let (Ok(made), 1) = (made, answer.flags) {
+                                comm = made;
+                            }
+                            format!("{answer:?}")
+                        })
+                    }
+                    _ => comm.agree_despite_failures(!(1 << comm.rank())).map(|answer| format!("{answer:?}")),
+                };
+                match outcome {
+                    Ok(said) => println!("outcome {call}: {said}"),
+                    Err(error) => {
+                        assert!(job.has_ended(), "{error} at {:?}", job.me());
+                        return;
+                    }
+                }
+            }
+            let _ = job.leave();
+        });
+        let Some((output, _)) = played else { return };
+        let outcomes = distinct(&output, "outcome ");
+        assert!(outcomes.len() >= 40, "{outcomes:?}");
+        for two in outcomes.windows(2) {
+            let call = |line: &str| line.split(':').next().unwrap_or_default().to_string();
+            assert_ne!(call(two[0]), call(two[1]), "round {round}: different outcomes: {two:?}");
         }
     }
 }

@@ -291,3 +291,85 @@ fn a_killed_holder_releases_those_who_wait_at_once() {
     window.close().unwrap();
     job.leave().unwrap();
 }
+
+/// Two threads of one member take and release locks at the same time: each release finds a whole lock or none, and
+/// nothing is left behind. One of them flushes all the while.
+#[test]
+fn two_activities_lock_and_unlock_all_at_once() {
+    let test = "two_activities_lock_and_unlock_all_at_once";
+    if !is_member(test) {
+        expect_ok(members(test, 3, 0).start().unwrap());
+        return;
+    }
+    let job = outlast::join().unwrap();
+    let comm = world(&job);
+    let window = Window::allocate(&comm, 64).unwrap();
+    let work = |window: Window| {
+        move || {
+            for round in 0..300 {
+                let is_one = round % 3 == 0;
+                let taken = if is_one { window.lock(1, LockKind::Shared) } else { window.lock_all() };
+                assert!(matches!(taken, Ok(()) | Err(WindowError::AlreadyLocked { .. })), "{taken:?}");
+                let released = if is_one { window.unlock(1) } else { window.unlock_all() };
+                assert!(matches!(released, Ok(()) | Err(WindowError::NotLocked { .. })), "{released:?}");
+            }
+        }
+    };
+    let further = job.spawn("further", Box::new(work(window.clone()))).unwrap();
+    work(window.clone())();
+    assert!(job.wait_for(&further, outlast::Time::NEVER));
+    // What one of them had taken when the other one found it in the way.
+    let _ = window.unlock_all();
+    let _ = window.unlock(1);
+    comm.agree_despite_failures(1).unwrap();
+    assert_eq!(window.holders(comm.rank()), Ok(vec![]));
+    comm.agree_despite_failures(1).unwrap();
+    // A flush of all beside another thread's lock.
+    window.lock(0, LockKind::Shared).unwrap();
+    let other = window.clone();
+    let lock_another = move || {
+        for _ in 0..100 {
+            other.lock(1, LockKind::Shared).unwrap();
+            other.unlock(1).unwrap();
+        }
+    };
+    let further = job.spawn("further", Box::new(lock_another)).unwrap();
+    while !further.is_finished() {
+        window.put(0, 8 * comm.rank() as u64, &[1; 8]).unwrap();
+        window.flush_all().unwrap();
+    }
+    window.close().unwrap();
+    comm.agree_despite_failures(1).unwrap();
+    job.leave().unwrap();
+}
+
+/// A member leaves `free` at its time limit, takes a lock, and calls `free` again, while the others have found all
+/// locks free and voted: the window is not freed under it.
+#[test]
+fn a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window() {
+    let test = "a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window";
+    if !is_member(test) {
+        expect_ok(members(test, 3, 0).start().unwrap());
+        return;
+    }
+    let job = outlast::JoinOptions::new().time_limit(Duration::from_millis(1500)).join().unwrap();
+    let comm = world(&job);
+    let window = Window::allocate(&comm, 64).unwrap();
+    if comm.rank() == 0 {
+        assert!(matches!(window.free(), Err(WindowError::Communicator(_) | WindowError::Timeout { .. })));
+        comm.send(1, 0, b"").unwrap();
+        comm.send(2, 0, b"").unwrap();
+        pause(&job, Duration::from_millis(50));
+        window.lock(2, LockKind::Exclusive).unwrap();
+    } else {
+        while comm.receive(0, 0).is_err() {}
+    }
+    assert_eq!(window.free(), Err(WindowError::StillLocked { target: 2, holder: 0 }));
+    if comm.rank() == 0 {
+        window.put_blocking(2, 0, &[1; 8]).unwrap();
+        window.unlock(2).unwrap();
+    }
+    window.free().unwrap();
+    comm.agree_despite_failures(1).unwrap();
+    job.leave().unwrap();
+}

@@ -131,6 +131,11 @@ impl Machine {
     }
 }
 
+/// A ratio as people read it, with two digits that say something.
+fn times(ratio: f64) -> String {
+    if ratio < 0.095 { format!("{ratio:.4}x") } else { format!("{ratio:.2}x") }
+}
+
 /// Prints the table and writes the JSON.
 fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
     let json = common.json.as_deref();
@@ -158,7 +163,7 @@ fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
             nanoseconds(row.p50_ns),
             nanoseconds(row.p99_ns),
             nanoseconds(row.max_ns),
-            row.ratio.map_or("".into(), |ratio| format!("{ratio:.2}x")),
+            row.ratio.map_or("".into(), times),
             row.steps_per_s.map_or("".into(), |steps| steps.to_string()),
             row.messages.map_or("".into(), |messages| format!("{messages:.1}")),
         ]

@@ -3,7 +3,7 @@
 
 /// The names, and what they break. xtask has the same list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     // A write is acknowledged before the last home holds it.
     "ack-early",
     // The head names a block whose value is not there yet.
@@ -20,6 +20,8 @@ const NAMES: [&str; 8] = [
     "trust-absent",
     // After a delete versions begin anew.
     "forget-tombstone",
+    // A home that began to fill while a version was written is left out.
+    "miss-news",
 ];
 
 /// Whether the protocol is to be broken in this way.

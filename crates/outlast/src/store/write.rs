@@ -81,6 +81,12 @@ impl Config {
         }
     }
 
+    /// Whether a home has an index that is not among `done`, a bit for each. Other threads share what is known: a home
+    /// that one of them has just found is news to everyone whose list of homes is older.
+    fn has_others_than(&self, done: u64) -> bool {
+        self.ready.load(Ordering::Acquire) & !done != 0 && !mutant("miss-news")
+    }
+
     fn ready_homes(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.homes.len()).filter(|&home| self.is_ready(home))
     }
@@ -393,17 +399,15 @@ impl<'a> Op<'a> {
         Ok(buckets)
     }
 
-    /// Looks whether homes that had no index have one now; whether any did.
-    pub(super) fn find_new_homes(&self, config: &Config, partition: usize) -> Step<bool> {
-        let mut found = false;
+    /// Looks whether homes that had no index have one now.
+    pub(super) fn find_new_homes(&self, config: &Config, partition: usize) -> Step<()> {
         for home in (0..config.homes.len()).filter(|&home| !config.is_ready(home)) {
             steps::enter(steps::Step::NewHomes);
             if self.state(config.homes[home], partition)?.phase() != Phase::Absent {
                 config.ready.fetch_or(1 << home, Ordering::AcqRel);
-                found = true;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     pub(super) fn read_block(&self, home: MemberId, offset: u64) -> Step<Block> {
@@ -596,7 +600,8 @@ impl<'a> Op<'a> {
             }
         }
         // A home that got its index meanwhile lacks it.
-        if self.find_new_homes(config, key.partition)? {
+        self.find_new_homes(config, key.partition)?;
+        if config.has_others_than(found.iter().fold(0, |done, &(home, ..)| done | 1 << home)) {
             return Ok(());
         }
         // T4: its writer must be able to know, before anyone builds on it.
@@ -726,7 +731,11 @@ impl<'a> Op<'a> {
         is_done |= u64::from(mutant("ack-early")) << (config.homes.len() - 1);
         loop {
             for home in config.ready_homes() {
-                if is_done & 1 << home != 0 || mutant("skip-epoch") && !self.is_current() {
+                if is_done & 1 << home != 0 {
+                    continue;
+                }
+                is_done |= 1 << home;
+                if mutant("skip-epoch") && !self.is_current() {
                     continue;
                 }
                 let member = config.homes[home];
@@ -742,10 +751,12 @@ impl<'a> Op<'a> {
                         memory.at[home].head = Head::new(config.stamp, offset);
                     }
                 }
-                is_done |= 1 << home;
             }
-            // W7: homes that got their index since.
-            if config.are_all_ready() || !self.find_new_homes(config, key.partition)? {
+            // W7: homes that got their index since, whoever found it out.
+            if !config.are_all_ready() {
+                self.find_new_homes(config, key.partition)?;
+            }
+            if !config.has_others_than(is_done) {
                 return Ok(());
             }
         }
@@ -1259,5 +1270,30 @@ impl Inner {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two threads of a member write under one configuration while a home begins to fill: the one that did not find it out
+    /// itself has to install its version there all the same.
+    #[test]
+    fn a_home_that_another_thread_has_found_is_news() {
+        let config = Config {
+            epoch: AtomicU64::new(1),
+            stamp: 3,
+            primary: 0,
+            ready: AtomicU64::new(0b011),
+            homes: HomeList::new(&[MemberId(4), MemberId(1), MemberId(7)]),
+            roots: [0; HOMES_MAX],
+            buckets: std::array::from_fn(|_| AtomicU64::new(0)),
+            next: OnceLock::new(),
+        };
+        let done = config.ready_homes().fold(0, |done, home| done | 1 << home);
+        assert!(!config.has_others_than(done));
+        config.ready.fetch_or(0b100, Ordering::AcqRel);
+        assert!(config.has_others_than(done) && config.are_all_ready());
     }
 }

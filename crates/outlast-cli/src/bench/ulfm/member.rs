@@ -186,9 +186,9 @@ impl UlfmMember {
 }
 
 /// Adds the samples of lines that give what they measure and then numbers.
-pub(super) fn add_lines(samples: &mut Samples, text: &str, separator: char) -> anyhow::Result<()> {
+pub(super) fn add_lines(samples: &mut Samples, text: &str) -> anyhow::Result<()> {
     for line in text.lines() {
-        let mut words = line.split(separator);
+        let mut words = line.split(';');
         let what = words.next().unwrap_or_default().to_string();
         let entry = samples.entry(what).or_default();
         for word in words {

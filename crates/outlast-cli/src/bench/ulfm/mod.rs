@@ -286,8 +286,7 @@ fn run_ours(ranks: usize, iterations: u32, limit: Duration, samples: &mut Sample
     let is_ok = outcome.survivors_ok() && outcome.survivors().count() == ranks - 1;
     let said = || (0..ranks).map(|member| outcome.stderr(MemberId(member as u32))).collect::<String>();
     ensure!(is_ok, "a member of the benchmark failed:\n{outcome}{}", said());
-    (0..ranks - 1)
-        .try_for_each(|member| member::add_lines(samples, &outcome.stdout(MemberId(member as u32)), ';'))
+    (0..ranks - 1).try_for_each(|member| member::add_lines(samples, &outcome.stdout(MemberId(member as u32))))
 }
 
 /// Fills in the ratios: to Open MPI where it was measured, otherwise to the plain operation.
@@ -322,13 +321,21 @@ fn summary(rows: &[Row]) -> Vec<String> {
         (DUP, DUP, OPENMPI, "dup against Open MPI"),
         (SHRINK, SHRINK, OPENMPI, "shrink against Open MPI"),
         (SHRINK, DUP, OPENMPI, "shrink against Open MPI's dup"),
+        (SHRINK_FAILURE, SHRINK_FAILURE, OPENMPI, "shrink with a failure against Open MPI"),
+        (
+            AGREE_UNACKNOWLEDGED,
+            AGREE_UNACKNOWLEDGED,
+            OPENMPI,
+            "agree, unacknowledged failure, against Open MPI",
+        ),
+        (AGREE_ACKNOWLEDGED, AGREE_ACKNOWLEDGED, OPENMPI, "agree, acknowledged failure, against Open MPI"),
     ] {
         let ratios: Vec<String> = rows
             .iter()
             .filter(|row| row.what == what && row.contender == OURS)
             .filter_map(|row| {
                 let floor = median(floor, contender, row.ranks).filter(|&floor| floor > 0.0)?;
-                Some(format!("{:.2}x with {}", row.p50_ns as f64 / floor, row.ranks))
+                Some(format!("{} with {}", super::times(row.p50_ns as f64 / floor), row.ranks))
             })
             .collect();
         if !ratios.is_empty() {
