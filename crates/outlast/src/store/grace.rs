@@ -7,13 +7,15 @@
 
 use super::layout::{ACTORS, ACTORS_USED};
 use super::open::Inner;
-use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Pending, Time};
+use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending, Time};
 use std::time::Duration;
 
 /// Such a wait, as it stands.
 pub(super) struct Grace {
     /// What is not known yet, and who has not left yet.
     open: Vec<Question>,
+    /// The actor that is not waited for.
+    own: (MemberId, usize),
     /// How often a background has looked, and when it is to look again.
     looks: u32,
     due: Time,
@@ -47,11 +49,16 @@ impl Question {
             About::Actors => store.root(member) + ACTORS_USED,
             About::Actor(actor) | About::Inside(actor, _) => store.counter_word(member, actor),
         };
-        let ask = || store.job.start(Epoch::ANY, member, Operation::Load { offset });
-        let result = store.job.poll(self.asked.get_or_insert_with(ask))?;
-        self.asked = None;
+        let result = if store.job.is_direct() {
+            store.job.load(Epoch::ANY, member, offset)
+        } else {
+            let ask = || store.job.start(Epoch::ANY, member, Operation::Load { offset });
+            let result = store.job.poll(self.asked.get_or_insert_with(ask))?;
+            self.asked = None;
+            result.map(Done::word)
+        };
         match result {
-            Ok(done) => Some(Some(done.word())),
+            Ok(word) => Some(Some(word)),
             Err(Error::Dead { .. }) => Some(None),
             // Asked again the next time.
             Err(_) => None,
@@ -62,11 +69,41 @@ impl Question {
 impl Grace {
     /// Begins a wait for all who are inside an operation now.
     pub(super) fn begin(store: &Inner) -> Grace {
-        let view = store.current_view();
-        let open = view.living().map(|member| Question::new(member, About::Actors)).collect();
-        let mut grace = Grace { open, looks: 0, due: Time(0) };
-        grace.is_over(store);
+        Grace::begin_without(store, ACTORS)
+    }
+
+    /// The same, but not for this actor of this member: its operation sees nothing any more of what is waited for.
+    pub(super) fn begin_without(store: &Inner, own: usize) -> Grace {
+        let (view, me) = (store.current_view(), store.me());
+        let mut grace = Grace { open: Vec::new(), own: (me, own), looks: 0, due: Time(0) };
+        if store.job.is_direct() {
+            for member in view.living() {
+                grace.ask_directly(store, member);
+            }
+        } else {
+            grace.open = view.living().map(|member| Question::new(member, About::Actors)).collect();
+            grace.is_over(store);
+        }
         grace
+    }
+
+    /// Looks at all actors of a member where that takes no time: mostly nobody is inside, and nothing is to be noted.
+    fn ask_directly(&mut self, store: &Inner, member: MemberId) {
+        let load = |offset: u64| match store.job.load(Epoch::ANY, member, offset) {
+            Ok(word) => Some(word),
+            Err(Error::Dead { .. }) => Some(0),
+            Err(_) => None,
+        };
+        let Some(used) = load(store.root(member) + ACTORS_USED) else {
+            return self.open.push(Question::new(member, About::Actors));
+        };
+        for actor in (0..(used as usize).min(ACTORS)).filter(|&actor| (member, actor) != self.own) {
+            match load(store.counter_word(member, actor)) {
+                Some(counter) if counter % 2 == 0 => {}
+                Some(counter) => self.open.push(Question::new(member, About::Inside(actor, counter))),
+                None => self.open.push(Question::new(member, About::Actor(actor))),
+            }
+        }
     }
 
     /// [`Grace::is_over`] for a background, which runs whenever something has happened, the answer to a question included:
@@ -94,7 +131,8 @@ impl Grace {
             let (member, about) = (question.member, question.about);
             match (about, answer) {
                 (About::Actors, Some(used)) => {
-                    let actors = 0..(used as usize).min(ACTORS);
+                    let own = self.own;
+                    let actors = (0..(used as usize).min(ACTORS)).filter(|&actor| (member, actor) != own);
                     self.open.extend(actors.map(|actor| Question::new(member, About::Actor(actor))));
                 }
                 (About::Actor(actor), Some(counter)) if counter % 2 == 1 => {

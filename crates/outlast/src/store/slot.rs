@@ -80,7 +80,6 @@ impl Slot {
     }
 
     /// Sets the key; see [`Store::put`].
-    #[inline]
     pub fn put(&self, value: &[u8]) -> StoreResult<Version> {
         let key = self.key_ref()?;
         self.store.inner.put_again(&key, &mut self.state.borrow_mut(), value)
@@ -111,7 +110,6 @@ impl Slot {
     }
 
     /// Copies the value into `buffer`; see [`Store::get_into`].
-    #[inline]
     pub fn get_into(&self, buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
         let memory = &mut *self.state.borrow_mut();
         self.store.inner.read_into(&self.key_ref()?, Some(memory), buffer)
