@@ -34,6 +34,8 @@ use super::write::{Before, Config, Draft, Remembered, WAITER_BITS, block_class};
 use super::{StoreError, StoreResult, Version};
 use crate::engine::{MemberId, steps};
 use crate::job::{Direct, Memory};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// With more homes than this the ordinary way is taken.
 const HOT_HOMES: usize = 8;
@@ -286,10 +288,14 @@ impl<'a> Op<'a> {
         buffer: &mut [u8],
     ) -> Option<StoreResult<Option<(usize, Version)>>> {
         let store = self.store;
+        if memory.is_none() {
+            store.hints.prefetch(direct, key.hash);
+        }
         let config = self.known_config(key.partition)?;
         steps::enter(steps::Step::Read);
         let primary = config.primary;
         let reach = direct.reach(config.homes[primary])?;
+        let mut node = 0;
         let head = match &memory {
             Some(memory) => {
                 let known = &memory.at[primary];
@@ -308,7 +314,10 @@ impl<'a> Op<'a> {
                 Head(head)
             }
             None => match find_directly(reach, config, store.bucket_count, key)? {
-                Some(head) => head,
+                Some((at, head)) => {
+                    node = at;
+                    head
+                }
                 None => return (direct.known_epoch() == Some(self.epoch)).then_some(Ok(None)),
             },
         };
@@ -330,10 +339,68 @@ impl<'a> Op<'a> {
                 found = Some((block.len as usize, block.version()));
             }
         }
-        if let Some(memory) = memory {
-            memory.hint = offset;
+        match memory {
+            Some(memory) => memory.hint = offset,
+            None => store.hints.note(key.hash, config.homes[primary], node, offset),
         }
         (direct.known_epoch() == Some(self.epoch)).then_some(Ok(found))
+    }
+}
+
+/// Where keys that were read by key were found, by their hash: worth fetching all at once, before one place has told of
+/// the next, and no more than that. What is there is looked up all the same.
+pub(super) struct Hints {
+    /// For each the node and the block, as [`hint`] makes them; made when the first key is read.
+    places: OnceLock<Box<[[AtomicU64; 2]]>>,
+    count: usize,
+}
+
+/// The most keys for which there are hints: 4 MiB of them.
+const HINTS_MAX: usize = 1 << 18;
+
+/// A place in a member's memory, in one word.
+#[inline(always)]
+fn hint(member: MemberId, offset: u64) -> u64 {
+    u64::from(member.0) << 48 | offset >> 4
+}
+
+impl Hints {
+    pub(super) fn new(expected_keys: usize) -> Hints {
+        Hints { places: OnceLock::new(), count: expected_keys.next_power_of_two().clamp(64, HINTS_MAX) }
+    }
+
+    #[inline(always)]
+    fn prefetch<'a, D: Direct<'a>>(&self, direct: D, hash: u64) {
+        let Some(places) = self.places.get() else { return };
+        let [node, block] = &places[hash as usize & (places.len() - 1)];
+        let (node, block) = (node.load(Ordering::Relaxed), block.load(Ordering::Relaxed));
+        if let Some(reach) = direct.reach(MemberId((node >> 48) as u32)) {
+            let offset = |hint: u64| (hint & ((1 << 48) - 1)) << 4;
+            reach.prefetch(offset(node));
+            reach.prefetch(offset(block));
+            reach.prefetch(offset(block) + 64);
+        }
+    }
+
+    #[inline(always)]
+    fn note(&self, hash: u64, member: MemberId, node: u64, block: u64) {
+        let places = match self.places.get() {
+            Some(places) => places,
+            None => self.make(),
+        };
+        let found = &places[hash as usize & (places.len() - 1)];
+        for (place, offset) in found.iter().zip([node, block]) {
+            let hint = hint(member, offset);
+            if place.load(Ordering::Relaxed) != hint {
+                place.store(hint, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make(&self) -> &[[AtomicU64; 2]] {
+        self.places.get_or_init(|| (0..self.count).map(|_| Default::default()).collect())
     }
 }
 
@@ -348,7 +415,7 @@ fn remembered_head(reach: impl Memory, primary: usize, memory: &Remembered) -> O
     is_same.then_some(Head(head))
 }
 
-/// The head of a key's record at the primary, as in `index.rs`, if there is a record; `None` if the ordinary way must be
+/// The node of a key and its head at the primary, as in `index.rs`, if there is a record; `None` if the ordinary way must be
 /// taken, also because the key is long or its neighbours many.
 #[inline(always)]
 fn find_directly(
@@ -356,8 +423,8 @@ fn find_directly(
     config: &Config,
     bucket_count: usize,
     key: &KeyRef<'_>,
-) -> Option<Option<Head>> {
-    let buckets = config.buckets[config.primary].load(std::sync::atomic::Ordering::Acquire);
+) -> Option<Option<(u64, Head)>> {
+    let buckets = config.buckets[config.primary].load(Ordering::Acquire);
     if buckets == 0 || key.key.len() > (NODE_READ_WORDS * 8) - NODE_KEY as usize {
         return None;
     }
@@ -372,7 +439,7 @@ fn find_directly(
         if (word(NODE_WORD) ^ wanted) >> 16 == 0 && is_key(&words[NODE_KEY as usize / 8..], key.key) {
             // A node that is being removed is not the key's record any more.
             let head = Head(word(NODE_HEAD));
-            return (head != Head::REMOVED).then_some(Some(head));
+            return (head != Head::REMOVED).then_some(Some((at, head)));
         }
         at = word(NODE_NEXT);
     }

@@ -3,6 +3,7 @@
 use super::access::Actors;
 use super::batch::Deferred;
 use super::head::{Phase, State};
+use super::hot::Hints;
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
 use super::leave::Leaving;
 use super::lock::Locks;
@@ -182,6 +183,7 @@ pub(super) struct Inner {
     pub(super) job: Job,
     pub(super) placement: Placement,
     pub(super) bucket_count: usize,
+    pub(super) hints: Hints,
     pub(super) slab_len_max: u64,
     pub(super) layout: Root,
     /// Where each member's root is, plus 1; 0 while unknown.
@@ -250,6 +252,7 @@ impl Store {
             job: job.clone(),
             placement: Placement::new(regulars, members - regulars, replicas, partitions, domains),
             bucket_count,
+            hints: Hints::new(options.expected_keys),
             slab_len_max: options.slab_len_max,
             layout,
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),

@@ -32,8 +32,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// How many bytes of one home and class a magazine keeps at most; of large blocks one, so that they can alternate.
 const WAY_BYTES: u64 = 32 << 10;
 /// How many blocks, or bytes, that no magazine has room for are retired together before the actors are looked at.
-const BATCH_BLOCKS: usize = 96;
+const BATCH_BLOCKS: u64 = 96;
 const BATCH_BYTES: u64 = 48 << 10;
+const BATCH_BYTES_PER_MEMBER: u64 = 512;
 /// Blocks larger than this always go back to their home.
 const KEPT_LEN_MAX: u64 = 16 << 20;
 /// How many blocks are taken from a stack at once.
@@ -271,7 +272,7 @@ impl Op<'_> {
         }
         let place = Place::new(home, class, offset);
         if !self.magazine().retire(place) {
-            self.retire_alone(place);
+            self.retire_together(vec![place]);
         }
     }
 
@@ -280,6 +281,10 @@ impl Op<'_> {
     #[cold]
     #[inline(never)]
     pub(super) fn turn(&self) {
+        if !self.store.job.is_direct() {
+            // Each look is a request to every member: for many blocks together.
+            return self.retire_together(self.magazine().take_retired());
+        }
         steps::enter(steps::Step::Retire);
         let mut grace = Grace::begin_without(self.store, self.actor);
         if grace.is_over(self.store) {
@@ -298,20 +303,26 @@ impl Op<'_> {
         }
     }
 
-    /// Retires a block for which the magazine has no room.
+    /// Retires blocks for which the magazine has no room.
     #[cold]
     #[inline(never)]
-    pub(super) fn retire_alone(&self, place: Place) {
+    fn retire_together(&self, mut blocks: Vec<Place>) {
         let space = &self.store.space;
         steps::enter(steps::Step::Retire);
+        // With as many blocks as there are members, the requests for each are as few, however many members there are.
+        let members = self.store.job.members() as u64;
+        let (least, least_bytes) =
+            (members.max(BATCH_BLOCKS), (members * BATCH_BYTES_PER_MEMBER).max(BATCH_BYTES));
         let is_enough = {
             let mut retired = lock(&space.retired);
-            retired.push(place);
+            retired.append(&mut blocks);
             let bytes: u64 = retired.iter().map(|place| class_size(place.class())).sum();
-            retired.len() >= BATCH_BLOCKS || bytes >= BATCH_BYTES
+            if retired.len() as u64 >= least || bytes >= least_bytes {
+                blocks = std::mem::take(&mut *retired);
+            }
+            !blocks.is_empty()
         };
         if is_enough {
-            let blocks = std::mem::take(&mut *lock(&space.retired));
             self.add_batch(blocks, Grace::begin(self.store));
         }
     }
