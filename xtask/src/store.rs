@@ -98,11 +98,27 @@ pub(crate) fn soak(gate: &mut Gate, first_seed: u64, until: Option<Instant>) -> 
     let json = folder.join("store.json");
     let part = folder.join("soak-part.json");
     let mut record = Record::default();
-    let result = record.fill(gate, &program, &part, first_seed, until);
+    let result = memory(gate).and_then(|()| record.fill(gate, &program, &part, first_seed, until));
     let _ = std::fs::remove_file(&part);
     record.write(&json, result.is_ok())?;
     println!("=== the record is in {}", json.display());
     result
+}
+
+/// One value of 1 GiB in two copies, rewritten once: 4 GiB of memory that is lent, and 2 GiB of the members' own. And keys of
+/// random sizes that come and go, over more seeds than the gate has: memory levels off and comes back.
+fn memory(gate: &mut Gate) -> anyhow::Result<()> {
+    let test = |name, filter| {
+        let features = ["--features", "outlast/sim,outlast/faults"];
+        let what = ["test", "--release", "--package", "outlast", "--test", name];
+        cargo(&[&what[..], &features[..], &["--", filter]].concat())
+    };
+    let mut large = test("store_shm", "a_value_may_be_large");
+    large.env("OUTLAST_LARGE_MIB", "1024");
+    gate.step("store: one value of 1 GiB", minutes(20), large)?;
+    let mut level = test("store_memory_sim", "comes_back");
+    level.env("OUTLAST_SEEDS", "200").env("OUTLAST_SEED_FIRST", "1000");
+    gate.step("store: memory levels off", minutes(30), level)
 }
 
 /// What a soak of the store did.

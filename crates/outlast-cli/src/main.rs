@@ -15,6 +15,7 @@ mod report;
 mod run;
 mod sample;
 mod sim;
+mod snapshot;
 
 /// Parallel programs that outlast the death of any of their processes.
 ///
@@ -34,6 +35,7 @@ enum Command {
     Chaos(chaos::Chaos),
     Sim(sim::Sim),
     Bench(bench::Bench),
+    Snapshot(snapshot::Snapshot),
     #[command(hide = true)]
     ChaosMember(chaos::ChaosMember),
     #[command(hide = true)]
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
         Command::Chaos(chaos) => chaos.execute(),
         Command::ChaosMember(member) => member.execute(),
         Command::Bench(bench) => bench.execute(),
+        Command::Snapshot(snapshot) => snapshot.execute(),
         Command::DetectionMember(member) => member.execute(),
         Command::FailureMember(member) => member.execute(),
         Command::SampleMember(member) => member.execute(),

@@ -453,7 +453,7 @@ impl<'a> Direct<'a> for &'a Job {
     type Memory = Ordinary<'a>;
 
     fn known_epoch(self) -> Option<Epoch> {
-        Some(self.epoch())
+        (!self.has_ended()).then(|| self.epoch())
     }
 
     fn reach(self, member: MemberId) -> Option<Ordinary<'a>> {

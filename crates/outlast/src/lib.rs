@@ -24,6 +24,7 @@ mod job;
 pub mod launch;
 mod ranges;
 pub mod rma;
+pub mod snapshot;
 pub mod store;
 
 pub use engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};

@@ -248,15 +248,14 @@ fn a_wait_ends_with_the_value_or_with_the_death_of_its_writer() {
 
 /// A writer is stopped at some step of its put, when others can see the value already: the wait of a third ends as soon as
 /// anyone has seen it, not when the writer goes on.
-#[test]
-fn a_wait_ends_when_anyone_sees_the_value() {
+fn a_wait_ends_early(test: &str, replicas: usize, by_handle: bool) {
     let plan = |seed: u64| SimOptions::new(3, seed).link(Link::Memory);
     let early = Arc::new(Mutex::new(0));
     let counted = early.clone();
-    over_seeds("a_wait_ends_when_anyone_sees_the_value", 0..400, plan, move |seed| {
+    over_seeds(test, 0..200, plan, move |seed| {
         let (early, seen) = (counted.clone(), Arc::new(Mutex::new(None)));
         Box::new(move |job| {
-            let Some(store) = open(&job, options(2)) else { return };
+            let Some(store) = open(&job, options(replicas)) else { return };
             let sleep = |until: Time| {
                 while job.now() < until {
                     job.park(job.bell(), until);
@@ -264,14 +263,24 @@ fn a_wait_ends_when_anyone_sees_the_value() {
             };
             match job.me().0 {
                 0 => {
+                    let slot = store.slot(b"future").expect("a handle");
+                    if by_handle {
+                        slot.put(b"not yet").expect("put");
+                    }
                     sleep(after(&job, Duration::from_millis(10)));
                     job.inject(Fault::StopAtStep(1 + seed)).expect("a fault");
-                    store.put(b"future", b"result").expect("put");
+                    let put = if by_handle { slot.put(b"result") } else { store.put(b"future", b"result") };
+                    put.expect("put");
                     // It stops at last.
                     sleep(after(&job, Duration::from_secs(1)));
                 }
                 1 => {
-                    store.wait(b"future", None, after(&job, MINUTE)).expect("waited").expect("there");
+                    let mut before = None;
+                    if by_handle {
+                        let value = store.wait(b"future", None, after(&job, MINUTE)).expect("waited");
+                        before = value.map(|value| value.version());
+                    }
+                    store.wait(b"future", before, after(&job, MINUTE)).expect("waited").expect("there");
                     if let Some(seen) = *seen.lock().unwrap() {
                         let late = job.now().since(seen);
                         assert!(
@@ -284,7 +293,8 @@ fn a_wait_ends_when_anyone_sees_the_value() {
                     let until = after(&job, Duration::from_secs(2));
                     while job.now() < until && seen.lock().unwrap().is_none() {
                         sleep(after(&job, Duration::from_millis(5)));
-                        if store.get(b"future").expect("read").is_some() {
+                        let value = store.get(b"future").expect("read");
+                        if value.is_some_and(|value| value.bytes() == b"result") {
                             *seen.lock().unwrap() = Some(job.now());
                             *early.lock().unwrap() += 1;
                         }
@@ -297,7 +307,27 @@ fn a_wait_ends_when_anyone_sees_the_value() {
         })
     });
     let early = *early.lock().unwrap();
-    assert!(early > 50, "seen while the writer was stopped, or later: {early}");
+    assert!(early > 20, "seen while the writer was stopped, or later: {early}");
+}
+
+#[test]
+fn a_wait_ends_when_anyone_sees_the_value() {
+    a_wait_ends_early("a_wait_ends_when_anyone_sees_the_value", 2, false);
+}
+
+#[test]
+fn a_wait_ends_when_anyone_sees_the_value_of_a_handle() {
+    a_wait_ends_early("a_wait_ends_when_anyone_sees_the_value_of_a_handle", 2, true);
+}
+
+#[test]
+fn a_wait_ends_when_anyone_sees_the_only_copy() {
+    a_wait_ends_early("a_wait_ends_when_anyone_sees_the_only_copy", 1, false);
+}
+
+#[test]
+fn a_wait_ends_when_anyone_sees_the_only_copy_of_a_handle() {
+    a_wait_ends_early("a_wait_ends_when_anyone_sees_the_only_copy_of_a_handle", 1, true);
 }
 
 /// A home stops in the middle of a lock or an unlock, which ends with a timeout; later it goes on, and the lock's record

@@ -28,7 +28,7 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
     let mut half = world.split(Some(parity), 0)?.ok_or("a colour was given")?;
     // All have their half before anybody dies; an agreement is not disturbed by one who dies right after it.
     world.agree_despite_failures(0)?;
-    let is_killing = std::env::args().len() > 1;
+    let is_killing = support::is_killing();
     let mut disturbances = 0;
     // How many rounds count, and what they add up to: each half adds up the same numbers.
     let mut rounds = 0;

@@ -2,13 +2,18 @@
 
 use outlast::{Engine, Job, MemberId};
 
+/// Whether somebody is to be killed: `--kill MEMBER` was given.
+pub(crate) fn is_killing() -> bool {
+    std::env::args().any(|argument| argument == "--kill")
+}
+
 /// Whether this member is the one that `--kill MEMBER` names. Members keep their number, ranks change.
 pub(crate) fn is_victim(job: &Job) -> bool {
-    let mut arguments = std::env::args().skip_while(|argument| argument != "--kill").skip(1);
-    match (std::env::args().any(|argument| argument == "--kill"), arguments.next().map(|text| text.parse())) {
-        (false, _) => false,
-        (true, Some(Ok(member))) => job.me() == MemberId(member),
-        (true, _) => {
+    let victim = std::env::args().skip_while(|argument| argument != "--kill").nth(1);
+    match victim.map(|text| text.parse()) {
+        None if !is_killing() => false,
+        Some(Ok(member)) => job.me() == MemberId(member),
+        _ => {
             eprintln!("the arguments are: [--kill MEMBER]");
             std::process::exit(2);
         }

@@ -5,7 +5,7 @@ use outlast::engine::{Fault, MESSAGE_LEN_MAX, Port};
 use outlast::{Engine, Error, MemberId};
 use std::time::Duration;
 
-const PORTS: [Port; Port::COUNT] = [Port::Rma, Port::Store, Port::User];
+const PORTS: [Port; Port::COUNT] = [Port::Rma, Port::Store, Port::Snapshot, Port::User];
 
 pub(crate) fn in_order(run: &Run) {
     run.begin(0);

@@ -117,17 +117,19 @@ pub enum Port {
     Rma,
     /// The store.
     Store,
+    /// Snapshots.
+    Snapshot,
     /// For programs and tests.
     User,
 }
 
 impl Port {
     /// How many ports there are.
-    pub const COUNT: usize = 3;
+    pub const COUNT: usize = 4;
 
     /// The port with this number, if there is one: used on what another process wrote.
     pub fn from_index(index: usize) -> Option<Port> {
-        [Port::Rma, Port::Store, Port::User].get(index).copied()
+        [Port::Rma, Port::Store, Port::Snapshot, Port::User].get(index).copied()
     }
 }
 

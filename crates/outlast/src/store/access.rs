@@ -1,7 +1,7 @@
 //! One operation's access to the members' memories, under one view.
 
 use super::StoreError;
-use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED};
+use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED, PINS_SHIFT};
 use super::magazine::Magazine;
 use super::open::Inner;
 
@@ -93,6 +93,11 @@ pub(super) struct Op<'a> {
     mine: Reach<'a>,
     /// Where in it the actor's counter is.
     word: u64,
+    /// Whether a home had no tombstone left; they come back when deleted keys have been removed.
+    pub(super) lacks_tombstone: Cell<bool>,
+    /// Whether it waits for blocks only briefly: the background has other work, which must not wait for a home that is
+    /// stopped.
+    pub(super) is_hurried: bool,
 }
 
 impl<'a> Op<'a> {
@@ -112,7 +117,16 @@ impl<'a> Op<'a> {
         if mine.swap(word, even, even + 1) != Some(true) {
             return None;
         }
-        let mut op = Op { store, actor: index, epoch: Epoch::ANY, number: even + 1, mine: mine.into(), word };
+        let mut op = Op {
+            store,
+            actor: index,
+            epoch: Epoch::ANY,
+            number: even + 1,
+            mine: mine.into(),
+            word,
+            lacks_tombstone: Cell::new(false),
+            is_hurried: false,
+        };
         op.epoch = direct.known_epoch()?;
         Some(op)
     }
@@ -151,8 +165,17 @@ impl<'a> Op<'a> {
                 };
                 if is_claimed {
                     LAST.with(|last| last.set((store.actors.id, index)));
-                    let epoch = job.epoch();
-                    return Ok(Some(Op { store, actor: index, epoch, number: even + 1, mine, word }));
+                    let (epoch, lacks_tombstone) = (job.epoch(), Cell::new(false));
+                    return Ok(Some(Op {
+                        store,
+                        actor: index,
+                        epoch,
+                        number: even + 1,
+                        mine,
+                        word,
+                        lacks_tombstone,
+                        is_hurried: false,
+                    }));
                 }
                 even = job.load(Epoch::ANY, me, word)?;
                 if even % 2 == 1 {
@@ -161,6 +184,31 @@ impl<'a> Op<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// Begins an operation with this very actor, if it was ever used and is not in use.
+    pub(super) fn begin_as(store: &'a Inner, index: usize) -> Option<Op<'a>> {
+        if store.actors.announced.load(Ordering::Acquire) <= index {
+            return None;
+        }
+        let (job, me, word) = (&store.job, store.job.me(), store.counter_word(store.job.me(), index));
+        let mine = job.reach(Epoch::ANY, me).ok()?;
+        let even = job.load(Epoch::ANY, me, word).ok()?;
+        // As in `claim`.
+        if even % 2 == 1 || mine.swap(word, even, even + 1) != Some(true) {
+            return None;
+        }
+        let lacks_tombstone = Cell::new(false);
+        Some(Op {
+            store,
+            actor: index,
+            epoch: job.epoch(),
+            number: even + 1,
+            mine,
+            word,
+            lacks_tombstone,
+            is_hurried: true,
+        })
     }
 
     /// All actors are in use: waits for one.
@@ -183,6 +231,13 @@ impl<'a> Op<'a> {
         }
     }
 
+    /// Begins an operation of the background; see [`Op::is_hurried`].
+    pub(super) fn begin_hurried(store: &'a Inner) -> Step<Op<'a>> {
+        let mut op = Op::begin(store)?;
+        op.is_hurried = true;
+        Ok(op)
+    }
+
     /// This actor's blocks.
     #[inline(always)]
     pub(super) fn magazine(&self) -> &'a Magazine {
@@ -200,23 +255,41 @@ impl<'a> Op<'a> {
 
     #[inline(always)]
     pub(super) fn load(&self, home: MemberId, offset: u64) -> Step<u64> {
-        Ok(self.store.job.load(self.epoch, home, offset)?)
+        self.store.job.load(self.epoch, home, offset).map_err(|error| self.noted(home, error))
     }
 
     /// Swaps a word; whether it was as expected.
     #[inline(always)]
     pub(super) fn swap(&self, home: MemberId, offset: u64, expected: u64, new: u64) -> Step<bool> {
-        Ok(self.store.job.compare_and_swap(self.epoch, home, offset, expected, new)? == expected)
+        let found = self.store.job.compare_and_swap(self.epoch, home, offset, expected, new);
+        found.map(|found| found == expected).map_err(|error| self.noted(home, error))
     }
 
     #[inline(always)]
     pub(super) fn put(&self, home: MemberId, offset: u64, bytes: &[u8]) -> Step<()> {
-        Ok(self.store.job.put(self.epoch, home, offset, bytes)?)
+        self.store.job.put(self.epoch, home, offset, bytes).map_err(|error| self.noted(home, error))
     }
 
     #[inline(always)]
     pub(super) fn get(&self, home: MemberId, offset: u64, bytes: &mut [u8]) -> Step<()> {
-        Ok(self.store.job.get(self.epoch, home, offset, bytes)?)
+        self.store.job.get(self.epoch, home, offset, bytes).map_err(|error| self.noted(home, error))
+    }
+
+    /// Swaps a word of a block that is this operation's, under any view; whether it was as expected.
+    #[inline]
+    pub(super) fn swap_own(&self, home: MemberId, offset: u64, expected: u64, new: u64) -> Step<bool> {
+        let found = self.store.job.compare_and_swap(Epoch::ANY, home, offset, expected, new);
+        found.map(|found| found == expected).map_err(|error| self.noted(home, error))
+    }
+
+    /// Notes what a call failed with: a request that was not answered in time may still land.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn noted(&self, home: MemberId, error: Error) -> Halt {
+        if let Error::Timeout { .. } = &error {
+            self.store.note_late(home);
+        }
+        error.into()
     }
 
     /// Whether the view is still the one of this operation.
@@ -254,8 +327,10 @@ fn announce(store: &Inner, actor: usize) -> Step<()> {
     let word = store.root(job.me()) + ACTORS_USED;
     while store.actors.announced.load(Ordering::Acquire) <= actor {
         let used = job.load(Epoch::ANY, job.me(), word)?;
-        let wanted = used.max(actor as u64 + 1);
-        if used == wanted || job.compare_and_swap(Epoch::ANY, job.me(), word, used, wanted)? == used {
+        let pins = used >> PINS_SHIFT << PINS_SHIFT;
+        let wanted = (used - pins).max(actor as u64 + 1);
+        let new = pins | wanted;
+        if used == new || job.compare_and_swap(Epoch::ANY, job.me(), word, used, new)? == used {
             store.actors.announced.fetch_max(wanted as usize, Ordering::AcqRel);
         }
     }

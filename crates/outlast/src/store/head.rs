@@ -86,10 +86,15 @@ pub(super) enum Phase {
     Complete = 2,
 }
 
-/// A state word: `configuration << 2 | phase`. The configuration is the one in which the phase was reached, or, for
-/// the first two, the newest one that anyone has entered: a late repairer of an older one loses its swap.
+/// A state word: `omissions << 32 | configuration << 2 | phase`. The configuration is the one in which the phase was
+/// reached, or, for the first two, the newest one that anyone has entered: a late repairer of an older one loses its
+/// swap. The omissions count how often someone has left a home out that was filling and had no room: a repairer that had
+/// passed that record loses its swap, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State(pub(super) u64);
+
+const CONFIGURATION_MASK: u64 = (1 << 30) - 1;
+const OMISSIONS_SHIFT: u32 = 32;
 
 impl State {
     pub(super) fn new(phase: Phase, configuration: u64) -> State {
@@ -105,7 +110,17 @@ impl State {
     }
 
     pub(super) fn configuration(self) -> u64 {
-        self.0 >> 2
+        self.0 >> 2 & CONFIGURATION_MASK
+    }
+
+    /// The same, after something was left out there.
+    pub(super) fn with_omission(self) -> State {
+        State(self.0.wrapping_add(1 << OMISSIONS_SHIFT))
+    }
+
+    /// Whether it is filling in this configuration.
+    pub(super) fn is_filling(self, configuration: u64) -> bool {
+        self.phase() == Phase::Filling && self.configuration() == configuration
     }
 }
 
@@ -130,6 +145,9 @@ mod tests {
         for phase in [Phase::Absent, Phase::Filling, Phase::Complete] {
             let state = State::new(phase, 77);
             assert_eq!((state.phase(), state.configuration()), (phase, 77));
+            let later = state.with_omission().with_omission();
+            assert_eq!((later.phase(), later.configuration()), (phase, 77));
+            assert_ne!(later, state.with_omission());
         }
     }
 }

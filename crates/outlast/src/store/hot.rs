@@ -18,7 +18,7 @@
 //! - Nodes and blocks that the operation may come to see are not used again while it is under way, also not under a newer
 //!   view: the counts of removals hold for as long as it lasts.
 //! - If this member leaves the job meanwhile, its writes go nowhere: so that is looked at after the last one.
-//! - A read counts only if the view is the same afterwards.
+//! - A read counts only if the view is the same afterwards, and this member is still there.
 
 use super::access::{Halt, Op, Step};
 use super::head::Head;
@@ -86,7 +86,8 @@ impl<'a> Op<'a> {
         let (count, primary) = (config.homes.len(), config.primary);
         let is_known = memory.stamp == config.stamp && !memory.block.is_deleted;
         // The last one is a hint to the compiler.
-        if !is_known || !config.are_all_ready() || count > HOT_HOMES || primary >= HOT_HOMES {
+        let is_hot = is_known && config.are_all_ready() && !store.frost.is_set();
+        if !is_hot || count > HOT_HOMES || primary >= HOT_HOMES {
             return Ok(None);
         }
         let members = &config.homes.members;
@@ -158,10 +159,7 @@ impl<'a> Op<'a> {
         }
         // W5.
         let new = |offset: u64| Head::new(config.stamp, offset);
-        let mut head = new(offsets[primary]);
-        if count == 1 {
-            head = head.stable();
-        }
+        let head = new(offsets[primary]);
         steps::enter(steps::Step::Publish);
         let is_published =
             filled == count && first.swap(memory.at[primary].word, before.0, head.0) == Some(true);
@@ -202,7 +200,6 @@ impl<'a> Op<'a> {
             }
             known.head = new(offsets[home]);
         }
-        memory.at[primary].head = head;
         (memory.block, memory.class, memory.hint) = (block, class, offsets[primary]);
         let waiters = config.roots[primary] + store.layout.partition(key.partition) + PARTITION_WAITERS;
         if first.load(waiters).is_none_or(|[waiters]| waiters & WAITER_BITS != 0) {
@@ -265,17 +262,12 @@ impl<'a> Op<'a> {
                 let _ = self.ring_waiters(config.homes[config.primary], key.partition);
                 Ok(Some(block.version()))
             }
-            Err(Halt::Again) => {
+            Err(Halt::Again | Halt::Fail(StoreError::OutOfMemory { .. })) => {
                 self.keep_unused(config, &draft);
                 // Not happened: `Again`, and the caller begins anew.
                 self.redo(key, &block)
             }
-            Err(fail) => {
-                if let Halt::Fail(StoreError::OutOfMemory { .. }) = &fail {
-                    self.keep_unused(config, &draft);
-                }
-                Err(fail)
-            }
+            Err(fail) => Err(fail),
         }
     }
 

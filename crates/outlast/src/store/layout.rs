@@ -10,18 +10,28 @@ use crate::engine::MemberId;
 /// How many operations a member may have under way at once.
 pub(super) const ACTORS: usize = 64;
 const ACTOR_LEN: u64 = 64;
-/// The first word of a root: how many of the actors were ever used.
+/// The first word of a root: how many of the actors were ever used, and, in the upper half, how many pins.
 pub(super) const ACTORS_USED: u64 = 0;
+pub(super) const PINS_SHIFT: u32 = 32;
 /// How often this member has taken records out of its index; raised before their memory can be used again.
 pub(super) const REMOVALS: u64 = 8;
+/// Odd while a request of this member that was not answered in time may still land; see `late.rs`.
+pub(super) const LATE: u64 = 16;
 const HEADER_LEN: u64 = 64;
 /// An actor's counter: odd while it is inside an operation.
 pub(super) const ACTOR_COUNTER: u64 = 0;
 /// An actor's outcome word: the number of its last operation of which a helper knows that it happened.
 pub(super) const ACTOR_OUTCOME: u64 = 8;
 
+/// How many versions a member may have pinned at once, and the words of each: where its blocks are.
+pub(super) const PINS: usize = 64;
+pub(super) const PIN_WORDS: usize = 16;
+
 /// How many size classes there are: four for each doubling, from 64 bytes to beyond 2 GiB.
 pub(super) const CLASSES: usize = 104;
+/// One more, for tombstones alone, so that keys can be deleted when there is no room for anything else.
+pub(super) const TOMBSTONES: usize = CLASSES;
+const STACKS: usize = CLASSES + 1;
 const CLASS_LEN: u64 = 64;
 
 const PARTITION_LEN: u64 = 64;
@@ -42,11 +52,16 @@ pub(super) struct Root {
 
 impl Root {
     pub(super) fn len(self) -> u64 {
-        self.partition(self.partitions)
+        self.pin(PINS)
     }
 
     pub(super) fn actor(self, actor: usize) -> u64 {
         HEADER_LEN + actor as u64 * ACTOR_LEN
+    }
+
+    /// A slot of the table of pins.
+    pub(super) fn pin(self, slot: usize) -> u64 {
+        self.partition(self.partitions) + (slot * PIN_WORDS * 8) as u64
     }
 
     /// The top of a class's stack of free blocks.
@@ -55,12 +70,15 @@ impl Root {
     }
 
     pub(super) fn partition(self, partition: usize) -> u64 {
-        self.stack(CLASSES) + partition as u64 * PARTITION_LEN
+        self.stack(STACKS) + partition as u64 * PARTITION_LEN
     }
 }
 
 /// The size of the blocks of a class, in bytes: a multiple of 16, and of 64 from 256 bytes on.
 pub(super) fn class_size(class: usize) -> u64 {
+    if class == TOMBSTONES {
+        return 64;
+    }
     (64 << (class / 4)) + (class as u64 % 4) * (16 << (class / 4))
 }
 
@@ -211,11 +229,12 @@ mod tests {
             ("header", 0, 64),
             ("actors, 64 of them", root.actor(0), root.actor(1) - root.actor(0)),
             (
-                "stacks of free blocks, one for each of 104 classes",
+                "stacks of free blocks, one for each of 104 classes and one for tombstones",
                 root.stack(0),
                 root.stack(1) - root.stack(0),
             ),
             ("partitions", root.partition(0), root.partition(1) - root.partition(0)),
+            ("pins, 64 of them, after one partition", root.pin(0), root.pin(1) - root.pin(0)),
         ];
         assert_eq!((ACTORS, CLASSES), (64, 104));
         for (name, offset, len) in rows {
@@ -225,6 +244,7 @@ mod tests {
         let words = [
             ("header: actors used", ACTORS_USED),
             ("header: removals", REMOVALS),
+            ("header: late", LATE),
             ("actor: counter", ACTOR_COUNTER),
             ("actor: outcome", ACTOR_OUTCOME),
             ("partition: state", PARTITION_STATE),

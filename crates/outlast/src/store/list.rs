@@ -2,11 +2,12 @@
 
 use super::access::{Op, Step};
 use super::index::KeyRef;
-use super::open::Inner;
+use super::open::{Inner, lock};
 use super::placement::hash_key;
 use super::write::Change;
 use super::{Store, StoreError, StoreResult};
-use crate::engine::{Engine, MemberId};
+use crate::engine::{Engine, Epoch, MemberId};
+use std::sync::atomic::Ordering;
 
 impl Store {
     /// All keys that exist, in no particular order. A key that exists throughout the call is in the list; one that is
@@ -52,8 +53,23 @@ impl Store {
 }
 
 impl Inner {
+    /// Notes who has died since the last time; how many it are by now. A view does not say in which order its members died,
+    /// so whoever is told a number must find those who make it up at the beginning of the list.
+    #[cold]
+    pub(super) fn note_deaths(&self) -> Epoch {
+        let view = self.job.view();
+        let mut known = lock(&self.deaths);
+        for member in view.dead.iter() {
+            if !known.contains(&member) {
+                known.push(member);
+            }
+        }
+        self.deaths_noted.store(known.len() as u64, Ordering::Release);
+        Epoch(known.len() as u64)
+    }
+
     fn list(&self, wanted: impl Fn(&[u8], MemberId) -> bool) -> StoreResult<Vec<Vec<u8>>> {
-        if self.is_closed.load(std::sync::atomic::Ordering::Acquire) {
+        if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
         let mut keys = Vec::new();
@@ -131,14 +147,10 @@ impl Store {
     /// # job.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn failures_since(&self, seen: &mut crate::engine::Epoch) -> Vec<Death> {
+    pub fn failures_since(&self, seen: &mut Epoch) -> Vec<Death> {
+        self.inner.note_deaths();
         let view = self.inner.job.view();
-        let mut known = super::open::lock(&self.inner.deaths);
-        for member in view.dead.iter() {
-            if !known.contains(&member) {
-                known.push(member);
-            }
-        }
+        let known = lock(&self.inner.deaths);
         let first = usize::try_from(seen.0).unwrap_or(usize::MAX).min(known.len());
         seen.0 = known.len() as u64;
         known[first..]

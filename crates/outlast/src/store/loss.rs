@@ -239,7 +239,7 @@ impl Op<'_> {
         let absent = State::new(Phase::Absent, stamp);
         let state = self.state(me, partition)?;
         // A2.
-        if state == State::new(Phase::Filling, stamp) {
+        if state.is_filling(stamp) {
             if !self.swap_state(me, partition, state, absent)? {
                 return Err(Halt::Again);
             }
@@ -247,7 +247,7 @@ impl Op<'_> {
             return Err(Halt::Again);
         }
         // A3.
-        store.make_index(store.root(me), partition)?;
+        self.make_index(partition)?;
         self.raise_floor(me, partition, stamp << INCARNATION_SHIFT)?;
         // A4.
         let complete = State::new(Phase::Complete, stamp - 1);

@@ -20,11 +20,13 @@
 
 mod access;
 mod batch;
+mod cut;
 mod error;
 mod grace;
 mod head;
 mod hot;
 mod index;
+mod late;
 mod layout;
 mod leave;
 mod list;
@@ -33,6 +35,7 @@ mod loss;
 mod magazine;
 mod mutant;
 mod open;
+mod pin;
 mod placement;
 mod reclaim;
 mod remove;
@@ -46,10 +49,12 @@ mod wait;
 mod write;
 
 pub use batch::Fetch;
+pub(crate) use cut::{CutPart, whole_cut};
 pub use error::{StoreError, StoreResult};
 pub use list::Death;
 pub use lock::LockGuard;
 pub use open::Options;
+pub use pin::Pin;
 pub use placement::REPLICAS_MAX;
 pub use reclaim::MemoryUse;
 pub use repair::RepairStatus;
@@ -61,6 +66,7 @@ use crate::engine::{Engine, Epoch, MemberId, Port};
 use open::Inner;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use write::{Change, Current};
 
 /// The longest key, in bytes.
@@ -156,9 +162,15 @@ impl Store {
         self.inner.job.me()
     }
 
-    /// The epoch of this member's view: one load.
+    /// The epoch of this member's view: two loads. [`Store::failures_since`] tells of every death that comes after it.
+    #[inline]
     pub fn epoch(&self) -> Epoch {
-        self.inner.job.epoch()
+        let epoch = self.inner.job.epoch();
+        if self.inner.deaths_noted.load(Ordering::Acquire) == epoch.0 {
+            epoch
+        } else {
+            self.inner.note_deaths()
+        }
     }
 
     /// Sets a key. `Ok`: every copy holds it.

@@ -2,12 +2,15 @@
 
 use super::access::Actors;
 use super::batch::Deferred;
+use super::cut::Frost;
 use super::head::{Phase, State};
 use super::hot::Hints;
-use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root};
+use super::late::Late;
+use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root, TOMBSTONES};
 use super::leave::Leaving;
 use super::lock::Locks;
 use super::loss::Loss;
+use super::pin::Pins;
 use super::placement::{Homes, Placement, REPLICAS_MAX};
 use super::reclaim::Reclaim;
 use super::remove::Removal;
@@ -189,6 +192,8 @@ pub(super) struct Inner {
     /// Where each member's root is, plus 1; 0 while unknown.
     roots: Vec<AtomicU64>,
     pub(super) actors: Actors,
+    pub(super) late: Late,
+    pub(super) pins: Pins,
     pub(super) space: Space,
     /// Per partition: its order of preference, and the configurations that were entered.
     pub(super) partitions: Vec<Partition>,
@@ -200,6 +205,7 @@ pub(super) struct Inner {
     pub(super) removal: Removal,
     pub(super) reclaim: Mutex<Reclaim>,
     pub(super) locks: Locks,
+    pub(super) frost: Frost,
     pub(super) loss: Loss,
     pub(super) leaving: Leaving,
     pub(super) deferred: Deferred,
@@ -207,6 +213,8 @@ pub(super) struct Inner {
     closing: Mutex<MemberSet>,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
+    /// How many they are.
+    pub(super) deaths_noted: AtomicU64,
     /// Whether the roots of all members are known.
     is_open: AtomicBool,
     pub(super) is_closed: AtomicBool,
@@ -257,6 +265,8 @@ impl Store {
             layout,
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
             actors: Actors::new(),
+            late: Late::default(),
+            pins: Pins::default(),
             space: Space::default(),
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             view: Mutex::new(Arc::new(view)),
@@ -266,12 +276,14 @@ impl Store {
             removal: Removal::default(),
             reclaim: Mutex::default(),
             locks: Locks::default(),
+            frost: Frost::default(),
             loss: Loss::default(),
             leaving: Leaving::default(),
             deferred: Deferred::default(),
             counts: Counts::default(),
             closing: Mutex::default(),
             deaths: Mutex::default(),
+            deaths_noted: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             mismatch: Mutex::new(None),
@@ -319,15 +331,20 @@ impl Inner {
             }
         }
         self.roots[me.index()].store(root + 1, Ordering::Release);
-        Ok(())
+        // Set aside before there is anything to delete.
+        self.carve(TOMBSTONES)
     }
 
     /// Makes an empty index for a partition at this member.
     pub(super) fn make_index(&self, root: u64, partition: usize) -> Result<(), Error> {
+        let buckets = self.job.reserve(self.bucket_count as u64 * 8)?;
+        self.put_index(root, partition, buckets)
+    }
+
+    /// Makes an empty index in this place.
+    pub(super) fn put_index(&self, root: u64, partition: usize, buckets: u64) -> Result<(), Error> {
         let (job, me) = (&self.job, self.job.me());
-        let len = self.bucket_count as u64 * 8;
-        let buckets = job.reserve(len)?;
-        zero(job, buckets, len)?;
+        zero(job, buckets, self.bucket_count as u64 * 8)?;
         let word = root + self.layout.partition(partition) + PARTITION_BUCKETS;
         job.put(Epoch::ANY, me, word, &buckets.to_ne_bytes())
     }
@@ -420,10 +437,10 @@ impl Inner {
                 self.roots[from.index()].store(root + 1, Ordering::Release);
                 let _ = self.job.ring(self.job.me());
             }
-            Note::Need { class } if (class as usize) < super::layout::CLASSES => {
+            Note::Need { class } if class as usize <= super::layout::TOMBSTONES => {
                 let answer = match self.carve(class as usize) {
                     Ok(()) => Note::Granted { class },
-                    Err(reason) => Note::Refused { class, reason },
+                    Err(error) => Note::Refused { class, reason: error.to_string() },
                 };
                 // Whoever asked and died needs no answer.
                 let _ = self.job.send(from, PORT, &answer.encode());
@@ -532,7 +549,8 @@ impl Service for Background {
             repair = self.0.repair_some();
         }
         let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss());
-        repair.min(self.0.remove_some()).min(self.0.reclaim_some())
+        let repair = repair.min(self.0.remove_some()).min(self.0.reclaim_some());
+        repair.min(self.0.give_back_some()).min(self.0.look_for_late())
     }
 }
 

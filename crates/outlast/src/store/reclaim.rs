@@ -22,9 +22,12 @@ use super::space::Place;
 use super::{Store, StoreResult};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// How many blocks, or buckets, are looked at in one piece of work.
 const PIECE: usize = 4096;
+/// When to go on if that cannot be done just now.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How far a home is with taking back.
 #[derive(Default)]
@@ -77,9 +80,13 @@ impl Inner {
                 lock(&self.reclaim).round = Some(round);
                 next
             }
-            // Done; or this member has ended.
             Ok(None) => self.job.now(),
-            Err(_) => Time::NEVER,
+            Err(_) if self.job.has_ended() => Time::NEVER,
+            // All actors are in use, or the own memory has just grown: nobody else knows of these dead.
+            Err(_) => {
+                lock(&self.reclaim).round = Some(round);
+                self.job.now().after(PATIENCE)
+            }
         }
     }
 }
@@ -206,10 +213,19 @@ impl Op<'_> {
             return Ok(Some(due));
         }
         // B4.
-        for (offset, class) in std::mem::take(&mut round.candidates) {
+        let Some(grace) = round.grace.take() else { return Ok(None) };
+        let (pinned, free): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut round.candidates)
+            .into_iter()
+            .partition(|(offset, _)| grace.is_pinned(me, *offset));
+        round.candidates = pinned;
+        for (offset, class) in free {
             for member in round.dead.iter() {
                 store.take_back(member, &[Place::new(me, class, offset)]);
             }
+        }
+        if !round.candidates.is_empty() {
+            // What someone has pinned comes later.
+            return Ok(Some(job.now().after(PATIENCE)));
         }
         Ok(None)
     }

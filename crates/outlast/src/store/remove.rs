@@ -25,13 +25,13 @@ use super::grace::Grace;
 use super::head::{Head, Phase};
 use super::index::{CHAIN_MAX, KeyRef, is_place};
 use super::layout::{
-    Block, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTITION_BUCKETS, REMOVALS, class_of,
+    ACTORS, Block, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTITION_BUCKETS, REMOVALS, class_of,
 };
 use super::open::{Inner, Note, lock};
 use super::placement::hash_key;
 use super::{PORT, StoreError};
 use crate::engine::{Engine, Epoch, Error, MemberId, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -41,23 +41,28 @@ const COLLECT: Duration = Duration::from_millis(5);
 const PIECE: usize = 32;
 /// How long to wait until homes that are filling are looked at again.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// What the time between looks at retired blocks becomes.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// More than these are not remembered; what is forgotten stays until the next death.
 const REMEMBERED_MAX: usize = 1 << 20;
 
-/// A key that was deleted, and the counter of its tombstone; 0 for a record that may have been left empty.
-type Tombstone = (Vec<u8>, u64);
+/// Keys that were deleted, and the counters of their tombstones; 0 for a record that may have been left empty. Repair may
+/// come upon the same ones again and again.
+type Tombstones = BTreeSet<(Vec<u8>, u64)>;
 
 /// The tombstones that this member is to remove.
 #[derive(Default)]
 pub(super) struct Removal {
-    fresh: Mutex<Vec<Tombstone>>,
+    fresh: Mutex<Tombstones>,
     /// Those that wait for actors.
-    waiting: Mutex<Vec<(Vec<Tombstone>, Grace)>>,
+    waiting: Mutex<Vec<(Tombstones, Grace)>>,
     /// Those that can be removed.
-    due: Mutex<Vec<Tombstone>>,
+    due: Mutex<Tombstones>,
     /// The buckets of this member in which nodes are to be taken out, by partition and bucket.
     marked: Mutex<Vec<u64>>,
     is_busy: Mutex<bool>,
+    /// When to look whether what was retired here can be used again, and how long to wait then.
+    retired: Mutex<Option<(Time, Duration)>>,
 }
 
 impl Inner {
@@ -68,7 +73,7 @@ impl Inner {
             if fresh.len() >= REMEMBERED_MAX {
                 return;
             }
-            fresh.push((key.to_vec(), counter));
+            fresh.insert((key.to_vec(), counter));
             fresh.len() == 1
         };
         if is_first {
@@ -107,9 +112,11 @@ impl Inner {
                 // The own memory fails only when this member has ended.
                 let _ = op.take_out((place >> 32) as usize, (place & 0xffff_ffff) as usize);
             }
+            op.flush_retired();
+            self.note_retired();
         }
         let mut waiting = std::mem::take(&mut *lock(&removal.waiting));
-        let mut over = Vec::new();
+        let mut over = Tombstones::new();
         let mut next = Time::NEVER;
         waiting.retain_mut(|(tombstones, grace)| match grace.is_over_or_due(self) {
             Ok(()) => {
@@ -133,20 +140,30 @@ impl Inner {
         let (tombstones, is_more) = {
             let mut due = lock(&removal.due);
             due.append(&mut over);
-            let first = due.len().saturating_sub(PIECE);
-            (due.split_off(first), first > 0)
+            let piece: Vec<_> = std::iter::from_fn(|| due.pop_first()).take(PIECE).collect();
+            (piece, !due.is_empty())
         };
         let mut marked: BTreeMap<MemberId, Vec<u64>> = BTreeMap::new();
         let mut is_late = false;
-        for (key, counter) in tombstones {
-            match self.remove(&key, counter, &mut marked) {
-                Ok(true) => {}
-                // Not now, but later: some home is not complete, or does not answer.
-                Ok(false) => {
-                    is_late = true;
-                    lock(&removal.fresh).push((key, counter));
+        if !tombstones.is_empty() {
+            // One operation for all, so that what they retire comes together.
+            let op = Op::begin_hurried(self);
+            for (key, counter) in tombstones {
+                match self.remove(op.as_ref().ok(), &key, counter, &mut marked) {
+                    Ok(true) => {}
+                    // Not now, but later: some home is not complete, or does not answer.
+                    Ok(false) => {
+                        is_late = true;
+                        lock(&removal.fresh).insert((key, counter));
+                    }
+                    Err(_) => {}
                 }
-                Err(_) => {}
+            }
+            if let Ok(op) = &op
+                && !is_more
+            {
+                op.flush_retired();
+                self.note_retired();
             }
         }
         for (home, buckets) in marked {
@@ -156,6 +173,7 @@ impl Inner {
                 let _ = self.job.send(home, PORT, &Note::Marked { buckets }.encode());
             }
         }
+        next = next.min(self.reuse_removed());
         match (is_more, is_late) {
             (true, _) => now,
             (false, true) => next.min(now.after(PATIENCE)),
@@ -163,9 +181,33 @@ impl Inner {
         }
     }
 
+    /// Notes that the blocks of removed records wait until nobody can still see them.
+    fn note_retired(&self) {
+        *lock(&self.removal.retired) = Some((self.job.now().after(COLLECT), COLLECT));
+    }
+
+    /// Lets such blocks be used again, though this member may write nothing; when to look again.
+    fn reuse_removed(&self) -> Time {
+        let Some((due, pause)) = *lock(&self.removal.retired) else { return Time::NEVER };
+        let now = self.job.now();
+        if now < due {
+            return due;
+        }
+        // Whoever has deleted may retire nothing for long.
+        (0..ACTORS).filter_map(|actor| Op::begin_as(self, actor)).for_each(|op| op.flush_retired());
+        if let Ok(op) = Op::begin(self) {
+            op.reuse_or_give_back(false);
+        }
+        // Somebody may be stopped: ever more seldom.
+        let next = now.after(pause);
+        *lock(&self.removal.retired) = self.has_batches().then_some((next, (pause * 2).min(PAUSE_MAX)));
+        if self.has_batches() { next } else { Time::NEVER }
+    }
+
     /// D2 to D4 for one key; whether it is settled, one way or the other.
     fn remove(
         &self,
+        op: Option<&Op<'_>>,
         key: &[u8],
         counter: u64,
         marked: &mut BTreeMap<MemberId, Vec<u64>>,
@@ -173,10 +215,8 @@ impl Inner {
         let hash = hash_key(key);
         let key = KeyRef { key, hash, partition: self.placement.partition(hash) };
         let bucket = (key.partition as u64) << 32 | hash & (self.bucket_count as u64 - 1);
-        let result = match Op::begin(self) {
-            Ok(op) => op.remove(&key, counter, bucket, marked),
-            Err(halt) => Err(halt),
-        };
+        // Without an operation: later.
+        let result = op.map_or(Err(Halt::Again), |op| op.remove(&key, counter, bucket, marked));
         match result {
             Ok(is_settled) => Ok(is_settled),
             Err(Halt::Again | Halt::Fail(StoreError::Timeout { .. })) => Ok(false),

@@ -9,7 +9,7 @@ use super::head::{Phase, State};
 use super::index::KeyRef;
 use super::layout::ACTORS;
 use super::open::{Inner, Note, lock};
-use super::placement::hash_key;
+use super::placement::{HOMES_MAX, hash_key};
 use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, steps};
@@ -25,6 +25,9 @@ const PIECE_RECORDS: usize = 8;
 const PATIENCE: Duration = Duration::from_millis(5);
 /// A home that is stopped is looked at more and more seldom, down to this.
 const PATIENCE_MAX: Duration = Duration::from_millis(100);
+
+/// The same for a home that has no room: every look goes through all records.
+const FULL_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How long the primary may do nothing at all before the next complete home takes its work over.
 const TAKEOVER: Duration = Duration::from_secs(1);
@@ -79,6 +82,13 @@ struct Work {
     /// A bit for each home that had an index when the work began. One that gets its index later lacks what was copied
     /// before, so it has to wait for the next round.
     ready: u64,
+    /// The states of those homes at that time: who leaves something out at one of them changes its state.
+    states: [State; HOMES_MAX],
+    /// A bit for each home that has no room for what it lacks.
+    full: u64,
+    /// When to try again after a home had no room, and how long it was waited then.
+    retry: Time,
+    pause: Duration,
     /// Since when a new home has had no index.
     since: Option<Time>,
     /// Of a partition whose primary is another member: how many operations that one had begun when this member looked,
@@ -90,7 +100,19 @@ struct Work {
 
 impl Work {
     fn new(partition: usize) -> Work {
-        Work { partition, position: 0, stamp: 0, ready: 0, since: None, pulse: None, is_taken_over: false }
+        Work {
+            partition,
+            position: 0,
+            stamp: 0,
+            ready: 0,
+            states: [State(0); HOMES_MAX],
+            full: 0,
+            retry: Time(0),
+            pause: PATIENCE,
+            since: None,
+            pulse: None,
+            is_taken_over: false,
+        }
     }
 }
 
@@ -135,13 +157,16 @@ impl Inner {
             lock(&self.repair).is_busy = false;
             return Time::NEVER;
         }
-        let result = match Op::begin(self) {
+        let result = match Op::begin_hurried(self) {
             Ok(op) => op.repair_piece(work),
             Err(halt) => Err(halt),
         };
         match &result {
             Err(Halt::Fail(StoreError::DataLost { partition })) => {
                 tracing::error!(partition, "all copies of a partition are lost");
+            }
+            Err(Halt::Fail(StoreError::Timeout { member, .. })) => {
+                tracing::debug!(partition = work.partition, member = member.0, "repair waits for a home");
             }
             Err(Halt::Fail(error)) => {
                 tracing::warn!(partition = work.partition, %error, "repair is held up");
@@ -165,7 +190,10 @@ impl Inner {
                 Err(Halt::Again) => repair.left.push_back(Work::new(work.partition)),
                 // Lost, or closed: there is nothing to bring up. A home that does not answer is tried again.
                 Err(Halt::Fail(StoreError::DataLost { .. } | StoreError::Closed)) => {}
-                Err(Halt::Fail(_)) => repair.waiting.push(Work::new(work.partition)),
+                Err(Halt::Fail(_)) => {
+                    let Work { partition, pulse, is_taken_over, .. } = work;
+                    repair.waiting.push(Work { pulse, is_taken_over, ..Work::new(partition) });
+                }
             }
             (repair.left.is_empty(), !repair.waiting.is_empty(), repair.pause)
         };
@@ -293,6 +321,9 @@ impl Op<'_> {
             return Ok(Progress::Done);
         }
         let config = self.config(work.partition)?;
+        if store.job.now() < work.retry {
+            return Ok(Progress::Waiting(work));
+        }
         if work.stamp != config.stamp {
             work = Work { stamp: config.stamp, ..Work::new(work.partition) };
         }
@@ -306,7 +337,7 @@ impl Op<'_> {
         let state = self.state(store.me(), work.partition)?;
         if state.phase() == Phase::Absent && !leaving.contains(store.me()) {
             steps::enter(steps::Step::MakeIndex);
-            store.make_index(store.root(store.me()), work.partition)?;
+            self.make_index(work.partition)?;
             let filling = State::new(Phase::Filling, config.stamp);
             if !self.swap_state(store.me(), work.partition, state, filling)? {
                 return Err(Halt::Again);
@@ -331,12 +362,16 @@ impl Op<'_> {
                 // The homes that were missing after the last round still are.
                 return Ok(self.wait_for_homes(work, config, &leaving));
             }
-            work.ready = ready;
+            (work.ready, work.full) = (ready, 0);
+            for home in (0..config.homes.len()).filter(|&home| ready & 1 << home != 0) {
+                work.states[home] = self.state(config.homes[home], work.partition)?;
+            }
         }
         let ready: Vec<usize> = (0..config.homes.len()).filter(|&home| work.ready & 1 << home != 0).collect();
         let mut filling = Vec::new();
         for &home in &ready {
-            if self.state(config.homes[home], work.partition)?.phase() == Phase::Filling {
+            let is_full = work.full & 1 << home != 0;
+            if !is_full && self.state(config.homes[home], work.partition)?.phase() == Phase::Filling {
                 filling.push(home);
             }
         }
@@ -350,8 +385,20 @@ impl Op<'_> {
                 let hash = hash_key(&node.key);
                 let key = KeyRef { key: &node.key, hash, partition: work.partition };
                 for &target in &filling {
+                    if work.full & 1 << target != 0 {
+                        continue;
+                    }
                     steps::enter(steps::Step::Copy);
-                    self.copy_record(config, &key, target)?;
+                    match self.copy_record(config, &key, target) {
+                        Err(Halt::Fail(StoreError::OutOfMemory { member, reason }))
+                            if member == config.homes[target] =>
+                        {
+                            // The others go on, and this one is tried again.
+                            tracing::warn!(partition = work.partition, member = member.0, %reason, "no room for a copy");
+                            work.full |= 1 << target;
+                        }
+                        copied => copied?,
+                    }
                 }
                 let word = self.find_or_insert(config, config.primary, &key)?;
                 let head = self.settled(config, &key, word)?;
@@ -380,14 +427,27 @@ impl Op<'_> {
             self.raise_floor(config.homes[home], work.partition, floor)?;
         }
         // R5.
-        for &home in &filling {
+        let mut is_left_out = false;
+        for home in filling.into_iter().filter(|&home| work.full & 1 << home == 0) {
             steps::enter(steps::Step::Complete);
-            let member = config.homes[home];
-            let from = State::new(Phase::Filling, config.stamp);
+            let (member, from) = (config.homes[home], work.states[home]);
             if self.swap_state(member, work.partition, from, State::new(Phase::Complete, config.stamp))? {
                 tracing::debug!(partition = work.partition, home = member.0, "a copy is complete");
                 store.repaired.copies.fetch_add(1, Ordering::Relaxed);
+            } else {
+                is_left_out |= self.state(member, work.partition)?.is_filling(config.stamp);
             }
+        }
+        if work.full != 0 || is_left_out {
+            // From the start, after a pause.
+            let pause = (work.pause * 2).min(FULL_PAUSE_MAX);
+            return Ok(Progress::Waiting(Work {
+                stamp: config.stamp,
+                is_taken_over: work.is_taken_over,
+                retry: store.job.now().after(pause),
+                pause,
+                ..Work::new(work.partition)
+            }));
         }
         if !self.missing_homes(&work, config, &leaving).is_empty() {
             return Ok(self.wait_for_homes(work, config, &leaving));
@@ -395,7 +455,7 @@ impl Op<'_> {
         Ok(Progress::Done)
     }
 
-    /// Watches the primary, as another complete home: whether there is something left to watch. If the primary does nothing
+    /// Watches the primary, as another home: whether there is something left to watch. If the primary does nothing
     /// at all for a while (it is stopped) the work is taken over; several repairers are harmless.
     fn watch(&self, work: &mut Work, config: &Config, leaving: &MemberSet) -> Step<bool> {
         let (store, me) = (self.store, self.store.me());
@@ -409,7 +469,11 @@ impl Op<'_> {
             }
             rank += u32::from(is_complete && index != config.primary);
         }
-        let Some(rank) = own_rank.filter(|_| is_incomplete) else { return Ok(false) };
+        if !is_incomplete {
+            return Ok(false);
+        }
+        // Not complete itself: it may become so, and then have to fill another one that began later.
+        let Some(rank) = own_rank else { return Ok(true) };
         let primary = config.homes[config.primary];
         let mut pulse = 0;
         for actor in 0..ACTORS {

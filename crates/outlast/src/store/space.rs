@@ -20,14 +20,15 @@
 use super::access::{Halt, Op, Step};
 use super::grace::Grace;
 use super::index::check_place;
-use super::layout::{BLOCK_HOLDER, HOLDER_MASK, class_size, holder};
+use super::layout::{BLOCK_HOLDER, CLASSES, HOLDER_MASK, TOMBSTONES, class_of, class_size, holder};
 use super::mutant::mutant;
 use super::open::{Inner, Note, lock};
 use super::{PORT, StoreError};
-use crate::engine::{Engine, Epoch, Error, MemberId, steps};
+use crate::engine::{Engine, Epoch, Error, MemberId, Time, steps};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// How many bytes of one home and class a magazine keeps at most; of large blocks one, so that they can alternate.
 const WAY_BYTES: u64 = 32 << 10;
@@ -37,6 +38,13 @@ const BATCH_BYTES: u64 = 48 << 10;
 const BATCH_BYTES_PER_MEMBER: u64 = 512;
 /// Blocks larger than this always go back to their home.
 const KEPT_LEN_MAX: u64 = 16 << 20;
+/// How long the background waits for a home that is to carve blocks; what the home grants later is there at the next try.
+const HURRY: Duration = Duration::from_millis(20);
+/// How long the background waits before it looks again whether they may go.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// How many tombstones a home sets aside at once, and for how many other blocks there is to be one.
+const TOMBSTONES_TOGETHER: u64 = 64;
+const BLOCKS_PER_TOMBSTONE: u64 = 16;
 /// How many blocks are taken from a stack at once.
 const TAKE: usize = 4;
 
@@ -73,6 +81,11 @@ impl Place {
         (self.0 & ((1 << 40) - 1)) << 4
     }
 
+    /// Whether it always goes back to its home.
+    fn is_large(&self) -> bool {
+        class_size(self.class()) > KEPT_LEN_MAX
+    }
+
     /// The home and the class.
     #[inline(always)]
     pub(super) fn kind(self) -> u64 {
@@ -80,8 +93,11 @@ impl Place {
     }
 }
 
-/// How many blocks of a class a magazine keeps.
+/// How many blocks of a class a magazine keeps. No tombstones: all members delete with the same ones.
 pub(super) fn kept(class: usize) -> usize {
+    if class == TOMBSTONES {
+        return 0;
+    }
     let size = class_size(class);
     if size > KEPT_LEN_MAX { 0 } else { ((WAY_BYTES / size) as usize).clamp(1, 128) }
 }
@@ -102,6 +118,8 @@ pub(super) struct Space {
     retired: Mutex<Vec<Place>>,
     batches: Mutex<Vec<Batch>>,
     batch_count: AtomicUsize,
+    /// Whether the background is to look after blocks that are too large to be kept.
+    has_large: AtomicBool,
     /// What this member, as a home, has carved.
     pub(super) slabs: Mutex<Slabs>,
     /// What homes have answered to requests for blocks of a class.
@@ -169,15 +187,13 @@ impl Op<'_> {
         }
         self.flush_retired();
         let (job, space) = (&self.store.job, &self.store.space);
-        let limit = job.time_limit();
+        let limit = if self.is_hurried { HURRY } else { job.time_limit() };
         let until = job.now().after(limit);
         let mut asked = None;
         loop {
             let bell = job.bell();
             if home == job.me() {
-                self.store
-                    .carve(class)
-                    .map_err(|reason| Halt::Fail(StoreError::OutOfMemory { member: home, reason }))?;
+                self.store.carve(class).map_err(|error| self.no_room(home, class, error.to_string()))?;
             }
             // Before the stack is looked at: what was granted is there then, unless others have taken it.
             let (count, refusal) = space.answers(home, class);
@@ -190,7 +206,7 @@ impl Op<'_> {
             match (asked, refusal) {
                 (Some(before), _) if before == count => {}
                 (Some(_), Some(reason)) => {
-                    return Err(Halt::Fail(StoreError::OutOfMemory { member: home, reason }));
+                    return Err(self.no_room(home, class, reason));
                 }
                 // Not asked yet; or others have taken what was granted.
                 _ => {
@@ -206,6 +222,15 @@ impl Op<'_> {
             // The home's answer rings; its death too, and then the next call of the engine says so.
             job.park(bell, until);
         }
+    }
+
+    /// There is no room. What this actor has retired is of use to the next operation at least.
+    fn no_room(&self, member: MemberId, class: usize, reason: String) -> Halt {
+        self.flush_retired();
+        if class == TOMBSTONES {
+            self.lacks_tombstone.set(true);
+        }
+        Halt::Fail(StoreError::OutOfMemory { member, reason })
     }
 
     fn take_spare(&self, kind: u64) -> Option<u64> {
@@ -256,12 +281,27 @@ impl Op<'_> {
             check_place(home, top)?;
             let next = self.load(home, top)?;
             if self.swap(home, top_word, top, next)? {
-                let me = holder(self.store.me()).to_ne_bytes();
                 // Under any view: the block is this member's now.
-                self.store.job.put(Epoch::ANY, home, top + BLOCK_HOLDER, &me)?;
+                self.store
+                    .job
+                    .put(Epoch::ANY, home, top + BLOCK_HOLDER, &holder(self.store.me()).to_ne_bytes())
+                    .map_err(|error| self.noted(home, error))?;
                 return Ok(Some(top));
             }
         }
+    }
+
+    /// Makes an empty index for a partition at this member. Where all memory is in blocks already, it takes one of those.
+    pub(super) fn make_index(&self, partition: usize) -> Step<()> {
+        let (store, me) = (self.store, self.store.me());
+        let Err(error) = store.make_index(store.root(me), partition) else { return Ok(()) };
+        let first = class_of(store.bucket_count as u64 * 8).unwrap_or(CLASSES);
+        for class in first..CLASSES {
+            if let Some(offset) = self.pop(me, class)? {
+                return Ok(store.put_index(store.root(me), partition, offset)?);
+            }
+        }
+        Err(error.into())
     }
 
     /// Retires a block that this operation has swapped out of a head word. Its holder is this member already.
@@ -287,7 +327,7 @@ impl Op<'_> {
         }
         steps::enter(steps::Step::Retire);
         let mut grace = Grace::begin_without(self.store, self.actor);
-        if grace.is_over(self.store) {
+        if grace.is_over(self.store) && grace.has_no_pins() {
             self.give_back(self.magazine().free_retired());
         } else {
             self.add_batch(self.magazine().take_retired(), grace);
@@ -295,7 +335,7 @@ impl Op<'_> {
     }
 
     /// Lets what this actor has retired be used again by others, though it may retire nothing more for long.
-    fn flush_retired(&self) {
+    pub(super) fn flush_retired(&self) {
         let mut blocks = self.magazine().take_retired();
         blocks.append(&mut *lock(&self.store.space.retired));
         if !blocks.is_empty() {
@@ -329,6 +369,7 @@ impl Op<'_> {
 
     fn add_batch(&self, blocks: Vec<Place>, grace: Grace) {
         let space = &self.store.space;
+        let is_large = blocks.iter().any(Place::is_large);
         let count = {
             let mut batches = lock(&space.batches);
             batches.push(Batch { blocks, grace });
@@ -338,10 +379,19 @@ impl Op<'_> {
         if count > 1 {
             self.reuse();
         }
+        if is_large {
+            space.has_large.store(true, Ordering::Release);
+            let _ = self.store.job.ring(self.store.me());
+        }
     }
 
     /// Takes back the blocks of all batches for which the wait is over.
-    pub(super) fn reuse(&self) {
+    fn reuse(&self) {
+        self.reuse_or_give_back(true);
+    }
+
+    /// The same; if this actor is not to keep any, all go to the stacks of their homes.
+    pub(super) fn reuse_or_give_back(&self, keeps: bool) {
         let (store, space) = (self.store, &self.store.space);
         if space.batch_count.load(Ordering::Relaxed) == 0 {
             return;
@@ -349,13 +399,20 @@ impl Op<'_> {
         // Taken out, so that no lock is held while the counters are read; two who do this work on different batches.
         let mut batches = std::mem::take(&mut *lock(&space.batches));
         let mut excess = Vec::new();
+        let mut pinned = Vec::new();
         batches.retain_mut(|batch| {
             let is_over = batch.grace.is_over(store);
             if is_over {
-                excess.extend(batch.blocks.iter().filter(|&&place| !self.magazine().keep(place)));
+                let is_pinned = |place: &Place| batch.grace.is_pinned(place.home(), place.offset());
+                pinned.extend(batch.blocks.extract_if(.., |place| is_pinned(place)));
+                excess.extend(batch.blocks.iter().filter(|&&place| !keeps || !self.magazine().keep(place)));
             }
             !is_over
         });
+        if !pinned.is_empty() {
+            // Those alone wait on.
+            batches.push(Batch { blocks: pinned, grace: Grace::begin(store) });
+        }
         {
             let mut kept = lock(&space.batches);
             kept.append(&mut batches);
@@ -387,6 +444,23 @@ impl Op<'_> {
 }
 
 impl Inner {
+    /// The background's part: blocks that are too large to be kept go back to their homes also if this member retires
+    /// nothing more; when it wants to run again.
+    pub(super) fn give_back_some(&self) -> Time {
+        let space = &self.space;
+        if !space.has_large.swap(false, Ordering::AcqRel) {
+            return Time::NEVER;
+        }
+        if let Ok(op) = Op::begin(self) {
+            op.reuse();
+        }
+        if !lock(&space.batches).iter().any(|batch| batch.blocks.iter().any(Place::is_large)) {
+            return Time::NEVER;
+        }
+        space.has_large.store(true, Ordering::Release);
+        self.job.now().after(PATIENCE)
+    }
+
     /// Puts blocks of this home that `from` holds back onto its stacks, after the wait for all who might have seen them.
     /// What it does not hold is not believed, and what is no block neither.
     pub(super) fn take_back(&self, from: MemberId, places: &[Place]) {
@@ -418,8 +492,28 @@ impl Inner {
         }
     }
 
-    /// Carves new blocks of a class out of this member's segment and puts them onto the stack; why not, if not.
-    pub(super) fn carve(&self, class: usize) -> Result<(), String> {
+    /// Whether blocks wait until nobody can still see them.
+    pub(super) fn has_batches(&self) -> bool {
+        self.space.batch_count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Carves new blocks of a class out of this member's segment and puts them onto the stack; why not, if not. Some
+    /// tombstones are set aside with them.
+    pub(super) fn carve(&self, class: usize) -> Result<(), Error> {
+        if class != TOMBSTONES {
+            let count = |is_tombstone: bool| {
+                let slabs = lock(&self.space.slabs);
+                let of = slabs.all.values().filter(|(class, _)| (*class == TOMBSTONES) == is_tombstone);
+                of.map(|(_, count)| count).sum::<u64>()
+            };
+            if count(true) * BLOCKS_PER_TOMBSTONE < count(false) {
+                self.carve_blocks(TOMBSTONES)?;
+            }
+        }
+        self.carve_blocks(class)
+    }
+
+    fn carve_blocks(&self, class: usize) -> Result<(), Error> {
         let size = class_size(class);
         let times = {
             let mut slabs = lock(&self.space.slabs);
@@ -428,10 +522,11 @@ impl Inner {
             *times
         };
         // Each time twice as many, up to a bound, so that a home is asked seldom.
-        let count = (8u64 << times.min(10)).min((self.slab_len_max / size).max(1));
+        let count = if class == TOMBSTONES { TOMBSTONES_TOGETHER } else { 8u64 << times.min(10) };
+        let count = count.min((self.slab_len_max / size).max(1));
         let (count, base) = match self.job.reserve(count * size) {
             Ok(base) => (count, base),
-            Err(_) => (1, self.job.reserve(size).map_err(|error| error.to_string())?),
+            Err(_) => (1, self.job.reserve(size)?),
         };
         let me = self.job.me();
         let top_word = self.root(me) + self.layout.stack(class);
@@ -451,7 +546,7 @@ impl Inner {
                 }
             }
         };
-        push().map_err(|error| error.to_string())
+        push()
     }
 }
 

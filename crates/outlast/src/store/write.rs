@@ -5,16 +5,17 @@ use super::head::{Head, Phase, State};
 use super::index::{KeyRef, check_place};
 use super::layout::{
     ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, OPERATION_MASK, PARTITION_BUCKETS, PARTITION_STATE,
-    PARTITION_WAITERS, REMOVALS, class_of, holder, value_start,
+    PARTITION_WAITERS, REMOVALS, TOMBSTONES, class_of, holder, value_start,
 };
 use super::mutant::mutant;
 use super::open::Inner;
 use super::placement::{HOMES_MAX, Homes, hash_key};
 use super::{StoreError, StoreResult, Version, check_key};
-use crate::engine::{Engine, Epoch, MemberId, Time, steps};
+use crate::engine::{Engine, MemberId, Time, steps};
 use crate::job::Directly;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A configuration of a partition, as this member has entered it.
 #[derive(Debug)]
@@ -142,6 +143,8 @@ pub(super) struct Current {
 pub(super) enum Change<'a> {
     Put(&'a [u8]),
     Owned(Vec<u8>),
+    /// A value that another member is to own.
+    PutFor(&'a [u8], MemberId),
     /// The same value, owned by the member that writes it.
     Adopt(Vec<u8>),
     Delete,
@@ -180,11 +183,25 @@ pub(super) struct Draft<'v> {
     class: usize,
     /// The block that was filled at each home, 0 if none, or if it is used.
     pub(super) offsets: [u64; HOMES_MAX],
+    /// The record at each home that is known to have one, 0 otherwise.
+    words: [u64; HOMES_MAX],
+    /// A bit for each home that is filling and has no room.
+    omitted: u64,
+    /// Whether the primary's head names it, or has named it.
+    is_published: bool,
 }
 
 impl<'v> Draft<'v> {
     pub(super) fn new(block: Block, value: &'v [u8], class: usize) -> Draft<'v> {
-        Draft { block, value, class, offsets: [0; HOMES_MAX] }
+        Draft {
+            block,
+            value,
+            class,
+            offsets: [0; HOMES_MAX],
+            words: [0; HOMES_MAX],
+            omitted: 0,
+            is_published: false,
+        }
     }
 }
 
@@ -200,6 +217,11 @@ pub(super) struct Before<'m> {
 }
 
 impl Before<'_> {
+    /// Whether a handle knows where a home has the record.
+    fn remembers(&self, home: usize) -> bool {
+        self.block.is_some() && self.memory.as_ref().is_some_and(|memory| memory.at[home].word != 0)
+    }
+
     /// The head alone; what it names is taken care of.
     pub(super) fn unknown(head: Head) -> Before<'static> {
         Before { word: 0, head, block: None, memory: None }
@@ -212,12 +234,18 @@ pub(super) const COUNTER_MAX: u64 = 1 << 63;
 /// How often to begin anew before the clock is looked at.
 const ATTEMPTS: u32 = 256;
 
+/// How long to wait where a home has no room, for a delete or for what is published already, and how often to look.
+const ROOM_PATIENCE: Duration = Duration::from_secs(1);
+const ROOM_PAUSE: Duration = Duration::from_millis(2);
+
 /// How long a call begins anew: each time somebody else was faster, or the view has changed, so that this has an end
 /// unless memory is damaged. No call goes on for ever, whatever is in memory.
 #[derive(Default)]
 struct Patience {
     attempts: u32,
     until: Option<Time>,
+    /// Until when to wait for room.
+    room_until: Option<Time>,
 }
 
 impl Patience {
@@ -227,8 +255,29 @@ impl Patience {
         if self.attempts.is_multiple_of(ATTEMPTS) { self.look(store) } else { Ok(()) }
     }
 
+    /// Sleeps a little, so that there is room meanwhile; not for long in all.
+    #[cold]
+    fn wait_for_room(&mut self, store: &Inner) -> bool {
+        let job = &store.job;
+        let now = job.now();
+        let until = *self.room_until.get_or_insert(now.after(ROOM_PATIENCE.min(job.time_limit())));
+        if now >= until {
+            return false;
+        }
+        let next = until.min(now.after(ROOM_PAUSE));
+        while job.now() < next {
+            let bell = job.bell();
+            store.serve_messages();
+            job.park(bell, next);
+        }
+        true
+    }
+
     #[cold]
     fn look(&mut self, store: &Inner) -> StoreResult<()> {
+        // Whoever waits serves: this may be the background, and what it waits for may be in a message, such as that somebody
+        // leaves, whom the others know already.
+        store.serve_messages();
         let (now, limit) = (store.job.now(), store.job.time_limit());
         if now >= *self.until.get_or_insert(now.after(limit)) {
             return Err(StoreError::Timeout { member: store.me(), limit });
@@ -299,35 +348,41 @@ impl<'a> Op<'a> {
         let view = store.view(self.epoch).ok_or(Halt::Again)?;
         let leaving = store.leaving.version();
         let homes = store.homes(partition, &view);
-        let first = &store.partitions[partition].first;
         let mut entered = None;
-        let mut config = match first.get() {
-            Some(config) => config,
-            None => {
-                entered = Some(self.enter(partition, &homes)?);
-                first.get_or_init(|| entered.take().expect("just made"))
-            }
-        };
         loop {
-            if config.is_same(&homes) {
-                config.epoch.fetch_max(self.epoch.0, Ordering::AcqRel);
-                if store.leaving.has_changed(leaving) {
-                    // Somebody has begun to leave: operations that begin later must not find an old list.
-                    config.forget_unless(&store.homes(partition, &view));
-                    return Err(Halt::Again);
+            // If somebody has begun to leave, operations that begin later must not find an old list, not even until this
+            // one looks again: so nobody begins to leave while it is made known.
+            let is_known = store.leaving.unless_changed(leaving, || {
+                let first = &store.partitions[partition].first;
+                let mut known = match first.get() {
+                    None => entered.take().map(|entered| first.get_or_init(|| entered)),
+                    known => known,
+                };
+                while let Some(config) = known {
+                    if config.is_same(&homes) {
+                        // Also if it was forgotten, by someone who did not know of the last death.
+                        let epoch = config.epoch.load(Ordering::Acquire);
+                        if epoch < self.epoch.0 || epoch == u64::MAX {
+                            config.epoch.store(self.epoch.0, Ordering::SeqCst);
+                        }
+                        return Ok(known);
+                    }
+                    if config.stamp > homes.configuration {
+                        return Err(Halt::Again);
+                    }
+                    known = match config.next.get() {
+                        None => {
+                            entered.take().map(|entered| &**config.next.get_or_init(|| Box::new(entered)))
+                        }
+                        next => next.map(Box::as_ref),
+                    };
                 }
+                Ok(None)
+            });
+            if let Some(config) = is_known.ok_or(Halt::Again)?? {
                 return Ok(config);
             }
-            if config.stamp > homes.configuration {
-                return Err(Halt::Again);
-            }
-            if config.next.get().is_none() && entered.is_none() {
-                entered = Some(self.enter(partition, &homes)?);
-            }
-            config = match config.next.get() {
-                Some(next) => next,
-                None => config.next.get_or_init(|| Box::new(entered.take().expect("just made"))),
-            };
+            entered = Some(self.enter(partition, &homes)?);
         }
     }
 
@@ -467,9 +522,12 @@ impl<'a> Op<'a> {
     pub(super) fn retire_block(&self, home: MemberId, offset: u64, block: &Block, class: usize) -> Step<()> {
         let me = holder(self.store.me());
         if block.holder != me {
-            let word = Block { holder: me, ..*block }.length_word();
-            // Under any view: nobody else may take it, whatever has happened since.
-            self.store.job.put(Epoch::ANY, home, offset + BLOCK_HOLDER, &word.to_ne_bytes())?;
+            let (old, new) = (block.length_word(), Block { holder: me, ..*block }.length_word());
+            // Under any view: nobody else may take it, whatever has happened since. By a swap, since a request that comes
+            // late may find it taken back from its dead holder, whose word never comes again, and used for another version.
+            if !self.swap_own(home, offset + BLOCK_HOLDER, old, new)? {
+                return Ok(());
+            }
         }
         self.retire(home, class, offset);
         Ok(())
@@ -482,11 +540,14 @@ impl<'a> Op<'a> {
         config: &Config,
         home: usize,
         key: &KeyRef<'_>,
-        block: &Block,
+        draft: &Draft<'_>,
         offset: u64,
     ) -> Step<Option<u64>> {
-        let member = config.homes[home];
-        let word = self.find_or_insert(config, home, key)?;
+        let (member, block) = (config.homes[home], &draft.block);
+        let word = match draft.words[home] {
+            0 => self.find_or_insert(config, home, key)?,
+            word => word,
+        };
         loop {
             let found = Head(self.load(member, word)?);
             if found.stamp() > config.stamp {
@@ -526,10 +587,18 @@ impl<'a> Op<'a> {
         // T1: seal the complete homes; look at the others.
         steps::enter(steps::Step::Seal);
         let mut found: Vec<(usize, u64, Head, bool)> = Vec::with_capacity(config.homes.len());
+        let mut omitted = 0;
         for home in config.ready_homes() {
             let member = config.homes[home];
             let is_complete = self.state(member, key.partition)?.phase() == Phase::Complete;
-            let word = self.find_or_insert(config, home, key)?;
+            let word = match self.find_or_insert(config, home, key) {
+                Ok(word) => word,
+                Err(halt) if self.may_omit(config, home, key.partition, &halt)? => {
+                    omitted |= 1u64 << home;
+                    continue;
+                }
+                Err(halt) => return Err(halt),
+            };
             let head = loop {
                 let head = Head(self.load(member, word)?);
                 if head.stamp() > config.stamp {
@@ -586,7 +655,14 @@ impl<'a> Op<'a> {
             }
             let new = match &version {
                 None => Head::new(config.stamp, 0),
-                Some((block, value)) => Head::new(config.stamp, self.fill_block(member, block, value)?),
+                Some((block, value)) => match self.fill_block(member, block, value) {
+                    Ok(offset) => Head::new(config.stamp, offset),
+                    Err(halt) if self.may_omit(config, home, key.partition, &halt)? => {
+                        omitted |= 1 << home;
+                        continue;
+                    }
+                    Err(halt) => return Err(halt),
+                },
             };
             steps::enter(steps::Step::Settle);
             if !self.swap(member, word, head.0, new.0)? {
@@ -602,8 +678,11 @@ impl<'a> Op<'a> {
         }
         // A home that got its index meanwhile lacks it.
         self.find_new_homes(config, key.partition)?;
-        if config.has_others_than(found.iter().fold(0, |done, &(home, ..)| done | 1 << home)) {
+        if config.has_others_than(found.iter().fold(omitted, |done, &(home, ..)| done | 1 << home)) {
             return Ok(());
+        }
+        for home in (0..config.homes.len()).filter(|&home| omitted & 1 << home != 0) {
+            self.omit(config, home, key.partition)?;
         }
         // T4: its writer must be able to know, before anyone builds on it.
         steps::enter(steps::Step::Tell);
@@ -690,17 +769,37 @@ impl<'a> Op<'a> {
         let content = Content::new(&draft.block, draft.value);
         for home in config.ready_homes() {
             let member = config.homes[home];
-            let offset = self.take_block(member, draft.class)?;
+            let offset = match self.take_block(member, draft.class) {
+                Ok(offset) => offset,
+                Err(halt) if self.may_omit(config, home, key.partition, &halt)? => {
+                    draft.omitted |= 1 << home;
+                    continue;
+                }
+                Err(halt) => return Err(halt),
+            };
             let is_late = mutant("publish-early") && home == config.primary;
             let content = if is_late { &Content::new(&draft.block, &[]) } else { &content };
             draft.offsets[home] = self.fill(member, draft.class, offset, content)?;
         }
-        let primary = config.homes[config.primary];
-        let mut head = Head::new(config.stamp, draft.offsets[config.primary]);
-        if config.homes.len() == 1 {
-            // Nobody else is to hold it.
-            head = head.stable();
+        // W2 for the other homes. Before anything is published: there may be no room for a record; and after the blocks, so
+        // that a put that has no room for its value leaves no records behind.
+        for home in config.ready_homes() {
+            if home == config.primary || draft.omitted & 1 << home != 0 || before.remembers(home) {
+                continue;
+            }
+            match self.find_or_insert(config, home, key) {
+                Ok(word) => draft.words[home] = word,
+                Err(halt) if self.may_omit(config, home, key.partition, &halt)? => draft.omitted |= 1 << home,
+                Err(halt) => return Err(halt),
+            }
         }
+        for home in config.ready_homes().filter(|&home| draft.omitted & 1 << home != 0) {
+            // Before the publication, too: whoever is about to complete it, without room for this, has to begin anew.
+            self.omit(config, home, key.partition)?;
+        }
+        let primary = config.homes[config.primary];
+        // Without the mark, also if nobody else is to hold it: whoever sees the mark rings nobody.
+        let head = Head::new(config.stamp, draft.offsets[config.primary]);
         steps::enter(steps::Step::Publish);
         if !self.swap(primary, before.word, before.head.0, head.0)? {
             return Ok(false);
@@ -709,7 +808,7 @@ impl<'a> Op<'a> {
             let offset = draft.offsets[config.primary] + value_start(draft.block.len);
             self.put(primary, offset, draft.value)?;
         }
-        draft.offsets[config.primary] = 0;
+        (draft.offsets[config.primary], draft.is_published) = (0, true);
         if let Some(memory) = &mut before.memory {
             memory.at[config.primary].head = head;
         }
@@ -739,18 +838,24 @@ impl<'a> Op<'a> {
                 if mutant("skip-epoch") && !self.is_current() {
                     continue;
                 }
-                let member = config.homes[home];
-                let offset = match std::mem::take(&mut draft.offsets[home]) {
-                    0 => self.fill_block(member, &draft.block, draft.value)?,
-                    offset => offset,
+                let is_omitted = draft.omitted & 1 << home != 0;
+                if is_omitted && !self.state(config.homes[home], key.partition)?.is_filling(config.stamp) {
+                    // It was completed meanwhile.
+                    draft.omitted &= !(1 << home);
+                }
+                let mut installed = match draft.omitted & 1 << home {
+                    0 => self.install_draft(config, home, key, before, draft),
+                    _ => self.omit(config, home, key.partition),
                 };
-                steps::enter(steps::Step::Install);
-                if !self.install_again(config, home, before, offset)? {
-                    let word = self.install(config, home, key, &draft.block, offset)?;
-                    if let Some(memory) = &mut before.memory {
-                        memory.at[home].word = word.unwrap_or(0);
-                        memory.at[home].head = Head::new(config.stamp, offset);
-                    }
+                if let Err(halt) = &installed
+                    && self.may_omit(config, home, key.partition, halt)?
+                {
+                    draft.omitted |= 1 << home;
+                    installed = self.omit(config, home, key.partition);
+                }
+                installed?;
+                if draft.omitted & 1 << home != 0 {
+                    self.forget_omitted(config, home, before, draft);
                 }
             }
             // W7: homes that got their index since, whoever found it out.
@@ -758,6 +863,91 @@ impl<'a> Op<'a> {
                 self.find_new_homes(config, key.partition)?;
             }
             if !config.has_others_than(is_done) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// W6 for one home.
+    fn install_draft(
+        &self,
+        config: &Config,
+        home: usize,
+        key: &KeyRef<'_>,
+        before: &mut Before<'_>,
+        draft: &mut Draft<'_>,
+    ) -> Step<()> {
+        let member = config.homes[home];
+        let offset = match std::mem::take(&mut draft.offsets[home]) {
+            0 => {
+                // Repair may have brought it, to a home without room for a second one.
+                if let Some((_, head)) = self.find(config, home, key)?
+                    && head.stamp() == config.stamp
+                    && self.counter(member, head)? >= draft.block.counter
+                {
+                    before.memory.iter_mut().for_each(|memory| memory.at[home].word = 0);
+                    return Ok(());
+                }
+                self.fill_block(member, &draft.block, draft.value)?
+            }
+            offset => offset,
+        };
+        steps::enter(steps::Step::Install);
+        if !self.install_again(config, home, before, offset)? {
+            let word = match self.install(config, home, key, draft, offset) {
+                Ok(word) => word,
+                Err(halt) => {
+                    if let Halt::Fail(StoreError::OutOfMemory { .. }) = &halt {
+                        // There was no room for a record, and nobody has seen the block.
+                        draft.offsets[home] = offset;
+                    }
+                    return Err(halt);
+                }
+            };
+            if let Some(memory) = &mut before.memory {
+                memory.at[home].word = word.unwrap_or(0);
+                memory.at[home].head = Head::new(config.stamp, offset);
+            }
+        }
+        Ok(())
+    }
+
+    /// A home was left out: a handle knows nothing of it, and a block that was filled there is for later.
+    #[cold]
+    fn forget_omitted(&self, config: &Config, home: usize, before: &mut Before<'_>, draft: &mut Draft<'_>) {
+        if let Some(memory) = &mut before.memory {
+            memory.at[home].word = 0;
+        }
+        match std::mem::take(&mut draft.offsets[home]) {
+            0 => {}
+            offset => self.keep(config.homes[home], draft.class, offset),
+        }
+    }
+
+    /// Whether a home may do without a version: it has no room, and is filling.
+    #[cold]
+    fn may_omit(&self, config: &Config, home: usize, partition: usize, halt: &Halt) -> Step<bool> {
+        let member = config.homes[home];
+        match halt {
+            Halt::Fail(StoreError::OutOfMemory { member: full, .. }) if *full == member => {
+                Ok(self.state(member, partition)?.is_filling(config.stamp))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Leaves a filling home out, after the version was published at the primary: whoever is filling it has to begin anew,
+    /// and comes to see the version.
+    #[cold]
+    fn omit(&self, config: &Config, home: usize, partition: usize) -> Step<()> {
+        let member = config.homes[home];
+        loop {
+            let state = self.state(member, partition)?;
+            if !state.is_filling(config.stamp) {
+                // Complete, with or without the version; or the configuration is another.
+                return Err(Halt::Again);
+            }
+            if self.swap_state(member, partition, state, state.with_omission())? {
                 return Ok(());
             }
         }
@@ -793,7 +983,7 @@ impl<'a> Op<'a> {
         // Before the mark: whoever sees the mark rings nobody.
         self.ring_waiters(primary, key.partition)?;
         // A handle knows without the mark, and writes the same key again; whoever else comes looks for itself.
-        if !head.is_stable() && before.memory.is_none() {
+        if before.memory.is_none() {
             self.swap(primary, before.word, head.0, head.stable().0)?;
         }
         match (before.head.offset(), &before.block) {
@@ -829,7 +1019,7 @@ impl<'a> Op<'a> {
     }
 
     /// Whether the configuration is still the right one.
-    fn is_still(&mut self, config: &Config, partition: usize) -> Step<bool> {
+    pub(super) fn is_still(&mut self, config: &Config, partition: usize) -> Step<bool> {
         while !self.is_current() {
             self.renew();
             match self.config(partition) {
@@ -934,6 +1124,9 @@ impl<'a> Op<'a> {
         needs_value: bool,
     ) -> Step<Option<Version>> {
         let store = self.store;
+        if store.frost.is_set() {
+            return Err(Halt::Again);
+        }
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         steps::enter(steps::Step::Find);
@@ -951,6 +1144,10 @@ impl<'a> Op<'a> {
         let owned;
         let (value, is_deleted) = match change(current.as_ref(), &mut buffer)? {
             Change::Put(value) => (value, false),
+            Change::PutFor(value, other) => {
+                owner = other;
+                (value, false)
+            }
             Change::Owned(value) => {
                 owned = value;
                 (owned.as_slice(), false)
@@ -1018,8 +1215,12 @@ impl<'a> Op<'a> {
         }
         match result {
             Ok(false) => Err(Halt::Again),
+            // Another thread has ended the membership: the last swap may have gone nowhere.
+            Ok(true) if store.job.has_ended() => Err(Halt::Fail(StoreError::Closed)),
             Ok(true) => Ok(Some(block.version())),
             Err(Halt::Again) => self.redo(key, &block),
+            // A home was completed meanwhile and has no room, but others can see the version.
+            Err(Halt::Fail(StoreError::OutOfMemory { .. })) if draft.is_published => self.redo(key, &block),
             Err(fail) => Err(fail),
         }
     }
@@ -1042,6 +1243,13 @@ impl<'a> Op<'a> {
                 Ok(true) => return Ok(Some(block.version())),
                 Ok(false) => return Err(Halt::Again),
                 Err(Halt::Again) => patience.check(self.store)?,
+                // Nobody can tell whether the version stays.
+                Err(Halt::Fail(StoreError::OutOfMemory { member, .. })) => {
+                    if !patience.wait_for_room(self.store) {
+                        let limit = ROOM_PATIENCE.min(self.store.job.time_limit());
+                        return Err(Halt::Fail(StoreError::Timeout { member, limit }));
+                    }
+                }
                 Err(fail) => return Err(fail),
             }
         }
@@ -1076,6 +1284,10 @@ impl<'a> Op<'a> {
                 result = Some(take(self, primary, offset, &block)?);
             }
         }
+        if self.store.job.has_ended() {
+            // What was read may be what another thread wrote after the end, and nobody else sees.
+            return Err(Halt::Fail(StoreError::Closed));
+        }
         if self.is_current() || self.is_still(config, key.partition)? { Ok(result) } else { Err(Halt::Again) }
     }
 
@@ -1106,7 +1318,7 @@ impl<'a> Op<'a> {
 
     /// The settled head of a key at the primary, for a reader; `None` if there is no record.
     #[inline]
-    fn find_head(
+    pub(super) fn find_head(
         &self,
         config: &Config,
         key: &KeyRef<'_>,
@@ -1127,6 +1339,9 @@ impl<'a> Op<'a> {
 /// The size class of a version's block.
 #[inline]
 pub(super) fn block_class(block: &Block, home: MemberId) -> Step<usize> {
+    if block.is_deleted {
+        return Ok(TOMBSTONES);
+    }
     class_of(value_start(block.len) + block.len).ok_or_else(|| {
         Halt::Fail(StoreError::OutOfMemory {
             member: home,
@@ -1149,13 +1364,17 @@ impl Inner {
     pub(super) fn run<T>(&self, mut attempt: impl FnMut(&mut Op<'_>) -> Step<T>) -> StoreResult<T> {
         let mut patience = Patience::default();
         loop {
-            let result = match Op::begin(self) {
-                Ok(mut op) => attempt(&mut op),
-                Err(halt) => Err(halt),
+            let (result, lacks_tombstone) = match Op::begin(self) {
+                Ok(mut op) => (attempt(&mut op), op.lacks_tombstone.get()),
+                Err(halt) => (Err(halt), false),
             };
             match result {
                 Ok(value) => return Ok(value),
+                // Outside the operation, which others wait for before they remove what was deleted.
+                Err(Halt::Fail(StoreError::OutOfMemory { .. }))
+                    if lacks_tombstone && patience.wait_for_room(self) => {}
                 Err(Halt::Fail(error)) => return Err(error),
+                Err(Halt::Again) if self.frost.is_set() => self.wait_for_thaw()?,
                 Err(Halt::Again) => patience.check(self)?,
             }
         }
@@ -1297,5 +1516,42 @@ mod tests {
         assert!(!config.has_others_than(done));
         config.ready.fetch_or(0b100, Ordering::AcqRel);
         assert!(config.has_others_than(done) && config.are_all_ready());
+    }
+
+    /// A member learns late that it may retire a block, which is another version's by then: that one stays as it is.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_late_retirement_changes_no_other_version() {
+        use crate::engine::Epoch;
+        use crate::engine::sim::{self, Options as SimOptions};
+        use crate::store::{Options, Store};
+        let report = sim::run(&SimOptions::new(1, 7), |job: crate::Job| {
+            let store = Store::open(&job, Options::new().partitions(1)).expect("open");
+            let op = Op::begin(&store.inner).expect("begun");
+            let block = |holder: u64, len: u64| Block {
+                counter: 1,
+                writer: MemberId(0),
+                actor: 0,
+                operation: 1,
+                len,
+                is_deleted: false,
+                holder,
+                owner: MemberId(0),
+            };
+            let (home, offset) = (job.me(), op.take_block(job.me(), 0).expect("a block"));
+            // It was someone's who is dead, and is now a third one's, with another length.
+            op.put(home, offset, &block(5, 9).encode()).expect("put");
+            op.retire_block(home, offset, &block(4, 8), 0).expect("no error");
+            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
+            assert_eq!(word, block(5, 9).length_word());
+            // What is as it was read is this member's afterwards.
+            op.retire_block(home, offset, &block(5, 9), 0).expect("no error");
+            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
+            assert_eq!(word, block(holder(job.me()), 9).length_word());
+            drop(op);
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+        assert!(report.is_ok(), "{:?} {:#?}", report.outcome, report.panics);
     }
 }

@@ -1,0 +1,266 @@
+//! `outlast snapshot`: what is in a folder of snapshots, whether it is whole, and what it holds.
+
+use crate::quantity::human_bytes;
+use crate::report::{say, write_json};
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use outlast::snapshot::{self, FolderError, Generation, Header, Part};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+PATH is a folder of snapshots, of which the newest is taken, or the folder of one of them (generation-000042).
+
+Examples:
+  What there is:
+      outlast snapshot list /scratch/run7
+  Whether every byte is as it was written (exit status 1 and the damaged files if not):
+      outlast snapshot verify /scratch/run7
+  The keys that begin with result/, with the sizes of their values:
+      outlast snapshot show /scratch/run7 --prefix result/";
+
+/// Look at snapshots: list, verify, show.
+#[derive(Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Snapshot {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The snapshots of a folder, the oldest first.
+    List(Where),
+    /// Read every byte and compare the checksums; exit status 1 if something is damaged.
+    Verify(Where),
+    /// The keys that a snapshot holds.
+    Show(Show),
+}
+
+#[derive(Args)]
+struct Where {
+    /// A folder of snapshots, or of one of them
+    path: PathBuf,
+    /// Write a report as JSON to this file, or to standard output for `-`
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Show {
+    #[command(flatten)]
+    common: Where,
+    /// Only keys that begin with this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    prefix: String,
+    /// At most so many keys
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    limit: u64,
+}
+
+/// One snapshot as reports have it.
+#[derive(Serialize)]
+struct Summary {
+    generation: u64,
+    path: PathBuf,
+    members: u32,
+    replicas: u32,
+    taken_at: u64,
+    records: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Checked {
+    ok: bool,
+    snapshot: Option<Summary>,
+    damaged: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    key: String,
+    bytes: u64,
+    owner: u32,
+    version: u64,
+}
+
+impl Snapshot {
+    pub(crate) fn execute(self) -> anyhow::Result<bool> {
+        match self.command {
+            Command::List(list) => list.list(),
+            Command::Verify(verify) => verify.verify(),
+            Command::Show(show) => show.show(),
+        }
+    }
+}
+
+/// What the header of a part says; only its beginning is read.
+fn header(generation: &Path, part: &Part) -> Result<Header, FolderError> {
+    let path = generation.join(&part.name);
+    match snapshot::Reader::open(&path) {
+        Ok(reader) => Ok(*reader.header()),
+        Err(damage) => Err(FolderError::Damaged { path, damage }),
+    }
+}
+
+fn summary(path: &Path) -> Result<Summary, FolderError> {
+    let parts = snapshot::parts(path)?;
+    let first = parts.first().map(|part| header(path, part)).transpose()?;
+    Ok(Summary {
+        generation: first.map_or(0, |header| header.generation),
+        path: path.into(),
+        members: first.map_or(0, |header| header.members),
+        replicas: first.map_or(0, |header| header.replicas),
+        taken_at: first.map_or(0, |header| header.taken_at),
+        records: parts.iter().map(|part| part.totals.records).sum(),
+        bytes: parts.iter().map(|part| part.totals.bytes).sum(),
+    })
+}
+
+/// Seconds since 1970 as a date and a time of day, in UTC.
+fn date(seconds: u64) -> String {
+    // Days since 0000-03-01, so that the leap day is the last one of its year.
+    let days = seconds / 86_400 + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = era * 400 + year_of_era + carry;
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+impl Where {
+    fn json(&self) -> Option<&Path> {
+        self.json.as_deref()
+    }
+
+    fn list(self) -> anyhow::Result<bool> {
+        let mut summaries = Vec::new();
+        let mut is_fine = true;
+        let line = |cells: [&str; 6]| {
+            let [generation, taken, members, copies, keys, size] = cells;
+            say(
+                self.json(),
+                format!("{generation:>10}  {taken:<23}  {members:>7}  {copies:>6}  {keys:>10}  {size:>10}")
+                    .trim_end(),
+            );
+        };
+        line(["generation", "taken", "members", "copies", "keys", "size"]);
+        for Generation { number, path } in snapshot::list(&self.path)? {
+            match summary(&path) {
+                Ok(found) => {
+                    line([
+                        &number.to_string(),
+                        &date(found.taken_at),
+                        &found.members.to_string(),
+                        &found.replicas.to_string(),
+                        &found.records.to_string(),
+                        &human_bytes(found.bytes),
+                    ]);
+                    summaries.push(found);
+                }
+                Err(error) => {
+                    is_fine = false;
+                    say(self.json(), format_args!("{number:>10}  {error}"));
+                }
+            }
+        }
+        if let Some(json) = self.json() {
+            write_json(json, &summaries)?;
+        }
+        Ok(is_fine)
+    }
+
+    fn verify(self) -> anyhow::Result<bool> {
+        let generation = snapshot::find(&self.path)?;
+        let mut damaged = Vec::new();
+        match snapshot::parts(&generation) {
+            Err(error) => damaged.push(error.to_string()),
+            Ok(parts) => {
+                for part in parts {
+                    if let Err(error) = snapshot::read_part(&generation, &part, |_| {}) {
+                        damaged.push(error.to_string());
+                    }
+                }
+            }
+        }
+        for line in &damaged {
+            say(self.json(), line);
+        }
+        let ok = damaged.is_empty();
+        let snapshot = summary(&generation).ok();
+        match &snapshot {
+            Some(Summary { records, bytes, .. }) if ok => {
+                let size = human_bytes(*bytes);
+                say(self.json(), format_args!("{}: whole, {records} keys, {size}", generation.display()));
+            }
+            _ => say(
+                self.json(),
+                format_args!(
+                    "{}: damaged; restore an older one: outlast snapshot list {}",
+                    generation.display(),
+                    generation.parent().unwrap_or(Path::new(".")).display()
+                ),
+            ),
+        }
+        if let Some(json) = self.json() {
+            write_json(json, &Checked { ok, snapshot, damaged })?;
+        }
+        Ok(ok)
+    }
+}
+
+impl Show {
+    fn show(self) -> anyhow::Result<bool> {
+        let json = self.common.json();
+        let generation = snapshot::find(&self.common.path)?;
+        let (mut entries, mut fitting) = (Vec::new(), 0u64);
+        for part in snapshot::parts(&generation)? {
+            snapshot::read_part(&generation, &part, |record| {
+                if record.key.starts_with(self.prefix.as_bytes()) {
+                    fitting += 1;
+                    if fitting <= self.limit {
+                        entries.push(Entry {
+                            key: record.key.escape_ascii().to_string(),
+                            bytes: record.value.len() as u64,
+                            owner: record.owner,
+                            version: record.version,
+                        });
+                    }
+                }
+            })
+            .context("what was read until here is not shown")?;
+        }
+        entries.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        let width = entries.iter().map(|entry| entry.key.len()).max().unwrap_or(3).clamp(3, 60);
+        say(json, format_args!("{:<width$}  {:>10}  {:>5}  {:>7}", "key", "bytes", "owner", "version"));
+        for Entry { key, bytes, owner, version } in &entries {
+            say(json, format_args!("{key:<width$}  {bytes:>10}  {owner:>5}  {version:>7}"));
+        }
+        if fitting > self.limit {
+            say(json, format_args!("... and {} more; --limit shows them", fitting - self.limit));
+        }
+        if let Some(path) = json {
+            write_json(path, &entries)?;
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_right() {
+        assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(951_782_399), "2000-02-28 23:59:59 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(date(1_798_761_599), "2026-12-31 23:59:59 UTC");
+        assert_eq!(date(4_107_542_400), "2100-03-01 00:00:00 UTC");
+    }
+}

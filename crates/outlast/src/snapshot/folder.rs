@@ -1,0 +1,355 @@
+//! A folder of snapshots: generations, each published by one rename, so that a reader sees a whole one or none.
+//!
+//! ```text
+//! PATH/generation-000041/member-0000.part ... manifest
+//! PATH/generation-000042/...
+//! PATH/generation-000043.unfinished/...      under way, or left by someone who died
+//! ```
+//!
+//! What is true when, and what a death leaves:
+//!
+//! | step | then | if all die here |
+//! |---|---|---|
+//! | the folder `.unfinished` is made | nobody reads it | the next snapshot removes it |
+//! | each member writes its part and syncs it | | the same |
+//! | one member writes the manifest, which names the parts with their lengths and checksums, and syncs it and the folder | the generation is whole | the same |
+//! | it renames the folder, and syncs the one above | **published** | it is the newest |
+//! | it removes the generations that are too old | | the next snapshot removes them |
+
+use super::file::{Damage, Reader, Totals};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+const MANIFEST: &str = "manifest";
+const UNFINISHED: &str = ".unfinished";
+const FIRST_LINE: &str = "outlast snapshot, format 1";
+
+/// What a manifest says of one part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The name of the file in the generation's folder.
+    pub name: String,
+    /// What it holds.
+    pub totals: Totals,
+}
+
+/// A snapshot that was published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// Its number in the folder.
+    pub number: u64,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// Why a folder or a snapshot cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// The operating system refused something.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// What it was about.
+        path: PathBuf,
+        /// What it said.
+        error: io::Error,
+    },
+    /// There is none.
+    #[error("{}: there is no snapshot; `outlast snapshot list` shows what is in a folder", path.display())]
+    None {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// A file is damaged.
+    #[error("{}: {damage}", path.display())]
+    Damaged {
+        /// Which one.
+        path: PathBuf,
+        /// How.
+        damage: Damage,
+    },
+    /// The manifest does not say what it should.
+    #[error("{}: {reason}", path.display())]
+    Manifest {
+        /// Which one.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl FolderError {
+    fn io(path: &Path) -> impl FnOnce(io::Error) -> FolderError + '_ {
+        move |error| FolderError::Io { path: path.into(), error }
+    }
+}
+
+type Result<T> = std::result::Result<T, FolderError>;
+
+/// The name of a member's part.
+pub fn part_name(member: u32) -> String {
+    format!("member-{member:04}.part")
+}
+
+fn generation_name(number: u64) -> String {
+    format!("generation-{number:06}")
+}
+
+/// The published generations of a folder, the oldest first.
+pub fn list(folder: &Path) -> Result<Vec<Generation>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(FolderError::io(folder))? {
+        let entry = entry.map_err(FolderError::io(folder))?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("generation-"));
+        if let Some(number) = number.and_then(|number| number.parse().ok()) {
+            found.push(Generation { number, path: entry.path() });
+        }
+    }
+    found.sort_unstable_by_key(|generation| generation.number);
+    Ok(found)
+}
+
+/// The generation that a path means: itself, or the newest in it.
+pub fn find(path: &Path) -> Result<PathBuf> {
+    if path.join(MANIFEST).is_file() {
+        return Ok(path.into());
+    }
+    let newest = list(path)?.pop();
+    newest.map(|newest| newest.path).ok_or_else(|| FolderError::None { path: path.into() })
+}
+
+/// A generation that is being written.
+#[derive(Debug)]
+pub struct Unfinished {
+    folder: PathBuf,
+    number: u64,
+}
+
+impl Unfinished {
+    /// Makes the folder if need be, private to its owner, removes what others have left unfinished, and begins a
+    /// generation. One member of a job does it.
+    pub fn begin(folder: &Path) -> Result<Unfinished> {
+        make_private(folder)?;
+        for entry in fs::read_dir(folder).map_err(FolderError::io(folder))? {
+            let path = entry.map_err(FolderError::io(folder))?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if name.starts_with("generation-") && name.ends_with(UNFINISHED) {
+                fs::remove_dir_all(&path).map_err(FolderError::io(&path))?;
+            }
+        }
+        let number = list(folder)?.last().map_or(1, |last| last.number + 1);
+        let unfinished = Unfinished { folder: folder.into(), number };
+        make_private(&unfinished.path())?;
+        Ok(unfinished)
+    }
+
+    /// The same generation, as another member of the job knows it.
+    pub fn at(folder: &Path, number: u64) -> Unfinished {
+        Unfinished { folder: folder.into(), number }
+    }
+
+    /// The generation's number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join(generation_name(self.number) + UNFINISHED)
+    }
+
+    /// Where a member's part belongs.
+    pub fn part(&self, member: u32) -> PathBuf {
+        self.path().join(part_name(member))
+    }
+
+    /// Publishes the generation, and removes all but the newest `keep`. Where it is.
+    pub fn publish(self, parts: &[Part], keep: usize) -> Result<PathBuf> {
+        let unfinished = self.path();
+        for part in parts {
+            let path = unfinished.join(&part.name);
+            let found = fs::metadata(&path).map_err(FolderError::io(&path))?.len();
+            if found != part.totals.bytes {
+                let reason = format!("it has {found} bytes, and its member wrote {}", part.totals.bytes);
+                return Err(FolderError::Manifest { path, reason });
+            }
+        }
+        let manifest = unfinished.join(MANIFEST);
+        let text = encode_manifest(parts);
+        let write = || -> io::Result<()> {
+            use std::os::unix::fs::OpenOptionsExt;
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&manifest)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        };
+        write().map_err(FolderError::io(&manifest))?;
+        sync(&unfinished)?;
+        let published = self.folder.join(generation_name(self.number));
+        fs::rename(&unfinished, &published).map_err(FolderError::io(&published))?;
+        sync(&self.folder)?;
+        let all = list(&self.folder)?;
+        for old in &all[..all.len().saturating_sub(keep.max(1))] {
+            fs::remove_dir_all(&old.path).map_err(FolderError::io(&old.path))?;
+        }
+        Ok(published)
+    }
+
+    /// Removes what was written so far.
+    pub fn discard(self) {
+        let _ = fs::remove_dir_all(self.path());
+    }
+}
+
+fn make_private(folder: &Path) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(FolderError::io(folder))
+}
+
+fn sync(folder: &Path) -> Result<()> {
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(FolderError::io(folder))
+}
+
+fn encode_manifest(parts: &[Part]) -> String {
+    let mut text = format!("{FIRST_LINE}\n");
+    for Part { name, totals } in parts {
+        let Totals { records, bytes, checksum } = totals;
+        text += &format!("{name} records {records} bytes {bytes} checksum {checksum:08x}\n");
+    }
+    let checksum = crc32fast::hash(text.as_bytes());
+    text + &format!("end checksum {checksum:08x}\n")
+}
+
+fn decode_manifest(text: &str) -> std::result::Result<Vec<Part>, String> {
+    let Some(first) = text.lines().next() else { return Err("the manifest is empty".into()) };
+    if first != FIRST_LINE {
+        return Err(format!("the manifest begins with {first:?}, not {FIRST_LINE:?}"));
+    }
+    let damaged = || "the manifest is damaged".to_string();
+    let part = |line: &str| -> Option<Part> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [name, "records", records, "bytes", bytes, "checksum", checksum] = words[..] else { return None };
+        let is_plain = name.starts_with("member-") && !name.contains('/');
+        let totals = Totals {
+            records: records.parse().ok()?,
+            bytes: bytes.parse().ok()?,
+            checksum: u32::from_str_radix(checksum, 16).ok()?,
+        };
+        is_plain.then(|| Part { name: name.into(), totals })
+    };
+    let lines: Vec<&str> = text.lines().skip(1).collect();
+    let (_, lines) = lines.split_last().ok_or_else(damaged)?;
+    let parts = lines.iter().map(|line| part(line)).collect::<Option<Vec<_>>>().ok_or_else(damaged)?;
+    // The same again, checksum included, so there is one way to write it.
+    if encode_manifest(&parts) == text { Ok(parts) } else { Err(damaged()) }
+}
+
+/// The parts of a published generation, as its manifest names them.
+pub fn parts(generation: &Path) -> Result<Vec<Part>> {
+    let path = generation.join(MANIFEST);
+    let text = fs::read_to_string(&path).map_err(FolderError::io(&path))?;
+    decode_manifest(&text).map_err(|reason| FolderError::Manifest { path, reason })
+}
+
+/// Reads one part of a generation and compares it with the manifest; `take` gets each record.
+pub fn read_part(
+    generation: &Path,
+    part: &Part,
+    take: impl FnMut(super::file::Record),
+) -> Result<super::file::Header> {
+    let path = generation.join(&part.name);
+    let read = || -> std::result::Result<_, Damage> {
+        let mut reader = Reader::open(&path)?;
+        let totals = reader.read_all(take)?;
+        Ok((*reader.header(), totals))
+    };
+    let (header, totals) = read().map_err(|damage| FolderError::Damaged { path: path.clone(), damage })?;
+    if totals != part.totals {
+        let reason = format!("it is whole, but not the one that the manifest names ({:?})", part.totals);
+        return Err(FolderError::Manifest { path, reason });
+    }
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file::{Header, Writer};
+    use super::*;
+
+    fn write_generation(folder: &Path, keep: usize) -> PathBuf {
+        let unfinished = Unfinished::begin(folder).unwrap();
+        let mut parts = Vec::new();
+        for member in 0..2 {
+            let generation = unfinished.number();
+            let header = Header { generation, member, members: 2, replicas: 1, taken_at: 5 };
+            let mut writer = Writer::create(&unfinished.part(member), &header).unwrap();
+            writer.add(b"key", &generation.to_le_bytes(), member, generation).unwrap();
+            parts.push(Part { name: part_name(member), totals: writer.finish().unwrap() });
+        }
+        unfinished.publish(&parts, keep).unwrap()
+    }
+
+    #[test]
+    fn generations_are_kept_and_the_newest_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(find(folder.path()), Err(FolderError::None { .. })));
+        for _ in 0..4 {
+            write_generation(folder.path(), 2);
+        }
+        let numbers: Vec<u64> = list(folder.path()).unwrap().iter().map(|found| found.number).collect();
+        assert_eq!(numbers, [3, 4]);
+        let newest = find(folder.path()).unwrap();
+        assert_eq!(newest, find(&newest).unwrap());
+        let mut records = Vec::new();
+        for part in parts(&newest).unwrap() {
+            let header = read_part(&newest, &part, |record| records.push(record.version)).unwrap();
+            assert_eq!(header.generation, 4);
+        }
+        assert_eq!(records, [4, 4]);
+    }
+
+    #[test]
+    fn what_was_left_unfinished_is_not_seen_and_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = write_generation(folder.path(), 2);
+        let left = Unfinished::begin(folder.path()).unwrap();
+        fs::write(left.part(0), b"half").unwrap();
+        assert_eq!(find(folder.path()).unwrap(), first);
+        let second = write_generation(folder.path(), 2);
+        assert_eq!(find(folder.path()).unwrap(), second);
+        assert!(!left.path().exists());
+    }
+
+    #[test]
+    fn a_damaged_part_and_a_damaged_manifest_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = write_generation(folder.path(), 1);
+        let parts_of = parts(&path).unwrap();
+        let part = path.join(&parts_of[1].name);
+        let mut bytes = fs::read(&part).unwrap();
+        bytes[100] ^= 4;
+        fs::write(&part, &bytes).unwrap();
+        let error = read_part(&path, &parts_of[1], |_| {}).unwrap_err().to_string();
+        assert!(error.contains("member-0001.part") && error.contains("damaged at byte 64"), "{error}");
+        // A whole file of another generation is none of this one.
+        fs::copy(path.join(&parts_of[0].name), &part).unwrap();
+        let error = read_part(&path, &parts_of[1], |_| {}).unwrap_err().to_string();
+        assert!(error.contains("not the one that the manifest names"), "{error}");
+        let manifest = path.join(MANIFEST);
+        let text = fs::read_to_string(&manifest).unwrap();
+        for at in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            fs::write(&manifest, &bytes).unwrap();
+            assert!(parts(&path).is_err(), "byte {at}");
+            fs::write(&manifest, &text.as_bytes()[..at]).unwrap();
+            assert!(parts(&path).is_err(), "cut off at {at}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_says_so() {
+        let error = Unfinished::begin(Path::new("/proc/outlast/snapshots")).unwrap_err().to_string();
+        assert!(error.contains("/proc/outlast"), "{error}");
+    }
+}

@@ -1,0 +1,58 @@
+//! Putting what a snapshot holds into a store.
+
+use super::{SnapshotError, find, parts, read_part};
+use crate::engine::{Engine, MemberId};
+use crate::store::Store;
+use std::path::Path;
+
+/// What was restored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// How many keys.
+    pub records: u64,
+    /// How long their values are together.
+    pub bytes: u64,
+}
+
+/// Puts everything that a snapshot holds into the store: that of a generation's folder, or the newest one in a folder of
+/// snapshots. The job may have another size and another number of copies. A key's owner is the member with the same
+/// number, modulo the size of this job; versions begin anew. Keys that are in the store and not in the snapshot stay.
+///
+/// One member calls it, or all of them [`restore_share`]. A damaged file is an error that names it; what was read before it
+/// is in the store then.
+pub fn restore(store: &Store, path: &Path) -> Result<Restored, SnapshotError> {
+    restore_share(store, path, 0, 1)
+}
+
+/// The share `index` of `shares` equal ones: with one for each member all of them work side by side. The snapshot is
+/// restored when all shares are.
+pub fn restore_share(
+    store: &Store,
+    path: &Path,
+    index: usize,
+    shares: usize,
+) -> Result<Restored, SnapshotError> {
+    let generation = find(path)?;
+    let members = store.job().members() as u32;
+    let (mut restored, mut failure, mut number) = (Restored::default(), None, 0);
+    for part in parts(&generation)? {
+        read_part(&generation, &part, |record| {
+            number += 1;
+            if failure.is_some() || number % shares.max(1) != index % shares.max(1) {
+                return;
+            }
+            let owner = MemberId(record.owner % members);
+            match store.put_owned(&record.key, &record.value, owner) {
+                Ok(()) => {
+                    restored.records += 1;
+                    restored.bytes += record.value.len() as u64;
+                }
+                Err(error) => failure = Some(error),
+            }
+        })?;
+        if let Some(error) = failure {
+            return Err(error.into());
+        }
+    }
+    Ok(restored)
+}

@@ -1,0 +1,205 @@
+//! A cut: what the whole store held at one moment, for snapshots.
+//!
+//! All members stop writing for a moment, long enough to list what is there, not to copy it. The values are immutable
+//! blocks, which are not used again while an operation is under way that may have seen them: each member keeps one under way
+//! until it has copied what it listed. Writers go on meanwhile.
+//!
+//! | step | at each member | then |
+//! |---|---|---|
+//! | C1 | freeze: no write begins any more, until C4 or a time limit; writes under way go on | |
+//! | C2 | wait until each operation that was under way has ended | this member changes nothing |
+//! | C3 | when *all* are quiet: list the records of the partitions that this member is the primary of, settling each | the lists of all members are the store at this moment |
+//! | C4 | when *all* have listed: thaw, and say whether the time limit had not thawed before | if all say so, nobody wrote between the first C3 and the last: the lists are one cut |
+//!
+//! A writer makes its actor's counter odd before it looks whether the store is frozen, and freezing comes before the
+//! counters are looked at: either the writer sees the frost or the wait of C2 sees the writer. Whoever decides about the steps
+//! is elsewhere (`crate::snapshot`), and may die or be stopped at any of them: the frost ends by its time limit.
+
+use super::access::{Halt, Op};
+use super::layout::{ACTOR_COUNTER, ACTORS, Block, value_start};
+use super::open::Inner;
+use super::placement::{hash_key, mix};
+use super::{Store, StoreError, StoreResult};
+use crate::engine::{Engine, Epoch, MemberId, Time};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Until when no write begins; 0 if they do.
+#[derive(Default)]
+pub(super) struct Frost(AtomicU64);
+
+impl Frost {
+    #[inline(always)]
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst) != 0
+    }
+}
+
+/// What this member has to contribute to a cut. While it exists, nothing that it lists is used again.
+pub(crate) struct CutPart<'s> {
+    op: Op<'s>,
+    records: Vec<Listed>,
+    /// How many partitions are in it, and the sum of their mixed numbers: over all members, each partition once.
+    pub(crate) partitions: u64,
+    pub(crate) partition_sum: u64,
+}
+
+struct Listed {
+    key: Vec<u8>,
+    offset: u64,
+    block: Block,
+}
+
+/// The values that [`CutPart::partitions`] and [`CutPart::partition_sum`] of all members add up to.
+pub(crate) fn whole_cut(store: &Store) -> (u64, u64) {
+    let partitions = store.inner.placement.partitions as u64;
+    (partitions, (0..partitions).map(mix).fold(0, u64::wrapping_add))
+}
+
+impl Store {
+    pub(crate) fn job(&self) -> &crate::job::Job {
+        &self.inner.job
+    }
+
+    pub(crate) fn replicas(&self) -> usize {
+        self.inner.placement.replicas
+    }
+
+    /// C1.
+    pub(crate) fn freeze(&self, until: Time) {
+        self.inner.frost.0.swap(until.0.max(1), Ordering::SeqCst);
+    }
+
+    /// C2: whether each operation that was under way at the first call, when `before` was empty, has ended.
+    pub(crate) fn is_quiet(&self, before: &mut Option<Vec<(usize, u64)>>) -> StoreResult<bool> {
+        let inner = &self.inner;
+        let counter = |actor: usize| {
+            let word = inner.root(inner.me()) + inner.layout.actor(actor) + ACTOR_COUNTER;
+            inner.job.load(Epoch::ANY, inner.me(), word).map_err(super::open::engine_error)
+        };
+        let mut under_way = Vec::new();
+        match before {
+            None => {
+                for actor in 0..ACTORS {
+                    under_way.push((actor, counter(actor)?));
+                }
+                under_way.retain(|(_, count)| count % 2 == 1);
+            }
+            Some(seen) => {
+                for &(actor, count) in seen.iter() {
+                    if counter(actor)? == count {
+                        under_way.push((actor, count));
+                    }
+                }
+            }
+        }
+        let is_quiet = under_way.is_empty();
+        *before = Some(under_way);
+        Ok(is_quiet)
+    }
+
+    /// C4; whether the store was frozen until now.
+    pub(crate) fn thaw(&self) -> bool {
+        let until = self.inner.frost.0.swap(0, Ordering::SeqCst);
+        // Those who wait for it.
+        let _ = self.inner.job.ring(self.inner.me());
+        until != 0
+    }
+
+    /// C3, under this epoch alone; `None` if the view has changed.
+    pub(crate) fn list_cut(&self, epoch: Epoch) -> StoreResult<Option<CutPart<'_>>> {
+        let inner = &*self.inner;
+        let op = match Op::begin(inner) {
+            Ok(op) => op,
+            Err(Halt::Again) => return Ok(None),
+            Err(Halt::Fail(error)) => return Err(error),
+        };
+        let mut part = CutPart { op, records: Vec::new(), partitions: 0, partition_sum: 0 };
+        if part.op.epoch != epoch {
+            return Ok(None);
+        }
+        for partition in 0..inner.placement.partitions {
+            match part.list(partition) {
+                Ok(()) => {}
+                Err(Halt::Again) => return Ok(None),
+                Err(Halt::Fail(error)) => return Err(error),
+            }
+        }
+        Ok(part.op.is_current().then_some(part))
+    }
+
+    /// Puts a value that is to be owned by another member than the one that puts it.
+    pub(crate) fn put_owned(&self, key: &[u8], value: &[u8], owner: MemberId) -> StoreResult<()> {
+        self.inner.write(key, false, |_, _| Ok(super::write::Change::PutFor(value, owner)))?;
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Waits until writes may begin; bounded by the frost's own end.
+    #[cold]
+    pub(super) fn wait_for_thaw(&self) -> StoreResult<()> {
+        loop {
+            let bell = self.job.bell();
+            let until = self.frost.0.load(Ordering::SeqCst);
+            if until == 0 {
+                return Ok(());
+            }
+            if self.job.has_ended() {
+                return Err(StoreError::Closed);
+            }
+            if self.job.now() >= Time(until) {
+                // Whoever froze it is late, and will notice that it no longer is.
+                let _ = self.frost.0.compare_exchange(until, 0, Ordering::SeqCst, Ordering::SeqCst);
+                continue;
+            }
+            // Whoever waits serves: this may be the background.
+            self.serve_messages();
+            self.job.park(bell, Time(until));
+        }
+    }
+}
+
+impl CutPart<'_> {
+    fn list(&mut self, partition: usize) -> Result<(), Halt> {
+        let store = self.op.store;
+        let config = self.op.config(partition)?;
+        let home = config.primary;
+        if config.homes[home] != store.me() {
+            return Ok(());
+        }
+        for bucket in 0..store.bucket_count {
+            for node in self.op.nodes(config, home, partition, bucket)? {
+                if node.key.starts_with(super::leave::RESERVED) {
+                    continue;
+                }
+                let key = super::index::KeyRef { key: &node.key, hash: hash_key(&node.key), partition };
+                let Some((word, _)) = self.op.find(config, home, &key)? else { continue };
+                let Some(offset) = self.op.settled(config, &key, word)?.offset() else { continue };
+                let block = self.op.read_block(store.me(), offset)?;
+                if !block.is_deleted {
+                    self.records.push(Listed { key: node.key, offset, block });
+                }
+            }
+        }
+        self.partitions += 1;
+        self.partition_sum = self.partition_sum.wrapping_add(mix(partition as u64));
+        Ok(())
+    }
+
+    /// How many records there are.
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Copies a record out: its key, owner and version; the value into `value`.
+    pub(crate) fn read(&self, index: usize, value: &mut Vec<u8>) -> StoreResult<(&[u8], u32, u64)> {
+        let Listed { key, offset, block } = &self.records[index];
+        let store = self.op.store;
+        value.clear();
+        value.resize(block.len as usize, 0);
+        // Under any view: the block stays as it is, whoever dies.
+        let from = offset + value_start(block.len);
+        store.job.get(Epoch::ANY, store.me(), from, value).map_err(super::open::engine_error)?;
+        Ok((key, block.owner.0, block.counter))
+    }
+}

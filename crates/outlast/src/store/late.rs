@@ -1,0 +1,185 @@
+//! Requests that may still land after their operation has ended.
+//!
+//! Where memory is reached by requests, an operation that ends with a timeout leaves one behind: it takes effect whenever
+//! it gets through, and its swap may expect a word that others have made come again by then. So the block that it knows
+//! must not be used again before that. Each member has a *late word*, odd while such a request of its is under way.
+//!
+//! | | step | true afterwards |
+//! |---|---|---|
+//! | L1 | behind the request, the operation starts a load at the same home | requests of one activity to one home keep their order: when the load is answered, the request has landed, or never will |
+//! | L2 | it makes its member's late word odd | |
+//! | L3 | it leaves its actor | whoever was waiting for the actor looks at the late word after it and finds it odd |
+//! | L4 | all such loads are answered, or their homes dead: the background makes the word even | |
+//!
+//! A wait ([`super::grace::Grace`]) looks at the late words after it has seen all actors leave, so that it finds one of the
+//! two. The member dies at any of these steps: its requests go nowhere once the view has it, and nobody waits for it. The
+//! home is stopped: what was freed meanwhile waits until it goes on, and nothing else does.
+
+use super::layout::LATE;
+use super::open::{Inner, lock};
+use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Pending, Time};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// How often to look; an answer rings.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What this member waits for.
+#[derive(Default)]
+pub(super) struct Late(Mutex<Loads>);
+
+#[derive(Default)]
+struct Loads {
+    under_way: Vec<Pending>,
+    /// What the late word is to be; only grows.
+    number: u64,
+}
+
+fn start_load(store: &Inner, home: MemberId) -> Pending {
+    store.job.start(Epoch::ANY, home, Operation::Load { offset: store.root(home) + LATE })
+}
+
+impl Inner {
+    /// L1 and L2: a request of the calling activity to this home was not answered in time.
+    pub(super) fn note_late(&self, home: MemberId) {
+        let load = start_load(self, home);
+        let number = {
+            let mut loads = lock(&self.late.0);
+            loads.under_way.push(load);
+            loads.number |= 1;
+            loads.number
+        };
+        self.raise_late(number);
+        // The background looks when the answer rings; it may have come already.
+        let _ = self.job.ring(self.me());
+    }
+
+    /// Raises the late word. It is in the own memory, which fails only when this member has ended.
+    fn raise_late(&self, number: u64) {
+        let (job, me, word) = (&self.job, self.me(), self.root(self.me()) + LATE);
+        while let Ok(found) = job.load(Epoch::ANY, me, word) {
+            // Not back, if another activity has raised it further.
+            if found >= number || job.compare_and_swap(Epoch::ANY, me, word, found, number) == Ok(found) {
+                return;
+            }
+        }
+    }
+
+    /// L4, by the background; when it wants to look again.
+    pub(super) fn look_for_late(&self) -> Time {
+        // Taken out: nobody calls the engine under the lock.
+        let mut loads = std::mem::take(&mut lock(&self.late.0).under_way);
+        if loads.is_empty() {
+            return Time::NEVER;
+        }
+        loads.retain_mut(|load| match self.job.poll(load) {
+            None => true,
+            Some(Ok(_) | Err(Error::Dead { .. } | Error::Ended)) => false,
+            Some(Err(_)) => {
+                *load = start_load(self, load.target);
+                true
+            }
+        });
+        let number = {
+            let mut known = lock(&self.late.0);
+            known.under_way.append(&mut loads);
+            if known.under_way.is_empty() {
+                known.number += known.number & 1;
+            }
+            known.number
+        };
+        if number.is_multiple_of(2) {
+            self.raise_late(number);
+            return Time::NEVER;
+        }
+        self.job.now().after(PATIENCE)
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::super::access::Op;
+    use super::super::grace::Grace;
+    use super::super::{Options, Store};
+    use crate::engine::sim::{self, Link, Options as SimOptions};
+    use crate::{Engine, Epoch, Job, MemberId};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    /// One member's swap at a home ends with a timeout. When another member, which begins to wait after that operation has
+    /// ended, finds that nobody is inside any more, then the swap has landed.
+    #[test]
+    fn a_wait_outlasts_requests_that_timed_out() {
+        let late = Arc::new(AtomicU64::new(0));
+        for seed in 0..100 {
+            let (late, word) = (late.clone(), Arc::new(Mutex::new(None)));
+            let mut options = SimOptions::new(3, seed).link(Link::Network);
+            options.steps_max = 1_000_000;
+            options.time_limit = Duration::from_millis(40);
+            let report = sim::run(&options, move |job: Job| body(&job, &word, &late));
+            assert!(
+                report.is_ok(),
+                "seed {seed}: {:?}\n{:#?}\n{:#?}",
+                report.outcome,
+                report.panics,
+                report.hung
+            );
+        }
+        let late = late.load(Ordering::Relaxed);
+        assert!(late > 50, "a request was under way after its operation in {late} runs");
+    }
+
+    fn body(job: &Job, word: &Mutex<Option<(u64, bool)>>, late: &AtomicU64) {
+        let store = Store::open(job, Options::new().replicas(1).partitions(1)).expect("open");
+        let inner = &store.inner;
+        let sleep = |time| {
+            let until = job.now().after(time);
+            while job.now() < until {
+                job.park(job.bell(), until);
+            }
+        };
+        let home = MemberId(0);
+        match job.me().0 {
+            0 => {
+                let offset = job.reserve(64).expect("room");
+                job.put(Epoch::ANY, home, offset, &[0; 8]).expect("put");
+                *word.lock().expect("not poisoned") = Some((offset, false));
+            }
+            1 => loop {
+                let known = *word.lock().expect("not poisoned");
+                let Some((offset, _)) = known else {
+                    sleep(Duration::from_micros(1));
+                    continue;
+                };
+                let op = Op::begin(inner).expect("begun");
+                // What is under way before it makes it slow.
+                let put = || crate::engine::Operation::Put { offset: offset + 8, data: &[0; 8] };
+                let puts: Vec<_> = (0..500).map(|_| job.start(Epoch::ANY, home, put())).collect();
+                // As if the time limit were over at once: the request is on its way.
+                let swap = crate::engine::Operation::CompareAndSwap { offset, expected: 0, new: 1 };
+                let mut swap = job.start(Epoch::ANY, home, swap);
+                op.noted(home, crate::engine::Error::Timeout { member: home, limit: Duration::ZERO });
+                drop((op, puts));
+                late.fetch_add(u64::from(job.poll(&mut swap).is_none()), Ordering::Relaxed);
+                *word.lock().expect("not poisoned") = Some((offset, true));
+                break;
+            },
+            _ => loop {
+                let known = *word.lock().expect("not poisoned");
+                let Some((offset, true)) = known else {
+                    sleep(Duration::from_micros(1));
+                    continue;
+                };
+                let mut grace = Grace::begin(inner);
+                while !grace.is_over(inner) {
+                    sleep(Duration::from_micros(1));
+                }
+                assert_eq!(job.load(Epoch::ANY, home, offset), Ok(1), "it has landed");
+                break;
+            },
+        }
+        let _ = store.close();
+        let _ = job.leave();
+    }
+}

@@ -1,0 +1,237 @@
+//! Snapshots under the simulator: writers go on, members die and are stopped at any step, and what was published fits
+//! together.
+//!
+//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one; a failing one prints how to run it alone.
+
+#![cfg(feature = "sim")]
+
+use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
+use outlast::snapshot::{self, Options, SnapshotError, Snapshots};
+use outlast::store::{self, Slot, Store, StoreError};
+use outlast::{Engine, Job};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const MEMBERS: usize = 4;
+const PAIRS: u64 = 3;
+
+fn seeds(default: u64) -> std::ops::Range<u64> {
+    let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let first = read("OUTLAST_SEED_FIRST").unwrap_or(0);
+    first..first + read("OUTLAST_SEEDS").unwrap_or(default)
+}
+
+fn try_open(job: &Job, replicas: usize) -> Result<Store, StoreError> {
+    let options = store::Options::new().replicas(replicas).allow_fewer().partitions(16).expected_keys(64);
+    Store::open(job, options)
+}
+
+fn open(job: &Job, replicas: usize) -> Store {
+    try_open(job, replicas).expect("opened")
+}
+
+fn pause(job: &Job, duration: Duration) {
+    let until = job.now().after(duration);
+    while job.now() < until {
+        job.park(job.bell(), until);
+    }
+}
+
+/// What a snapshot holds, by key.
+fn read(path: &Path) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    for part in snapshot::parts(path).expect("a manifest") {
+        snapshot::read_part(path, &part, |record| {
+            let number = u64::from_le_bytes(record.value.as_slice().try_into().expect("8 bytes"));
+            let key = String::from_utf8(record.key).expect("a key");
+            assert_eq!(found.insert(key, number), None, "a key is there twice");
+        })
+        .expect("a whole part");
+    }
+    found
+}
+
+/// Each member writes pairs of keys, the first one and then the second one, with the same number, some through handles; one of
+/// them takes snapshots meanwhile. In each snapshot that there is, the first key of each pair is at most one ahead, and
+/// nothing is missing that was acknowledged before it was begun.
+#[test]
+fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
+    let mut taken_in_all = 0;
+    let count = seeds(120);
+    for seed in count.clone() {
+        let mut random = Random::new(seed ^ 0x736e_6170);
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let options = SimOptions::new(MEMBERS, seed).link(link);
+        let (kills, stops) = (random.below(3) as usize, random.below(2) as usize);
+        let options = options.random_faults(kills, stops, 1 + random.magnitude(100, 6000));
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("snapshots");
+        // What each pair's second key was acknowledged with.
+        let acknowledged: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
+        let taken = Arc::new(Mutex::new(0));
+        let (log, taken_here, target) = (acknowledged.clone(), taken.clone(), path.clone());
+        let report = sim::run(&options, move |job| {
+            // Someone may be stopped for so long that the others give up before they begin, and what they had is lost.
+            let Ok(store) = try_open(&job, 3) else { return };
+            let limit = Duration::from_millis(20);
+            let snapshots = Snapshots::open(&store, &target, Options::new().keep(100).freeze_limit(limit))
+                .expect("opened");
+            let me = job.me().0;
+            let writing = (store.clone(), log.clone());
+            let write = move || {
+                let (store, log) = writing;
+                let key = |which: &str, pair: u64| format!("{which}/{me}/{pair}").into_bytes();
+                let mut slots: Vec<Slot> =
+                    (0..PAIRS).filter_map(|pair| store.slot(&key("b", pair)).ok()).collect();
+                for number in 1..25u64 {
+                    for pair in 0..PAIRS {
+                        let value = number.to_le_bytes();
+                        let second = |slots: &mut [Slot]| match slots.get_mut(pair as usize) {
+                            Some(slot) if pair == 0 => slot.put(&value).map(|_| ()),
+                            _ => store.put(&key("b", pair), &value).map(|_| ()),
+                        };
+                        match store.put(&key("a", pair), &value).and_then(|_| second(&mut slots)) {
+                            Ok(()) => drop(log.lock().unwrap().insert(format!("b/{me}/{pair}"), number)),
+                            Err(
+                                StoreError::Timeout { .. } | StoreError::Closed | StoreError::DataLost { .. },
+                            ) => return,
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+            };
+            let writer = job.spawn("writes", Box::new(write)).expect("spawned");
+            if me < 2 {
+                for _ in 0..3 {
+                    let before = log.lock().unwrap().clone();
+                    match snapshots.take() {
+                        Ok(taken) => {
+                            *taken_here.lock().unwrap() += 1;
+                            assert!(taken.frozen_for < limit * 4, "{taken:?}");
+                            let found = read(&taken.path);
+                            assert_eq!(found.len() as u64, taken.records);
+                            for (key, number) in &before {
+                                let there = found.get(key).copied().unwrap_or(0);
+                                assert!(there >= *number, "{key}: {there}, and {number} was acknowledged");
+                            }
+                        }
+                        // Someone is stopped, or the other one takes one.
+                        Err(
+                            SnapshotError::Timeout { .. }
+                            | SnapshotError::Busy
+                            | SnapshotError::Member { .. },
+                        ) => {}
+                        Err(SnapshotError::Interrupted { .. }) => {}
+                        // Two who take one remove what the other one has not finished.
+                        Err(SnapshotError::Folder(_)) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                    pause(&job, Duration::from_micros(500));
+                }
+            }
+            job.wait_for(&writer, outlast::Time::NEVER);
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        let replay = format!(
+            "seed {seed}: OUTLAST_SEED_FIRST={seed} OUTLAST_SEEDS=1 cargo test -p outlast --features sim,faults --test snapshot_sim"
+        );
+        assert!(report.is_ok(), "{:?} {:?} {:?}\n{replay}", report.outcome, report.panics, report.hung);
+        taken_in_all += *taken.lock().unwrap();
+        for generation in snapshot::list(&path).unwrap_or_default() {
+            let found = read(&generation.path);
+            for member in 0..MEMBERS {
+                for pair in 0..PAIRS {
+                    let number = |which| found.get(&format!("{which}/{member}/{pair}")).copied().unwrap_or(0);
+                    let (first, second) = (number("a"), number("b"));
+                    assert!(
+                        first == second || first == second + 1,
+                        "generation {}, {member}/{pair}: {first} and {second}\n{replay}",
+                        generation.number
+                    );
+                }
+            }
+        }
+    }
+    assert!(taken_in_all * 2 > count.end - count.start, "only {taken_in_all} snapshots were taken");
+}
+
+/// What one job left, another one of another size and with other copies begins with, owners included.
+#[test]
+fn a_job_of_another_size_begins_with_it() {
+    for (members, replicas, seed) in [(1, 1, 0), (2, 2, 1), (7, 3, 2)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("snapshots");
+        let target = path.clone();
+        let report = sim::run(&SimOptions::new(4, seed), move |job| {
+            let store = open(&job, 2);
+            let snapshots = Snapshots::open(&store, &target, Options::new()).expect("opened");
+            for number in 0..20u64 {
+                let key = format!("{}/{number}", job.me().0);
+                store.put(key.as_bytes(), &vec![number as u8; number as usize * 100]).expect("put");
+            }
+            store.put(b"gone", b"soon").expect("put");
+            store.delete(b"gone").expect("deleted");
+            store.add(b"arrived", 1).expect("counted");
+            if job.me().0 == 3 {
+                while store.add(b"arrived", 0).expect("counted") < 4 {
+                    pause(&job, Duration::from_millis(1));
+                }
+                assert_eq!(snapshots.take().expect("taken").records, 81);
+            }
+            store.close().expect("closed");
+            job.leave().expect("left");
+        });
+        assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+        let source = path.clone();
+        let report = sim::run(&SimOptions::new(members, seed), move |job| {
+            let store = open(&job, replicas);
+            let (me, all) = (job.me().index(), job.members());
+            snapshot::restore_share(&store, &source, me, all).expect("restored");
+            store.add(b"restored", 1).expect("counted");
+            while store.add(b"restored", 0).expect("counted") < all as i64 {
+                pause(&job, Duration::from_millis(1));
+            }
+            for owner in 0..4u32 {
+                for number in 0..20u64 {
+                    let value =
+                        store.get(format!("{owner}/{number}").as_bytes()).expect("read").expect("there");
+                    assert_eq!(value.bytes(), vec![number as u8; number as usize * 100]);
+                    assert_eq!(value.owner().0, owner % all as u32);
+                }
+            }
+            assert!(!store.exists(b"gone").expect("read"));
+            store.close().expect("closed");
+            job.leave().expect("left");
+        });
+        assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+    }
+}
+
+/// A member that has not opened the folder, and one that is stopped, are named, and writers go on.
+#[test]
+fn whoever_does_not_do_its_part_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = folder.path().join("snapshots");
+    let report = sim::run(&SimOptions::new(3, 5), move |job| {
+        let store = open(&job, 2);
+        let options = Options::new().freeze_limit(Duration::from_millis(50));
+        if job.me().0 != 1 {
+            let snapshots = Snapshots::open(&store, &target, options).expect("opened");
+            if job.me().0 == 0 {
+                let error = snapshots.take().expect_err("not everyone takes part").to_string();
+                assert!(error.contains("member 1") && error.contains("has not opened"), "{error}");
+                assert!(snapshot::list(&target).expect("a folder").is_empty());
+                let began = job.now();
+                store.put(b"after", b"it").expect("nobody holds it up");
+                assert!(job.now().since(began) < Duration::from_millis(10));
+            }
+        }
+        pause(&job, Duration::from_millis(300));
+        store.close().expect("closed");
+        job.leave().expect("left");
+    });
+    assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+}

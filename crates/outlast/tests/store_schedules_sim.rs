@@ -1,0 +1,250 @@
+//! Schedules that broke the store, each found by reading it with the intent to break it.
+
+#![cfg(feature = "sim")]
+
+use outlast::engine::Fault;
+use outlast::engine::sim::{self, Link, Options as SimOptions};
+use outlast::store::{Options, Store, StoreError};
+use outlast::{Engine, Epoch, Job, MemberId};
+use std::time::Duration;
+
+fn run(options: SimOptions, body: impl Fn(Job) + 'static) {
+    let seed = options.seed;
+    let report = sim::run(&options, body);
+    assert!(report.is_ok(), "seed {seed}: {:?}\n{:#?}\n{:#?}", report.outcome, report.panics, report.hung);
+}
+
+fn open(job: &Job, options: Options) -> Store {
+    Store::open(job, options).expect("open")
+}
+
+fn options(replicas: usize) -> Options {
+    Options::new().replicas(replicas).partitions(8).expected_keys(32).slab_len_max(16 << 10)
+}
+
+fn sleep(job: &Job, duration: Duration) {
+    let until = job.now().after(duration);
+    while job.now() < until {
+        job.park(job.bell(), until);
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn end(job: &Job, store: &Store) {
+    let _ = store.close();
+    let _ = job.leave();
+}
+
+/// Who asks for the deaths for the first time after the second one is told of that one, and of no other.
+#[test]
+fn a_death_after_the_first_look_is_told_whatever_its_number() {
+    for seed in 0..20 {
+        run(
+            SimOptions::new(5, seed).link(if seed % 2 == 0 { Link::Memory } else { Link::Network }),
+            move |job| {
+                let store = open(&job, options(2));
+                let (first, second) = (MemberId(3), MemberId(1));
+                let wait = |epoch: u64| {
+                    while store.epoch() < Epoch(epoch) {
+                        job.park(job.bell(), job.now().after(SECOND));
+                    }
+                };
+                sleep(&job, SECOND);
+                if job.me() == first {
+                    let _ = job.inject(Fault::Kill(first));
+                    sleep(&job, 100 * SECOND);
+                }
+                wait(1);
+                let mut seen = store.epoch();
+                sleep(&job, SECOND);
+                if job.me() == second {
+                    let _ = job.inject(Fault::Kill(second));
+                    sleep(&job, 100 * SECOND);
+                }
+                wait(2);
+                let told: Vec<MemberId> =
+                    store.failures_since(&mut seen).iter().map(|death| death.member).collect();
+                assert_eq!(told, [second]);
+                assert_eq!(store.failures_since(&mut seen), []);
+                end(&job, &store);
+            },
+        );
+    }
+}
+
+/// Listeners of loss work in the background; a member that begins to leave at that moment is heard all the same.
+#[test]
+fn a_leaver_is_heard_by_those_who_look_for_losses() {
+    for seed in 80..96 {
+        run(
+            SimOptions::new(5, seed).link(if seed % 2 == 0 { Link::Memory } else { Link::Network }),
+            move |job| {
+                let store = open(&job, options(2).partitions(16));
+                store.on_loss(|_| {});
+                for number in 0..20 {
+                    store.put(format!("{}/{number}", job.me()).as_bytes(), b"x").expect("put");
+                }
+                if job.me() == MemberId(4) {
+                    sleep(&job, SECOND);
+                    let _ = job.inject(Fault::Kill(MemberId(4)));
+                    sleep(&job, 100 * SECOND);
+                }
+                if job.me() == MemberId(0) {
+                    sleep(&job, SECOND + Duration::from_micros(10 * seed));
+                    let began = job.now();
+                    store.leave(job.now().after(100 * SECOND)).expect("left");
+                    let took = job.now().since(began);
+                    assert!(took < 10 * SECOND, "{took:?}");
+                    return;
+                }
+                sleep(&job, SECOND);
+                let until = job.now().after(2 * SECOND);
+                let mut round = 0;
+                while job.now() < until {
+                    round += 1;
+                    let began = job.now();
+                    match store.get(format!("{}/{}", MemberId(round % 5), round % 20).as_bytes()) {
+                        Ok(_) => {}
+                        Err(StoreError::Timeout { member, .. }) => panic!("timeout of {member}"),
+                        Err(error) => panic!("{error}"),
+                    }
+                    let took = job.now().since(began);
+                    assert!(took < 10 * SECOND, "{took:?}");
+                    job.park(job.bell(), job.now().after(Duration::from_micros(200)));
+                }
+                end(&job, &store);
+            },
+        );
+    }
+}
+/// One of two new homes begins late, when the primary is stopped: the other one fills it.
+#[test]
+fn a_home_that_became_complete_takes_over_as_well() {
+    for seed in 0..20 {
+        run(SimOptions::new(6, seed).link(Link::Memory), move |job| {
+            let store = open(&job, options(3).partitions(64));
+            if job.me() == MemberId(5) {
+                let keys: Vec<String> = (0..300).map(|number| format!("key/{number}")).collect();
+                for key in &keys {
+                    store.put(key.as_bytes(), key.as_bytes()).expect("put");
+                }
+                let [late, primary] = [3, 0].map(MemberId);
+                job.inject(Fault::Stop(late)).expect("a fault");
+                job.inject(Fault::Kill(MemberId(1))).expect("a fault");
+                job.inject(Fault::Kill(MemberId(2))).expect("a fault");
+                sleep(&job, 10 * SECOND);
+                job.inject(Fault::Stop(primary)).expect("a fault");
+                sleep(&job, SECOND);
+                job.inject(Fault::Resume(late)).expect("a fault");
+                let status = store.wait_repaired(job.now().after(60 * SECOND)).expect("known");
+                assert!(status.is_repaired(), "{status:?}");
+                job.inject(Fault::Resume(primary)).expect("a fault");
+            } else {
+                sleep(&job, 300 * SECOND);
+            }
+            end(&job, &store);
+        });
+    }
+}
+
+/// What one member has freed can be used by another, also if the first one does nothing more.
+#[test]
+fn memory_that_an_idle_member_freed_can_be_used_by_others() {
+    for seed in 0..4 {
+        let mut plan = SimOptions::new(2, seed).link(Link::Memory);
+        plan.segment_limit = 48 << 20;
+        run(plan, move |job| {
+            let store = open(&job, options(1));
+            let key = (0..100)
+                .map(|n| format!("k{n}"))
+                .find(|key| store.homes(key.as_bytes()) == [MemberId(1)])
+                .unwrap();
+            let value = vec![7; 20 << 20];
+            if job.me() == MemberId(0) {
+                store.put(key.as_bytes(), &value).expect("room");
+                assert!(store.delete(key.as_bytes()).expect("deleted"));
+                store.put(b"freed", b"").expect("put");
+                store.wait(b"done", None, job.now().after(100 * SECOND)).expect("wait").expect("done");
+            } else {
+                store.wait(b"freed", None, job.now().after(100 * SECOND)).expect("wait").expect("freed");
+                sleep(&job, 5 * SECOND);
+                println!("{:?}", store.memory_use());
+                // Two of them do not fit.
+                store.put(key.as_bytes(), &value).expect("memory that was freed");
+                store.put(b"done", b"").expect("put");
+            }
+            end(&job, &store);
+        });
+    }
+}
+
+/// A new home is stopped: the copies that have nothing to do with it are brought up all the same.
+#[test]
+fn a_stopped_new_home_holds_up_its_own_partitions_only() {
+    for seed in 70..110 {
+        run(SimOptions::new(5, seed).link(Link::Memory), move |job| {
+            let store = open(&job, options(2).partitions(64));
+            let [dead, third, stopped] = [0, 3, 4].map(MemberId);
+            if job.me() == MemberId(1) {
+                let keys: Vec<String> = (0..200).map(|number| format!("key/{number}")).collect();
+                for key in &keys {
+                    store.put(key.as_bytes(), &vec![7; 20000]).expect("put");
+                }
+                job.inject(Fault::Kill(dead)).expect("a fault");
+                while store.epoch() < Epoch(1) {
+                    job.park(job.bell(), job.now().after(SECOND));
+                }
+                sleep(&job, Duration::from_micros(7 * seed));
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                sleep(&job, 60 * SECOND);
+                let others: Vec<&String> =
+                    keys.iter().filter(|key| !store.homes(key.as_bytes()).contains(&stopped)).collect();
+                job.inject(Fault::Kill(third)).expect("a fault");
+                while store.epoch() < Epoch(2) {
+                    job.park(job.bell(), job.now().after(SECOND));
+                }
+                for key in others {
+                    let homes = store.homes(key.as_bytes());
+                    match store.get(key.as_bytes()) {
+                        Ok(found) => assert_eq!(found.expect("there").bytes().len(), 20000),
+                        Err(error) => panic!("{key} {homes:?}: {error}"),
+                    }
+                }
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+                store.put(b"done", b"").expect("put");
+            } else {
+                sleep(&job, 300 * SECOND);
+            }
+            end(&job, &store);
+        });
+    }
+}
+
+/// A put that says that there is no room has changed nothing, also if the home without room is not the first one.
+#[test]
+fn a_put_that_found_no_room_did_not_happen() {
+    for seed in 0..6 {
+        let mut plan = SimOptions::new(3, seed).link(Link::Memory);
+        plan.segment_limit = 256 << 10;
+        run(plan, move |job| {
+            let store = open(&job, options(2));
+            if job.me() == MemberId(0) {
+                let key = |number: usize| [format!("{number}/").as_bytes(), &[b'k'; 900]].concat();
+                let mut refused = Vec::new();
+                for number in 0..800 {
+                    match store.put(&key(number), b"value") {
+                        Ok(_) => {}
+                        Err(StoreError::OutOfMemory { .. }) => refused.push(number),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                assert!((100..700).contains(&refused.len()), "{}", refused.len());
+                for &number in &refused {
+                    assert_eq!(store.get(&key(number)), Ok(None), "{number} of {}", refused.len());
+                }
+            }
+            end(&job, &store);
+        });
+    }
+}
