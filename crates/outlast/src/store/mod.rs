@@ -32,6 +32,7 @@ mod leave;
 mod list;
 mod lock;
 mod loss;
+mod magazine;
 mod mutant;
 mod open;
 mod pin;

@@ -4,6 +4,7 @@ use super::access::Actors;
 use super::batch::Deferred;
 use super::cut::Frost;
 use super::head::{Phase, State};
+use super::hot::Hints;
 use super::late::Late;
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root, TOMBSTONES};
 use super::leave::Leaving;
@@ -186,6 +187,7 @@ pub(super) struct Inner {
     pub(super) job: Job,
     pub(super) placement: Placement,
     pub(super) bucket_count: usize,
+    pub(super) hints: Hints,
     pub(super) slab_len_max: u64,
     pub(super) layout: Root,
     /// Where each member's root is, plus 1; 0 while unknown.
@@ -260,6 +262,7 @@ impl Store {
             job: job.clone(),
             placement: Placement::new(regulars, members - regulars, replicas, partitions, domains),
             bucket_count,
+            hints: Hints::new(options.expected_keys),
             slab_len_max: options.slab_len_max,
             layout,
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
