@@ -405,8 +405,9 @@ impl Reach<'_> {
     pub(crate) fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]> {
         on_reach!(self, reach => reach.load(offset), job, target => {
             let mut words = [0; N];
-            for (word, offset) in words.iter_mut().zip((offset..).step_by(8)) {
-                *word = job.load(Epoch::ANY, target, offset).ok()?;
+            for (word, index) in words.iter_mut().zip(0..) {
+                // The offset may be from memory that others write.
+                *word = job.load(Epoch::ANY, target, offset.checked_add(index * 8)?).ok()?;
             }
             Some(words)
         })

@@ -128,6 +128,8 @@ pub(super) struct Block {
     pub(super) holder: u64,
     /// The member that owns the key.
     pub(super) owner: MemberId,
+    /// 48 bits, see `checksum.rs`; 0 without checksums.
+    pub(super) checksum: u64,
 }
 
 pub(super) const OPERATION_MASK: u64 = (1 << 46) - 1;
@@ -150,7 +152,7 @@ impl Block {
             self.counter,
             self.operation << 18 | (self.actor as u64) << 12 | u64::from(self.writer.0),
             self.length_word(),
-            u64::from(self.owner.0),
+            self.checksum << 16 | u64::from(self.owner.0),
         ]
     }
 
@@ -186,6 +188,7 @@ impl Block {
             is_deleted: words[2] & DELETED != 0,
             holder: words[2] & HOLDER_MASK,
             owner: MemberId(words[3] as u32 & 0xffff),
+            checksum: words[3] >> 16,
         }
     }
 }
@@ -216,6 +219,7 @@ mod tests {
             is_deleted: true,
             holder: 4096,
             owner: MemberId(17),
+            checksum: (1 << 48) - 3,
         };
         assert_eq!(Block::decode(&block.encode()), block);
     }
@@ -278,12 +282,13 @@ mod tests {
             is_deleted: true,
             holder: 6,
             owner: MemberId(4),
+            checksum: 11,
         };
         let words: Vec<u64> = block
             .encode()
             .chunks_exact(8)
             .map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")))
             .collect();
-        assert_eq!(words, [7, 9 << 18 | 3 << 12 | 5, 1 << 63 | 2 << 16 | 6, 4]);
+        assert_eq!(words, [7, 9 << 18 | 3 << 12 | 5, 1 << 63 | 2 << 16 | 6, 11 << 16 | 4]);
     }
 }

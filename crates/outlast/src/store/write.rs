@@ -165,6 +165,7 @@ impl Remembered {
             is_deleted: true,
             holder: 0,
             owner: MemberId(0),
+            checksum: 0,
         },
         class: 0,
     };
@@ -1128,7 +1129,7 @@ impl<'a> Op<'a> {
             owner = block.owner;
             if let Some(offset) = before.head.offset().filter(|_| needs_value) {
                 buffer.resize(block.len as usize, 0);
-                self.get(primary, offset + value_start(block.len), &mut buffer)?;
+                self.get_value(key.key, primary, offset, &block, &mut buffer)?;
             }
         }
         let owned;
@@ -1175,7 +1176,9 @@ impl<'a> Op<'a> {
             is_deleted,
             holder: holder(store.me()),
             owner,
+            checksum: 0,
         };
+        let block = store.with_checksum(key, block, value);
         let class = block_class(&block, primary)?;
         let mut draft = Draft::new(block, value, class);
         let result = self.publish(config, key, &mut before, &mut draft);
@@ -1446,7 +1449,7 @@ impl Inner {
                 let Some(target) = buffer.get_mut(..block.len as usize) else {
                     return Err(Halt::Fail(StoreError::BufferTooSmall { needed: block.len, given }));
                 };
-                op.get(home, offset + value_start(block.len), target)?;
+                op.get_value(key.key, home, offset, block, target)?;
                 Ok((block.len as usize, block.version()))
             })
         })
@@ -1505,6 +1508,7 @@ mod sim_tests {
                 is_deleted: false,
                 holder,
                 owner: MemberId(0),
+                checksum: 0,
             };
             let (home, offset) = (job.me(), op.take_block(job.me(), 0).expect("a block"));
             // It was someone's who is dead, and is now a third one's, with another length.
