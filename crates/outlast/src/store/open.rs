@@ -385,11 +385,13 @@ impl Inner {
         let until = job.now().after(limit);
         loop {
             let bell = job.bell();
+            let is_unknown = |member: &MemberId| self.roots[member.index()].load(Ordering::Acquire) == 0;
+            let unknown = job.view().living().find(is_unknown);
+            // After the roots: whoever's is known has been compared.
             if let Some(reason) = lock(&self.mismatch).clone() {
                 return Err(StoreError::Invalid { reason });
             }
-            let is_unknown = |member: &MemberId| self.roots[member.index()].load(Ordering::Acquire) == 0;
-            let Some(member) = job.view().living().find(is_unknown) else { return Ok(()) };
+            let Some(member) = unknown else { return Ok(()) };
             if job.has_ended() {
                 return Err(StoreError::Closed);
             }
