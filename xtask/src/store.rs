@@ -9,13 +9,17 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What is run in the simulator, and with how many seeds: 100,000 in all.
-const SHAPES: [(&str, u64); 9] = [
+const SHAPES: [(&str, u64); 13] = [
     ("--ranks 3 --replicas 1 --stops 1", 8_000),
-    ("--ranks 3 --replicas 2 --kills 1 --stops 1", 22_000),
-    ("--ranks 5 --replicas 3 --kills 2", 25_000),
+    ("--ranks 3 --replicas 2 --kills 1 --stops 1", 12_000),
+    ("--ranks 3 --replicas 2 --kills 1 --stops 1 --programs bank", 10_000),
+    ("--ranks 5 --replicas 3 --kills 2 --programs calls", 10_000),
+    ("--ranks 5 --replicas 3 --kills 2", 8_000),
+    ("--ranks 5 --replicas 3 --kills 2 --programs steal", 7_000),
     ("--ranks 5 --replicas 3 --kills 2 --stops 2 --spares 1", 15_000),
     ("--ranks 4 --replicas 4 --kills 3 --stops 1 --threads 1", 10_000),
-    ("--ranks 8 --replicas 4 --kills 7", 8_000),
+    ("--ranks 8 --replicas 4 --kills 7", 4_000),
+    ("--ranks 8 --replicas 4 --kills 7 --programs calls", 4_000),
     ("--ranks 9 --replicas 2 --kills 5 --stops 1", 8_000),
     ("--ranks 16 --replicas 3 --kills 4 --stops 1", 3_500),
     ("--ranks 64 --replicas 4 --kills 6 --stops 1 --calls 10", 500),
@@ -25,8 +29,8 @@ const SHAPES: [(&str, u64); 9] = [
 const CHAOS: [(&str, u64); 5] = [
     ("--ranks 8 --replicas 3 --kills 7 --stops 2 --seconds 5", 7),
     ("--ranks 8 --replicas 4 --kills 7 --seconds 5 --failpoints", 7),
-    ("--ranks 6 --replicas 3 --kills 5 --stops 2 --seconds 4 --failpoints", 5),
-    ("--ranks 4 --replicas 2 --kills 3 --stops 2 --seconds 3", 3),
+    ("--ranks 6 --replicas 3 --kills 5 --stops 2 --seconds 4 --failpoints --programs bank", 5),
+    ("--ranks 4 --replicas 2 --kills 3 --stops 2 --seconds 3 --programs steal", 3),
     ("--ranks 5 --replicas 3 --kills 4 --seconds 3 --threads 4 --failpoints", 4),
 ];
 const CHAOS_KILLS: u64 = 300;
@@ -34,7 +38,7 @@ const CHAOS_KILLS: u64 = 300;
 const CHAOS_KILLS_MAX: u64 = 450;
 
 /// The mutants: what is broken, and by which name.
-const MUTANTS: [(&str, &str); 9] = [
+const MUTANTS: [(&str, &str); 15] = [
     ("ack-early", "acknowledge before the last copy"),
     ("publish-early", "publish before the payload"),
     ("skip-epoch", "skip the epoch check"),
@@ -44,15 +48,22 @@ const MUTANTS: [(&str, &str); 9] = [
     ("trust-absent", "trust an absent home"),
     ("forget-tombstone", "forget a tombstone"),
     ("miss-news", "miss a home that begins to fill"),
+    ("tx-lost-update", "change what others have changed"),
+    ("tx-skip-look", "do not look at reads again"),
+    ("tx-read-past", "read past one in doubt"),
+    ("tx-apply-early", "apply before the decision"),
+    ("tx-abort-late", "abort what is committed"),
+    ("tx-drop-intent", "drop the intent"),
 ];
 
 /// What a mutant has to survive, in this order; the first failing seed has caught it.
-const HUNTS: [(&str, u64); 5] = [
-    ("--ranks 3 --replicas 2 --kills 1 --stops 1", 600),
-    ("--ranks 4 --replicas 3 --kills 2 --calls 40", 600),
-    ("--ranks 4 --replicas 2 --kills 3 --calls 60 --threads 4", 400),
-    ("--ranks 6 --replicas 2 --kills 5 --calls 60", 1_000),
-    ("--ranks 5 --replicas 3 --kills 2 --stops 2 --threads 3", 600),
+const HUNTS: [(&str, u64); 6] = [
+    ("--ranks 4 --replicas 2 --threads 4", 100),
+    ("--ranks 3 --replicas 2 --kills 1 --stops 1 --programs calls", 600),
+    ("--ranks 4 --replicas 3 --kills 2 --calls 40 --programs calls", 600),
+    ("--ranks 4 --replicas 2 --kills 3 --calls 60 --threads 4 --programs calls", 400),
+    ("--ranks 6 --replicas 2 --kills 5 --calls 60 --programs calls", 1_000),
+    ("--ranks 5 --replicas 3 --kills 2 --stops 2 --threads 3 --programs calls", 600),
 ];
 
 /// Where things are built.

@@ -113,11 +113,36 @@ pub struct Mix {
     pub wait: u32,
     /// Transactions.
     pub transaction: u32,
+    /// Transfers between two accounts.
+    pub transfer: u32,
+    /// Tasks that go from one queue to another.
+    pub steal: u32,
+    /// Looks at all accounts, or all queues and tasks, at once.
+    pub audit: u32,
+    /// Reads of one account, queue or task.
+    pub peek: u32,
+}
+
+impl Mix {
+    /// No call at all, to begin with.
+    pub const NOTHING: Mix = Mix {
+        get: 0,
+        put: 0,
+        put_if: 0,
+        delete: 0,
+        add: 0,
+        wait: 0,
+        transaction: 0,
+        transfer: 0,
+        steal: 0,
+        audit: 0,
+        peek: 0,
+    };
 }
 
 impl Default for Mix {
     fn default() -> Self {
-        Self { get: 35, put: 35, put_if: 8, delete: 3, add: 6, wait: 1, transaction: 12 }
+        Self { get: 35, put: 35, put_if: 8, delete: 3, add: 6, wait: 1, transaction: 12, ..Self::NOTHING }
     }
 }
 
@@ -138,6 +163,10 @@ pub struct Options {
     pub lengths: Vec<(usize, u32)>,
     /// The most keys that a transaction touches.
     pub transaction_keys: u32,
+    /// Accounts, named `account/N`; the sum of all is zero.
+    pub accounts: u32,
+    /// Queues, named `queue/N`; at the beginning each has [`QUEUE_TASKS`] tasks, `task/N`.
+    pub queues: u32,
     /// How many members there are, so that a program can read the keys of another one.
     pub members: u32,
 }
@@ -152,10 +181,15 @@ impl Default for Options {
             shared_percent: 60,
             lengths: vec![(0, 1), (8, 4), (24, 8), (64, 16), (100, 8), (1024, 4), (5000, 1)],
             transaction_keys: 4,
+            accounts: 5,
+            queues: 3,
             members: 4,
         }
     }
 }
+
+/// How many tasks a queue has at the beginning.
+pub const QUEUE_TASKS: u32 = 3;
 
 /// What a conditional put expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +198,19 @@ pub enum Expect {
     Absent,
     /// The version that this actor saw last, or a fresh get if it saw none.
     LastSeen,
+}
+
+impl Options {
+    /// The accounts, or the queues and tasks, if the programs use them.
+    pub fn special_keys(&self) -> Vec<Key> {
+        let names = |kind: &'static str, count: u32| (0..count).map(move |number| format!("{kind}/{number}"));
+        let accounts = if self.mix.transfer > 0 { self.accounts } else { 0 };
+        let queues = if self.mix.steal > 0 { self.queues } else { 0 };
+        let all = names("account", accounts)
+            .chain(names("queue", queues))
+            .chain(names("task", queues * QUEUE_TASKS));
+        all.map(|name| Key::from(name.into_bytes())).collect()
+    }
 }
 
 /// One step inside a transaction.
@@ -194,6 +241,12 @@ pub enum Action {
     Wait(Key),
     /// Do these steps as one; a key is read before it is written, and written once.
     Transaction(Vec<Step>),
+    /// Take this amount from the first account and give it to the second.
+    Transfer(Key, Key, i64),
+    /// Take a task from the first queue and give it to the second; the task says which queue has it.
+    Steal(u32, u32),
+    /// Look at all accounts, if there are transfers, or at all queues and tasks.
+    Audit,
 }
 
 /// One call of a program.
@@ -226,9 +279,16 @@ impl Program {
         Self { options: options.clone(), actor, random: Random::stream(seed, stream), count: 0 }
     }
 
+    /// What the programs of the run look like.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
     fn call(&mut self) -> Call {
-        let Mix { get, put, put_if, delete, add, wait, transaction } = self.options.mix;
-        let action = match self.random.weighted(&[get, put, put_if, delete, add, wait, transaction]) {
+        let Mix { get, put, put_if, delete, add, wait, transaction, transfer, steal, audit, peek } =
+            self.options.mix;
+        let weights = [get, put, put_if, delete, add, wait, transaction, transfer, steal, audit, peek];
+        let action = match self.random.weighted(&weights) {
             0 => Action::Get(self.readable_key()),
             1 => Action::Put(self.writable_key(), self.length()),
             2 => {
@@ -243,11 +303,32 @@ impl Program {
                 Action::Add(Key::from(format!("count/{counter}").into_bytes()), delta)
             }
             5 => Action::Wait(self.readable_key()),
-            _ => self.transaction(),
+            6 => self.transaction(),
+            7 => {
+                let (from, to) = self.two_of(self.options.accounts);
+                let key = |number: u32| Key::from(format!("account/{number}").into_bytes());
+                Action::Transfer(key(from), key(to), 1 + self.random.below(50) as i64)
+            }
+            8 => {
+                let (victim, thief) = self.two_of(self.options.queues);
+                Action::Steal(victim, thief)
+            }
+            9 => Action::Audit,
+            _ => {
+                let names = self.options.special_keys();
+                Action::Get(names[self.random.below(names.len() as u64) as usize].clone())
+            }
         };
         let sequence = value::sequence(self.actor, self.count);
         self.count += 1;
         Call { sequence, action }
+    }
+
+    /// Two different numbers below a bound of two or more.
+    fn two_of(&mut self, bound: u32) -> (u32, u32) {
+        let first = self.random.below(u64::from(bound)) as u32;
+        let second = self.random.below(u64::from(bound) - 1) as u32;
+        (first, if second < first { second } else { second + 1 })
     }
 
     fn transaction(&mut self) -> Action {

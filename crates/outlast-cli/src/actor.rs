@@ -6,10 +6,14 @@ use outlast::store::{Expect, Store, StoreError, Value, Version};
 use outlast::{Engine, Job};
 use outlast_check::history::{self, Access, Actor, Key, Kind, LogWriter, Outcome};
 use outlast_check::value::{self, Verdict};
-use outlast_check::workload::{self, Action, Call, Mix, Program};
+use outlast_check::workload::{self, Action, Call, Program};
 use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
+
+mod tx;
+
+pub(crate) use tx::Programs;
 
 /// The thread under which a member's last reads are recorded.
 pub(crate) const FINAL_THREAD: u32 = 63;
@@ -23,10 +27,14 @@ const SHORT: history::Value = history::Value::new(u64::MAX);
 pub(crate) type Target = Box<dyn Write + Send>;
 
 /// What the programs of a run look like.
-pub(crate) fn options(members: usize, shared_keys: u32, private_keys: u32) -> workload::Options {
+pub(crate) fn options(
+    members: usize,
+    shared_keys: u32,
+    private_keys: u32,
+    programs: Programs,
+) -> workload::Options {
     workload::Options {
-        // Transactions come with the store's own.
-        mix: Mix { get: 35, put: 35, put_if: 10, delete: 5, add: 8, wait: 2, transaction: 0 },
+        mix: programs.mix(),
         shared_keys,
         private_keys,
         members: members as u32,
@@ -43,7 +51,8 @@ pub(crate) fn keys(options: &workload::Options, threads: u32) -> Vec<Key> {
             (0..options.private_keys).map(move |number| format!("own/{member}/{thread}/{number}"))
         })
     });
-    shared.chain(counters).chain(private).map(|key| Key::from(key.into_bytes())).collect()
+    let plain = shared.chain(counters).chain(private).map(|key| Key::from(key.into_bytes()));
+    plain.chain(options.special_keys()).collect()
 }
 
 /// What was found under a key at the end.
@@ -67,6 +76,8 @@ pub(crate) struct Worker {
     /// What this actor saw last of each key.
     seen: HashMap<Key, Option<(Version, history::Value)>>,
     wait_for: Duration,
+    /// How many times everything was looked at.
+    audits: u64,
     /// How many calls said that the data are lost.
     pub(crate) data_lost: u64,
 }
@@ -84,6 +95,9 @@ fn identity(seed: u64, key: &Key, bytes: &[u8]) -> history::Value {
     if is_counter(key) {
         let number = bytes.try_into().map(i64::from_le_bytes);
         return number.map_or(history::Value::torn(0), history::Value::number);
+    }
+    if tx::is_special(key) {
+        return tx::identity(bytes);
     }
     match value::verify(seed, key.bytes(), bytes) {
         Verdict::Intact { sequence: Some(sequence) } => history::Value::new(sequence),
@@ -121,6 +135,7 @@ impl Worker {
             clock,
             seen: HashMap::new(),
             wait_for: Duration::from_millis(2),
+            audits: 0,
             data_lost: 0,
         })
     }
@@ -161,7 +176,10 @@ impl Worker {
             Action::Delete(key) => self.delete(&key),
             Action::Add(key, delta) => self.add(&key, delta),
             Action::Wait(key) => self.wait(&key),
-            Action::Transaction(_) => unreachable!("the mix has none"),
+            Action::Transaction(steps) => self.transaction(&steps, sequence),
+            Action::Transfer(from, to, amount) => self.transfer(&from, &to, amount, sequence),
+            Action::Steal(victim, thief) => self.steal(victim, thief, sequence),
+            Action::Audit => self.audit(),
         }
     }
 

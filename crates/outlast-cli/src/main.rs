@@ -49,6 +49,8 @@ enum Command {
     #[command(hide = true)]
     StoreBenchMember(bench::StoreBenchMember),
     #[command(hide = true)]
+    TxBenchMember(bench::TxBenchMember),
+    #[command(hide = true)]
     UlfmMember(bench::UlfmMember),
 }
 
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
         Command::FailureMember(member) => member.execute(),
         Command::SampleMember(member) => member.execute(),
         Command::StoreBenchMember(member) => member.execute(),
+        Command::TxBenchMember(member) => member.execute(),
         Command::UlfmMember(member) => member.execute(),
     };
     match result {

@@ -4,7 +4,7 @@
 //! Up to R - 1 members die at random steps. If more are to die, the others follow in waves of up to R - 1, each when all
 //! who live see nothing to repair, so that a run never goes beyond what the store promises.
 
-use crate::actor::{self, FINAL_THREAD, Target, Worker};
+use crate::actor::{self, FINAL_THREAD, Programs, Target, Worker};
 use crate::chaos::Mode;
 use crate::report::write_json;
 use crate::usage_error;
@@ -37,6 +37,8 @@ Examples:
       outlast sim --ranks 5 --replicas 3 --seeds 0..1000 --kills 2 --stops 1
   One seed again, step by step (a failing one prints this line with all its options):
       outlast sim --ranks 5 --replicas 3 --kills 2 --stops 1 --seed 17 --trace
+  Transfers between accounts, and nothing else; the sum stays the same:
+      outlast sim --seeds 0..1000 --kills 2 --stops 1 --programs bank
   More deaths than copies, one wave after the other:
       outlast sim --ranks 9 --replicas 3 --seeds 0..200 --kills 6
   For programs; standard output gets nothing but the report:
@@ -105,6 +107,9 @@ pub(crate) struct Sim {
     /// Stop at the first seed that fails
     #[arg(long)]
     first_failure: bool,
+    /// What the members do
+    #[arg(long, value_name = "PROGRAMS", default_value_t = Programs::Mixed)]
+    programs: Programs,
     /// How members reach each other
     #[arg(long, value_name = "LINK", default_value_t = LinkChoice::Both)]
     link: LinkChoice,
@@ -270,6 +275,7 @@ impl Shape {
         let mut reader = self.worker(store, job, FINAL_THREAD, outside)?;
         let result =
             actor::keys(&self.programs, self.threads).iter().try_for_each(|key| reader.get(key).map(drop));
+        let result = result.and_then(|()| reader.audit());
         self.check(job, result, reader.data_lost, outside);
         match store.close() {
             Ok(()) | Err(StoreError::Timeout { .. } | StoreError::Closed) => Ok(()),
@@ -435,9 +441,9 @@ impl Sim {
 
     /// The command that runs a seed alone.
     fn replay(&self, seed: u64) -> String {
-        let Sim { ranks, replicas, kills, stops, mode, spares, threads, calls, link, .. } = self;
+        let Sim { ranks, replicas, kills, stops, mode, spares, threads, calls, programs, link, .. } = self;
         format!(
-            "outlast sim --ranks {ranks} --replicas {replicas} --kills {kills} --stops {stops} --mode {mode} --spares {spares} --threads {threads} --calls {calls} --link {link} --seed {seed} --trace"
+            "outlast sim --ranks {ranks} --replicas {replicas} --kills {kills} --stops {stops} --mode {mode} --spares {spares} --threads {threads} --calls {calls} --programs {programs} --link {link} --seed {seed} --trace"
         )
     }
 
@@ -461,7 +467,7 @@ impl Sim {
     /// Runs one seed and judges it.
     fn run(&self, seed: u64) -> Judged {
         let members = usize::from(self.ranks) + self.spares;
-        let mut programs = actor::options(members, 4, 1);
+        let mut programs = actor::options(members, 4, 1, self.programs);
         programs.lengths = vec![(0, 1), (8, 2), (24, 2), (100, 2), (700, 1)];
         let shape =
             Shape { seed, replicas: self.replicas, threads: self.threads, calls: self.calls, programs };

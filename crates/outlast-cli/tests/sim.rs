@@ -53,7 +53,7 @@ fn a_seed_replays() {
 #[test]
 fn seeds_that_once_failed_do_not() {
     for (shape, seed) in [("8 --replicas 4 --kills 7", "1002011"), ("8 --replicas 4 --kills 7", "1007411")] {
-        let arguments: Vec<&str> = shape.split(' ').chain(["--seed", seed]).collect();
+        let arguments: Vec<&str> = shape.split(' ').chain(["--programs", "calls", "--seed", seed]).collect();
         let (run, report) = report(&[&["--ranks"], &arguments[..]].concat());
         assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
     }

@@ -25,6 +25,21 @@ mod scenarios;
 pub mod shm;
 pub mod sim;
 
+/// A test for each scenario, by the `run` of the file that it is in; `TESTED` has their names, so that none is forgotten.
+#[macro_export]
+macro_rules! tests {
+    ($($test:ident => $name:literal,)*) => {
+        $(
+            #[test]
+            fn $test() {
+                run($name);
+            }
+        )*
+
+        const TESTED: &[&str] = &[$($name),*];
+    };
+}
+
 pub use member::be_member;
 pub use random::Random;
 pub use run::{Clock, DATA, Inbox, Run, WAIT};

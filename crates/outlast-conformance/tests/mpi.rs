@@ -30,20 +30,7 @@ fn run(name: &str) {
     }
 }
 
-macro_rules! on_mpi {
-    ($($test:ident => $name:literal,)*) => {
-        $(
-            #[test]
-            fn $test() {
-                run($name);
-            }
-        )*
-
-        const TESTED: &[&str] = &[$($name),*];
-    };
-}
-
-on_mpi! {
+outlast_conformance::tests! {
     job_of_one => "job-of-one",
     one_sided_pairs => "one-sided-pairs",
     one_sided_order => "one-sided-order",

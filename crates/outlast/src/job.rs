@@ -343,6 +343,19 @@ impl Job {
         Attending { job: self, port }
     }
 
+    /// A number for the activity that calls, which no other activity of this member has while it lives.
+    pub(crate) fn activity(&self) -> u64 {
+        #[cfg(feature = "sim")]
+        if let Backend::Sim(sim) = &self.inner.backend {
+            return sim.activity();
+        }
+        static NUMBERS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        thread_local! {
+            static NUMBER: u64 = NUMBERS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        NUMBER.with(|number| *number)
+    }
+
     /// Waits until an activity has ended, or until `until`; whether it has ended.
     pub fn wait_for(&self, activity: &Activity, until: Time) -> bool {
         loop {

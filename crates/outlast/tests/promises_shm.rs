@@ -7,8 +7,9 @@
 
 mod promises;
 
-use outlast::Job;
-use outlast::launch::{Launch, Output};
+use outlast::engine::steps;
+use outlast::launch::{Launch, Outcome, Output};
+use outlast::{Engine, Job, MemberId};
 use promises::{Chance, MEMBERS};
 use std::time::Duration;
 
@@ -23,23 +24,29 @@ fn run(test: &str, deaths: usize, part: fn(Job, Chance)) {
         return part(outlast::join().expect("a member"), Chance { seed, calls: 300 });
     }
     for seed in 0..3 {
-        let mut running = Launch::new(MEMBERS)
-            .program(std::env::current_exe().expect("own path"))
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
-            .env(ROLE, test)
-            .env(SEED, seed.to_string())
-            .segment_limit(64 << 20)
-            .output(Output::Capture)
-            .start()
-            .expect("started");
-        let outcome = running.wait(LIMIT);
-        if !outcome.survivors_ok() || outcome.deaths().count() != deaths {
-            for end in &outcome.members {
-                println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
-            }
-            panic!("seed {seed}: {outcome}");
-        }
+        assert_eq!(start(test, seed).deaths().count(), deaths, "seed {seed}");
     }
+}
+
+/// Starts the members of a test and waits for their end; the survivors must have ended well.
+fn start(test: &str, seed: u64) -> Outcome {
+    let mut running = Launch::new(MEMBERS)
+        .program(std::env::current_exe().expect("own path"))
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, test)
+        .env(SEED, seed.to_string())
+        .segment_limit(64 << 20)
+        .output(Output::Capture)
+        .start()
+        .expect("started");
+    let outcome = running.wait(LIMIT);
+    if !outcome.survivors_ok() {
+        for end in &outcome.members {
+            println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
+        }
+        panic!("seed {seed}: {outcome}");
+    }
+    outcome
 }
 
 #[test]
@@ -65,6 +72,39 @@ fn promise_4_bounded() {
 #[test]
 fn promise_5_repaired() {
     run("promise_5_repaired", 2, promises::repaired_in_time);
+}
+
+#[test]
+fn promise_6_all_or_nothing() {
+    run("promise_6_all_or_nothing", 2, promises::all_or_nothing_at_random);
+}
+
+/// By SIGKILL inside each step of a commit: the members 1 and 3 die in the same step, one after the other or at once.
+#[test]
+fn promise_6_all_or_nothing_in_each_step() {
+    const TEST: &str = "promise_6_all_or_nothing_in_each_step";
+    let is_of_a_commit =
+        |name: &&str| ["X1", "X2", "X3", "X4", "X5"].iter().any(|step| name.starts_with(step));
+    let names: Vec<&str> = steps::NAMES.iter().copied().filter(is_of_a_commit).collect();
+    assert_eq!(names.len(), 5);
+    if std::env::var(ROLE).is_ok_and(|name| name == TEST) {
+        let seed: usize = std::env::var(SEED).expect("a seed").parse().expect("a number");
+        let step = steps::NAMES.iter().position(|name| *name == names[seed % 5]).expect("one of them");
+        let chance = Chance { seed: seed as u64, calls: 300 };
+        return promises::all_or_nothing(outlast::join().expect("a member"), chance, |job| {
+            if job.me().0 % 2 == 1 {
+                // Every step has a few engine steps at least.
+                steps::die_in(step as u32, 1 + (seed as u64 * 7 + u64::from(job.me().0) * 3) % 5);
+            }
+        });
+    }
+    for seed in 0..15 {
+        let outcome = start(TEST, seed);
+        for member in [1, 3].map(MemberId) {
+            let words = outcome.stderr(member);
+            assert!(words.contains(&format!("{}{}", steps::LAST_WORDS, names[seed as usize % 5])), "{words}");
+        }
+    }
 }
 
 #[test]

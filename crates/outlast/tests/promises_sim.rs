@@ -54,6 +54,11 @@ fn promise_5_repaired() {
 }
 
 #[test]
+fn promise_6_all_or_nothing() {
+    run(promises::all_or_nothing_at_random);
+}
+
+#[test]
 fn promise_7_honest_about_loss() {
     run(promises::honest);
 }

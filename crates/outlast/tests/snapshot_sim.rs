@@ -235,3 +235,92 @@ fn whoever_does_not_do_its_part_is_named() {
     });
     assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
 }
+
+/// A snapshot respects transactions: transfers between accounts go on, with a plain key that each depends on and that others
+/// change. In each snapshot the sum is the same.
+#[test]
+fn a_snapshot_has_all_of_a_transaction_or_nothing() {
+    const ACCOUNTS: u64 = 5;
+    let mut taken_in_all = 0;
+    let count = seeds(100);
+    for seed in count.clone() {
+        let mut random = Random::new(seed ^ 0x7478_736e);
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let options = SimOptions::new(MEMBERS, seed).link(link);
+        let options = options.random_faults(random.below(3) as usize, 0, 1 + random.magnitude(100, 20_000));
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("snapshots");
+        let taken = Arc::new(Mutex::new(0));
+        let (taken_here, target) = (taken.clone(), path.clone());
+        let report = sim::run(&options, move |job| {
+            let Ok(store) = try_open(&job, 3) else { return };
+            let limit = Duration::from_millis(20);
+            let snapshots = Snapshots::open(&store, &target, Options::new().keep(100).freeze_limit(limit))
+                .expect("opened");
+            let me = job.me().0;
+            let mut random = Random::new(seed << 8 | u64::from(me));
+            let writing = store.clone();
+            let write = move || {
+                for number in 0..40u64 {
+                    let from = random.below(ACCOUNTS);
+                    let to = (from + 1 + random.below(ACCOUNTS - 1)) % ACCOUNTS;
+                    let moved: Result<(), StoreError> = writing.transaction(|tx| {
+                        if number % 2 == 0 {
+                            let _ = tx.get(b"permission")?;
+                        }
+                        tx.add(format!("account/{from}").as_bytes(), -5)?;
+                        tx.add(format!("account/{to}").as_bytes(), 5)?;
+                        Ok(())
+                    });
+                    let changed = moved.and_then(|()| match number % 8 {
+                        0 => writing.put(b"permission", &number.to_le_bytes()).map(|_| ()),
+                        _ => Ok(()),
+                    });
+                    match changed {
+                        Ok(()) => {}
+                        Err(
+                            StoreError::Timeout { .. } | StoreError::Closed | StoreError::DataLost { .. },
+                        ) => return,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            };
+            let writer = job.spawn("writes", Box::new(write)).expect("spawned");
+            if me < 2 {
+                for _ in 0..4 {
+                    match snapshots.take() {
+                        Ok(taken) => {
+                            *taken_here.lock().unwrap() += 1;
+                            let found = read(&taken.path);
+                            let accounts = found.iter().filter(|(key, _)| key.starts_with("account/"));
+                            let sum = accounts.fold(0i64, |sum, (_, &number)| sum + number as i64);
+                            assert_eq!(sum, 0, "{found:?}");
+                        }
+                        Err(
+                            SnapshotError::Timeout { .. }
+                            | SnapshotError::Busy
+                            | SnapshotError::Member { .. }
+                            | SnapshotError::Interrupted { .. }
+                            | SnapshotError::Folder(_),
+                        ) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                    pause(&job, Duration::from_micros(500));
+                }
+            }
+            job.wait_for(&writer, outlast::Time::NEVER);
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        assert!(
+            report.is_ok(),
+            "seed {seed}: {:?}\n{:#?}\n{:#?}",
+            report.outcome,
+            report.panics,
+            report.hung
+        );
+        taken_in_all += *taken.lock().unwrap();
+    }
+    // Deaths interrupt some; most are taken.
+    assert!(taken_in_all >= 2 * (count.end - count.start), "{taken_in_all} snapshots");
+}

@@ -117,7 +117,7 @@ fn a_spare_takes_the_place_of_the_dead() {
 }
 
 /// 250 times as many keys as buckets: everything works, deletes and repair included. What it costs is in
-/// docs/decisions/0006-the-index-does-not-grow.md.
+/// docs/decisions/0007-the-index-does-not-grow.md.
 #[test]
 fn there_may_be_far_more_keys_than_buckets() {
     run(

@@ -9,6 +9,7 @@ mod failure;
 mod plot;
 mod sim;
 mod store;
+mod tx;
 mod ulfm;
 
 use crate::report::{say, write_json};
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use detection::DetectionMember;
 pub(crate) use failure::FailureMember;
 pub(crate) use store::StoreBenchMember;
+pub(crate) use tx::TxBenchMember;
 pub(crate) use ulfm::UlfmMember;
 
 /// Measure this machine: how fast things are, against a floor measured in the same run.
@@ -36,6 +38,7 @@ enum What {
     Put(store::Put),
     Repair(failure::Repair),
     Sim(sim::Sim),
+    Tx(tx::Tx),
     Ulfm(ulfm::Ulfm),
 }
 
@@ -48,6 +51,7 @@ impl Bench {
             What::Put(put) => put.execute(),
             What::Repair(repair) => repair.execute(),
             What::Sim(sim) => sim.execute(),
+            What::Tx(tx) => tx.execute(),
             What::Ulfm(ulfm) => ulfm.execute(),
         }
     }

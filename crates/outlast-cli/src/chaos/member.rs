@@ -1,6 +1,6 @@
 //! A member of a chaos run: workers that make random calls, and a thread that watches and reports.
 
-use crate::actor::{self, FINAL_THREAD, Found, Worker};
+use crate::actor::{self, FINAL_THREAD, Found, Programs, Worker};
 use crate::control::{Member, Phase, Place};
 use crate::members::{News, Watch, machine_ns, tell};
 use anyhow::{Context, bail, ensure};
@@ -27,6 +27,7 @@ pub(super) struct Plan {
     pub(super) threads: u32,
     pub(super) shared_keys: u32,
     pub(super) private_keys: u32,
+    pub(super) programs: Programs,
     pub(super) seed: u64,
     /// How many calls an actor makes in a second, at most.
     pub(super) calls_per_second: u64,
@@ -35,7 +36,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn options(&self, members: usize) -> outlast_check::workload::Options {
-        actor::options(members, self.shared_keys, self.private_keys)
+        actor::options(members, self.shared_keys, self.private_keys, self.programs)
     }
 }
 
@@ -127,6 +128,7 @@ impl ChaosMember {
         let mut reader = Worker::new(&store, &job, &options, plan.seed, FINAL_THREAD, clock, target)?;
         let found: anyhow::Result<Vec<FoundLine>> =
             keys.iter().map(|key| Ok(found_line(reader.get(key)?))).collect();
+        reader.audit()?;
         tell(&Line::Found(found?))?;
         watcher.until(Phase::End, &member)?;
         store.close().context("closing the store")?;

@@ -9,7 +9,7 @@ mod faults;
 mod judge;
 mod member;
 
-use crate::actor::THREADS_MAX;
+use crate::actor::{Programs, THREADS_MAX};
 use crate::control::{Phase, Shared};
 use crate::members::{Lines, News, describe, left_behind, machine_ns, shared_memory_names};
 use crate::quantity;
@@ -33,8 +33,8 @@ use std::time::{Duration, Instant};
 pub(crate) use member::ChaosMember;
 
 const EXAMPLES: &str = "\
-N processes put, get, put conditionally, delete, add and wait, over keys that all share and keys of their own, in
-several threads each. K of them are killed with kill -9 and S times one is stopped for a while, at random moments. What
+N processes put, get, put conditionally, delete, add and wait, alone and in transactions, over keys that all share and
+keys of their own, in several threads each. K of them are killed with kill -9 and S times one is stopped for a while, at random moments. What
 each call was told is recorded where it outlives the caller, and judged at the end: is an acknowledged write lost, was a
 read torn or stale, did a call hang, does one order explain all results?
 
@@ -47,6 +47,8 @@ Examples:
       outlast chaos --ranks 8 --replicas 3 --kills 7 --seconds 20
   More deaths at once than the store can take. What is lost must be called lost:
       outlast chaos --replicas 2 --kills 3 --beyond
+  Steals of tasks, each a transaction over three keys:
+      outlast chaos --programs steal
   For programs; standard output gets nothing but the report:
       outlast chaos --json -
   Deaths inside the steps of the protocol, in a build for tests:
@@ -96,6 +98,9 @@ pub(crate) struct Chaos {
     /// How many copies each value has
     #[arg(short = 'r', long, value_name = "R", default_value_t = 3)]
     replicas: usize,
+    /// What the members do
+    #[arg(long, value_name = "PROGRAMS", default_value_t = Programs::Mixed)]
+    programs: Programs,
     /// How the store recovers
     #[arg(long, value_name = "MODE", default_value_t = Mode::Localized)]
     mode: Mode,
@@ -247,6 +252,7 @@ impl Chaos {
             threads: self.threads,
             shared_keys: SHARED_KEYS,
             private_keys: PRIVATE_KEYS,
+            programs: self.programs,
             seed,
             calls_per_second: ((CALLS_IN_ALL as f64 / self.seconds.max(1.0)) as u64 / actors).clamp(20, 4000),
             place: shared.place(),
@@ -337,7 +343,7 @@ impl Chaos {
 
     /// The command that makes the same choices again.
     fn command(&self) -> String {
-        let Chaos { ranks, replicas, mode, kills, stops, seconds, threads, .. } = self;
+        let Chaos { ranks, replicas, programs, mode, kills, stops, seconds, threads, .. } = self;
         let seed = self.seed.unwrap_or_default();
         let beyond = if self.beyond { " --beyond" } else { "" };
         let failpoints = if self.failpoints { " --failpoints" } else { "" };
@@ -345,7 +351,7 @@ impl Chaos {
             format!(" --die-in {}", steps::NAMES[step].split(' ').next().unwrap_or_default())
         });
         format!(
-            "outlast chaos --engine shm --ranks {ranks} --replicas {replicas} --mode {mode} --kills {kills} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
+            "outlast chaos --engine shm --ranks {ranks} --replicas {replicas} --programs {programs} --mode {mode} --kills {kills} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
         )
     }
 

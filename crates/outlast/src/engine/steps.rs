@@ -40,6 +40,14 @@ steps! {
     Complete = "R5 say that it is complete",
     Retire = "free space",
     Leave = "leave the operation",
+    WriteIntent = "X1 write the intent",
+    LockKey = "X2 lock a key",
+    Validate = "X3 look at what was read",
+    Decide = "X4 decide",
+    Apply = "X5 apply",
+    RollBack = "Y2 roll back",
+    Abort = "Y1 abort",
+    CleanUp = "X6 clean up",
 }
 
 #[cfg(feature = "faults")]
@@ -53,6 +61,8 @@ mod armed {
 
     thread_local! {
         static CURRENT: Cell<Option<Step>> = const { Cell::new(None) };
+        /// The step of a transaction that the current one is a part of.
+        static OUTER: Cell<Option<Step>> = const { Cell::new(None) };
         /// Engine steps that this thread has left.
         static LEFT: Cell<u64> = const { Cell::new(0) };
     }
@@ -65,6 +75,21 @@ mod armed {
     #[inline]
     pub(super) fn enter(step: Step) {
         CURRENT.set(Some(step));
+        strike(step);
+    }
+
+    /// Begins a step that others are parts of; what was begun before.
+    pub(super) fn begin(step: Step) -> Option<Step> {
+        strike(step);
+        OUTER.replace(Some(step))
+    }
+
+    pub(super) fn end(before: Option<Step>) {
+        OUTER.set(before);
+    }
+
+    #[inline]
+    fn strike(step: Step) {
         let wanted = WANTED.load(Ordering::Relaxed);
         if wanted != 0
             && [u64::from(ANY), step as u64 + 1].contains(&(wanted >> 32))
@@ -82,7 +107,7 @@ mod armed {
             return None;
         }
         LEFT.set(left - 1);
-        let name = || CURRENT.get().map_or("outside", |step| NAMES[step as usize]);
+        let name = || OUTER.get().or(CURRENT.get()).map_or("outside", |step| NAMES[step as usize]);
         (left == 1).then(name)
     }
 }
@@ -93,6 +118,30 @@ pub(crate) fn enter(step: Step) {
     #[cfg(feature = "faults")]
     armed::enter(step);
     let _ = step;
+}
+
+/// A step that others are parts of, until it is dropped: who dies in one of those dies in this one.
+pub(crate) struct Within {
+    #[cfg(feature = "faults")]
+    before: Option<Step>,
+}
+
+/// Says that this thread is in a step that others are parts of.
+#[inline]
+pub(crate) fn within(step: Step) -> Within {
+    let _ = step;
+    Within {
+        #[cfg(feature = "faults")]
+        before: armed::begin(step),
+    }
+}
+
+impl Drop for Within {
+    #[inline]
+    fn drop(&mut self) {
+        #[cfg(feature = "faults")]
+        armed::end(self.before);
+    }
 }
 
 /// Counts an engine step; the name of the protocol's step if the process is to die here.

@@ -577,17 +577,8 @@ fn decided_message(communicator: u64, space: u8, number: u32, value: &Value) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rma::Dice;
     use std::collections::VecDeque;
-
-    /// A generator that is good enough to choose what happens next.
-    struct Dice(u64);
-
-    impl Dice {
-        fn below(&mut self, bound: usize) -> usize {
-            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            ((self.0 >> 33) % bound as u64) as usize
-        }
-    }
 
     /// A message on its way, with what its sender knew of deaths.
     type Flight = (Vec<u8>, RankSet);

@@ -267,17 +267,8 @@ impl Agreeing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rma::Dice;
     use std::collections::VecDeque;
-
-    /// A generator that is good enough to choose what happens next.
-    struct Dice(u64);
-
-    impl Dice {
-        fn below(&mut self, bound: usize) -> usize {
-            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            ((self.0 >> 33) % bound as u64) as usize
-        }
-    }
 
     fn own(rank: usize, instance: usize, acked: &RankSet) -> Contribution {
         let flags = !(1u64 << rank) ^ (instance as u64) << 40;

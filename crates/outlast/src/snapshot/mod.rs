@@ -179,6 +179,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 enum Halt {
     /// Somebody died, or the view changed otherwise.
     Again,
+    /// Somebody does its part of another one, or has not noticed yet that it came to nothing.
+    Busy,
     Fail(SnapshotError),
 }
 
@@ -240,6 +242,7 @@ impl Shared {
 
     fn take(&self) -> Result<Taken, SnapshotError> {
         let job = self.job();
+        let mut is_busy = false;
         for attempt in 0..ATTEMPTS {
             let until = job.now().after(PAUSE * attempt as u32);
             while job.now() < until {
@@ -257,13 +260,14 @@ impl Shared {
                     // Whoever waits for more need not.
                     self.tell(&attempt, &Note::Drop { id });
                     match halt {
-                        Halt::Again => {}
+                        Halt::Again => is_busy = false,
+                        Halt::Busy => is_busy = true,
                         Halt::Fail(error) => return Err(error),
                     }
                 }
             }
         }
-        Err(SnapshotError::Interrupted { attempts: ATTEMPTS })
+        Err(if is_busy { SnapshotError::Busy } else { SnapshotError::Interrupted { attempts: ATTEMPTS } })
     }
 
     fn attempt(&self, attempt: &Attempt) -> Result<Taken, Halt> {
@@ -383,7 +387,7 @@ impl Shared {
                     Note::Failed { reason, .. } => {
                         return Err(Halt::Fail(SnapshotError::Member { member, reason }));
                     }
-                    Note::Busy { .. } => return Err(Halt::Fail(SnapshotError::Busy)),
+                    Note::Busy { .. } => return Err(Halt::Busy),
                     Note::Stale { .. } => return Err(Halt::Again),
                     note if is_answer(&note) => drop(answers.insert(member, note)),
                     _ => {}

@@ -16,6 +16,10 @@ use std::time::Duration;
 pub(super) enum Halt {
     /// The view has changed, or someone else was faster: begin again.
     Again,
+    /// The store is frozen: begin again when it is not.
+    Frozen,
+    /// A transaction is in the way: get it out of the way, and begin again.
+    Blocked(Box<super::tx::Blocker>),
     /// It cannot be done.
     Fail(StoreError),
 }

@@ -52,10 +52,10 @@ fn hash(seed: u64, bytes: &[u8]) -> u64 {
 /// The checksum of a version of the key with this hash.
 #[inline]
 pub(super) fn checksum(key_hash: u64, block: &Block, value: &[u8]) -> u64 {
-    let Block { counter, writer, actor, operation, len, is_deleted, owner, .. } = *block;
+    let Block { counter, writer, actor, operation, len, is_deleted, kind, owner, .. } = *block;
     let mut state = key_hash;
     let who = operation << 18 | (actor as u64) << 12 | u64::from(writer.0);
-    for word in [counter, who, len << 1 | u64::from(is_deleted), u64::from(owner.0)] {
+    for word in [counter, who, len << 3 | (kind as u64) << 1 | u64::from(is_deleted), u64::from(owner.0)] {
         state = mix(state ^ word);
     }
     hash(state, value) & MASK
@@ -108,6 +108,44 @@ impl Op<'_> {
     }
 }
 
+impl Op<'_> {
+    /// Checks a value of which parts are to be used.
+    pub(super) fn check_whole(
+        &self,
+        key: &KeyRef<'_>,
+        home: MemberId,
+        offset: u64,
+        block: &Block,
+    ) -> Step<()> {
+        if !self.store.checksums {
+            return Ok(());
+        }
+        self.get_value(key.key, home, offset, block, &mut vec![0; block.len as usize])
+    }
+
+    /// What a transaction has in its hands lies inside of the block of a version: that one is checked, and the part that is
+    /// seen gets a checksum of its own.
+    pub(super) fn resealed(
+        &self,
+        key: &KeyRef<'_>,
+        home: MemberId,
+        offset: u64,
+        block: &Block,
+        (seen_at, seen): (u64, Block),
+    ) -> Step<(u64, Block)> {
+        if !self.store.checksums {
+            return Ok((seen_at, seen));
+        }
+        let mut whole = vec![0; block.len as usize];
+        self.get_value(key.key, home, offset, block, &mut whole)?;
+        let from = (seen_at + value_start(seen.len)).wrapping_sub(offset + value_start(block.len)) as usize;
+        let part = whole.get(from..).and_then(|rest| rest.get(..seen.len as usize));
+        let what = "a part of a value is not in it";
+        let part = part.ok_or(Halt::Fail(StoreError::Corrupt { member: home, what }))?;
+        Ok((seen_at, Block { checksum: checksum(key.hash, &seen, part), ..seen }))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +160,7 @@ mod tests {
             operation: 9,
             len: 200,
             is_deleted: false,
+            kind: super::super::layout::Kind::Plain,
             holder: 6,
             owner: MemberId(4),
             checksum: 0,

@@ -7,9 +7,14 @@
 //! | step | at each member | then |
 //! |---|---|---|
 //! | C1 | freeze: no write begins any more, until C4 or a time limit; writes under way go on | |
-//! | C2 | wait until each operation that was under way has ended | this member changes nothing |
+//! | C2 | wait until each operation that was under way has ended, and each transaction that is being decided | this member changes nothing |
 //! | C3 | when *all* are quiet: list the records of the partitions that this member is the primary of, settling each | the lists of all members are the store at this moment |
 //! | C4 | when *all* have listed: thaw, and say whether the time limit had not thawed before | if all say so, nobody wrote between the first C3 and the last: the lists are one cut |
+//!
+//! A transaction that is not decided by then is not in the cut: readers of the list see the values before, as all readers do. One
+//! that is in doubt must be waited for, since its place may be before the cut: it goes on in spite of the frost, from the
+//! step that puts it in doubt (X3; X4 if it needs none) to its decision, and none begins that after C1. So those that are
+//! found in doubt are of the dead, and are aborted.
 //!
 //! A writer makes its actor's counter odd before it looks whether the store is frozen, and freezing comes before the
 //! counters are looked at: either the writer sees the frost or the wait of C2 sees the writer. Whoever decides about the steps
@@ -92,7 +97,7 @@ impl Store {
                 }
             }
         }
-        let is_quiet = under_way.is_empty();
+        let is_quiet = under_way.is_empty() && !inner.transactions.is_deciding();
         *before = Some(under_way);
         Ok(is_quiet)
     }
@@ -110,7 +115,7 @@ impl Store {
         let inner = &*self.inner;
         let op = match Op::begin(inner) {
             Ok(op) => op,
-            Err(Halt::Again) => return Ok(None),
+            Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => return Ok(None),
             Err(Halt::Fail(error)) => return Err(error),
         };
         let mut part = CutPart { op, records: Vec::new(), partitions: 0, partition_sum: 0 };
@@ -120,7 +125,7 @@ impl Store {
         for partition in 0..inner.placement.partitions {
             match part.list(partition) {
                 Ok(()) => {}
-                Err(Halt::Again) => return Ok(None),
+                Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => return Ok(None),
                 Err(Halt::Fail(error)) => return Err(error),
             }
         }
@@ -176,6 +181,7 @@ impl CutPart<'_> {
                 let Some((word, _)) = self.op.find(config, home, &key)? else { continue };
                 let Some(offset) = self.op.settled(config, &key, word)?.offset() else { continue };
                 let block = self.op.read_block(store.me(), offset)?;
+                let (offset, block) = self.op.visible_in_frost(config, &key, offset, &block)?;
                 if !block.is_deleted {
                     self.records.push(Listed { key: node.key, offset, block });
                 }

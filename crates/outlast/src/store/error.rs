@@ -31,6 +31,30 @@ pub enum StoreError {
         /// The version that is there; `None` if the key does not exist.
         found: Option<Version>,
     },
+    /// A transaction was not carried out: others changed what it had read, or were held up by it for too long. Nothing was
+    /// changed.
+    #[error(
+        "the transaction was not carried out, since others changed what it had read or were held up by it; begin it again"
+    )]
+    Aborted,
+    /// A transaction was tried for as long as the time limit allows, and others were faster each time. Nothing was
+    /// changed.
+    #[error(
+        "the transaction was tried {attempts} times and met others each time; make it shorter, or try it later"
+    )]
+    Contended {
+        /// How often it was tried.
+        attempts: u32,
+    },
+    /// The transaction has been committed, aborted, or has failed. Nothing was changed.
+    #[error("the transaction is over, it was {how}; begin a new one")]
+    TransactionOver {
+        /// How it ended.
+        how: &'static str,
+    },
+    /// A transaction was begun inside the closure of another one. Nothing was changed.
+    #[error("a transaction cannot be part of another; use the outer one's handle for all of it")]
+    Nested,
     /// A lock is held by another holder until after the deadline. Nothing was changed.
     #[error(
         "the lock is held by {holder}, and was not released within {waited:?}; wait longer, or find out what the holder does"

@@ -1,23 +1,11 @@
 //! The head word of a record, and the state word of a partition at one of its homes; see docs/protocol.md.
 
-/// What a head word says of the block that it names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Its value is the key's value.
-    Plain = 0,
-    /// Its value is the key's value if its transaction happened.
-    Intent = 1,
-    /// Its transaction did not happen: the value is the predecessor's.
-    Aborted = 2,
-}
-
-/// A head word: `stamp << 51 | stable << 50 | kind << 48 | offset / 16`.
+/// A head word: `stamp << 51 | stable << 50 | offset / 16`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head(pub(super) u64);
 
 const STAMP_SHIFT: u32 = 51;
 const STABLE: u64 = 1 << 50;
-const KIND_SHIFT: u32 = 48;
 const OFFSET_MASK: u64 = (1 << 40) - 1;
 /// The stamp of a record that is being removed; configurations stay below it.
 const REMOVED_STAMP: u64 = (1 << 13) - 1;
@@ -52,15 +40,6 @@ impl Head {
         Head(stamp << STAMP_SHIFT | self.0 & ((1 << STAMP_SHIFT) - 1) & !STABLE)
     }
 
-    #[allow(dead_code)]
-    pub(super) fn kind(self) -> Kind {
-        match self.0 >> KIND_SHIFT & 3 {
-            0 => Kind::Plain,
-            1 => Kind::Intent,
-            _ => Kind::Aborted,
-        }
-    }
-
     /// Where the block is; `None` if there is none.
     pub(super) fn offset(self) -> Option<u64> {
         let offset = (self.0 & OFFSET_MASK) << 4;
@@ -71,7 +50,7 @@ impl Head {
 impl std::fmt::Debug for Head {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let stable = if self.is_stable() { " stable" } else { "" };
-        write!(f, "Head({:?} {:?} stamp {}{stable})", self.offset(), self.kind(), self.stamp())
+        write!(f, "Head({:?} stamp {}{stable})", self.offset(), self.stamp())
     }
 }
 
@@ -132,7 +111,6 @@ mod tests {
     fn a_head_keeps_what_it_is_given() {
         let head = Head::new(4096, 0xab_cdef_0120);
         assert_eq!((head.stamp(), head.offset(), head.is_stable()), (4096, Some(0xab_cdef_0120), false));
-        assert_eq!(head.kind(), Kind::Plain);
         let head = head.stable();
         assert!(head.is_stable());
         assert_eq!(head.restamped(4097), Head::new(4097, 0xab_cdef_0120));

@@ -24,8 +24,8 @@ use super::access::{Halt, Op, Step};
 use super::head::Head;
 use super::index::{KeyRef, NODE_READ_WORDS, node_word};
 use super::layout::{
-    Block, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, OPERATION_MASK, PARTITION_WAITERS, REMOVALS, holder,
-    value_start,
+    Block, Kind, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, OPERATION_MASK, PARTITION_WAITERS, REMOVALS,
+    holder, value_start,
 };
 use super::write::{Before, Config, Draft, Remembered, WAITER_BITS, block_class};
 use super::{StoreError, StoreResult, Version};
@@ -62,6 +62,7 @@ impl<'a> Op<'a> {
             operation: self.number & OPERATION_MASK,
             len: value.len() as u64,
             is_deleted: false,
+            kind: Kind::Plain,
             holder: holder(me),
             owner: memory.block.owner,
             checksum: 0,
@@ -235,6 +236,9 @@ impl<'a> Op<'a> {
         let mut found = None;
         if offset != 0 {
             let block = Block::from_words(reach.load(offset)?);
+            if block.kind != Kind::Plain {
+                return None;
+            }
             if !block.is_deleted {
                 let given = buffer.len() as u64;
                 let Some(target) = buffer.get_mut(..block.len as usize) else {

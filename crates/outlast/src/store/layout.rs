@@ -114,6 +114,17 @@ pub(super) fn value_start(value_len: u64) -> u64 {
     if value_len >= 512 { 64 } else { BLOCK_HEADER_LEN }
 }
 
+/// What a value block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A version: what is in it is the key's value.
+    Plain = 0,
+    /// The key is part of a transaction that is under way: what is in it is the value before and the one after.
+    Provisional = 1,
+    /// A transaction did not happen: what is in it is the version before it, with its number.
+    Restored = 2,
+}
+
 /// The header of a value block, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
@@ -124,6 +135,8 @@ pub(super) struct Block {
     pub(super) operation: u64,
     pub(super) len: u64,
     pub(super) is_deleted: bool,
+    /// See `tx`.
+    pub(super) kind: Kind,
     /// See [`BLOCK_HOLDER`].
     pub(super) holder: u64,
     /// The member that owns the key.
@@ -135,6 +148,7 @@ pub(super) struct Block {
 pub(super) const OPERATION_MASK: u64 = (1 << 46) - 1;
 const LEN_MASK: u64 = (1 << 40) - 1;
 const DELETED: u64 = 1 << 63;
+const KIND_SHIFT: u32 = 61;
 
 impl Block {
     pub(super) fn version(&self) -> Version {
@@ -167,7 +181,10 @@ impl Block {
 
     /// The word at [`BLOCK_HOLDER`].
     pub(super) fn length_word(&self) -> u64 {
-        (if self.is_deleted { DELETED } else { 0 }) | (self.len & LEN_MASK) << 16 | self.holder
+        (if self.is_deleted { DELETED } else { 0 })
+            | (self.kind as u64) << KIND_SHIFT
+            | (self.len & LEN_MASK) << 16
+            | self.holder
     }
 
     #[inline]
@@ -186,6 +203,11 @@ impl Block {
             operation: words[1] >> 18,
             len: words[2] >> 16 & LEN_MASK,
             is_deleted: words[2] & DELETED != 0,
+            kind: match words[2] >> KIND_SHIFT & 3 {
+                0 => Kind::Plain,
+                1 => Kind::Provisional,
+                _ => Kind::Restored,
+            },
             holder: words[2] & HOLDER_MASK,
             owner: MemberId(words[3] as u32 & 0xffff),
             checksum: words[3] >> 16,
@@ -217,11 +239,15 @@ mod tests {
             operation: OPERATION_MASK,
             len: (1 << 40) - 1,
             is_deleted: true,
+            kind: Kind::Plain,
             holder: 4096,
             owner: MemberId(17),
             checksum: (1 << 48) - 3,
         };
-        assert_eq!(Block::decode(&block.encode()), block);
+        for kind in [Kind::Plain, Kind::Provisional, Kind::Restored] {
+            let block = Block { kind, ..block };
+            assert_eq!(Block::decode(&block.encode()), block);
+        }
     }
 
     /// docs/segment.md says the same as the code.
@@ -280,6 +306,7 @@ mod tests {
             operation: 9,
             len: 2,
             is_deleted: true,
+            kind: Kind::Restored,
             holder: 6,
             owner: MemberId(4),
             checksum: 11,
@@ -289,6 +316,6 @@ mod tests {
             .chunks_exact(8)
             .map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")))
             .collect();
-        assert_eq!(words, [7, 9 << 18 | 3 << 12 | 5, 1 << 63 | 2 << 16 | 6, 11 << 16 | 4]);
+        assert_eq!(words, [7, 9 << 18 | 3 << 12 | 5, 1 << 63 | 2 << 61 | 2 << 16 | 6, 11 << 16 | 4]);
     }
 }

@@ -77,10 +77,10 @@ impl Leaving {
         self.version.load(Ordering::SeqCst)
     }
 
-    /// Whether someone has begun to leave since the version was this; for whoever has just made a configuration known.
-    pub(super) fn has_changed(&self, version: u64) -> bool {
-        fence(Ordering::SeqCst);
-        self.version() != version
+    /// Does something, and nobody begins to leave meanwhile; unless someone has since the version was this.
+    pub(super) fn unless_changed<T>(&self, version: u64, act: impl FnOnce() -> T) -> Option<T> {
+        let _members = lock(&self.members);
+        (self.version() == version).then(act)
     }
 
     /// Whether copies are handed on from everyone of these who leaves.
@@ -174,10 +174,14 @@ impl Inner {
 
     /// V2: notes that a member leaves; the answer follows when the operations of this member have ended.
     pub(super) fn note_leaving(&self, member: MemberId) {
-        let is_new = lock(&self.leaving.members).insert(member);
+        let is_new = {
+            let mut members = lock(&self.leaving.members);
+            let is_new = members.insert(member);
+            self.leaving.version.fetch_add(u64::from(is_new), Ordering::SeqCst);
+            is_new
+        };
         if is_new {
             tracing::info!(member = member.0, "a member is leaving");
-            self.leaving.version.fetch_add(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             // Whoever begins from here on computes the homes anew.
             let view = self.job.view();

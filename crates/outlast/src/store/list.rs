@@ -98,6 +98,7 @@ impl Op<'_> {
                 let Some((word, _)) = self.find(config, config.primary, &key)? else { continue };
                 let Some(offset) = self.settled(config, &key, word)?.offset() else { continue };
                 let block = self.read_block(primary, offset)?;
+                let (_, block) = self.visible(config, &key, offset, &block)?;
                 if !block.is_deleted && wanted(&node.key, block.owner) {
                     keys.push(node.key);
                 }
@@ -167,7 +168,7 @@ impl Store {
 
 /// The living member that a rendezvous hash prefers for the dead one: the same at all members with the same view, and a
 /// different one for each of several dead.
-fn heir(dead: MemberId, view: &crate::engine::View) -> MemberId {
+pub(super) fn heir(dead: MemberId, view: &crate::engine::View) -> MemberId {
     let score = |member: &MemberId| super::placement::mix(u64::from(dead.0) << 32 | u64::from(member.0));
     let living = view.living().filter(|&member| view.is_active(member));
     living.max_by_key(score).unwrap_or(dead)

@@ -106,7 +106,8 @@ impl LockGuard {
     }
 
     /// Releases the lock. [`StoreError::Conflict`] if it was no longer this guard's: someone has overwritten or deleted
-    /// the record, or its loss was accepted. After [`StoreError::Timeout`] the background goes on trying.
+    /// the record, or its loss was accepted. After [`StoreError::Timeout`] or [`StoreError::OutOfMemory`] the background goes
+    /// on trying.
     pub fn unlock(mut self) -> StoreResult<()> {
         self.release()
     }
@@ -120,7 +121,7 @@ impl LockGuard {
         self.is_released = true;
         let inner = &self.store.inner;
         let released = inner.release_lock(&self.key, self.stamp, None);
-        if matches!(released, Err(StoreError::Timeout { .. } | StoreError::Engine(_))) {
+        if released.as_ref().is_err_and(is_unfinished) {
             inner.add_orphan(&self.key, self.stamp, None);
         }
         released
@@ -134,6 +135,11 @@ impl Drop for LockGuard {
             let _ = self.release();
         }
     }
+}
+
+/// Whether the background has to look after the stamp: a home did not answer, or had no room for what a release leaves.
+fn is_unfinished(error: &StoreError) -> bool {
+    matches!(error, StoreError::Timeout { .. } | StoreError::Engine(_) | StoreError::OutOfMemory { .. })
 }
 
 enum Attempt {
@@ -210,7 +216,7 @@ impl Inner {
             (Ok(None), Some(other)) => Ok(Attempt::Held(other.holder)),
             (Ok(None), None) => unreachable!("a free lock is taken"),
             (Err(error), found) => {
-                if matches!(error, StoreError::Timeout { .. } | StoreError::Engine(_)) {
+                if is_unfinished(&error) {
                     self.add_orphan(key, stamp, found);
                 }
                 Err(error)
@@ -248,9 +254,9 @@ impl Inner {
         };
         if let Some(mut orphan) = taken {
             match self.release_lock(&orphan.key, orphan.stamp, orphan.replaced) {
-                Err(StoreError::Timeout { .. } | StoreError::Engine(_)) => {}
                 // It may be on its way.
                 Err(StoreError::Conflict { .. }) => orphan.rounds -= 1,
+                Err(error) if is_unfinished(&error) => {}
                 // Released; or lost, or closed, and nobody will wait for it.
                 _ => orphan.rounds = 0,
             }

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The bits of a version's counter below the partition's incarnation.
-const INCARNATION_SHIFT: u32 = 48;
+pub(super) const INCARNATION_SHIFT: u32 = 48;
 /// When to look again for lost partitions if some member did not answer.
 const PATIENCE: Duration = Duration::from_millis(100);
 

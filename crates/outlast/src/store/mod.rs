@@ -43,6 +43,7 @@ mod repair;
 mod slot;
 mod space;
 mod stats;
+mod tx;
 #[cfg(feature = "serde")]
 mod typed;
 mod wait;
@@ -60,6 +61,7 @@ pub use reclaim::MemoryUse;
 pub use repair::RepairStatus;
 pub use slot::Slot;
 pub use stats::{JobStats, Latency, Stats};
+pub use tx::Tx;
 pub use wait::Waited;
 
 use crate::engine::{Engine, Epoch, MemberId, Port};

@@ -3,7 +3,7 @@
 
 /// The names, and what they break. xtask has the same list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 15] = [
     // A write is acknowledged before the last home holds it.
     "ack-early",
     // The head names a block whose value is not there yet.
@@ -22,6 +22,18 @@ const NAMES: [&str; 9] = [
     "forget-tombstone",
     // A home that began to fill while a version was written is left out.
     "miss-news",
+    // A transaction changes what it has read also if it has changed since.
+    "tx-lost-update",
+    // A transaction does not look again at what it only read.
+    "tx-skip-look",
+    // Readers read past a transaction that is in doubt.
+    "tx-read-past",
+    // A transaction is applied before it is decided.
+    "tx-apply-early",
+    // One who finds a transaction in its way aborts it also if it is committed.
+    "tx-abort-late",
+    // An intent is dropped before the transaction is applied.
+    "tx-drop-intent",
 ];
 
 /// Whether the protocol is to be broken in this way.

@@ -16,6 +16,7 @@ use super::remove::Removal;
 use super::repair::{Repair, Repaired};
 use super::space::{Place, Space};
 use super::stats::Counts;
+use super::tx::Transactions;
 use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Message, Time, View};
@@ -225,6 +226,7 @@ pub(super) struct Inner {
     pub(super) leaving: Leaving,
     pub(super) deferred: Deferred,
     pub(super) counts: Counts,
+    pub(super) transactions: Transactions,
     closing: Mutex<MemberSet>,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
@@ -296,6 +298,7 @@ impl Store {
             leaving: Leaving::default(),
             deferred: Deferred::default(),
             counts: Counts::default(),
+            transactions: Transactions::default(),
             closing: Mutex::default(),
             deaths: Mutex::default(),
             deaths_noted: AtomicU64::new(0),
@@ -568,8 +571,8 @@ impl Service for Background {
             repair = self.0.repair_some();
         }
         let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss());
-        let repair = repair.min(self.0.give_back_some()).min(self.0.look_for_late());
-        repair.min(self.0.remove_some()).min(self.0.reclaim_some())
+        let repair = repair.min(self.0.remove_some()).min(self.0.reclaim_some());
+        repair.min(self.0.give_back_some()).min(self.0.look_for_late()).min(self.0.end_transactions())
     }
 }
 

@@ -18,7 +18,7 @@
 
 use super::access::{Halt, Op, Step};
 use super::index::KeyRef;
-use super::layout::{Block, PIN_WORDS, PINS, PINS_SHIFT, value_start};
+use super::layout::{Block, Kind, PIN_WORDS, PINS, PINS_SHIFT, value_start};
 use super::open::{Inner, lock};
 use super::{Store, StoreError, StoreResult, Version};
 use crate::engine::{Engine, Epoch, Error, MemberId};
@@ -203,7 +203,12 @@ impl Op<'_> {
             && let Some(offset) = head.offset()
         {
             let block = self.read_block(primary, offset)?;
-            if !block.is_deleted {
+            // What a transaction has in its hands holds the value somewhere else in its block, the same at each home.
+            let (seen_at, seen) = match block.kind {
+                Kind::Plain => (offset, block),
+                _ => self.visible(config, key, offset, &block)?,
+            };
+            if !seen.is_deleted {
                 let mut places = vec![(primary, offset)];
                 for (home, &member) in config.homes.iter().enumerate() {
                     if home == config.primary || !config.is_ready(home) {
@@ -218,7 +223,8 @@ impl Op<'_> {
                     }
                 }
                 self.store.write_pin(slot, &places)?;
-                pinned = Some((block, places));
+                places.iter_mut().for_each(|(_, place)| *place = *place + seen_at - offset);
+                pinned = Some((seen, places));
             }
         }
         if self.is_current() || self.is_still(config, key.partition)? { Ok(pinned) } else { Err(Halt::Again) }

@@ -219,7 +219,9 @@ impl Inner {
         let result = op.map_or(Err(Halt::Again), |op| op.remove(&key, counter, bucket, marked));
         match result {
             Ok(is_settled) => Ok(is_settled),
-            Err(Halt::Again | Halt::Fail(StoreError::Timeout { .. })) => Ok(false),
+            Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Fail(StoreError::Timeout { .. })) => {
+                Ok(false)
+            }
             Err(Halt::Fail(error)) => Err(error),
         }
     }

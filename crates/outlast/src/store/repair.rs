@@ -187,7 +187,9 @@ impl Inner {
                 Ok(Progress::More(work)) => repair.left.push_front(work),
                 Ok(Progress::Waiting(work)) => repair.waiting.push(work),
                 // The view has changed: the list is made anew. Or it has not, and someone was faster.
-                Err(Halt::Again) => repair.left.push_back(Work::new(work.partition)),
+                Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => {
+                    repair.left.push_back(Work::new(work.partition))
+                }
                 // Lost, or closed: there is nothing to bring up. A home that does not answer is tried again.
                 Err(Halt::Fail(StoreError::DataLost { .. } | StoreError::Closed)) => {}
                 Err(Halt::Fail(_)) => {

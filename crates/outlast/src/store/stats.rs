@@ -173,6 +173,7 @@ impl Op<'_> {
                 let Some((word, _)) = self.find(config, config.primary, &key)? else { continue };
                 let Some(offset) = self.settled(config, &key, word)?.offset() else { continue };
                 let block = self.read_block(primary, offset)?;
+                let (_, block) = self.visible(config, &key, offset, &block)?;
                 if !block.is_deleted && !node.key.starts_with(super::leave::RESERVED) {
                     keys += 1;
                     value_bytes += block.len;

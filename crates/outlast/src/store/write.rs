@@ -4,8 +4,8 @@ use super::access::{Halt, Op, Step};
 use super::head::{Head, Phase, State};
 use super::index::{KeyRef, check_place};
 use super::layout::{
-    ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, OPERATION_MASK, PARTITION_BUCKETS, PARTITION_STATE,
-    PARTITION_WAITERS, REMOVALS, TOMBSTONES, class_of, holder, value_start,
+    ACTOR_OUTCOME, BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, Kind, OPERATION_MASK, PARTITION_BUCKETS,
+    PARTITION_STATE, PARTITION_WAITERS, REMOVALS, TOMBSTONES, class_of, holder, value_start,
 };
 use super::mutant::mutant;
 use super::open::Inner;
@@ -163,6 +163,7 @@ impl Remembered {
             operation: 0,
             len: 0,
             is_deleted: true,
+            kind: Kind::Plain,
             holder: 0,
             owner: MemberId(0),
             checksum: 0,
@@ -209,17 +210,42 @@ impl<'v> Draft<'v> {
 pub(super) struct Before<'m> {
     /// The head word at the primary, and the settled head that it holds.
     word: u64,
-    head: Head,
+    pub(super) head: Head,
     /// The version that the head names; `None` if there is none.
-    block: Option<Block>,
+    pub(super) block: Option<Block>,
     /// Where the homes have it.
     memory: Option<&'m mut Remembered>,
 }
 
 impl Before<'_> {
+    /// Whether a handle knows where a home has the record.
+    fn remembers(&self, home: usize) -> bool {
+        self.block.is_some() && self.memory.as_ref().is_some_and(|memory| memory.at[home].word != 0)
+    }
+
+    /// What is there, as a place and a header.
+    pub(super) fn found(&self) -> Option<(u64, Block)> {
+        self.head.offset().zip(self.block)
+    }
+
     /// The head alone; what it names is taken care of.
     pub(super) fn unknown(head: Head) -> Before<'static> {
         Before { word: 0, head, block: None, memory: None }
+    }
+}
+
+/// What a new version is, beside its value.
+pub(super) struct Shape {
+    pub(super) kind: Kind,
+    pub(super) is_deleted: bool,
+    pub(super) owner: MemberId,
+    /// Whose version it is, if several members may make the same one, so that it does not matter who does.
+    pub(super) author: Option<MemberId>,
+}
+
+impl Shape {
+    pub(super) fn plain(is_deleted: bool, owner: MemberId) -> Shape {
+        Shape { kind: Kind::Plain, is_deleted, owner, author: None }
     }
 }
 
@@ -343,35 +369,41 @@ impl<'a> Op<'a> {
         let view = store.view(self.epoch).ok_or(Halt::Again)?;
         let leaving = store.leaving.version();
         let homes = store.homes(partition, &view);
-        let first = &store.partitions[partition].first;
         let mut entered = None;
-        let mut config = match first.get() {
-            Some(config) => config,
-            None => {
-                entered = Some(self.enter(partition, &homes)?);
-                first.get_or_init(|| entered.take().expect("just made"))
-            }
-        };
         loop {
-            if config.is_same(&homes) {
-                config.epoch.fetch_max(self.epoch.0, Ordering::AcqRel);
-                if store.leaving.has_changed(leaving) {
-                    // Somebody has begun to leave: operations that begin later must not find an old list.
-                    config.forget_unless(&store.homes(partition, &view));
-                    return Err(Halt::Again);
+            // If somebody has begun to leave, operations that begin later must not find an old list, not even until this
+            // one looks again: so nobody begins to leave while it is made known.
+            let is_known = store.leaving.unless_changed(leaving, || {
+                let first = &store.partitions[partition].first;
+                let mut known = match first.get() {
+                    None => entered.take().map(|entered| first.get_or_init(|| entered)),
+                    known => known,
+                };
+                while let Some(config) = known {
+                    if config.is_same(&homes) {
+                        // Also if it was forgotten, by someone who did not know of the last death.
+                        let epoch = config.epoch.load(Ordering::Acquire);
+                        if epoch < self.epoch.0 || epoch == u64::MAX {
+                            config.epoch.store(self.epoch.0, Ordering::SeqCst);
+                        }
+                        return Ok(known);
+                    }
+                    if config.stamp > homes.configuration {
+                        return Err(Halt::Again);
+                    }
+                    known = match config.next.get() {
+                        None => {
+                            entered.take().map(|entered| &**config.next.get_or_init(|| Box::new(entered)))
+                        }
+                        next => next.map(Box::as_ref),
+                    };
                 }
+                Ok(None)
+            });
+            if let Some(config) = is_known.ok_or(Halt::Again)?? {
                 return Ok(config);
             }
-            if config.stamp > homes.configuration {
-                return Err(Halt::Again);
-            }
-            if config.next.get().is_none() && entered.is_none() {
-                entered = Some(self.enter(partition, &homes)?);
-            }
-            config = match config.next.get() {
-                Some(next) => next,
-                None => config.next.get_or_init(|| Box::new(entered.take().expect("just made"))),
-            };
+            entered = Some(self.enter(partition, &homes)?);
         }
     }
 
@@ -733,7 +765,8 @@ impl<'a> Op<'a> {
     /// operation takes nothing back.
     fn tell_writer(&self, block: &Block) -> Step<()> {
         let view = self.store.view(self.epoch).ok_or(Halt::Again)?;
-        if !view.is_living(block.writer) {
+        // A version that several may make has no writer who wants to know.
+        if !view.is_living(block.writer) || block.operation == 0 {
             return Ok(());
         }
         let word = self.store.root(block.writer) + self.store.layout.actor(block.actor) + ACTOR_OUTCOME;
@@ -766,23 +799,21 @@ impl<'a> Op<'a> {
                 }
                 Err(halt) => return Err(halt),
             };
-            // A record at every home first, so that there is room for all that follows the publication.
-            if before.block.is_none() && home != config.primary {
-                draft.words[home] = match self.find_or_insert(config, home, key) {
-                    Ok(word) => word,
-                    Err(halt) => {
-                        self.keep(member, draft.class, offset);
-                        if !self.may_omit(config, home, key.partition, &halt)? {
-                            return Err(halt);
-                        }
-                        draft.omitted |= 1 << home;
-                        continue;
-                    }
-                };
-            }
             let is_late = mutant("publish-early") && home == config.primary;
             let content = if is_late { &Content::new(&draft.block, &[]) } else { &content };
             draft.offsets[home] = self.fill(member, draft.class, offset, content)?;
+        }
+        // W2 for the other homes. Before anything is published: there may be no room for a record; and after the blocks, so
+        // that a put that has no room for its value leaves no records behind.
+        for home in config.ready_homes() {
+            if home == config.primary || draft.omitted & 1 << home != 0 || before.remembers(home) {
+                continue;
+            }
+            match self.find_or_insert(config, home, key) {
+                Ok(word) => draft.words[home] = word,
+                Err(halt) if self.may_omit(config, home, key.partition, &halt)? => draft.omitted |= 1 << home,
+                Err(halt) => return Err(halt),
+            }
         }
         for home in config.ready_homes().filter(|&home| draft.omitted & 1 << home != 0) {
             // Before the publication, too: whoever is about to complete it, without room for this, has to begin anew.
@@ -1025,7 +1056,7 @@ impl<'a> Op<'a> {
 
     /// W2 and W3: the settled head of a key's record at the primary, and what it names. If there is no record, one is made
     /// if `must_exist`; otherwise the head word is 0: a call that changes nothing leaves nothing behind.
-    fn find_settled<'m>(
+    pub(super) fn find_settled<'m>(
         &self,
         config: &Config,
         key: &KeyRef<'_>,
@@ -1115,19 +1146,24 @@ impl<'a> Op<'a> {
         needs_value: bool,
     ) -> Step<Option<Version>> {
         let store = self.store;
-        if store.frost.is_set() {
-            return Err(Halt::Again);
+        // What decides about transactions waits elsewhere.
+        if store.frost.is_set() && !super::tx::is_intent(key.key) {
+            return Err(Halt::Frozen);
         }
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         steps::enter(steps::Step::Find);
-        let mut before = self.find_before(config, key, memory)?;
+        let before = self.find_before(config, key, memory)?;
         let mut buffer = Vec::new();
         let (mut current, mut owner) = (None, store.me());
-        if let Some(block) = before.block.filter(|block| !block.is_deleted) {
+        if let Some((offset, block)) = before.found().filter(|(_, block)| !block.is_deleted) {
+            let (offset, block) = match block.kind {
+                Kind::Plain => (offset, block),
+                _ => self.free_of_transactions(key, primary, offset, &block)?,
+            };
             current = Some(Current { version: block.version() });
             owner = block.owner;
-            if let Some(offset) = before.head.offset().filter(|_| needs_value) {
+            if needs_value {
                 buffer.resize(block.len as usize, 0);
                 self.get_value(key.key, primary, offset, &block, &mut buffer)?;
             }
@@ -1153,6 +1189,20 @@ impl<'a> Op<'a> {
                 return if self.is_still(config, key.partition)? { Ok(None) } else { Err(Halt::Again) };
             }
         };
+        self.replace(config, key, before, value, Shape::plain(is_deleted, owner))
+    }
+
+    /// W4 to W9: puts a version in the place of what was found.
+    #[inline]
+    pub(super) fn replace(
+        &mut self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        mut before: Before<'_>,
+        value: &[u8],
+        shape: Shape,
+    ) -> Step<Option<Version>> {
+        let (store, primary) = (self.store, config.homes[config.primary]);
         if before.word == 0
             && let Err(halt) = self.make_record(config, key, &mut before)
         {
@@ -1169,13 +1219,14 @@ impl<'a> Op<'a> {
         };
         let block = Block {
             counter: counter + 1,
-            writer: store.me(),
-            actor: self.actor,
-            operation: self.number & OPERATION_MASK,
+            writer: shape.author.unwrap_or(store.me()),
+            actor: if shape.author.is_some() { 0 } else { self.actor },
+            operation: if shape.author.is_some() { 0 } else { self.number & OPERATION_MASK },
             len: value.len() as u64,
-            is_deleted,
+            is_deleted: shape.is_deleted,
+            kind: shape.kind,
             holder: holder(store.me()),
-            owner,
+            owner: shape.owner,
             checksum: 0,
         };
         let block = store.with_checksum(key, block, value);
@@ -1187,7 +1238,7 @@ impl<'a> Op<'a> {
                 if let Some(memory) = before.memory {
                     (memory.block, memory.class) = (block, class);
                 }
-                if is_deleted {
+                if shape.is_deleted {
                     store.note_tombstone(key.key, block.counter);
                 }
             }
@@ -1211,9 +1262,14 @@ impl<'a> Op<'a> {
             // Another thread has ended the membership: the last swap may have gone nowhere.
             Ok(true) if store.job.has_ended() => Err(Halt::Fail(StoreError::Closed)),
             Ok(true) => Ok(Some(block.version())),
+            // Whoever makes a version that others make too looks again whether it is still to be made.
+            Err(Halt::Again) if shape.author.is_some() => Err(Halt::Again),
             Err(Halt::Again) => self.redo(key, &block),
             // A home was completed meanwhile and has no room, but others can see the version.
-            Err(Halt::Fail(StoreError::OutOfMemory { .. })) if draft.is_published => self.redo(key, &block),
+            Err(Halt::Fail(StoreError::OutOfMemory { .. })) if draft.is_published => match shape.author {
+                None => self.redo(key, &block),
+                Some(_) => Err(Halt::Again),
+            },
             Err(fail) => Err(fail),
         }
     }
@@ -1272,9 +1328,12 @@ impl<'a> Op<'a> {
         if let Some(head) = self.find_head(config, key, memory)?
             && let Some(offset) = head.offset()
         {
-            let block = self.read_block(primary, offset)?;
-            if !block.is_deleted {
-                result = Some(take(self, primary, offset, &block)?);
+            let mut found = (offset, self.read_block(primary, offset)?);
+            if found.1.kind != Kind::Plain {
+                found = self.visible(config, key, found.0, &found.1)?;
+            }
+            if !found.1.is_deleted {
+                result = Some(take(self, primary, found.0, &found.1)?);
             }
         }
         if self.store.job.has_ended() {
@@ -1354,8 +1413,18 @@ impl Inner {
     }
 
     /// Runs an operation until it is done, beginning anew whenever the view has changed under it.
-    pub(super) fn run<T>(&self, mut attempt: impl FnMut(&mut Op<'_>) -> Step<T>) -> StoreResult<T> {
+    pub(super) fn run<T>(&self, attempt: impl FnMut(&mut Op<'_>) -> Step<T>) -> StoreResult<T> {
+        self.run_as(0, attempt)
+    }
+
+    /// The same for a transaction that has failed so many times; see `tx`.
+    pub(super) fn run_as<T>(
+        &self,
+        rank: u32,
+        mut attempt: impl FnMut(&mut Op<'_>) -> Step<T>,
+    ) -> StoreResult<T> {
         let mut patience = Patience::default();
+        let mut blocked = None;
         loop {
             let (result, lacks_tombstone) = match Op::begin(self) {
                 Ok(mut op) => (attempt(&mut op), op.lacks_tombstone.get()),
@@ -1367,8 +1436,12 @@ impl Inner {
                 Err(Halt::Fail(StoreError::OutOfMemory { .. }))
                     if lacks_tombstone && patience.wait_for_room(self) => {}
                 Err(Halt::Fail(error)) => return Err(error),
-                Err(Halt::Again) if self.frost.is_set() => self.wait_for_thaw()?,
+                Err(Halt::Frozen) => self.wait_for_thaw()?,
                 Err(Halt::Again) => patience.check(self)?,
+                Err(Halt::Blocked(blocker)) => {
+                    self.clear(&blocker, rank, &mut blocked)?;
+                    patience.check(self)?;
+                }
             }
         }
     }
@@ -1399,7 +1472,7 @@ impl Inner {
             };
             match done {
                 Ok(Some(version)) => return Ok(version),
-                Ok(None) | Err(Halt::Again) => {}
+                Ok(None) | Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => {}
                 Err(Halt::Fail(error)) => return Err(error),
             }
         }
@@ -1486,48 +1559,6 @@ impl Inner {
     }
 }
 
-#[cfg(all(test, feature = "sim"))]
-mod sim_tests {
-    use super::*;
-    use crate::engine::Epoch;
-    use crate::engine::sim::{self, Options as SimOptions};
-    use crate::store::{Options, Store};
-
-    /// A member learns late that it may retire a block, which is another version's by then: that one stays as it is.
-    #[test]
-    fn a_late_retirement_changes_no_other_version() {
-        let report = sim::run(&SimOptions::new(1, 7), |job: crate::Job| {
-            let store = Store::open(&job, Options::new().partitions(1)).expect("open");
-            let op = Op::begin(&store.inner).expect("begun");
-            let block = |holder: u64, len: u64| Block {
-                counter: 1,
-                writer: MemberId(0),
-                actor: 0,
-                operation: 1,
-                len,
-                is_deleted: false,
-                holder,
-                owner: MemberId(0),
-                checksum: 0,
-            };
-            let (home, offset) = (job.me(), op.take_block(job.me(), 0).expect("a block"));
-            // It was someone's who is dead, and is now a third one's, with another length.
-            op.put(home, offset, &block(5, 9).encode()).expect("put");
-            op.retire_block(home, offset, &block(4, 8), 0).expect("no error");
-            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
-            assert_eq!(word, block(5, 9).length_word());
-            // What is as it was read is this member's afterwards.
-            op.retire_block(home, offset, &block(5, 9), 0).expect("no error");
-            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
-            assert_eq!(word, block(holder(job.me()), 9).length_word());
-            drop(op);
-            store.close().expect("close");
-            let _ = job.leave();
-        });
-        assert!(report.is_ok(), "{:?} {:#?}", report.outcome, report.panics);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1550,5 +1581,44 @@ mod tests {
         assert!(!config.has_others_than(done));
         config.ready.fetch_or(0b100, Ordering::AcqRel);
         assert!(config.has_others_than(done) && config.are_all_ready());
+    }
+
+    /// A member learns late that it may retire a block, which is another version's by then: that one stays as it is.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_late_retirement_changes_no_other_version() {
+        use crate::engine::Epoch;
+        use crate::engine::sim::{self, Options as SimOptions};
+        use crate::store::{Options, Store};
+        let report = sim::run(&SimOptions::new(1, 7), |job: crate::Job| {
+            let store = Store::open(&job, Options::new().partitions(1)).expect("open");
+            let op = Op::begin(&store.inner).expect("begun");
+            let block = |holder: u64, len: u64| Block {
+                counter: 1,
+                writer: MemberId(0),
+                actor: 0,
+                operation: 1,
+                len,
+                is_deleted: false,
+                kind: Kind::Plain,
+                holder,
+                owner: MemberId(0),
+                checksum: 0,
+            };
+            let (home, offset) = (job.me(), op.take_block(job.me(), 0).expect("a block"));
+            // It was someone's who is dead, and is now a third one's, with another length.
+            op.put(home, offset, &block(5, 9).encode()).expect("put");
+            op.retire_block(home, offset, &block(4, 8), 0).expect("no error");
+            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
+            assert_eq!(word, block(5, 9).length_word());
+            // What is as it was read is this member's afterwards.
+            op.retire_block(home, offset, &block(5, 9), 0).expect("no error");
+            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
+            assert_eq!(word, block(holder(job.me()), 9).length_word());
+            drop(op);
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+        assert!(report.is_ok(), "{:?} {:#?}", report.outcome, report.panics);
     }
 }

@@ -2,7 +2,7 @@
 //! and deaths at random steps. `promises_sim.rs` and `promises_shm.rs` run the same parts.
 
 use outlast::engine::Fault;
-use outlast::store::{Options, RepairStatus, Store, StoreError};
+use outlast::store::{Options, RepairStatus, Store, StoreError, StoreResult};
 use outlast::{Engine, Epoch, Job, MemberId};
 use std::time::Duration;
 
@@ -208,6 +208,89 @@ pub(crate) fn repaired_in_time(job: Job, chance: Chance) {
         }
     }
     end(&job, &store);
+}
+
+const ACCOUNTS: u64 = 6;
+const EACH: i64 = 1000;
+
+fn account(number: u64) -> Vec<u8> {
+    format!("account/{number}").into_bytes()
+}
+
+/// Moves an amount from one account to another. One transfer in three depends on a key that it does not change.
+pub(crate) fn transfer(store: &Store, chance: Chance, number: u64) -> StoreResult<()> {
+    let from = chance.below(number * 2, ACCOUNTS);
+    let to = (from + 1 + chance.below(number * 2 + 1, ACCOUNTS - 1)) % ACCOUNTS;
+    store.transaction(|tx| {
+        if number.is_multiple_of(3) {
+            assert!(tx.get(b"permission")?.is_some());
+        }
+        tx.add(&account(from), -7)?;
+        tx.add(&account(to), 7)?;
+        Ok(())
+    })
+}
+
+fn all_accounts(store: &Store) -> Vec<i64> {
+    let found: StoreResult<Vec<i64>> = store.transaction(|tx| {
+        let read = |number| {
+            let value = tx.get(&account(number))?.expect("there since the beginning");
+            Ok(i64::from_le_bytes(value.try_into().expect("8 bytes")))
+        };
+        (0..ACCOUNTS).map(read).collect()
+    });
+    found.expect("read")
+}
+
+/// 6. Transfers happen wholly or not at all, whoever dies in the middle, as `plan` says: everyone always finds the same sum.
+pub(crate) fn all_or_nothing(job: Job, chance: Chance, plan: impl Fn(&Job)) {
+    let store = open(&job, 3);
+    let me = job.me();
+    if me == MemberId(0) {
+        (0..ACCOUNTS).for_each(|number| _ = store.add(&account(number), EACH).expect("added"));
+        store.put(b"permission", b"").expect("put");
+        store.put(b"ready", b"").expect("put");
+    }
+    let deadline = job.now().after(Duration::from_secs(40));
+    store.wait(b"ready", None, deadline).expect("waited").expect("ready");
+    plan(&job);
+    let is_doomed = me == MemberId(1) || me == MemberId(3);
+    for number in 0.. {
+        if number >= u64::from(chance.calls) && !is_doomed {
+            break;
+        }
+        let begin = job.now();
+        transfer(&store, chance, number << 3 | u64::from(me.0)).expect("transferred");
+        if number % 8 == 0 {
+            assert_eq!(all_accounts(&store).iter().sum::<i64>(), EACH * ACCOUNTS as i64);
+        }
+        let took = job.now().since(begin);
+        assert!(took < BOUND, "{me} took {took:?}");
+    }
+    nap(&job, || job.epoch() >= Epoch(2), "two deaths");
+    store.add(b"done", 1).expect("added");
+    let done = || store.get(b"done").expect("read").is_some_and(|value| value.bytes()[0] >= 3);
+    nap(&job, done, "the others");
+    // By a transaction, and key by key: what is committed is there for all.
+    let accounts = all_accounts(&store);
+    assert_eq!(accounts.iter().sum::<i64>(), EACH * ACCOUNTS as i64);
+    for (number, found) in accounts.iter().enumerate() {
+        let value = store.get(&account(number as u64)).expect("read").expect("there");
+        assert_eq!(value.bytes(), found.to_le_bytes());
+        // And nothing is locked for ever.
+        store.add(&account(number as u64), 0).expect("added");
+    }
+    end(&job, &store);
+}
+
+/// The same with deaths at random steps.
+pub(crate) fn all_or_nothing_at_random(job: Job, chance: Chance) {
+    all_or_nothing(job, chance, |job| {
+        if job.me() == MemberId(1) || job.me() == MemberId(3) {
+            let steps = 1 + chance.below(u64::from(job.me().0), u64::from(chance.calls) * 200);
+            job.inject(Fault::DieAtStep(steps)).expect("planned");
+        }
+    });
 }
 
 /// 7. More deaths than copies: what is lost says so, until the loss is accepted, and the rest goes on.

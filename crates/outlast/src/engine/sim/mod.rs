@@ -176,6 +176,12 @@ impl Sim {
         unsafe { suspend(yielder) }
     }
 
+    /// A number for the activity that runs now.
+    pub(crate) fn activity(&self) -> u64 {
+        let current = self.world(|world| world.current());
+        current.map_or(u64::MAX, |(slot, generation)| u64::from(slot) << 32 | u64::from(generation))
+    }
+
     /// Whether an operation on `target` acts on its memory itself.
     fn is_direct(&self, target: MemberId) -> bool {
         target.0 == self.member || with_world(self.world, |world| world.link == Link::Memory) == Some(true)

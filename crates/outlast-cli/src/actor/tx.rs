@@ -1,0 +1,305 @@
+//! The transactions of a random program: several steps as one, transfers between accounts, and steals of tasks.
+//!
+//! An account that does not exist has 0, so the sum of all accounts is always 0. A queue that does not exist has its
+//! first tasks, and a task that does not exist says so: a steal changes the victim's queue, the thief's, and the task.
+//! Every value begins with the sequence of the call that wrote it, so that the checkers can tell values apart.
+
+use super::{SHORT, Worker, identity as value_identity, read_access, version};
+use anyhow::ensure;
+use clap::ValueEnum;
+use outlast::store::{StoreError, StoreResult, Tx, Value};
+use outlast_check::history::{self, Access, Key, Kind, Outcome};
+use outlast_check::workload::{Mix, QUEUE_TASKS, Step};
+use serde::{Deserialize, Serialize};
+
+/// What the members of a run do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum Programs {
+    /// Calls on one key each
+    Calls,
+    /// Calls and transactions over random keys
+    Mixed,
+    /// Transfers between accounts, whose sum stays the same
+    Bank,
+    /// Tasks that go from one queue to another: the two queues and the task's own record change together
+    Steal,
+}
+
+impl std::fmt::Display for Programs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Programs::Calls => "calls",
+            Programs::Mixed => "mixed",
+            Programs::Bank => "bank",
+            Programs::Steal => "steal",
+        })
+    }
+}
+
+impl Programs {
+    pub(super) fn mix(self) -> Mix {
+        let calls = Mix { get: 35, put: 35, put_if: 10, delete: 5, add: 8, wait: 2, ..Mix::NOTHING };
+        match self {
+            Programs::Calls => calls,
+            Programs::Mixed => Mix { get: 25, put: 20, transaction: 30, ..calls },
+            Programs::Bank => Mix { transfer: 60, audit: 15, peek: 25, ..Mix::NOTHING },
+            Programs::Steal => Mix { steal: 60, audit: 10, peek: 30, ..Mix::NOTHING },
+        }
+    }
+}
+
+/// Accounts, queues and tasks.
+pub(super) fn is_special(key: &Key) -> bool {
+    [&b"account/"[..], b"queue/", b"task/"].iter().any(|prefix| key.bytes().starts_with(prefix))
+}
+
+/// What stands for the bytes of one of these in the history.
+pub(super) fn identity(bytes: &[u8]) -> history::Value {
+    let sequence = bytes.first_chunk().map(|word| u64::from_le_bytes(*word));
+    sequence.filter(|_| bytes.len().is_multiple_of(8)).map_or(history::Value::torn(0), history::Value::new)
+}
+
+/// The words behind the sequence; `None` if the key does not exist.
+fn words(found: Option<&Value>) -> Option<Vec<u64>> {
+    let bytes = found?.bytes();
+    Some(
+        bytes
+            .chunks_exact(8)
+            .skip(1)
+            .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")))
+            .collect(),
+    )
+}
+
+fn special(sequence: u64, words: &[u64]) -> Vec<u8> {
+    std::iter::once(&sequence).chain(words).flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn named(kind: &str, number: u64) -> Key {
+    Key::from(format!("{kind}/{number}").into_bytes())
+}
+
+fn first_tasks(queue: u32) -> Vec<u64> {
+    (0..QUEUE_TASKS).map(|task| u64::from(queue * QUEUE_TASKS + task)).collect()
+}
+
+/// How often a transaction by handle is begun again.
+const RETRIES: u32 = 30;
+
+/// What a transaction did, as it is recorded.
+#[derive(Default)]
+struct Recorded {
+    seed: u64,
+    accesses: Vec<Access>,
+}
+
+impl Recorded {
+    fn read(&mut self, tx: &mut Tx, key: &Key) -> StoreResult<Option<Value>> {
+        let found = tx.get_before(key.bytes())?;
+        let seen =
+            found.as_ref().map(|value| (value.version(), value_identity(self.seed, key, value.bytes())));
+        self.accesses.push(read_access(key, seen));
+        Ok(found)
+    }
+
+    fn put(&mut self, tx: &mut Tx, key: &Key, bytes: &[u8], value: history::Value) -> StoreResult<()> {
+        tx.put(key.bytes(), bytes)?;
+        self.accesses.push(Access::write(key, value));
+        Ok(())
+    }
+
+    fn delete(&mut self, tx: &mut Tx, key: &Key) -> StoreResult<()> {
+        let was_read = self.accesses.iter().any(|access| access.key == *key);
+        if !was_read {
+            self.read(tx, key)?;
+        }
+        // A delete of nothing is a read.
+        if tx.delete(key.bytes())? {
+            self.accesses.push(Access::delete(key));
+        }
+        Ok(())
+    }
+}
+
+impl Worker {
+    /// Runs a transaction and records it: as a closure, or by handle, in turn.
+    fn run_transaction<T>(
+        &mut self,
+        sequence: u64,
+        announced: Vec<Access>,
+        mut body: impl FnMut(&mut Tx, &mut Recorded) -> StoreResult<T>,
+    ) -> anyhow::Result<Option<T>> {
+        self.invoke(Kind::Transaction, &announced)?;
+        let store = self.store.clone();
+        let mut recorded = Recorded { seed: self.seed, ..Recorded::default() };
+        let mut run = |tx: &mut Tx, recorded: &mut Recorded| {
+            recorded.accesses.clear();
+            body(tx, recorded)
+        };
+        let result = if sequence.is_multiple_of(2) {
+            store.transaction(|tx| run(tx, &mut recorded))
+        } else {
+            let mut tx = store.begin();
+            let mut tries = 0;
+            loop {
+                let result = run(&mut tx, &mut recorded).and_then(|value| tx.commit().map(|()| value));
+                match result {
+                    Err(StoreError::Aborted) if tries < RETRIES => tries += 1,
+                    result => {
+                        let made = tx.versions();
+                        for access in recorded.accesses.iter_mut().filter(|access| access.changes()) {
+                            let made = made.iter().find(|(key, _)| key == access.key.bytes());
+                            access.version = made.map(|(_, made)| version(*made));
+                        }
+                        break result;
+                    }
+                }
+                if let Err(error) = tx.retry() {
+                    break Err(error);
+                }
+            }
+        };
+        match result {
+            Ok(value) => {
+                for access in &recorded.accesses {
+                    self.seen.remove(&access.key);
+                }
+                self.returned(Outcome::Ok, &recorded.accesses)?;
+                Ok(Some(value))
+            }
+            Err(StoreError::Aborted | StoreError::Contended { .. }) => {
+                self.returned(Outcome::Failed, &announced)?;
+                Ok(None)
+            }
+            Err(error) => {
+                self.failed(error, &announced)?;
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn transaction(&mut self, steps: &[Step], sequence: u64) -> anyhow::Result<()> {
+        let mut announced = Vec::new();
+        let mut values = Vec::new();
+        for step in steps {
+            let (access, value) = match step {
+                Step::Get(key) => (Access::ask(key), None),
+                Step::Put(key, length) => {
+                    let (bytes, value) = self.new_value(key, sequence, *length);
+                    (Access::write(key, value), Some((bytes, value)))
+                }
+                Step::Delete(key) => (Access::delete(key), None),
+            };
+            announced.push(access);
+            values.push(value);
+        }
+        debug_assert!(values.iter().flatten().all(|(bytes, value)| bytes.len() >= 8 || *value == SHORT));
+        self.run_transaction(sequence, announced, |tx, recorded| {
+            for (step, value) in steps.iter().zip(&values) {
+                match (step, value) {
+                    (Step::Put(key, _), Some((bytes, value))) => recorded.put(tx, key, bytes, *value)?,
+                    (Step::Delete(key), _) => recorded.delete(tx, key)?,
+                    (Step::Get(key) | Step::Put(key, _), _) => drop(recorded.read(tx, key)?),
+                }
+            }
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    pub(super) fn transfer(
+        &mut self,
+        from: &Key,
+        to: &Key,
+        amount: i64,
+        sequence: u64,
+    ) -> anyhow::Result<()> {
+        let value = history::Value::new(sequence);
+        let announced = [from, to].into_iter().flat_map(|key| [Access::ask(key), Access::write(key, value)]);
+        self.run_transaction(sequence, announced.collect(), |tx, recorded| {
+            for (key, change) in [(from, -amount), (to, amount)] {
+                let found = recorded.read(tx, key)?;
+                let before = words(found.as_ref()).and_then(|words| words.first().copied()).unwrap_or(0);
+                let after = before.wrapping_add(change as u64);
+                recorded.put(tx, key, &special(sequence, &[after]), value)?;
+            }
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    pub(super) fn steal(&mut self, victim: u32, thief: u32, sequence: u64) -> anyhow::Result<()> {
+        let value = history::Value::new(sequence);
+        let queues = [victim, thief].map(|queue| named("queue", u64::from(queue)));
+        // Which task it is to be is looked up before, so that the record of a call without an end has it.
+        let Ok(found) = self.store.get(queues[0].bytes()) else { return Ok(()) };
+        let Some(&task) = words(found.as_ref()).unwrap_or_else(|| first_tasks(victim)).last() else {
+            return Ok(());
+        };
+        let task_key = named("task", task);
+        let keys = queues.iter().chain([&task_key]);
+        let announced = keys.flat_map(|key| [Access::ask(key), Access::write(key, value)]);
+        let wrong = self.run_transaction(sequence, announced.collect(), |tx, recorded| {
+            let mut lists = Vec::new();
+            for (key, queue) in queues.iter().zip([victim, thief]) {
+                let found = recorded.read(tx, key)?;
+                lists.push(words(found.as_ref()).unwrap_or_else(|| first_tasks(queue)));
+            }
+            if lists[0].pop() != Some(task) {
+                return Ok(None);
+            }
+            let found = recorded.read(tx, &task_key)?;
+            let holder = words(found.as_ref())
+                .and_then(|words| words.first().copied())
+                .unwrap_or(task / u64::from(QUEUE_TASKS));
+            lists[1].push(task);
+            for (key, list) in queues.iter().zip(&lists) {
+                recorded.put(tx, key, &special(sequence, list), value)?;
+            }
+            recorded.put(tx, &task_key, &special(sequence, &[u64::from(thief)]), value)?;
+            Ok((holder != u64::from(victim))
+                .then(|| format!("task {task} is in queue {victim} and says {holder}")))
+        })?;
+        ensure!(wrong.flatten().is_none(), "a steal that committed saw what cannot be");
+        Ok(())
+    }
+
+    /// Looks at all accounts, or at all queues and tasks, in a transaction that only reads.
+    pub(crate) fn audit(&mut self) -> anyhow::Result<()> {
+        let keys = self.program.options().special_keys();
+        let announced = keys.iter().map(Access::ask).collect();
+        let found = self.run_transaction(self.audits, announced, |tx, recorded| {
+            keys.iter().map(|key| recorded.read(tx, key)).collect::<StoreResult<Vec<_>>>()
+        })?;
+        self.audits += 1;
+        let Some(found) = found else { return Ok(()) };
+        let mut sum = 0i64;
+        let mut holders = std::collections::BTreeMap::new();
+        let mut said = std::collections::BTreeMap::new();
+        for (key, found) in keys.iter().zip(&found) {
+            let text = String::from_utf8_lossy(key.bytes()).into_owned();
+            let (kind, number) = text.split_once('/').unwrap_or_default();
+            let number: u32 = number.parse().unwrap_or_default();
+            let words = words(found.as_ref());
+            match kind {
+                "account" => sum = sum.wrapping_add(words.map_or(0, |words| words[0] as i64)),
+                "queue" => {
+                    for task in words.unwrap_or_else(|| first_tasks(number)) {
+                        let before = holders.insert(task, u64::from(number));
+                        ensure!(before.is_none(), "task {task} is in two queues at one moment");
+                    }
+                }
+                _ => {
+                    let first = u64::from(number / QUEUE_TASKS);
+                    said.insert(u64::from(number), words.map_or(first, |words| words[0]));
+                }
+            }
+        }
+        ensure!(sum == 0, "the sum of all accounts is {sum} at one moment");
+        ensure!(
+            holders == said,
+            "queues and tasks contradict each other at one moment: {holders:?} {said:?}"
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,791 @@
+//! Transactions: several keys read and changed at one moment; docs/protocol.md, "Transactions".
+//!
+//! A transaction reads what it likes and keeps its changes to itself. To commit, it writes an *intent*, a record of the
+//! store's own with the list of its keys; puts a *provisional* version in the place of each key that it changes, which
+//! holds the value before and the one after; and then decides, by a conditional write of the intent. Intents and
+//! provisional versions are written, settled, copied and repaired like all others: what this module adds is what they mean.
+//!
+//! | | step | true before | true afterwards | a survivor finds, if the committer dies or is stopped here |
+//! |---|---|---|---|---|
+//! | X1 | put the intent: pending, with all keys that are to be changed | the intent's former transaction is over, and no key has a provisional version of it | whoever meets a provisional version finds the intent | an intent that no key names; the heir of the dead removes it |
+//! | X2 | for each key to change, in the order of hashes: if it is still as the transaction has read it, put a provisional version in its place | a provisional version of another transaction was cleared away (below) | the key's value is the old one until the intent is decided, and nobody changes it | provisional versions of a pending intent: readers see the old value, whoever wants to write aborts it |
+//! | X3 | if keys were read and not changed: the intent from pending to *doubt*, by a conditional write; then look at each of them again | all keys to change are provisional | all that was read was true together when the intent went into doubt: there the transaction has its place | as X2; a reader, too, waits a little and then aborts it |
+//! | X4 | the intent to *committed*, by a conditional write, acknowledged by all its homes | X2 and X3 found everything as it was read | **the transaction has happened**, wholly | readers see the new values; anyone who wants to write does X5 for its key, the heir of the dead for all |
+//! | X5 | for each key: put the new value as a plain version in the place of the provisional one | the intent is decided, and stays so | that key needs the intent no longer | as X4 |
+//! | X6 | the record of the intent is free for this member's next transaction | no key has a provisional version | | the heir of the dead removes the record |
+//!
+//! | | step, by anyone | true before | true afterwards | a survivor finds |
+//! |---|---|---|---|---|
+//! | Y1 | the intent from pending or doubt to aborted, by a conditional write | its member is dead, or has been in the way for long enough | X4 fails; the transaction never happens | an aborted intent: readers see the old values |
+//! | Y2 | for each key: put the value before in the place of the provisional version, as a *restored* version that keeps its number (a tombstone if there was none) | as X5 | as X5 | as Y1 |
+//!
+//! X5 and Y2 are writes from the very provisional version that was found, and make the same version whoever does it; one
+//! who comes late finds another head and loses. So they can be repeated, by several at once, by the committer that wakes
+//! up, and after X6: a nonce that the intent does not have any more, or a record that is not there, is looked at only
+//! after the provisional version, and the write from it then fails, since X6 comes after all of X5.
+//!
+//! *A lost intent.* If the partition of the intent is lost, whoever needs it is told `DataLost`, also for keys in other
+//! partitions. When the loss is accepted there is no such intent, and the provisional versions that are left are rolled
+//! back: no living transaction has one without an intent. What had been applied stays. If the partition of a key is lost and
+//! given up between X2 and X4, its new value is gone: after X4 a committer that has seen the view change looks at the
+//! incarnations of its keys' partitions, and says `DataLost` instead of `Ok`.
+//!
+//! *Readers.* Provisional and pending: the old value; the transaction had not happened when the intent was looked at, and
+//! while it is pending the provisional version stays. Aborted: the old value. Committed: the new one. None of these
+//! waits. Doubt: the transaction's place may be before what the reader has already seen, so neither value will do until it is
+//! decided: the reader waits a little, then aborts it. Why doubt is needed: T reads y and changes x. It looks at y again and
+//! finds it unchanged; W puts y, and is done; R then reads x. If R may read past T it sees the old x; then T commits. R comes
+//! before T, T before W, and W had ended when R began. A transaction that changes all that it reads needs no doubt: up to
+//! X4 nobody can change anything of it.
+//!
+//! *Strict serializability.* A transaction has its place where the intent went into doubt, or, without doubt, at X4;
+//! one that only reads, between its last first look and its first second look. There everything that it read was true: a
+//! key's versions never repeat, and a key that does not exist has a mark that grows when it is made and deleted. Both lie
+//! between the beginning and the end of the call.
+//!
+//! *Who waits for whom.* Whoever finds an undecided transaction in its way waits 200 us, twice that for each time that the
+//! other had failed before (its *rank*), up to 0.1 s, then does Y1; if the other's member is dead, at once; and a
+//! transaction of a higher rank waits no longer than 200 us for one of a lower. A transaction of rank 2 or more first puts
+//! provisional versions that change nothing in the place of all keys that it touched the last time, and only then runs
+//! its closure: nobody can change them under it. So a large transaction is aborted by small ones only a few times: each
+//! time it is left alone for twice as long. A transaction that takes longer than 0.1 s with its keys locked has no such
+//! guarantee. A closure is tried again until the job's time limit is over.
+
+mod protocol;
+mod record;
+
+pub(super) use protocol::Blocker;
+pub(super) use record::is_intent;
+
+use super::mutant::mutant;
+use super::open::{Inner, lock};
+use super::placement::{hash_key, mix};
+use super::write::{Change, Remembered};
+use super::{Expect, Store, StoreError, StoreResult, Value, Version, check_key};
+use crate::engine::steps::{self, within};
+use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
+use protocol::Seen;
+use record::{Intent, IntentId, Mark, New, State};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How many transactions of a member may be committing at once.
+const SLOTS: u32 = 64;
+/// From which rank on keys are locked before the closure runs.
+const EAGER: u32 = 2;
+/// How long to wait while all intent records are in use.
+const CROWDED: Duration = Duration::from_micros(200);
+/// How long to wait before a transaction is tried again: a random part of this, doubled each time.
+const BACK_OFF: Duration = Duration::from_micros(20);
+const BACK_OFF_DOUBLINGS: u32 = 9;
+/// When to look again at what could not be brought to its end.
+const LATER: Duration = Duration::from_millis(100);
+/// A finished intent that is longer than this is replaced by a short one.
+const SHORT: usize = 1024;
+
+/// An intent record of this member, and what is remembered of it.
+struct Slot {
+    number: u32,
+    memory: Box<Remembered>,
+}
+
+/// A transaction that could not be brought to its end.
+struct Unfinished {
+    slot: Slot,
+    id: IntentId,
+    keys: Vec<Vec<u8>>,
+    due: Time,
+}
+
+/// What a member keeps for transactions.
+#[derive(Default)]
+pub(super) struct Transactions {
+    free: Mutex<Vec<Slot>>,
+    made: AtomicU32,
+    nonce: AtomicU64,
+    unfinished: Mutex<Vec<Unfinished>>,
+    /// The dead whose intents this member is to end, as their heir.
+    estate: Mutex<Estate>,
+    /// How many transactions are between the beginning and the end of their decision; see `cut`.
+    deciding: AtomicU64,
+    /// The activities that run a closure.
+    inside: Mutex<Vec<u64>>,
+}
+
+impl Transactions {
+    /// Whether transactions of this member are being decided.
+    pub(super) fn is_deciding(&self) -> bool {
+        self.deciding.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// A transaction that is being decided: it goes on even if the store is frozen meanwhile.
+struct Deciding(Arc<Inner>);
+
+impl Deciding {
+    /// Waits until the store is not frozen. Whoever freezes it from then on waits for the end of this.
+    fn begin(store: &Arc<Inner>) -> StoreResult<Deciding> {
+        loop {
+            store.transactions.deciding.fetch_add(1, Ordering::SeqCst);
+            let deciding = Deciding(store.clone());
+            if !store.frost.is_set() {
+                return Ok(deciding);
+            }
+            drop(deciding);
+            store.wait_for_thaw()?;
+        }
+    }
+}
+
+impl Drop for Deciding {
+    fn drop(&mut self) {
+        self.0.transactions.deciding.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[derive(Default)]
+struct Estate {
+    epoch: Option<Epoch>,
+    done: MemberSet,
+    left: Vec<(MemberId, u32)>,
+    not_before: Option<Time>,
+}
+
+/// What a transaction makes of a key.
+enum Write {
+    Put {
+        value: Vec<u8>,
+        /// Whether the committer becomes the owner also if the key exists.
+        is_mine: bool,
+    },
+    Delete,
+}
+
+/// An intent that was written.
+struct Active {
+    slot: Slot,
+    id: IntentId,
+    /// The version of the intent record.
+    version: Version,
+    keys: BTreeSet<Vec<u8>>,
+}
+
+/// A transaction: reads and changes of any keys, which take effect together at [`Tx::commit`] or not at all. See
+/// [`Store::transaction`], and [`Store::begin`] for one that is not a closure.
+///
+/// Its calls never wait for another transaction for longer than a tenth of a second. What it reads may have changed before
+/// it commits, and values of several keys may never have been there together; then it does not commit. Dropping it
+/// aborts it.
+pub struct Tx {
+    store: Store,
+    rank: u32,
+    /// How it ended, if it has.
+    over: Option<&'static str>,
+    reads: BTreeMap<Vec<u8>, Seen>,
+    writes: BTreeMap<Vec<u8>, Write>,
+    active: Option<Active>,
+    versions: Vec<(Vec<u8>, Version)>,
+}
+
+impl std::fmt::Debug for Tx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Tx({} read, {} changed, {})",
+            self.reads.len(),
+            self.writes.len(),
+            self.over.unwrap_or("open")
+        )
+    }
+}
+
+impl Store {
+    /// Runs a closure as a transaction: all that it reads and changes by the handle that it is given happens at one moment,
+    /// or nothing of it does. If others are faster it is run again, after a pause that grows, until the job's time limit is
+    /// over ([`StoreError::Contended`]); so it should have no other effects. An error of the closure aborts the
+    /// transaction and is passed on, and so is a panic. What the closure returns counts only if all that it has
+    /// read was there at one moment.
+    ///
+    /// ```
+    /// use outlast::store::{Options, Store, StoreError};
+    /// let job = outlast::join()?;
+    /// let store = Store::open(&job, Options::new())?;
+    /// store.add(b"account/1", 100)?;
+    /// store.transaction(|tx| {
+    ///     if tx.add(b"account/1", -30)? < 0 {
+    ///         return Err(StoreError::WrongType { what: "not enough".into() });
+    ///     }
+    ///     tx.add(b"account/2", 30)
+    /// })?;
+    /// assert_eq!(store.add(b"account/2", 0)?, 30);
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Calls of the store inside the closure are no part of the transaction; one that writes a key of the transaction may
+    /// make it fail.
+    pub fn transaction<T, E: From<StoreError>>(
+        &self,
+        mut body: impl FnMut(&mut Tx) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let job = &self.inner.job;
+        let _inside = Inside::enter(&self.inner)?;
+        let mut until = None;
+        let mut tx = self.begin();
+        loop {
+            let error = match body(&mut tx) {
+                Ok(value) => match tx.commit() {
+                    Ok(()) => return Ok(value),
+                    Err(error) => E::from(error),
+                },
+                Err(error) => {
+                    let is_true = tx.over.is_some() || tx.is_consistent().unwrap_or(true);
+                    tx.abort();
+                    if is_true {
+                        return Err(error);
+                    }
+                    tx.over = Some(FAILED);
+                    error
+                }
+            };
+            if tx.over != Some(FAILED) {
+                return Err(error);
+            }
+            let now = job.now();
+            if now >= *until.get_or_insert(now.after(job.time_limit())) {
+                return Err(StoreError::Contended { attempts: tx.rank + 1 }.into());
+            }
+            tx.back_off();
+            tx.retry()?;
+        }
+    }
+
+    /// Begins a transaction by handle; see [`Tx`]. The caller tries it again itself, with [`Tx::retry`].
+    ///
+    /// ```
+    /// # use outlast::store::{Options, Store, StoreError};
+    /// # let job = outlast::join()?;
+    /// # let store = Store::open(&job, Options::new())?;
+    /// let mut tx = store.begin();
+    /// loop {
+    ///     tx.put(b"a", b"1")?;
+    ///     tx.put(b"b", b"2")?;
+    ///     match tx.commit() {
+    ///         Err(StoreError::Aborted) => tx.retry()?,
+    ///         other => break other?,
+    ///     }
+    /// }
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn begin(&self) -> Tx {
+        Tx {
+            store: self.clone(),
+            rank: 0,
+            over: None,
+            reads: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            active: None,
+            versions: Vec::new(),
+        }
+    }
+}
+
+const COMMITTED: &str = "committed";
+const ABORTED: &str = "aborted";
+/// Not carried out because of others.
+const FAILED: &str = "not carried out";
+/// It ended with another error.
+const BROKEN: &str = "ended by an error";
+
+/// While it exists, this activity runs a closure.
+struct Inside<'a> {
+    store: &'a Inner,
+    activity: u64,
+}
+
+impl<'a> Inside<'a> {
+    fn enter(store: &'a Inner) -> StoreResult<Inside<'a>> {
+        let activity = store.job.activity();
+        let mut inside = lock(&store.transactions.inside);
+        if inside.contains(&activity) {
+            return Err(StoreError::Nested);
+        }
+        inside.push(activity);
+        Ok(Inside { store, activity })
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        lock(&self.store.transactions.inside).retain(|&activity| activity != self.activity);
+    }
+}
+
+impl Tx {
+    fn check_open(&self) -> StoreResult<()> {
+        self.over.map_or(Ok(()), |how| Err(StoreError::TransactionOver { how }))
+    }
+
+    /// What the store has under a key, read once.
+    fn seen(&mut self, key: &[u8]) -> StoreResult<&Seen> {
+        self.check_open()?;
+        check_key(key)?;
+        if !self.reads.contains_key(key) {
+            let seen = self.store.inner.look(self.rank, key, true)?;
+            self.reads.insert(key.to_vec(), seen);
+        }
+        Ok(&self.reads[key])
+    }
+
+    /// The value of a key as this transaction sees it: what it has put itself, or what the store has; `None` if it does not
+    /// exist.
+    pub fn get(&mut self, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        self.check_open()?;
+        check_key(key)?;
+        match self.writes.get(key) {
+            Some(Write::Put { value, .. }) => Ok(Some(value.clone())),
+            Some(Write::Delete) => Ok(None),
+            None => Ok(self.seen(key)?.value.as_ref().map(|value| value.bytes.clone())),
+        }
+    }
+
+    /// The value of a key as it is without this transaction, with its version and owner.
+    pub fn get_before(&mut self, key: &[u8]) -> StoreResult<Option<Value>> {
+        Ok(self.seen(key)?.value.clone())
+    }
+
+    /// Sets a key. A key that does not exist will be owned by this member.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> StoreResult<()> {
+        self.check_open()?;
+        check_key(key)?;
+        // What was deleted and is put again is a new key.
+        let is_mine = match self.writes.get(key) {
+            Some(Write::Put { is_mine, .. }) => *is_mine,
+            Some(Write::Delete) => true,
+            None => false,
+        };
+        self.writes.insert(key.to_vec(), Write::Put { value: value.to_vec(), is_mine });
+        Ok(())
+    }
+
+    /// Deletes a key; whether it exists, as this transaction sees it.
+    pub fn delete(&mut self, key: &[u8]) -> StoreResult<bool> {
+        let exists = self.get(key)?.is_some();
+        if exists {
+            self.writes.insert(key.to_vec(), Write::Delete);
+        }
+        Ok(exists)
+    }
+
+    /// Adds to a key that holds a number; see [`Store::add`].
+    pub fn add(&mut self, key: &[u8], delta: i64) -> StoreResult<i64> {
+        let before = match self.get(key)? {
+            None => 0,
+            Some(value) => {
+                let len = value.len();
+                i64::from_le_bytes(value.try_into().map_err(|_| StoreError::WrongType {
+                    what: format!("the value has {len} bytes, and a number has 8"),
+                })?)
+            }
+        };
+        let sum = before.wrapping_add(delta);
+        self.put(key, &sum.to_le_bytes())?;
+        Ok(sum)
+    }
+
+    /// Makes this member the owner of a key; whether the key exists, as this transaction sees it.
+    pub fn adopt(&mut self, key: &[u8]) -> StoreResult<bool> {
+        let Some(value) = self.get(key)? else { return Ok(false) };
+        self.writes.insert(key.to_vec(), Write::Put { value, is_mine: true });
+        Ok(true)
+    }
+
+    /// Makes the transaction depend on what the store has under a key: [`StoreError::Conflict`] if it is not as expected,
+    /// and it does not commit if that changes before.
+    pub fn require(&mut self, key: &[u8], expect: Expect) -> StoreResult<()> {
+        let found = self.seen(key)?.value.as_ref().map(Value::version);
+        let is_right = match expect {
+            Expect::Absent => found.is_none(),
+            Expect::Version(version) => found == Some(version),
+        };
+        if is_right { Ok(()) } else { Err(StoreError::Conflict { found }) }
+    }
+
+    /// Carries the transaction out: all of it, or nothing ([`StoreError::Aborted`]: others were faster;
+    /// [`Tx::retry`] begins it again). After [`StoreError::Timeout`] the outcome is unknown, to this member for now; it is
+    /// all or nothing all the same.
+    pub fn commit(&mut self) -> StoreResult<()> {
+        self.check_open()?;
+        let result = self.try_commit();
+        self.over = Some(match &result {
+            Ok(()) => COMMITTED,
+            Err(StoreError::Aborted) => FAILED,
+            Err(_) => BROKEN,
+        });
+        self.release();
+        result
+    }
+
+    /// Ends the transaction without any effect. A transaction that is over stays as it is.
+    pub fn abort(&mut self) {
+        if self.over.is_none() {
+            self.over = Some(ABORTED);
+            self.release();
+        }
+    }
+
+    /// Begins the transaction again, empty. Each time others have more patience with it; from the third attempt on, the keys
+    /// that the last one touched are kept from changing from here on, until it is committed, aborted or dropped.
+    pub fn retry(&mut self) -> StoreResult<()> {
+        self.release();
+        let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));
+        self.versions.clear();
+        self.rank = if self.over == Some(COMMITTED) { 0 } else { self.rank.saturating_add(1) };
+        self.over = None;
+        if self.rank < EAGER {
+            return Ok(());
+        }
+        let locked = self.lock_all(reads.into_keys().chain(writes.into_keys()).collect());
+        if locked.is_err() {
+            self.over = Some(BROKEN);
+            self.release();
+        }
+        locked
+    }
+
+    /// After [`Tx::commit`]: the keys that were set, with their new versions.
+    pub fn versions(&self) -> &[(Vec<u8>, Version)] {
+        &self.versions
+    }
+
+    /// A pause before the next attempt: a random part of a time that grows.
+    fn back_off(&self) {
+        let job = &self.store.inner.job;
+        let nonce = self.store.inner.transactions.nonce.fetch_add(1, Ordering::Relaxed);
+        let most = BACK_OFF * (1 << self.rank.min(BACK_OFF_DOUBLINGS));
+        let part = mix(nonce << 16 | u64::from(job.me().0)) % most.as_nanos() as u64;
+        let until = job.now().after(Duration::from_nanos(part));
+        while job.now() < until {
+            job.park(job.bell(), until);
+        }
+    }
+
+    /// X1 and X2 for keys of which it is not known yet what becomes of them.
+    fn lock_all(&mut self, keys: BTreeSet<Vec<u8>>) -> StoreResult<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        self.announce(&keys)?;
+        let active = self.active.as_ref().expect("just announced");
+        in_order(&active.keys).into_iter().try_for_each(|key| {
+            let lock = |_: Option<MemberId>| New::Unchanged;
+            self.store.inner.lock_key(self.rank, key, active.id, None, lock, &[]).map(|_| ())
+        })
+    }
+
+    /// Whether all that was read is still there, so that there was a moment at which all of it was.
+    fn is_consistent(&mut self) -> StoreResult<bool> {
+        if self.reads.len() < 2 && self.active.is_none() {
+            return Ok(true);
+        }
+        self.look_again(|_| true)
+    }
+
+    /// Whether the keys that are asked for are still as they were read.
+    fn look_again(&self, is_asked: impl Fn(&[u8]) -> bool) -> StoreResult<bool> {
+        let _step = within(steps::Step::Validate);
+        for (key, seen) in self.reads.iter().filter(|(key, _)| is_asked(key)) {
+            if self.store.inner.look(self.rank, key, false)?.mark != seen.mark {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// X1: writes the intent, with these keys beside those that it has.
+    fn announce(&mut self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<()> {
+        let inner = &self.store.inner;
+        let _step = within(steps::Step::WriteIntent);
+        let (slot, id, mut all, expected) = match self.active.take() {
+            Some(active) if keys.is_subset(&active.keys) => {
+                self.active = Some(active);
+                return Ok(());
+            }
+            Some(active) => (active.slot, active.id, active.keys, Some(active.version)),
+            None => {
+                let slot = inner.take_slot()?;
+                let nonce = inner.transactions.nonce.fetch_add(1, Ordering::Relaxed) + 1;
+                let id = IntentId { member: inner.me(), slot: slot.number, nonce };
+                (slot, id, BTreeSet::new(), None)
+            }
+        };
+        let former: Vec<Vec<u8>> = all.iter().cloned().collect();
+        all.extend(keys.iter().cloned());
+        let mut slot = slot;
+        let intent = self.intent(id, &all, State::Pending);
+        match inner.write_intent(id, &mut slot.memory, expected, &intent) {
+            Ok(version) => {
+                self.active = Some(Active { slot, id, version, keys: all });
+                Ok(())
+            }
+            Err(error) => {
+                // No key has a provisional version beyond those of before.
+                inner.finish(slot, id, former, None);
+                Err(as_aborted(error))
+            }
+        }
+    }
+
+    fn intent(&self, id: IntentId, keys: &BTreeSet<Vec<u8>>, state: State) -> Intent {
+        Intent { nonce: id.nonce, state, rank: self.rank, keys: keys.iter().cloned().collect() }
+    }
+
+    fn try_commit(&mut self) -> StoreResult<()> {
+        if self.writes.is_empty() {
+            return if self.is_consistent()? { Ok(()) } else { Err(StoreError::Aborted) };
+        }
+        let is_single = self.writes.len() == 1 && self.reads.keys().all(|key| self.writes.contains_key(key));
+        if is_single && self.active.is_none() {
+            return self.commit_one();
+        }
+        let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
+        self.announce(&keys)?;
+        let inner = &self.store.inner;
+        let active = self.active.as_mut().expect("just announced");
+        let began = inner.job.epoch();
+        // X2.
+        let (mut versions, mut locked) = (Vec::new(), Vec::new());
+        for key in in_order(&keys) {
+            let seen = self.reads.get(key).map(|seen| seen.mark);
+            let mine = inner.me();
+            let (bytes, is_deleted, is_mine) = match &self.writes[key] {
+                Write::Put { value, is_mine } => (value.as_slice(), false, *is_mine),
+                Write::Delete => (&[][..], true, false),
+            };
+            let new = |owner: Option<MemberId>| match is_deleted {
+                true => New::Deleted,
+                false => New::Value { bytes: &[], owner: owner.filter(|_| !is_mine).unwrap_or(mine) },
+            };
+            match inner.lock_key(self.rank, key, active.id, seen, new, bytes)? {
+                Some(version) => {
+                    locked.push((key.clone(), version));
+                    if !is_deleted {
+                        versions.push((key.clone(), version));
+                    }
+                }
+                None => return Err(StoreError::Aborted),
+            }
+        }
+        let deciding = Deciding::begin(inner)?;
+        // X3. What is locked needs no second look.
+        let is_locked: BTreeSet<&[u8]> = active.keys.iter().map(Vec::as_slice).collect();
+        if self.reads.keys().any(|key| !is_locked.contains(key.as_slice())) {
+            let intent = Intent {
+                nonce: active.id.nonce,
+                state: State::Doubt,
+                rank: self.rank,
+                keys: active.keys.iter().cloned().collect(),
+            };
+            let id = active.id;
+            let _step = within(steps::Step::Validate);
+            active.version = inner
+                .write_intent(id, &mut active.slot.memory, Some(active.version), &intent)
+                .map_err(as_aborted)?;
+            let is_locked: BTreeSet<Vec<u8>> = active.keys.clone();
+            if !self.look_again(|key| !is_locked.contains(key))? && !mutant("tx-skip-look") {
+                return Err(StoreError::Aborted);
+            }
+        }
+        self.decide(deciding)?;
+        // A partition can have been lost, and given up, while its key was locked: then the new value is gone with the
+        // provisional version. Nobody is told that it is there.
+        let inner = &self.store.inner;
+        if inner.job.epoch() != began {
+            locked.iter().try_for_each(|(key, version)| inner.check_incarnation(key, *version))?;
+        }
+        self.versions = versions;
+        Ok(())
+    }
+
+    /// X4 to X6.
+    fn decide(&mut self, deciding: Deciding) -> StoreResult<()> {
+        let Active { mut slot, id, version, keys } = self.active.take().expect("announced");
+        let inner = &self.store.inner;
+        let intent = self.intent(id, &keys, State::Committed);
+        let keys: Vec<Vec<u8>> = intent.keys.clone();
+        if mutant("tx-apply-early") {
+            let _ = keys.iter().try_for_each(|key| inner.resolve(key, id, true));
+        }
+        let step = within(steps::Step::Decide);
+        let decided = inner.write_intent(id, &mut slot.memory, Some(version), &intent);
+        drop(step);
+        drop(deciding);
+        let is_known = match &decided {
+            Ok(_) => Some(true),
+            Err(StoreError::Conflict { .. } | StoreError::OutOfMemory { .. }) => Some(false),
+            // The outcome is unknown for now.
+            Err(_) => None,
+        };
+        inner.finish(slot, id, keys, is_known);
+        decided.map(|_| ()).map_err(as_aborted)
+    }
+
+    /// A transaction that changes a single key and depends on no other: a conditional write.
+    fn commit_one(&mut self) -> StoreResult<()> {
+        let (key, write) = self.writes.iter().next().expect("one write");
+        let seen = self.reads.get(key).map(|seen| seen.mark);
+        let written = self.store.inner.write(key, false, |current, _| {
+            let found = current.map(|current| current.version);
+            let is_right = match seen {
+                None => true,
+                Some(Mark { exists: false, .. }) => found.is_none(),
+                Some(Mark { version, .. }) => found == Some(version),
+            };
+            if !is_right {
+                return Err(StoreError::Conflict { found });
+            }
+            Ok(match write {
+                Write::Put { value, is_mine: false } => Change::Put(value),
+                Write::Put { value, is_mine: true } => Change::Adopt(value.clone()),
+                Write::Delete if current.is_none() => Change::Nothing,
+                Write::Delete => Change::Delete,
+            })
+        });
+        let written = written.map_err(as_aborted)?;
+        if let (Write::Put { .. }, Some(version)) = (write, written) {
+            self.versions.push((key.clone(), version));
+        }
+        Ok(())
+    }
+
+    /// Lets go of what is locked, if the transaction was not decided.
+    fn release(&mut self) {
+        if let Some(Active { slot, id, keys, .. }) = self.active.take() {
+            self.store.inner.finish(slot, id, keys.into_iter().collect(), Some(false));
+        }
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Keys in the order in which all transactions lock them.
+fn in_order(keys: &BTreeSet<Vec<u8>>) -> Vec<&Vec<u8>> {
+    let mut keys: Vec<&Vec<u8>> = keys.iter().collect();
+    keys.sort_by_key(|key| hash_key(key));
+    keys
+}
+
+/// Whoever finds its intent changed was aborted.
+fn as_aborted(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Conflict { .. } => StoreError::Aborted,
+        other => other,
+    }
+}
+
+impl Inner {
+    /// An intent record that no transaction uses.
+    fn take_slot(&self) -> StoreResult<Slot> {
+        let (job, transactions) = (&self.job, &self.transactions);
+        let limit = job.time_limit();
+        let until = job.now().after(limit);
+        loop {
+            if let Some(slot) = lock(&transactions.free).pop() {
+                return Ok(slot);
+            }
+            let number = transactions.made.fetch_add(1, Ordering::Relaxed);
+            if number < SLOTS {
+                return Ok(Slot { number, memory: Box::new(Remembered::NOTHING) });
+            }
+            transactions.made.fetch_sub(1, Ordering::Relaxed);
+            let now = job.now();
+            if now >= until {
+                return Err(StoreError::Timeout { member: job.me(), limit });
+            }
+            job.park(job.bell(), until.min(now.after(CROWDED)));
+        }
+    }
+
+    /// Brings an own transaction to its end, X5 or Y1 and Y2, or leaves that to the background. `is_committed` is how it was
+    /// decided, if that is known; one that was not decided is aborted.
+    fn finish(&self, mut slot: Slot, id: IntentId, keys: Vec<Vec<u8>>, is_committed: Option<bool>) {
+        let ended = match is_committed {
+            Some(true) if mutant("tx-drop-intent") => Ok(()),
+            Some(true) => keys.iter().try_for_each(|key| self.resolve(key, id, true)),
+            _ => self.conclude(id, &keys),
+        };
+        if ended.is_err() {
+            let due = self.job.now().after(LATER);
+            lock(&self.transactions.unfinished).push(Unfinished { slot, id, keys, due });
+            let _ = self.job.ring(self.me());
+            return;
+        }
+        if keys.iter().map(Vec::len).sum::<usize>() > SHORT {
+            // Whoever still asks for it finds it gone, as after the next transaction.
+            let _step = within(steps::Step::CleanUp);
+            let empty = Intent { nonce: 0, state: State::Aborted, rank: 0, keys: Vec::new() };
+            let _ = self.write_intent(id, &mut slot.memory, None, &empty);
+        }
+        lock(&self.transactions.free).push(slot);
+    }
+
+    /// The background's part: own transactions that could not be brought to their end, and those of the dead whose heir this
+    /// member is; when to run again.
+    pub(super) fn end_transactions(&self) -> Time {
+        self.end_unfinished().min(self.end_those_of_the_dead())
+    }
+
+    fn end_unfinished(&self) -> Time {
+        let now = self.job.now();
+        let taken = {
+            let mut unfinished = lock(&self.transactions.unfinished);
+            unfinished.iter().position(|one| one.due <= now).map(|index| unfinished.swap_remove(index))
+        };
+        if let Some(Unfinished { slot, id, keys, .. }) = taken {
+            self.finish(slot, id, keys, None);
+        }
+        lock(&self.transactions.unfinished).iter().map(|one| one.due).min().unwrap_or(Time::NEVER)
+    }
+
+    fn end_those_of_the_dead(&self) -> Time {
+        let view = self.current_view();
+        let next = {
+            let mut estate = lock(&self.transactions.estate);
+            if estate.epoch != Some(view.epoch) {
+                estate.epoch = Some(view.epoch);
+                let heirless = view.dead.iter().filter(|&dead| {
+                    super::list::heir(dead, &view) == self.me() && !estate.done.contains(dead)
+                });
+                let heirless: Vec<MemberId> = heirless.collect();
+                for dead in heirless {
+                    estate.done.insert(dead);
+                    estate.left.extend((0..SLOTS).map(|slot| (dead, slot)));
+                }
+            }
+            if let Some(due) = estate.not_before.filter(|&due| self.job.now() < due) {
+                return if estate.left.is_empty() { Time::NEVER } else { due };
+            }
+            estate.left.pop()
+        };
+        let Some((member, slot)) = next else { return Time::NEVER };
+        let ended = self.end_intent_of_the_dead(member, slot);
+        let now = self.job.now();
+        let mut estate = lock(&self.transactions.estate);
+        match ended {
+            // Lost: what it had locked is rolled back by whoever finds it, once the loss is accepted.
+            Ok(()) | Err(StoreError::DataLost { .. } | StoreError::Closed) => {}
+            Err(_) => {
+                estate.left.insert(0, (member, slot));
+                estate.not_before = Some(now.after(LATER));
+            }
+        }
+        if estate.left.is_empty() { Time::NEVER } else { now }
+    }
+}

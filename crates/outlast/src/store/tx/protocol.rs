@@ -1,0 +1,509 @@
+//! Steps X1 to X6, by the committer and by those who find its transaction in their way.
+
+use super::record::{
+    INTENT_HEAD, Intent, IntentId, Mark, New, PROVISIONAL_HEAD, Provisional, RESTORED_HEAD, State,
+    decode_restored, encode_restored, intent_key,
+};
+use crate::engine::steps::{self, within};
+use crate::engine::{Engine, MemberId, Time};
+use crate::store::access::{Halt, Op, Step};
+use crate::store::index::KeyRef;
+use crate::store::layout::{Block, Kind, value_start};
+use crate::store::loss::INCARNATION_SHIFT;
+use crate::store::mutant::mutant;
+use crate::store::open::Inner;
+use crate::store::placement::hash_key;
+use crate::store::write::{Change, Config, Remembered, Shape};
+use crate::store::{StoreError, StoreResult, Value, Version};
+use std::time::Duration;
+
+/// How long a transaction may be in the way of others before they abort it, the first time that it is tried.
+const PATIENCE: Duration = Duration::from_micros(200);
+/// How often that doubles: to a tenth of a second.
+const DOUBLINGS: u32 = 9;
+/// How often one who waits looks.
+const LOOK: Duration = Duration::from_micros(20);
+
+/// What keeps an operation from going on.
+#[derive(Debug)]
+pub(in crate::store) struct Blocker {
+    id: IntentId,
+    key: Vec<u8>,
+}
+
+/// The transaction that a call waits for, and until when.
+pub(in crate::store) type Blocked = Option<(IntentId, Time)>;
+
+/// What was read of a key.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) mark: Mark,
+    pub(super) value: Option<Value>,
+}
+
+/// How a transaction stands, as its intent says.
+pub(super) struct Standing {
+    /// `None`: there is no such intent any more.
+    pub(super) state: Option<State>,
+    rank: u32,
+}
+
+impl Op<'_> {
+    fn key_ref<'k>(&self, key: &'k [u8]) -> KeyRef<'k> {
+        let hash = hash_key(key);
+        KeyRef { key, hash, partition: self.store.placement.partition(hash) }
+    }
+
+    fn read_provisional(&self, home: MemberId, offset: u64, block: &Block) -> Step<Provisional> {
+        let mut bytes = [0; PROVISIONAL_HEAD];
+        self.get(home, offset + value_start(block.len), &mut bytes)?;
+        Provisional::decode(&bytes, block.len)
+            .filter(|found| found.id.member.index() < self.store.job.members())
+            .ok_or(Halt::Fail(StoreError::Corrupt { member: home, what: "a provisional version cannot be" }))
+    }
+
+    /// The version that a restored one stands for, as a place and a header.
+    fn restored(&self, home: MemberId, offset: u64, block: &Block) -> Step<(u64, Block)> {
+        let mut bytes = [0; RESTORED_HEAD];
+        let start = offset + value_start(block.len);
+        self.get(home, start, &mut bytes)?;
+        let Version { counter, writer } = decode_restored(&bytes);
+        let len = block.len.saturating_sub(RESTORED_HEAD as u64);
+        let block = Block { counter, writer, len, kind: Kind::Plain, ..*block };
+        Ok((start + RESTORED_HEAD as u64 - value_start(len), block))
+    }
+
+    /// How a transaction stands.
+    fn standing(&self, id: &IntentId) -> Step<Standing> {
+        let gone = Standing { state: None, rank: 0 };
+        let key = intent_key(id.member, id.slot);
+        let key = self.key_ref(&key);
+        let config = self.config(key.partition)?;
+        let Some(offset) = self.find_head(config, &key, None)?.and_then(|head| head.offset()) else {
+            return Ok(gone);
+        };
+        let primary = config.homes[config.primary];
+        let block = self.read_block(primary, offset)?;
+        if block.is_deleted || block.len < INTENT_HEAD as u64 {
+            return Ok(gone);
+        }
+        let mut bytes = [0; INTENT_HEAD];
+        self.get(primary, offset + value_start(block.len), &mut bytes)?;
+        Ok(match Intent::decode_head(&bytes).filter(|intent| intent.nonce == id.nonce) {
+            Some(intent) => Standing { state: Some(intent.state), rank: intent.rank },
+            None => gone,
+        })
+    }
+
+    /// What a reader is to see of a version at the primary, as a place and a header; the place is such that the value is
+    /// where that of a plain version with this header would be.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::store) fn visible(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        offset: u64,
+        block: &Block,
+    ) -> Step<(u64, Block)> {
+        self.visible_as(config, key, offset, block, false)
+    }
+
+    /// The same while the store is frozen (see `cut`): then no living transaction is in doubt. One of the dead is aborted, and
+    /// what has lost its intent is as it was before.
+    pub(in crate::store) fn visible_in_frost(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        offset: u64,
+        block: &Block,
+    ) -> Step<(u64, Block)> {
+        match self.visible_as(config, key, offset, block, true) {
+            Err(Halt::Blocked(blocker)) => {
+                self.store.abort_intent(blocker.id)?;
+                self.visible_as(config, key, offset, block, true)
+            }
+            other => other,
+        }
+    }
+
+    fn visible_as(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        offset: u64,
+        block: &Block,
+        is_frozen: bool,
+    ) -> Step<(u64, Block)> {
+        if block.kind == Kind::Plain {
+            return Ok((offset, *block));
+        }
+        let seen = self.seen_in(config, key, offset, block, is_frozen)?;
+        self.resealed(key, config.homes[config.primary], offset, block, seen)
+    }
+
+    fn seen_in(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        offset: u64,
+        block: &Block,
+        is_frozen: bool,
+    ) -> Step<(u64, Block)> {
+        let primary = config.homes[config.primary];
+        match block.kind {
+            Kind::Plain => return Ok((offset, *block)),
+            Kind::Restored => return self.restored(primary, offset, block),
+            Kind::Provisional => {}
+        }
+        let found = self.read_provisional(primary, offset, block)?;
+        let standing = self.standing(&found.id)?;
+        // The intent is in another partition: what was read of it counts only if the view is the same.
+        if !self.is_current() {
+            return Err(Halt::Again);
+        }
+        let start = offset + value_start(block.len);
+        let (old_at, new_at) = found.places();
+        let old = Block {
+            counter: found.old.version.counter,
+            writer: found.old.version.writer,
+            len: found.old_len,
+            is_deleted: !found.old.exists,
+            kind: Kind::Plain,
+            owner: found.old_owner,
+            ..*block
+        };
+        match standing.state {
+            Some(State::Committed) => {
+                // Its committer may be stopped before it rings, and then nobody may know more than those who wait.
+                self.ring_waiters(primary, key.partition)?;
+                let Some(new_len) = found.new_len else {
+                    return Ok((start + old_at - value_start(old.len), old));
+                };
+                let new = Block {
+                    counter: block.counter + 1,
+                    writer: found.id.member,
+                    len: new_len.unwrap_or(0),
+                    is_deleted: new_len.is_none(),
+                    owner: found.new_owner,
+                    ..old
+                };
+                Ok((start + new_at - value_start(new.len), new))
+            }
+            Some(State::Pending | State::Aborted) => Ok((start + old_at - value_start(old.len), old)),
+            Some(State::Doubt) if mutant("tx-read-past") => Ok((start + old_at - value_start(old.len), old)),
+            None if is_frozen => Ok((start + old_at - value_start(old.len), old)),
+            Some(State::Doubt) | None => Err(blocked(found.id, key)),
+        }
+    }
+
+    /// What a writer finds, if no transaction is in its way.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::store) fn free_of_transactions(
+        &self,
+        key: &KeyRef<'_>,
+        primary: MemberId,
+        offset: u64,
+        block: &Block,
+    ) -> Step<(u64, Block)> {
+        match block.kind {
+            Kind::Provisional => Err(blocked(self.read_provisional(primary, offset, block)?.id, key)),
+            _ => {
+                let seen = self.restored(primary, offset, block)?;
+                self.resealed(key, primary, offset, block, seen)
+            }
+        }
+    }
+
+    fn read_bytes(&self, home: MemberId, offset: u64, len: u64) -> Step<Vec<u8>> {
+        let mut bytes = vec![0; len as usize];
+        self.get(home, offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads a key for a transaction.
+    pub(super) fn look(&mut self, key: &KeyRef<'_>, wants_value: bool) -> Step<Seen> {
+        let config = self.config(key.partition)?;
+        let primary = config.homes[config.primary];
+        let found = match self.find_head(config, key, None)?.and_then(|head| head.offset()) {
+            None => None,
+            Some(offset) => {
+                let block = self.read_block(primary, offset)?;
+                Some(self.visible(config, key, offset, &block)?)
+            }
+        };
+        let seen = match found.filter(|(_, block)| !block.is_deleted) {
+            Some((offset, block)) => {
+                let mut bytes = Vec::new();
+                if wants_value {
+                    bytes.resize(block.len as usize, 0);
+                    self.get_value(key.key, primary, offset, &block, &mut bytes)?;
+                }
+                let mark = Mark { exists: true, version: block.version() };
+                Seen { mark, value: Some(Value { bytes, version: block.version(), owner: block.owner }) }
+            }
+            None => {
+                let counter = found.map_or(0, |(_, block)| block.counter);
+                Seen { mark: self.absent(primary, key, counter)?, value: None }
+            }
+        };
+        if self.is_current() || self.is_still(config, key.partition)? { Ok(seen) } else { Err(Halt::Again) }
+    }
+
+    /// The mark of a key that does not exist: no version of it was greater than this, so that a key that was made and
+    /// deleted meanwhile has another one.
+    fn absent(&self, primary: MemberId, key: &KeyRef<'_>, tombstone: u64) -> Step<Mark> {
+        let counter = tombstone.max(self.floor(primary, key.partition)?);
+        Ok(Mark { exists: false, version: Version { counter, writer: MemberId(0) } })
+    }
+
+    /// X2 for one key: puts a provisional version in the place of what the transaction has read, or of anything if it has
+    /// not read the key. The version that the key has once the transaction is committed; `None` if it has changed.
+    fn lock_key(
+        &mut self,
+        key: &KeyRef<'_>,
+        id: IntentId,
+        seen: Option<Mark>,
+        new: impl Fn(Option<MemberId>) -> New<'static>,
+        new_bytes: &[u8],
+    ) -> Step<Option<Version>> {
+        if self.store.frost.is_set() {
+            return Err(Halt::Frozen);
+        }
+        let config = self.config(key.partition)?;
+        let primary = config.homes[config.primary];
+        let before = self.find_settled(config, key, None, false)?;
+        let (old, old_owner, value) = match before.found() {
+            None => (self.absent(primary, key, 0)?, self.store.me(), Vec::new()),
+            Some((_, block)) if block.is_deleted => {
+                (self.absent(primary, key, block.counter)?, block.owner, Vec::new())
+            }
+            Some((offset, block)) if block.kind == Kind::Provisional => {
+                let found = self.read_provisional(primary, offset, &block)?;
+                if found.id != id {
+                    return Err(blocked(found.id, key));
+                }
+                self.check_whole(key, primary, offset, &block)?;
+                let at = offset + value_start(block.len) + found.places().0;
+                (found.old, found.old_owner, self.read_bytes(primary, at, found.old_len)?)
+            }
+            Some((offset, block)) => {
+                self.check_whole(key, primary, offset, &block)?;
+                let (offset, block) = match block.kind {
+                    Kind::Restored => self.restored(primary, offset, &block)?,
+                    _ => (offset, block),
+                };
+                let value = self.read_bytes(primary, offset + value_start(block.len), block.len)?;
+                (Mark { exists: true, version: block.version() }, block.owner, value)
+            }
+        };
+        if seen.is_some_and(|seen| seen != old) && !mutant("tx-lost-update") {
+            return Ok(None);
+        }
+        let new = match new(old.exists.then_some(old_owner)) {
+            New::Value { owner, .. } => New::Value { bytes: new_bytes, owner },
+            other => other,
+        };
+        let bytes = Provisional::encode(id, old, old_owner, &value, new);
+        let shape = Shape { kind: Kind::Provisional, is_deleted: false, owner: old_owner, author: None };
+        let written = self.replace(config, key, before, &bytes, shape)?;
+        Ok(written.map(|version| Version { counter: version.counter + 1, ..version }))
+    }
+
+    /// X5 for one key: puts the value after, or the one before, in the place of a transaction's provisional version, if that
+    /// is there. Whoever does it makes the same version.
+    fn resolve(&mut self, key: &KeyRef<'_>, id: IntentId, is_committed: bool) -> Step<()> {
+        if self.store.frost.is_set() {
+            return Err(Halt::Frozen);
+        }
+        let config = self.config(key.partition)?;
+        let primary = config.homes[config.primary];
+        let before = self.find_settled(config, key, None, false)?;
+        let Some((offset, block)) = before.found().filter(|(_, block)| block.kind == Kind::Provisional)
+        else {
+            return if self.is_still(config, key.partition)? { Ok(()) } else { Err(Halt::Again) };
+        };
+        let found = self.read_provisional(primary, offset, &block)?;
+        if found.id != id {
+            return if self.is_still(config, key.partition)? { Ok(()) } else { Err(Halt::Again) };
+        }
+        self.check_whole(key, primary, offset, &block)?;
+        let start = offset + value_start(block.len);
+        let (old_at, new_at) = found.places();
+        let shape = |kind, is_deleted, owner| Shape { kind, is_deleted, owner, author: Some(id.member) };
+        let (bytes, shape) = match found.new_len.filter(|_| is_committed) {
+            Some(Some(len)) => {
+                (self.read_bytes(primary, start + new_at, len)?, shape(Kind::Plain, false, found.new_owner))
+            }
+            Some(None) => (Vec::new(), shape(Kind::Plain, true, found.old_owner)),
+            None if !found.old.exists => (Vec::new(), shape(Kind::Plain, true, found.old_owner)),
+            None => {
+                let value = self.read_bytes(primary, start + old_at, found.old_len)?;
+                let bytes = encode_restored(found.old.version, &value);
+                (bytes, shape(Kind::Restored, false, found.old_owner))
+            }
+        };
+        self.replace(config, key, before, &bytes, shape).map(|_| ())
+    }
+}
+
+fn blocked(id: IntentId, key: &KeyRef<'_>) -> Halt {
+    Halt::Blocked(Box::new(Blocker { id, key: key.key.to_vec() }))
+}
+
+impl Inner {
+    /// How a transaction stands.
+    pub(super) fn standing(&self, id: &IntentId) -> StoreResult<Standing> {
+        self.run(|op| {
+            let standing = op.standing(id)?;
+            if op.is_current() { Ok(standing) } else { Err(Halt::Again) }
+        })
+    }
+
+    /// Gets a transaction out of the way of a call, or waits a little for that. `rank` is how often the caller's own
+    /// transaction has failed, 0 for calls.
+    #[cold]
+    pub(in crate::store) fn clear(
+        &self,
+        blocker: &Blocker,
+        rank: u32,
+        blocked: &mut Blocked,
+    ) -> StoreResult<()> {
+        let (job, id) = (&self.job, blocker.id);
+        let standing = self.standing(&id)?;
+        if standing.state.is_none_or(State::is_decided) {
+            return self.resolve(&blocker.key, id, standing.state == Some(State::Committed));
+        }
+        let now = job.now();
+        // Whoever has failed more often is given more time, by those who have not.
+        let doublings = if rank > standing.rank { 0 } else { standing.rank.min(DOUBLINGS) };
+        let until = match *blocked {
+            Some((other, until)) if other == id => until,
+            _ => now.after(PATIENCE * (1 << doublings)),
+        };
+        *blocked = Some((id, until));
+        if now >= until || !job.view().is_living(id.member) {
+            return self.abort_intent(id);
+        }
+        job.park(job.bell(), until.min(now.after(LOOK)));
+        Ok(())
+    }
+
+    /// Decides that a transaction does not happen, unless it is decided.
+    pub(super) fn abort_intent(&self, id: IntentId) -> StoreResult<()> {
+        let _step = within(steps::Step::Abort);
+        let key = intent_key(id.member, id.slot);
+        self.write(&key, true, |current, bytes| {
+            let intent =
+                current.and_then(|_| Intent::decode(bytes)).filter(|intent| intent.nonce == id.nonce);
+            Ok(match intent {
+                Some(intent) if !intent.state.is_decided() || mutant("tx-abort-late") => {
+                    Change::Owned(Intent { state: State::Aborted, ..intent }.encode())
+                }
+                _ => Change::Nothing,
+            })
+        })
+        .map(|_| ())
+    }
+
+    /// X5 for one key. If its partition is lost there is nothing left to do.
+    pub(super) fn resolve(&self, key: &[u8], id: IntentId, is_committed: bool) -> StoreResult<()> {
+        let _step = within(if is_committed { steps::Step::Apply } else { steps::Step::RollBack });
+        let key = self.any_key_ref(key);
+        match self.run(|op| op.resolve(&key, id, is_committed)) {
+            Err(StoreError::DataLost { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// A key that was looked at before.
+    fn any_key_ref<'k>(&self, key: &'k [u8]) -> KeyRef<'k> {
+        let hash = hash_key(key);
+        KeyRef { key, hash, partition: self.placement.partition(hash) }
+    }
+
+    /// Brings a transaction to its end, whatever it is, at all its keys.
+    pub(super) fn conclude(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<()> {
+        let mut standing = self.standing(&id)?;
+        if standing.state.is_some_and(|state| !state.is_decided()) {
+            self.abort_intent(id)?;
+            standing = self.standing(&id)?;
+        }
+        let is_committed = standing.state == Some(State::Committed);
+        keys.iter().try_for_each(|key| self.resolve(key, id, is_committed))
+    }
+
+    /// X2 for one key; see [`Op::lock_key`].
+    pub(super) fn lock_key(
+        &self,
+        rank: u32,
+        key: &[u8],
+        id: IntentId,
+        seen: Option<Mark>,
+        new: impl Fn(Option<MemberId>) -> New<'static>,
+        new_bytes: &[u8],
+    ) -> StoreResult<Option<Version>> {
+        let _step = within(steps::Step::LockKey);
+        let key = self.key_ref(key)?;
+        self.run_as(rank, |op| op.lock_key(&key, id, seen, &new, new_bytes))
+    }
+
+    /// Reads a key for a transaction.
+    pub(super) fn look(&self, rank: u32, key: &[u8], wants_value: bool) -> StoreResult<Seen> {
+        let key = self.key_ref(key)?;
+        self.run_as(rank, |op| op.look(&key, wants_value))
+    }
+
+    /// Whether the partition of a key has not been given up since this version was made; otherwise it is `DataLost`. If it is
+    /// lost, and not given up, whoever asks is told so.
+    pub(super) fn check_incarnation(&self, key: &[u8], version: Version) -> StoreResult<()> {
+        let key = self.any_key_ref(key);
+        let floor = self.run(|op| {
+            let config = op.config(key.partition)?;
+            let floor = op.floor(config.homes[config.primary], key.partition)?;
+            if op.is_current() { Ok(floor) } else { Err(Halt::Again) }
+        })?;
+        if floor >> INCARNATION_SHIFT > version.counter >> INCARNATION_SHIFT {
+            return Err(StoreError::DataLost { partition: key.partition });
+        }
+        Ok(())
+    }
+
+    /// X1 and X4: writes the own intent, over what this member has written there last, if that is still there.
+    pub(super) fn write_intent(
+        &self,
+        id: IntentId,
+        memory: &mut Remembered,
+        expected: Option<Version>,
+        intent: &Intent,
+    ) -> StoreResult<Version> {
+        let key = intent_key(id.member, id.slot);
+        let key = self.key_ref(&key)?;
+        let bytes = intent.encode();
+        let written = self.write_again(&key, memory, false, |current, _| {
+            let found = current.map(|current| current.version);
+            if expected.is_some() && expected != found {
+                return Err(StoreError::Conflict { found });
+            }
+            Ok(Change::Put(&bytes))
+        })?;
+        Ok(written.expect("a put changes the key"))
+    }
+
+    /// X6 for the intent of a dead member: brings it to its end, and removes it.
+    pub(super) fn end_intent_of_the_dead(&self, member: MemberId, slot: u32) -> StoreResult<()> {
+        let _step = within(steps::Step::CleanUp);
+        let key = intent_key(member, slot);
+        let found = self.run(|op| op.look(&self.any_key_ref(&key), true))?;
+        let Some(value) = found.value else { return Ok(()) };
+        if let Some(intent) = Intent::decode(value.bytes()) {
+            self.conclude(IntentId { member, slot, nonce: intent.nonce }, &intent.keys)?;
+        }
+        // Others may do the same; the dead write no other there.
+        self.write(&key, false, |current, _| {
+            Ok(if current.is_some() { Change::Delete } else { Change::Nothing })
+        })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,277 @@
+//! What transactions write: intents, provisional versions, and versions that were restored.
+
+use crate::engine::MemberId;
+use crate::store::Version;
+use crate::store::leave::RESERVED;
+
+/// Which transaction, for ever: a member's number is never used again, and neither is a nonce of its.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) struct IntentId {
+    pub(super) member: MemberId,
+    /// Which of the member's intent records.
+    pub(super) slot: u32,
+    pub(super) nonce: u64,
+}
+
+/// What the keys of intent records begin with, after what all of the store's own do.
+const INTENTS: &[u8] = b"tx/";
+
+/// Whether this is the key of an intent record.
+pub(in crate::store) fn is_intent(key: &[u8]) -> bool {
+    key.strip_prefix(RESERVED).is_some_and(|rest| rest.starts_with(INTENTS))
+}
+
+/// The key of an intent record.
+pub(super) fn intent_key(member: MemberId, slot: u32) -> Vec<u8> {
+    [RESERVED, INTENTS, &member.0.to_le_bytes(), &slot.to_le_bytes()].concat()
+}
+
+/// How far a transaction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It has not happened, and anyone may abort it.
+    Pending = 1,
+    /// As pending; but it may be that it is to come before what others have done since, so nobody reads past it.
+    Doubt = 2,
+    /// It has happened.
+    Committed = 3,
+    /// It will never happen.
+    Aborted = 4,
+}
+
+impl State {
+    pub(super) fn is_decided(self) -> bool {
+        matches!(self, State::Committed | State::Aborted)
+    }
+}
+
+/// An intent record: 24 bytes, then the keys, each after its length in two bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Intent {
+    pub(super) nonce: u64,
+    pub(super) state: State,
+    /// How often the transaction had failed before.
+    pub(super) rank: u32,
+    /// Every key that may have a provisional version of the transaction.
+    pub(super) keys: Vec<Vec<u8>>,
+}
+
+pub(super) const INTENT_HEAD: usize = 24;
+
+fn word(bytes: &[u8], index: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(index * 8..index * 8 + 8)?.try_into().ok()?))
+}
+
+impl Intent {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let state = u64::from(self.rank) << 8 | self.state as u64;
+        let mut bytes = [self.nonce, state, self.keys.len() as u64].map(u64::to_le_bytes).concat();
+        for key in &self.keys {
+            bytes.extend((key.len() as u16).to_le_bytes());
+            bytes.extend(key);
+        }
+        bytes
+    }
+
+    /// The record without its keys, from its first bytes.
+    pub(super) fn decode_head(bytes: &[u8]) -> Option<Intent> {
+        let state = match word(bytes, 1)? & 0xff {
+            1 => State::Pending,
+            2 => State::Doubt,
+            3 => State::Committed,
+            4 => State::Aborted,
+            _ => return None,
+        };
+        Some(Intent { nonce: word(bytes, 0)?, state, rank: (word(bytes, 1)? >> 8) as u32, keys: Vec::new() })
+    }
+
+    /// What the bytes say; `None` if no transaction wrote them.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Intent> {
+        let mut intent = Intent::decode_head(bytes)?;
+        let mut rest = bytes.get(INTENT_HEAD..)?;
+        for _ in 0..word(bytes, 2)? {
+            let (len, after) = rest.split_first_chunk()?;
+            let (key, after) = after.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
+            intent.keys.push(key.to_vec());
+            rest = after;
+        }
+        Some(intent)
+    }
+}
+
+/// A version of a key without its value: a number, or nothing since a certain number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) exists: bool,
+    pub(super) version: Version,
+}
+
+/// What a transaction makes of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum New<'a> {
+    /// Nothing: the key is only to stay as it is until the transaction is decided.
+    Unchanged,
+    Deleted,
+    Value {
+        bytes: &'a [u8],
+        owner: MemberId,
+    },
+}
+
+/// The beginning of a provisional version, decoded; the value before and the one after follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Provisional {
+    pub(super) id: IntentId,
+    pub(super) old: Mark,
+    pub(super) old_owner: MemberId,
+    pub(super) old_len: u64,
+    /// `None`: unchanged. `Some(None)`: deleted.
+    pub(super) new_len: Option<Option<u64>>,
+    pub(super) new_owner: MemberId,
+}
+
+pub(super) const PROVISIONAL_HEAD: usize = 64;
+const UNCHANGED: u64 = u64::MAX;
+const NOTHING: u64 = u64::MAX - 1;
+
+fn pair(low: MemberId, high: u32) -> u64 {
+    u64::from(low.0) | u64::from(high) << 32
+}
+
+fn halves(word: u64) -> (MemberId, u32) {
+    (MemberId(word as u32), (word >> 32) as u32)
+}
+
+impl Provisional {
+    /// Where the value before and the one after begin, behind the beginning of the block's value.
+    pub(super) fn places(&self) -> (u64, u64) {
+        let old = PROVISIONAL_HEAD as u64;
+        (old, old + self.old_len.next_multiple_of(8))
+    }
+
+    pub(super) fn encode(
+        id: IntentId,
+        old: Mark,
+        old_owner: MemberId,
+        value: &[u8],
+        new: New<'_>,
+    ) -> Vec<u8> {
+        let (new_len, new_owner, new_bytes) = match new {
+            New::Unchanged => (UNCHANGED, MemberId(0), &[][..]),
+            New::Deleted => (NOTHING, MemberId(0), &[][..]),
+            New::Value { bytes, owner } => (bytes.len() as u64, owner, bytes),
+        };
+        let words = [
+            pair(id.member, id.slot),
+            id.nonce,
+            old.version.counter,
+            pair(old.version.writer, old_owner.0),
+            if old.exists { value.len() as u64 } else { NOTHING },
+            new_len,
+            u64::from(new_owner.0),
+            0,
+        ];
+        let mut bytes = words.map(u64::to_le_bytes).concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        bytes.extend(new_bytes);
+        bytes
+    }
+
+    /// What the beginning says, of a block with a value of this length; `None` if no transaction wrote it.
+    pub(super) fn decode(bytes: &[u8; PROVISIONAL_HEAD], block_len: u64) -> Option<Provisional> {
+        let (member, slot) = halves(word(bytes, 0)?);
+        let (writer, old_owner) = halves(word(bytes, 3)?);
+        let (old_len, new_len) = (word(bytes, 4)?, word(bytes, 5)?);
+        let old = Mark { exists: old_len != NOTHING, version: Version { counter: word(bytes, 2)?, writer } };
+        let found = Provisional {
+            id: IntentId { member, slot, nonce: word(bytes, 1)? },
+            old,
+            old_owner: MemberId(old_owner),
+            old_len: if old.exists { old_len } else { 0 },
+            new_len: match new_len {
+                UNCHANGED => None,
+                NOTHING => Some(None),
+                len => Some(Some(len)),
+            },
+            new_owner: MemberId(word(bytes, 6)? as u32),
+        };
+        let new_len = found.new_len.flatten().unwrap_or(0);
+        let is_possible = found.old_len <= block_len
+            && new_len <= block_len
+            && found.places().1 + new_len <= block_len.next_multiple_of(8);
+        is_possible.then_some(found)
+    }
+}
+
+/// Before the value of a restored version: which version it was.
+pub(super) const RESTORED_HEAD: usize = 16;
+
+pub(super) fn encode_restored(version: Version, value: &[u8]) -> Vec<u8> {
+    let mut bytes = [version.counter, u64::from(version.writer.0)].map(u64::to_le_bytes).concat();
+    bytes.extend(value);
+    bytes
+}
+
+pub(super) fn decode_restored(bytes: &[u8; RESTORED_HEAD]) -> Version {
+    let word = |index| word(bytes, index).unwrap_or(0);
+    Version { counter: word(0), writer: MemberId(word(1) as u32) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_intent_keeps_what_it_is_given() {
+        let keys = vec![b"a".to_vec(), vec![7; 1024], vec![0; 9]];
+        for state in [State::Pending, State::Doubt, State::Committed, State::Aborted] {
+            let intent = Intent { nonce: u64::MAX - 3, state, rank: 70_000, keys: keys.clone() };
+            let bytes = intent.encode();
+            assert_eq!(Intent::decode(&bytes), Some(intent.clone()));
+            assert_eq!(
+                Intent::decode_head(&bytes[..INTENT_HEAD]),
+                Some(Intent { keys: Vec::new(), ..intent })
+            );
+            // Cut short, or of somebody else, it says nothing.
+            assert!((0..bytes.len()).all(|len| Intent::decode(&bytes[..len]).is_none()));
+        }
+        assert_eq!(Intent::decode(&[0; 64]), None);
+    }
+
+    #[test]
+    fn a_provisional_version_keeps_what_it_is_given() {
+        let id = IntentId { member: MemberId(9), slot: 3, nonce: 77 };
+        let version = Version { counter: 5, writer: MemberId(4) };
+        let new = [
+            (New::Unchanged, None),
+            (New::Deleted, Some(None)),
+            (New::Value { bytes: b"new value", owner: MemberId(6) }, Some(Some(9))),
+        ];
+        for (exists, value) in [(true, &b"before"[..]), (true, b""), (false, b"")] {
+            for (new, new_len) in new {
+                let old = Mark { exists, version };
+                let bytes = Provisional::encode(id, old, MemberId(8), value, new);
+                let head = bytes[..PROVISIONAL_HEAD].try_into().expect("long enough");
+                let found = Provisional::decode(head, bytes.len() as u64).expect("possible");
+                assert_eq!((found.id, found.old, found.old_owner), (id, old, MemberId(8)));
+                assert_eq!((found.old_len, found.new_len), (value.len() as u64, new_len));
+                let (old_at, new_at) = found.places();
+                assert_eq!(&bytes[old_at as usize..old_at as usize + value.len()], value);
+                if let New::Value { bytes: value, owner } = new {
+                    assert_eq!((&bytes[new_at as usize..], found.new_owner), (value, owner));
+                }
+                // Damaged lengths are noticed.
+                assert_eq!(Provisional::decode(head, 8), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_restored_version_keeps_what_it_is_given() {
+        let version = Version { counter: 1 << 60, writer: MemberId(4095) };
+        let bytes = encode_restored(version, b"value");
+        assert_eq!(decode_restored(bytes[..RESTORED_HEAD].try_into().expect("long enough")), version);
+        assert_eq!(&bytes[RESTORED_HEAD..], b"value");
+    }
+}
