@@ -487,8 +487,9 @@ pub(crate) struct Ordinary<'a>(&'a Job, MemberId);
 impl Memory for Ordinary<'_> {
     fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]> {
         let mut words = [0; N];
-        for (word, offset) in words.iter_mut().zip((offset..).step_by(8)) {
-            *word = self.0.load(Epoch::ANY, self.1, offset).ok()?;
+        for (word, index) in words.iter_mut().zip(0..) {
+            // The offset may be from memory that others write.
+            *word = self.0.load(Epoch::ANY, self.1, offset.checked_add(index * 8)?).ok()?;
         }
         Some(words)
     }

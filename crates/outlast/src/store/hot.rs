@@ -104,7 +104,9 @@ impl<'a> Op<'a> {
             kind: Kind::Plain,
             holder: holder(me),
             owner: memory.block.owner,
+            checksum: 0,
         };
+        let block = store.with_checksum(key, block, value);
         let class = if block.len == memory.block.len {
             memory.class
         } else {
@@ -329,7 +331,9 @@ impl<'a> Op<'a> {
                 let Some(target) = buffer.get_mut(..block.len as usize) else {
                     return Some(Err(StoreError::BufferTooSmall { needed: block.len, given }));
                 };
-                if !reach.get(offset + value_start(block.len), target) {
+                let is_copied = reach.get(offset + value_start(block.len), target);
+                // Damage is told by the ordinary way.
+                if !is_copied || !store.is_right(|| key.hash, &block, target) {
                     return None;
                 }
                 found = Some((block.len as usize, block.version()));

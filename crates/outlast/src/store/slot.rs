@@ -1,7 +1,6 @@
 //! Handles: a key with everything about it that is found once.
 
 use super::index::KeyRef;
-use super::layout;
 use super::placement::hash_key;
 use super::stats::{Histogram, SAMPLE};
 use super::write::{Change, Current, Remembered};
@@ -123,7 +122,7 @@ impl Slot {
         let memory = &mut *self.state.borrow_mut();
         self.store.inner.read_again(&self.key_ref()?, memory, |op, home, offset, block| {
             let mut bytes = vec![0; block.len as usize];
-            op.get(home, offset + layout::value_start(block.len), &mut bytes)?;
+            op.get_value(&self.key, home, offset, block, &mut bytes)?;
             Ok(Value { bytes, version: block.version(), owner: block.owner })
         })
     }

@@ -167,6 +167,7 @@ impl Remembered {
             kind: Kind::Plain,
             holder: 0,
             owner: MemberId(0),
+            checksum: 0,
         },
         class: 0,
     };
@@ -1165,7 +1166,7 @@ impl<'a> Op<'a> {
             owner = block.owner;
             if needs_value {
                 buffer.resize(block.len as usize, 0);
-                self.get(primary, offset + value_start(block.len), &mut buffer)?;
+                self.get_value(key.key, primary, offset, &block, &mut buffer)?;
             }
         }
         let owned;
@@ -1227,7 +1228,9 @@ impl<'a> Op<'a> {
             kind: shape.kind,
             holder: holder(store.me()),
             owner: shape.owner,
+            checksum: 0,
         };
+        let block = store.with_checksum(key, block, value);
         let class = block_class(&block, primary)?;
         let mut draft = Draft::new(block, value, class);
         let result = self.publish(config, key, &mut before, &mut draft);
@@ -1521,7 +1524,7 @@ impl Inner {
                 let Some(target) = buffer.get_mut(..block.len as usize) else {
                     return Err(Halt::Fail(StoreError::BufferTooSmall { needed: block.len, given }));
                 };
-                op.get(home, offset + value_start(block.len), target)?;
+                op.get_value(key.key, home, offset, block, target)?;
                 Ok((block.len as usize, block.version()))
             })
         })
@@ -1602,6 +1605,7 @@ mod tests {
                 kind: Kind::Plain,
                 holder,
                 owner: MemberId(0),
+                checksum: 0,
             };
             let (home, offset) = (job.me(), op.take_block(job.me(), 0).expect("a block"));
             // It was someone's who is dead, and is now a third one's, with another length.
