@@ -483,8 +483,11 @@ impl Sim {
         options.spares = self.spares;
         options = options.random_faults(at_once, self.stops, steps);
         options.trace = self.trace;
-        // Those who wait for a stopped member look again and again.
-        options.steps_max = 5_000_000 + 50 * steps * members as u64 + 30_000_000 * self.stops as u64;
+        // Those who wait for a stopped member look again and again, and the others go on until it is resumed: a transaction
+        // is many steps, more when others are in its way.
+        let weight = if self.programs == Programs::Calls { 1 } else { 10 };
+        options.steps_max =
+            weight * (5_000_000 + 50 * steps * members as u64 + 30_000_000 * self.stops as u64);
         let outside = Shared::default();
         lock(&outside).struck = at_once;
         lock(&outside).victims = later_victims(&options, self.kills - at_once, members);

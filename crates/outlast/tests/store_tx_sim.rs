@@ -901,7 +901,7 @@ fn what_is_lost_under_a_commit_is_not_acknowledged() {
         let told = told.lock().unwrap().take().expect("told something");
         outcomes.insert(told.is_ok());
     }
-    assert_eq!(outcomes.len(), 2, "some are told that it happened, and some that it did not");
+    assert_eq!(outcomes.len(), 2, "{outcomes:?}: some are told that it happened, and some that it did not");
 }
 
 /// The intents of a dead member are removed, and its keys let go, without anyone asking for them.

@@ -36,6 +36,8 @@ const WAY_BYTES: u64 = 32 << 10;
 const BATCH_BLOCKS: u64 = 96;
 const BATCH_BYTES: u64 = 48 << 10;
 const BATCH_BYTES_PER_MEMBER: u64 = 512;
+/// How many batches are looked at whose wait is not over.
+const LOOKED_AT: usize = 8;
 /// Blocks larger than this always go back to their home.
 const KEPT_LEN_MAX: u64 = 16 << 20;
 /// How long the background waits for a home that is to carve blocks; what the home grants later is there at the next try.
@@ -400,8 +402,12 @@ impl Op<'_> {
         let mut batches = std::mem::take(&mut *lock(&space.batches));
         let mut excess = Vec::new();
         let mut pinned = Vec::new();
+        // Whoever keeps one from being over was inside an operation before it, and so keeps those that came later, too: if
+        // somebody is stopped there are many, and all but the first few need not be asked.
+        let mut left = LOOKED_AT;
         batches.retain_mut(|batch| {
-            let is_over = batch.grace.is_over(store);
+            let is_over = left > 0 && batch.grace.is_over(store);
+            left -= usize::from(left > 0 && !is_over);
             if is_over {
                 let is_pinned = |place: &Place| batch.grace.is_pinned(place.home(), place.offset());
                 pinned.extend(batch.blocks.extract_if(.., |place| is_pinned(place)));
@@ -415,7 +421,9 @@ impl Op<'_> {
         }
         {
             let mut kept = lock(&space.batches);
-            kept.append(&mut batches);
+            // In their order, oldest first.
+            batches.append(&mut kept);
+            *kept = batches;
             space.batch_count.store(kept.len(), Ordering::Relaxed);
         }
         self.give_back(excess);
