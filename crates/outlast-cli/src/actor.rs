@@ -2,11 +2,11 @@
 //! form that the checkers judge. `outlast chaos` runs it in real processes, `outlast sim` under the simulator.
 
 use anyhow::Context;
-use outlast::store::{Expect, Store, StoreError, Value, Version};
+use outlast::store::{Expect, Slot, Store, StoreError, StoreResult, Version};
 use outlast::{Engine, Job};
 use outlast_check::history::{self, Access, Actor, Key, Kind, LogWriter, Outcome};
 use outlast_check::value::{self, Verdict};
-use outlast_check::workload::{self, Action, Call, Program};
+use outlast_check::workload::{self, Action, Call, Program, Random};
 use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
@@ -22,6 +22,9 @@ pub(crate) const THREADS_MAX: u32 = 8;
 
 /// What all values shorter than a word are taken for: they cannot say which write they are from.
 const SHORT: history::Value = history::Value::new(u64::MAX);
+
+/// The longest value that is read into a buffer; longer ones are read as they are.
+const BUFFER_LEN: usize = 4096;
 
 /// Where an actor's record goes.
 pub(crate) type Target = Box<dyn Write + Send>;
@@ -55,6 +58,23 @@ pub(crate) fn keys(options: &workload::Options, threads: u32) -> Vec<Key> {
     plain.chain(options.special_keys()).collect()
 }
 
+/// How a call is made: by key or through a handle, into a buffer or not. The checkers judge all of them alike.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    by_slot: bool,
+    into_buffer: bool,
+}
+
+impl Way {
+    const PLAIN: Way = Way { by_slot: false, into_buffer: false };
+
+    /// The way of the call with this sequence: most go through handles, so that what these remember is often still right.
+    fn of(sequence: u64) -> Way {
+        let bits = Random::new(sequence).next();
+        Way { by_slot: !bits.is_multiple_of(4), into_buffer: bits & 4 != 0 }
+    }
+}
+
 /// What was found under a key at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -75,6 +95,8 @@ pub(crate) struct Worker {
     clock: fn(&Job) -> u64,
     /// What this actor saw last of each key.
     seen: HashMap<Key, Option<(Version, history::Value)>>,
+    /// A handle for each key that was used through one.
+    slots: HashMap<Key, Slot>,
     wait_for: Duration,
     /// How many times everything was looked at.
     audits: u64,
@@ -134,6 +156,7 @@ impl Worker {
             log: LogWriter::new(target, actor).context("starting the record")?,
             clock,
             seen: HashMap::new(),
+            slots: HashMap::new(),
             wait_for: Duration::from_millis(2),
             audits: 0,
             data_lost: 0,
@@ -170,10 +193,10 @@ impl Worker {
     pub(crate) fn step(&mut self) -> anyhow::Result<()> {
         let Call { sequence, action } = self.program.next().expect("a program has no end");
         match action {
-            Action::Get(key) => self.get(&key).map(drop),
+            Action::Get(key) => self.get_by(Way::of(sequence), &key).map(drop),
             Action::Put(key, length) => self.put(&key, sequence, length),
             Action::PutIf(key, length, expect) => self.put_if(&key, sequence, length, expect),
-            Action::Delete(key) => self.delete(&key),
+            Action::Delete(key) => self.delete(Way::of(sequence), &key),
             Action::Add(key, delta) => self.add(&key, delta),
             Action::Wait(key) => self.wait(&key),
             Action::Transaction(steps) => self.transaction(&steps, sequence),
@@ -188,19 +211,52 @@ impl Worker {
         (bytes, if length < 8 { SHORT } else { history::Value::new(sequence) })
     }
 
-    fn note(&mut self, key: &Key, found: Option<&Value>) -> Option<(Version, history::Value)> {
-        let found = found.map(|found| (found.version(), identity(self.seed, key, found.bytes())));
+    fn note(&mut self, key: &Key, found: Option<(&[u8], Version)>) -> Option<(Version, history::Value)> {
+        let found = found.map(|(bytes, at)| (at, identity(self.seed, key, bytes)));
         self.seen.insert(key.clone(), found);
         found
     }
 
+    /// The handle of a key.
+    fn slot(&mut self, key: &Key) -> StoreResult<&Slot> {
+        if !self.slots.contains_key(key) {
+            self.slots.insert(key.clone(), self.store.slot(key.bytes())?);
+        }
+        Ok(&self.slots[key])
+    }
+
+    /// Reads a key in this way.
+    fn read(&mut self, way: Way, key: &Key) -> StoreResult<Option<(Vec<u8>, Version)>> {
+        if way.into_buffer {
+            let mut buffer = vec![0; BUFFER_LEN];
+            let read = match way.by_slot {
+                true => self.slot(key)?.get_into(&mut buffer),
+                false => self.store.get_into(key.bytes(), &mut buffer),
+            };
+            match read {
+                Ok(found) => return Ok(found.map(|(len, at)| (buffer[..len].to_vec(), at))),
+                Err(StoreError::BufferTooSmall { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let found = if way.by_slot { self.slot(key)?.get() } else { self.store.get(key.bytes()) };
+        Ok(found?.map(|found| {
+            let at = found.version();
+            (found.into_bytes(), at)
+        }))
+    }
+
     /// Reads a key and records it.
     pub(crate) fn get(&mut self, key: &Key) -> anyhow::Result<Found> {
+        self.get_by(Way::PLAIN, key)
+    }
+
+    fn get_by(&mut self, way: Way, key: &Key) -> anyhow::Result<Found> {
         let ask = [Access::ask(key)];
         self.invoke(Kind::Get, &ask)?;
-        match self.store.get(key.bytes()) {
+        match self.read(way, key) {
             Ok(found) => {
-                let found = self.note(key, found.as_ref());
+                let found = self.note(key, found.as_ref().map(|(bytes, at)| (bytes.as_slice(), *at)));
                 self.returned(Outcome::Ok, &[read_access(key, found)])?;
                 Ok(Found::Read(found.map(|(at, value)| (version(at), value))))
             }
@@ -216,7 +272,11 @@ impl Worker {
         let (bytes, value) = self.new_value(key, sequence, length);
         let write = Access::write(key, value);
         self.invoke(Kind::Put, std::slice::from_ref(&write))?;
-        match self.store.put(key.bytes(), &bytes) {
+        let put = match Way::of(sequence).by_slot {
+            true => self.slot(key).and_then(|slot| slot.put(&bytes)),
+            false => self.store.put(key.bytes(), &bytes),
+        };
+        match put {
             Ok(at) => {
                 self.seen.insert(key.clone(), Some((at, value)));
                 self.returned(Outcome::Ok, &[write.at(version(at))])
@@ -245,7 +305,11 @@ impl Worker {
         let accesses = [read_access(key, expected), Access::write(key, value)];
         let expect = expected.map_or(Expect::Absent, |(at, _)| Expect::Version(at));
         self.invoke(Kind::PutIf, &[Access::ask(key), accesses[1].clone()])?;
-        match self.store.put_if(key.bytes(), &bytes, expect) {
+        let put = match Way::of(sequence).by_slot {
+            true => self.slot(key).and_then(|slot| slot.put_if(&bytes, expect)),
+            false => self.store.put_if(key.bytes(), &bytes, expect),
+        };
+        match put {
             Ok(at) => {
                 self.seen.insert(key.clone(), Some((at, value)));
                 let [read, write] = accesses;
@@ -267,10 +331,14 @@ impl Worker {
         }
     }
 
-    fn delete(&mut self, key: &Key) -> anyhow::Result<()> {
+    fn delete(&mut self, way: Way, key: &Key) -> anyhow::Result<()> {
         let delete = [Access::delete(key)];
         self.invoke(Kind::Delete, &delete)?;
-        match self.store.delete(key.bytes()) {
+        let deleted = match way.by_slot {
+            true => self.slot(key).and_then(Slot::delete),
+            false => self.store.delete(key.bytes()),
+        };
+        match deleted {
             Ok(existed) => {
                 self.seen.insert(key.clone(), None);
                 // A delete of nothing is a read.
@@ -297,7 +365,7 @@ impl Worker {
         let deadline = self.job.now().after(self.wait_for);
         match self.store.wait(key.bytes(), newer_than, deadline) {
             Ok(Some(found)) => {
-                let found = self.note(key, Some(&found));
+                let found = self.note(key, Some((found.bytes(), found.version())));
                 self.returned(Outcome::Ok, &[read_access(key, found)])
             }
             Ok(None) => self.returned(Outcome::Ok, &ask),

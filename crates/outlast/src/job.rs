@@ -286,7 +286,7 @@ impl Job {
         self.inner.ranges.lock().unwrap_or_else(|e| e.into_inner()).give(offset, len);
     }
 
-    /// Checks once what every operation on a member checks, for several of them; see [`Reach`].
+    /// A member's memory, for several operations on one check of the view; see [`Reach`].
     #[inline(always)]
     pub(crate) fn reach(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
         match &self.inner.backend {
@@ -294,8 +294,20 @@ impl Job {
             #[cfg(any(feature = "mpi", feature = "sim"))]
             _ => match self.epoch() {
                 now if at != Epoch::ANY && at != now => Err(Error::Stale { now }),
-                _ => Ok(Reach::Other(self, target)),
+                _ => Ok(Reach::Other(Ordinary(self, target))),
             },
+        }
+    }
+
+    /// The engine, if its memory is mapped by all members: which one is asked once for each operation of the hot path.
+    #[inline(always)]
+    pub(crate) fn directly(&self) -> Option<Directly<'_>> {
+        match &self.inner.backend {
+            Backend::Shm(shm) => Some(Directly::Shm(shm)),
+            #[cfg(feature = "mpi")]
+            Backend::Mpi(_) => None,
+            #[cfg(feature = "sim")]
+            Backend::Sim(sim) => sim.is_direct().then_some(Directly::Sim(self)),
         }
     }
 
@@ -389,70 +401,55 @@ impl std::fmt::Debug for Job {
     }
 }
 
+/// An engine whose memory all members map.
+pub(crate) enum Directly<'a> {
+    Shm(&'a shm::Shm),
+    #[cfg(feature = "sim")]
+    Sim(&'a Job),
+}
+
+/// What the hot path needs of such an engine.
+pub(crate) trait Direct<'a>: Copy {
+    type Memory: Memory + Into<Reach<'a>>;
+
+    /// The epoch, if this process is a member and has taken note of everyone who is dead in it: those are not reached any
+    /// more. What is reached after this is reached under that view.
+    fn known_epoch(self) -> Option<Epoch>;
+
+    /// A member's memory. Only after [`Direct::known_epoch`] in the same call: a forked child has none.
+    fn reach(self, member: MemberId) -> Option<Self::Memory>;
+
+    /// As [`Engine::has_ended`].
+    fn is_over(self) -> bool;
+}
+
 /// A member's memory, for the operations that follow on one check of the view: those of the engine under
 /// [`Epoch::ANY`]. Where a refusal would say why, it is enough here that nothing has happened; the ordinary call says it.
 ///
 /// On memory that all members map, the check of an operation is not atomic with it: whoever uses this must be able to
 /// bear that *any* of its operations is late, and not only the one at which it was stopped.
-#[derive(Clone, Copy)]
-pub(crate) enum Reach<'a> {
-    Shm(shm::Reach<'a>),
-    #[cfg(any(feature = "mpi", feature = "sim"))]
-    Other(&'a Job, MemberId),
-}
-
-/// Calls the same method on whichever is below, or the ordinary one.
-macro_rules! on_reach {
-    ($self:ident, $reach:ident => $call:expr, $job:ident, $target:ident => $other:expr) => {
-        match $self {
-            Reach::Shm($reach) => $call,
-            #[cfg(any(feature = "mpi", feature = "sim"))]
-            Reach::Other($job, $target) => $other,
-        }
-    };
-}
-
-impl Reach<'_> {
+pub(crate) trait Memory: Copy {
     /// Some words, one after the other.
-    #[inline(always)]
-    pub(crate) fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]> {
-        on_reach!(self, reach => reach.load(offset), job, target => {
-            let mut words = [0; N];
-            for (word, offset) in words.iter_mut().zip((offset..).step_by(8)) {
-                *word = job.load(Epoch::ANY, target, offset).ok()?;
-            }
-            Some(words)
-        })
-    }
+    fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]>;
 
     /// Compares and swaps; whether the word was as expected.
-    #[inline(always)]
-    pub(crate) fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool> {
-        on_reach!(self, reach => reach.swap(offset, expected, new), job, target => {
-            Some(job.compare_and_swap(Epoch::ANY, target, offset, expected, new).ok()? == expected)
-        })
-    }
+    fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool>;
 
     /// Puts some words; whether it was done.
-    #[inline(always)]
-    pub(crate) fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool {
-        on_reach!(self, reach => reach.put_words(offset, words), job, target => {
-            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            job.put(Epoch::ANY, target, offset, &bytes).is_ok()
-        })
-    }
+    fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool;
 
     /// Puts bytes; whether it was done. Refused after its first words it may have changed some.
-    #[inline(always)]
-    pub(crate) fn put(self, offset: u64, data: &[u8]) -> bool {
-        on_reach!(self, reach => reach.put(offset, data), job, target => {
-            job.put(Epoch::ANY, target, offset, data).is_ok()
-        })
-    }
+    fn put(self, offset: u64, data: &[u8]) -> bool;
+
+    /// Fills a buffer; whether it was done.
+    fn get(self, offset: u64, buffer: &mut [u8]) -> bool;
+
+    /// Has the processor fetch the line at this offset, if it can.
+    fn prefetch(self, offset: u64);
 
     /// Puts bytes, and zeros up to the next word: a part of a word would have to be exchanged.
     #[inline(always)]
-    pub(crate) fn fill(self, offset: u64, data: &[u8]) -> bool {
+    fn fill(self, offset: u64, data: &[u8]) -> bool {
         let (words, rest) = data.split_at(data.len() & !7);
         let is_done = words.is_empty() || self.put(offset, words);
         if rest.is_empty() {
@@ -462,19 +459,102 @@ impl Reach<'_> {
         last[..rest.len()].copy_from_slice(rest);
         is_done && self.put_words(offset + words.len() as u64, [u64::from_ne_bytes(last)])
     }
+}
 
-    /// Fills a buffer; whether it was done.
-    #[inline(always)]
-    pub(crate) fn get(self, offset: u64, buffer: &mut [u8]) -> bool {
-        on_reach!(self, reach => reach.get(offset, buffer), job, target => {
-            job.get(Epoch::ANY, target, offset, buffer).is_ok()
-        })
+#[cfg(feature = "sim")]
+impl<'a> Direct<'a> for &'a Job {
+    type Memory = Ordinary<'a>;
+
+    fn known_epoch(self) -> Option<Epoch> {
+        (!self.has_ended()).then(|| self.epoch())
     }
 
-    /// Has the processor fetch the line at this offset, if it can.
+    fn reach(self, member: MemberId) -> Option<Ordinary<'a>> {
+        Some(Ordinary(self, member))
+    }
+
+    fn is_over(self) -> bool {
+        self.has_ended()
+    }
+}
+
+/// The memory of a member by the ordinary calls of its engine.
+#[cfg(any(feature = "mpi", feature = "sim"))]
+#[derive(Clone, Copy)]
+pub(crate) struct Ordinary<'a>(&'a Job, MemberId);
+
+#[cfg(any(feature = "mpi", feature = "sim"))]
+impl Memory for Ordinary<'_> {
+    fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]> {
+        let mut words = [0; N];
+        for (word, index) in words.iter_mut().zip(0..) {
+            // The offset may be from memory that others write.
+            *word = self.0.load(Epoch::ANY, self.1, offset.checked_add(index * 8)?).ok()?;
+        }
+        Some(words)
+    }
+
+    fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool> {
+        Some(self.0.compare_and_swap(Epoch::ANY, self.1, offset, expected, new).ok()? == expected)
+    }
+
+    fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.put(offset, &bytes)
+    }
+
+    fn put(self, offset: u64, data: &[u8]) -> bool {
+        self.0.put(Epoch::ANY, self.1, offset, data).is_ok()
+    }
+
+    fn get(self, offset: u64, buffer: &mut [u8]) -> bool {
+        self.0.get(Epoch::ANY, self.1, offset, buffer).is_ok()
+    }
+
+    fn prefetch(self, _: u64) {}
+}
+
+/// A member's memory on any engine.
+#[derive(Clone, Copy)]
+pub(crate) enum Reach<'a> {
+    Shm(shm::Reach<'a>),
+    #[cfg(any(feature = "mpi", feature = "sim"))]
+    Other(Ordinary<'a>),
+}
+
+impl<'a> From<shm::Reach<'a>> for Reach<'a> {
     #[inline(always)]
-    pub(crate) fn prefetch(self, offset: u64) {
-        on_reach!(self, reach => reach.prefetch(offset), _job, _target => ())
+    fn from(reach: shm::Reach<'a>) -> Reach<'a> {
+        Reach::Shm(reach)
+    }
+}
+
+#[cfg(any(feature = "mpi", feature = "sim"))]
+impl<'a> From<Ordinary<'a>> for Reach<'a> {
+    fn from(memory: Ordinary<'a>) -> Reach<'a> {
+        Reach::Other(memory)
+    }
+}
+
+impl Reach<'_> {
+    /// As [`Memory::swap`].
+    #[inline(always)]
+    pub(crate) fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool> {
+        match self {
+            Reach::Shm(reach) => reach.swap(offset, expected, new),
+            #[cfg(any(feature = "mpi", feature = "sim"))]
+            Reach::Other(memory) => memory.swap(offset, expected, new),
+        }
+    }
+
+    /// As [`Memory::put_words`].
+    #[inline(always)]
+    pub(crate) fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool {
+        match self {
+            Reach::Shm(reach) => reach.put_words(offset, words),
+            #[cfg(any(feature = "mpi", feature = "sim"))]
+            Reach::Other(memory) => memory.put_words(offset, words),
+        }
     }
 }
 

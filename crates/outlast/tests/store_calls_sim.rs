@@ -807,3 +807,31 @@ fn another_home_takes_over_the_repair_of_a_stopped_primary() {
         })
     });
 }
+
+/// One in 64 calls through a handle is timed.
+#[test]
+fn calls_through_handles_are_timed() {
+    over_seeds(
+        "calls_through_handles_are_timed",
+        0..2,
+        |seed| SimOptions::new(2, seed).link(link(seed)),
+        |_| {
+            Box::new(|job: Job| {
+                let Some(store) = open(&job, options(2)) else { return };
+                let slot = store.slot(b"key").expect("slot");
+                assert!(store.stats().put.is_none() && store.stats().get.is_none());
+                for _ in 0..128 {
+                    slot.put(b"value").expect("put");
+                }
+                let timed = store.stats();
+                assert_eq!((timed.put.map(|put| put.samples), timed.get), (Some(2), None));
+                for _ in 0..64 {
+                    slot.get_into(&mut [0; 8]).expect("get");
+                }
+                assert_eq!(store.stats().get.map(|get| get.samples), Some(1));
+                store.close().expect("close");
+                let _ = job.leave();
+            })
+        },
+    );
+}

@@ -2,10 +2,11 @@
 
 use super::StoreError;
 use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED, PINS_SHIFT};
+use super::magazine::Magazine;
 use super::open::Inner;
-use super::space::Magazine;
+
 use crate::engine::{Engine, Epoch, Error, MemberId, steps};
-use crate::job::Reach;
+use crate::job::{Direct, Memory, Reach};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -106,30 +107,32 @@ pub(super) struct Op<'a> {
 impl<'a> Op<'a> {
     /// Begins an operation with the actor that this thread used last, if that can be had at once.
     #[inline(always)]
-    pub(super) fn begin_again(store: &'a Inner) -> Option<Op<'a>> {
+    pub(super) fn begin_again<D: Direct<'a>>(store: &'a Inner, direct: D) -> Option<Op<'a>> {
         let (id, index) = LAST.with(Cell::get);
         // Its actor is known to the others since then.
         let actor = store.actors.actors.get(index).filter(|_| id == store.actors.id)?;
-        let (job, me) = (&store.job, store.job.me());
+        let me = store.job.me();
         steps::enter(steps::Step::Enter);
-        let mine = job.reach(Epoch::ANY, me).ok()?;
+        direct.known_epoch()?;
+        let mine = direct.reach(me)?;
         let even = actor.counter.load(Ordering::Relaxed);
         // As in `claim`.
         let word = store.counter_word(me, index);
         if mine.swap(word, even, even + 1) != Some(true) {
             return None;
         }
-        let lacks_tombstone = Cell::new(false);
-        Some(Op {
+        let mut op = Op {
             store,
             actor: index,
-            epoch: job.epoch(),
+            epoch: Epoch::ANY,
             number: even + 1,
-            mine,
+            mine: mine.into(),
             word,
-            lacks_tombstone,
+            lacks_tombstone: Cell::new(false),
             is_hurried: false,
-        })
+        };
+        op.epoch = direct.known_epoch()?;
+        Some(op)
     }
 
     /// Begins an operation under the current view.
@@ -307,13 +310,17 @@ impl<'a> Op<'a> {
 impl Drop for Op<'_> {
     #[inline]
     fn drop(&mut self) {
+        let actor = &self.store.actors.actors[self.actor];
+        if actor.magazine.get().is_some_and(|magazine| magazine.is_due()) {
+            self.turn();
+        }
         steps::enter(steps::Step::Leave);
         // What the operation read and wrote comes before the word that says that it has ended.
         fence(Ordering::Release);
         let even = self.number + 1;
         // Refused only when this member has ended, and then nobody waits for its actors.
         self.mine.put_words(self.word, [even]);
-        self.store.actors.actors[self.actor].counter.store(even, Ordering::Relaxed);
+        actor.counter.store(even, Ordering::Relaxed);
     }
 }
 

@@ -206,6 +206,7 @@ impl CutPart<'_> {
         // Under any view: the block stays as it is, whoever dies.
         let from = offset + value_start(block.len);
         store.job.get(Epoch::ANY, store.me(), from, value).map_err(super::open::engine_error)?;
+        store.check_value(key, store.me(), block, value)?;
         Ok((key, block.owner.0, block.counter))
     }
 }

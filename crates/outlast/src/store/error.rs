@@ -95,7 +95,7 @@ pub enum StoreError {
     },
     /// What a member's memory holds cannot be: something has written there that is not the store. Nothing was changed.
     #[error(
-        "the store's memory at {member} is damaged: {what}; something has written there that is not the store, and what it holds cannot be trusted"
+        "the store's memory at {member} is damaged: {what}; something has written there that is not the store, and what it holds cannot be trusted; put the key again, or end that member, so that its copies are made anew from those of others"
     )]
     Corrupt {
         /// Whose memory.

@@ -15,6 +15,8 @@ use std::time::Duration;
 pub(super) struct Grace {
     /// What is not known yet, and who has not left yet.
     open: Vec<Question>,
+    /// The actor that is not waited for.
+    own: (MemberId, usize),
     /// What has still to be asked when all have left.
     then: Vec<(MemberId, About)>,
     /// The blocks that are pinned; see `pin.rs`.
@@ -60,12 +62,19 @@ impl Question {
             About::Late | About::StillLate(_) => store.root(member) + LATE,
             About::Pins(_) => store.root(member) + store.layout.pin(0),
         };
-        let operation = match self.about {
-            About::Pins(count) => Operation::Get { offset, len: count * PIN_WORDS * 8 },
-            _ => Operation::Load { offset },
+        let is_direct = store.job.is_direct();
+        let result = match self.about {
+            About::Pins(count) => {
+                let operation = Operation::Get { offset, len: count * PIN_WORDS * 8 };
+                let ask = || store.job.start(Epoch::ANY, member, operation);
+                store.job.poll(self.asked.get_or_insert_with(ask))?
+            }
+            _ if is_direct => store.job.load(Epoch::ANY, member, offset).map(Done::Word),
+            _ => {
+                let ask = || store.job.start(Epoch::ANY, member, Operation::Load { offset });
+                store.job.poll(self.asked.get_or_insert_with(ask))?
+            }
         };
-        let ask = || store.job.start(Epoch::ANY, member, operation);
-        let result = store.job.poll(self.asked.get_or_insert_with(ask))?;
         self.asked = None;
         match result {
             Ok(done) => Some(Some(done)),
@@ -79,13 +88,49 @@ impl Question {
 impl Grace {
     /// Begins a wait for all who are inside an operation now.
     pub(super) fn begin(store: &Inner) -> Grace {
-        let view = store.current_view();
-        let open = view.living().map(|member| Question::new(member, About::Actors)).collect();
-        // Where all members map the memory, an operation has happened or not when its call returns.
-        let late = view.living().filter(|_| !store.job.is_direct()).map(|member| (member, About::Late));
-        let mut grace = Grace { open, then: late.collect(), pinned: Vec::new(), looks: 0, due: Time(0) };
-        grace.is_over(store);
+        Grace::begin_without(store, ACTORS)
+    }
+
+    /// The same, but not for this actor of this member: its operation sees nothing any more of what is waited for.
+    pub(super) fn begin_without(store: &Inner, own: usize) -> Grace {
+        let (view, own) = (store.current_view(), (store.me(), own));
+        let mut grace =
+            Grace { open: Vec::new(), own, then: Vec::new(), pinned: Vec::new(), looks: 0, due: Time(0) };
+        if store.job.is_direct() {
+            for member in view.living() {
+                grace.ask_directly(store, member);
+            }
+            grace.ask_then();
+        } else {
+            grace.open = view.living().map(|member| Question::new(member, About::Actors)).collect();
+            // Where all members map the memory, an operation has happened or not when its call returns.
+            grace.then = view.living().map(|member| (member, About::Late)).collect();
+            grace.is_over(store);
+        }
         grace
+    }
+
+    /// Looks at all actors of a member where that takes no time: mostly nobody is inside, and nothing is to be noted.
+    fn ask_directly(&mut self, store: &Inner, member: MemberId) {
+        let load = |offset: u64| match store.job.load(Epoch::ANY, member, offset) {
+            Ok(word) => Some(word),
+            Err(Error::Dead { .. }) => Some(0),
+            Err(_) => None,
+        };
+        let Some(used) = load(store.root(member) + ACTORS_USED) else {
+            return self.open.push(Question::new(member, About::Actors));
+        };
+        let pins = ((used >> PINS_SHIFT) as usize).min(PINS);
+        if pins > 0 {
+            self.then.push((member, About::Pins(pins)));
+        }
+        for actor in (0..(used as u32 as usize).min(ACTORS)).filter(|&actor| (member, actor) != self.own) {
+            match load(store.counter_word(member, actor)) {
+                Some(counter) if counter % 2 == 0 => {}
+                Some(counter) => self.open.push(Question::new(member, About::Inside(actor, counter))),
+                None => self.open.push(Question::new(member, About::Actor(actor))),
+            }
+        }
     }
 
     /// [`Grace::is_over`] for a background, which runs whenever something has happened, the answer to a question included:
@@ -100,6 +145,18 @@ impl Grace {
             self.due = now.after(Duration::from_millis(2 << self.looks.min(9)));
         }
         Err(self.due)
+    }
+
+    /// When all have left: whoever has left with a request that may still land, or a pin, has said so before.
+    fn ask_then(&mut self) {
+        if self.open.is_empty() {
+            self.open.extend(self.then.drain(..).map(|(member, about)| Question::new(member, about)));
+        }
+    }
+
+    /// Whether nothing at all is pinned, once all have left.
+    pub(super) fn has_no_pins(&self) -> bool {
+        self.pinned.is_empty()
     }
 
     /// Whether a block is pinned, once all have left: it must not be used yet.
@@ -132,7 +189,9 @@ impl Grace {
                     if pins > 0 {
                         self.then.push((member, About::Pins(pins)));
                     }
-                    let actors = 0..(used as u32 as usize).min(ACTORS);
+                    let own = self.own;
+                    let actors =
+                        (0..(used as u32 as usize).min(ACTORS)).filter(|&actor| (member, actor) != own);
                     self.open.extend(actors.map(|actor| Question::new(member, About::Actor(actor))));
                 }
                 (About::Actor(actor), Some(counter)) if counter % 2 == 1 => {
@@ -153,9 +212,8 @@ impl Grace {
             }
             self.open.swap_remove(index);
             if self.open.is_empty() {
-                // Whoever has left with a request that may still land, or a pin, has said so before.
                 index = 0;
-                self.open.extend(self.then.drain(..).map(|(member, about)| Question::new(member, about)));
+                self.ask_then();
             }
         }
         self.open.is_empty()

@@ -6,8 +6,8 @@
 //! taken from the start; after the publication what is left to do is finished in the ordinary way.
 //!
 //! Only on engines whose memory all members map: there an operation either happens or is refused. The view is checked
-//! once for each home, at the beginning, and not again before each of the operations on it, so that several of them may
-//! come late. That is safe:
+//! once, when the operation has begun, and not again before each access to a home, so that several of them may come late.
+//! That is safe:
 //!
 //! - The blocks that are filled are this member's, whatever the view, and are at worst filled in vain.
 //! - A swap of a head word (W5, W6) succeeds only where nobody has sealed the record under a newer configuration, since
@@ -27,33 +27,72 @@ use super::layout::{
     Block, Kind, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, OPERATION_MASK, PARTITION_WAITERS, REMOVALS,
     holder, value_start,
 };
+use super::magazine::Way;
+use super::mutant::mutant;
+use super::open::Inner;
 use super::write::{Before, Config, Draft, Remembered, WAITER_BITS, block_class};
 use super::{StoreError, StoreResult, Version};
-use crate::engine::{Engine, Epoch, MemberId, steps};
-use crate::job::Reach;
+use crate::engine::{MemberId, steps};
+use crate::job::{Direct, Memory};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// With more homes than this the ordinary way is taken.
 const HOT_HOMES: usize = 8;
 
-impl<'a> Op<'a> {
-    /// Puts a value by what a handle remembers; `None` if the ordinary way must be taken, and nothing has happened.
+impl Inner {
+    /// Puts a value by what a handle remembers; `None` if the ordinary way must be taken, and nothing has happened. The
+    /// operation is over when this returns.
     #[inline(always)]
-    pub(super) fn put_again(
-        &mut self,
+    pub(super) fn put_directly<'a, D: Direct<'a>>(
+        &'a self,
+        direct: D,
         key: &KeyRef<'_>,
         memory: &mut Remembered,
         value: &[u8],
     ) -> Step<Option<Version>> {
-        let (store, job, at) = (self.store, &self.store.job, self.epoch);
+        match Op::begin_again(self, direct) {
+            Some(mut op) => op.put_again(direct, key, memory, value),
+            None => Ok(None),
+        }
+    }
+
+    /// Copies a value into a buffer, by what a handle remembers or by a look at the index; `None` if the ordinary way must
+    /// be taken.
+    #[inline(always)]
+    pub(super) fn get_directly<'a, D: Direct<'a>>(
+        &'a self,
+        direct: D,
+        key: &KeyRef<'_>,
+        memory: Option<&mut Remembered>,
+        buffer: &mut [u8],
+    ) -> Option<StoreResult<Option<(usize, Version)>>> {
+        Op::begin_again(self, direct)?.get_again(direct, key, memory, buffer)
+    }
+}
+
+impl<'a> Op<'a> {
+    #[inline(always)]
+    fn put_again<D: Direct<'a>>(
+        &mut self,
+        direct: D,
+        key: &KeyRef<'_>,
+        memory: &mut Remembered,
+        value: &[u8],
+    ) -> Step<Option<Version>> {
+        let store = self.store;
         let Some(config) = self.known_config(key.partition) else { return Ok(None) };
         steps::enter(steps::Step::Find);
-        let (homes, primary) = (&*config.homes, config.primary);
+        let (count, primary) = (config.homes.len(), config.primary);
         let is_known = memory.stamp == config.stamp && !memory.block.is_deleted;
-        if !is_known || !config.are_all_ready() || homes.len() > HOT_HOMES || store.frost.is_set() {
+        // The last one is a hint to the compiler.
+        let is_hot = is_known && config.are_all_ready() && !store.frost.is_set();
+        if !is_hot || count > HOT_HOMES || primary >= HOT_HOMES {
             return Ok(None);
         }
-        let Ok(first) = job.reach(at, homes[primary]) else { return Ok(None) };
-        let Some(before) = remembered_head(first, config, memory) else { return Ok(None) };
+        let members = &config.homes.members;
+        let Some(first) = direct.reach(members[primary]) else { return Ok(None) };
+        let Some(before) = remembered_head(first, primary, memory) else { return Ok(None) };
         let me = store.me();
         let block = Block {
             counter: memory.block.counter + 1,
@@ -65,7 +104,9 @@ impl<'a> Op<'a> {
             kind: Kind::Plain,
             holder: holder(me),
             owner: memory.block.owner,
+            checksum: 0,
         };
+        let block = store.with_checksum(key, block, value);
         let class = if block.len == memory.block.len {
             memory.class
         } else {
@@ -74,80 +115,122 @@ impl<'a> Op<'a> {
                 Err(_) => return Ok(None),
             }
         };
-        // W4, and the rest of W2: what is filled in vain is kept.
+        // The rest of W2, and the blocks of W4. All that is loaded is loaded before anything is put: a load after a put
+        // would have to wait for it.
         steps::enter(steps::Step::Fill);
-        let (header, start) = (block.words(), value_start(block.len));
+        let magazine = self.magazine();
+        let mut reached = [first; HOT_HOMES];
+        let mut ways = [None; HOT_HOMES];
+        let mut are_ways_known = true;
         let mut offsets = [0; HOT_HOMES];
-        let mut is_filled = false;
-        for (((&member, known), root), slot) in
-            homes.iter().zip(&memory.at).zip(&config.roots).zip(&mut offsets)
-        {
-            is_filled = false;
-            let Ok(reach) = job.reach(at, member) else { break };
+        let mut prepared = 0;
+        while prepared < count {
+            let (member, known) = (members[prepared], &memory.at[prepared]);
+            let Some(reach) = direct.reach(member) else { break };
             // It is swapped at the end, and should be at hand by then.
             reach.prefetch(known.word);
-            if reach.load(root + REMOVALS) != Some([known.removals]) || known.word == 0 {
+            if reach.load(config.roots[prepared] + REMOVALS) != Some([known.removals]) || known.word == 0 {
                 break;
             }
-            let block = self.block_at_hand(member, class).or_else(|| self.block_elsewhere(member, class));
-            let Some((offset, next)) = block else { break };
-            *slot = offset;
-            // Most likely what the next put takes.
-            reach.prefetch(next);
-            reach.prefetch(next + 64);
-            is_filled = reach.put_words(offset, header) && reach.fill(offset + start, value);
-            if !is_filled {
+            let way = magazine.way(member, class);
+            let taken = match way.and_then(Way::take) {
+                Some((offset, next)) => {
+                    // Most likely what the next put takes.
+                    reach.prefetch(next);
+                    reach.prefetch(next + 64);
+                    Some(offset)
+                }
+                None => {
+                    // The magazine may be another one afterwards.
+                    are_ways_known = false;
+                    self.block_elsewhere(member, class)
+                }
+            };
+            let Some(offset) = taken else { break };
+            (reached[prepared], ways[prepared], offsets[prepared]) = (reach, way, offset);
+            prepared += 1;
+        }
+        // W4: what is filled in vain is kept.
+        let (header, start) = (block.words(), value_start(block.len));
+        let mut filled = 0;
+        while prepared == count && filled < count {
+            let (reach, offset) = (reached[filled], offsets[filled]);
+            if !(reach.put_words(offset, header) && reach.fill(offset + start, value)) {
                 break;
             }
+            filled += 1;
         }
         // W5.
         let new = |offset: u64| Head::new(config.stamp, offset);
-        let head = new(offsets[primary % HOT_HOMES]);
+        let head = new(offsets[primary]);
         steps::enter(steps::Step::Publish);
-        let is_published = is_filled && first.swap(memory.at[primary].word, before.0, head.0) == Some(true);
+        let is_published =
+            filled == count && first.swap(memory.at[primary].word, before.0, head.0) == Some(true);
         if !is_published {
-            for (&member, &offset) in homes.iter().zip(&offsets).filter(|(_, offset)| **offset != 0) {
-                self.keep(member, class, offset);
-            }
+            self.keep_all(&config.homes, class, &offsets);
             return Ok(None);
         }
         memory.at[primary].head = before;
         // W6; W7 has nothing to look for, since all homes have an index.
         steps::enter(steps::Step::Install);
         let mut is_done = 1u64 << primary;
-        for (home, ((&member, known), &offset)) in homes.iter().zip(&memory.at).zip(&offsets).enumerate() {
+        for home in 0..count {
+            let known = &memory.at[home];
             if home != primary
-                && let Ok(reach) = job.reach(Epoch::ANY, member)
-                && reach.swap(known.word, known.head.0, new(offset).0) == Some(true)
+                && reached[home].swap(known.word, known.head.0, new(offsets[home]).0) == Some(true)
             {
                 is_done |= 1 << home;
             }
         }
-        if job.has_ended() {
+        if direct.is_over() {
             return Err(Halt::Fail(StoreError::Closed));
         }
-        if is_done != (1 << homes.len()) - 1 {
+        if is_done != (1 << count) - 1 {
             return self.finish_again(config, key, memory, before, is_done, &offsets, block, value);
         }
         // The version has happened. The blocks that it took the place of are this member's.
-        for ((&member, known), &offset) in homes.iter().zip(&mut memory.at).zip(&offsets) {
+        let is_plain = are_ways_known
+            && class == memory.class
+            && memory.block.holder == block.holder
+            && !mutant("reuse-early");
+        for home in 0..count {
+            let known = &mut memory.at[home];
             if let Some(offset) = known.head.offset() {
-                let _ = self.retire_block(member, offset, &memory.block, memory.class);
+                match ways[home].filter(|_| is_plain) {
+                    Some(way) if magazine.retire_in(way, offset) => {}
+                    _ => self.retire_replaced(members[home], offset, &memory.block, memory.class),
+                }
             }
-            known.head = new(offset);
+            known.head = new(offsets[home]);
         }
-        (memory.block, memory.class, memory.hint) = (block, class, offsets[primary % HOT_HOMES]);
+        (memory.block, memory.class, memory.hint) = (block, class, offsets[primary]);
         let waiters = config.roots[primary] + store.layout.partition(key.partition) + PARTITION_WAITERS;
         if first.load(waiters).is_none_or(|[waiters]| waiters & WAITER_BITS != 0) {
-            let _ = self.ring_waiters(homes[primary], key.partition);
+            let _ = self.ring_waiters(members[primary], key.partition);
         }
         Ok(Some(block.version()))
     }
 
+    /// Retires a block that was swapped out, in the ordinary way.
     #[cold]
     #[inline(never)]
-    fn block_elsewhere(&self, member: MemberId, class: usize) -> Option<(u64, u64)> {
-        self.take_elsewhere(member, class).ok().map(|offset| (offset, offset))
+    fn retire_replaced(&self, home: MemberId, offset: u64, block: &Block, class: usize) {
+        let _ = self.retire_block(home, offset, block, class);
+    }
+
+    /// Keeps blocks that nobody has seen, one for each home, 0 if there is none.
+    #[cold]
+    #[inline(never)]
+    fn keep_all(&self, homes: &[MemberId], class: usize, offsets: &[u64; HOT_HOMES]) {
+        for (&member, &offset) in homes.iter().zip(offsets).filter(|(_, offset)| **offset != 0) {
+            self.keep(member, class, offset);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn block_elsewhere(&self, member: MemberId, class: usize) -> Option<u64> {
+        self.take_elsewhere(member, class).ok()
     }
 
     /// The version is published, and some home was not as remembered: finishes it in the ordinary way.
@@ -191,20 +274,23 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Copies a value into a buffer, by what a handle remembers or by a look at the index; `None` if the ordinary way must
-    /// be taken.
     #[inline(always)]
-    pub(super) fn get_again(
+    fn get_again<D: Direct<'a>>(
         &self,
+        direct: D,
         key: &KeyRef<'_>,
         memory: Option<&mut Remembered>,
         buffer: &mut [u8],
     ) -> Option<StoreResult<Option<(usize, Version)>>> {
-        let (store, job) = (self.store, &self.store.job);
+        let store = self.store;
+        if memory.is_none() {
+            store.hints.prefetch(direct, key.hash);
+        }
         let config = self.known_config(key.partition)?;
         steps::enter(steps::Step::Read);
         let primary = config.primary;
-        let reach = job.reach(self.epoch, config.homes[primary]).ok()?;
+        let reach = direct.reach(config.homes[primary])?;
+        let mut node = 0;
         let head = match &memory {
             Some(memory) => {
                 let known = &memory.at[primary];
@@ -223,8 +309,11 @@ impl<'a> Op<'a> {
                 Head(head)
             }
             None => match find_directly(reach, config, store.bucket_count, key)? {
-                Some(head) => head,
-                None => return (job.epoch() == self.epoch && !job.has_ended()).then_some(Ok(None)),
+                Some((at, head)) => {
+                    node = at;
+                    head
+                }
+                None => return (direct.known_epoch() == Some(self.epoch)).then_some(Ok(None)),
             },
         };
         if head.stamp() != config.stamp || !head.is_stable() {
@@ -242,41 +331,100 @@ impl<'a> Op<'a> {
                 let Some(target) = buffer.get_mut(..block.len as usize) else {
                     return Some(Err(StoreError::BufferTooSmall { needed: block.len, given }));
                 };
-                if !reach.get(offset + value_start(block.len), target) {
+                let is_copied = reach.get(offset + value_start(block.len), target);
+                // Damage is told by the ordinary way.
+                if !is_copied || !store.is_right(|| key.hash, &block, target) {
                     return None;
                 }
                 found = Some((block.len as usize, block.version()));
             }
         }
-        if let Some(memory) = memory {
-            memory.hint = offset;
+        match memory {
+            Some(memory) => memory.hint = offset,
+            None => store.hints.note(key.hash, config.homes[primary], node, offset),
         }
-        (job.epoch() == self.epoch && !job.has_ended()).then_some(Ok(found))
+        (direct.known_epoch() == Some(self.epoch)).then_some(Ok(found))
+    }
+}
+
+/// Where keys that were read by key were found, by their hash: worth fetching all at once, before one place has told of
+/// the next, and no more than that. What is there is looked up all the same.
+pub(super) struct Hints {
+    /// For each the node and the block, as [`hint`] makes them; made when the first key is read.
+    places: OnceLock<Box<[[AtomicU64; 2]]>>,
+    count: usize,
+}
+
+/// The most keys for which there are hints: 4 MiB of them.
+const HINTS_MAX: usize = 1 << 18;
+
+/// A place in a member's memory, in one word.
+#[inline(always)]
+fn hint(member: MemberId, offset: u64) -> u64 {
+    u64::from(member.0) << 48 | offset >> 4
+}
+
+impl Hints {
+    pub(super) fn new(expected_keys: usize) -> Hints {
+        Hints { places: OnceLock::new(), count: expected_keys.next_power_of_two().clamp(64, HINTS_MAX) }
+    }
+
+    #[inline(always)]
+    fn prefetch<'a, D: Direct<'a>>(&self, direct: D, hash: u64) {
+        let Some(places) = self.places.get() else { return };
+        let [node, block] = &places[hash as usize & (places.len() - 1)];
+        let (node, block) = (node.load(Ordering::Relaxed), block.load(Ordering::Relaxed));
+        if let Some(reach) = direct.reach(MemberId((node >> 48) as u32)) {
+            let offset = |hint: u64| (hint & ((1 << 48) - 1)) << 4;
+            reach.prefetch(offset(node));
+            reach.prefetch(offset(block));
+            reach.prefetch(offset(block) + 64);
+        }
+    }
+
+    #[inline(always)]
+    fn note(&self, hash: u64, member: MemberId, node: u64, block: u64) {
+        let places = match self.places.get() {
+            Some(places) => places,
+            None => self.make(),
+        };
+        let found = &places[hash as usize & (places.len() - 1)];
+        for (place, offset) in found.iter().zip([node, block]) {
+            let hint = hint(member, offset);
+            if place.load(Ordering::Relaxed) != hint {
+                place.store(hint, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make(&self) -> &[[AtomicU64; 2]] {
+        self.places.get_or_init(|| (0..self.count).map(|_| Default::default()).collect())
     }
 }
 
 /// The head of a key at the primary, if it is still what the handle remembers.
 #[inline(always)]
-fn remembered_head(primary: Reach<'_>, config: &Config, memory: &Remembered) -> Option<Head> {
-    let known = &memory.at[config.primary];
+fn remembered_head(reach: impl Memory, primary: usize, memory: &Remembered) -> Option<Head> {
+    let known = &memory.at[primary];
     let offset = known.head.offset()?;
-    let [head] = primary.load(known.word)?;
+    let [head] = reach.load(known.word)?;
     // A block is used again, and its head looks the same: only the version tells.
-    let is_same =
-        Head(head).stable() == known.head.stable() && primary.load(offset)? == [memory.block.counter];
+    let is_same = Head(head).stable() == known.head.stable() && reach.load(offset)? == [memory.block.counter];
     is_same.then_some(Head(head))
 }
 
-/// The head of a key's record at the primary, as in `index.rs`, if there is a record; `None` if the ordinary way must be
+/// The node of a key and its head at the primary, as in `index.rs`, if there is a record; `None` if the ordinary way must be
 /// taken, also because the key is long or its neighbours many.
 #[inline(always)]
 fn find_directly(
-    reach: Reach<'_>,
+    reach: impl Memory,
     config: &Config,
     bucket_count: usize,
     key: &KeyRef<'_>,
-) -> Option<Option<Head>> {
-    let buckets = config.buckets[config.primary].load(std::sync::atomic::Ordering::Acquire);
+) -> Option<Option<(u64, Head)>> {
+    let buckets = config.buckets[config.primary].load(Ordering::Acquire);
     if buckets == 0 || key.key.len() > (NODE_READ_WORDS * 8) - NODE_KEY as usize {
         return None;
     }
@@ -291,7 +439,7 @@ fn find_directly(
         if (word(NODE_WORD) ^ wanted) >> 16 == 0 && is_key(&words[NODE_KEY as usize / 8..], key.key) {
             // A node that is being removed is not the key's record any more.
             let head = Head(word(NODE_HEAD));
-            return (head != Head::REMOVED).then_some(Some(head));
+            return (head != Head::REMOVED).then_some(Some((at, head)));
         }
         at = word(NODE_NEXT);
     }

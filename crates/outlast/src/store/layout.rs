@@ -141,6 +141,8 @@ pub(super) struct Block {
     pub(super) holder: u64,
     /// The member that owns the key.
     pub(super) owner: MemberId,
+    /// 48 bits, see `checksum.rs`; 0 without checksums.
+    pub(super) checksum: u64,
 }
 
 pub(super) const OPERATION_MASK: u64 = (1 << 46) - 1;
@@ -164,7 +166,7 @@ impl Block {
             self.counter,
             self.operation << 18 | (self.actor as u64) << 12 | u64::from(self.writer.0),
             self.length_word(),
-            u64::from(self.owner.0),
+            self.checksum << 16 | u64::from(self.owner.0),
         ]
     }
 
@@ -208,6 +210,7 @@ impl Block {
             },
             holder: words[2] & HOLDER_MASK,
             owner: MemberId(words[3] as u32 & 0xffff),
+            checksum: words[3] >> 16,
         }
     }
 }
@@ -239,6 +242,7 @@ mod tests {
             kind: Kind::Plain,
             holder: 4096,
             owner: MemberId(17),
+            checksum: (1 << 48) - 3,
         };
         for kind in [Kind::Plain, Kind::Provisional, Kind::Restored] {
             let block = Block { kind, ..block };
@@ -305,12 +309,13 @@ mod tests {
             kind: Kind::Restored,
             holder: 6,
             owner: MemberId(4),
+            checksum: 11,
         };
         let words: Vec<u64> = block
             .encode()
             .chunks_exact(8)
             .map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")))
             .collect();
-        assert_eq!(words, [7, 9 << 18 | 3 << 12 | 5, 1 << 63 | 2 << 61 | 2 << 16 | 6, 4]);
+        assert_eq!(words, [7, 9 << 18 | 3 << 12 | 5, 1 << 63 | 2 << 61 | 2 << 16 | 6, 11 << 16 | 4]);
     }
 }

@@ -289,3 +289,23 @@ impl Inner {
         remind
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// New homes of a partition are not filled while somebody may still write by the list of before: from V1 to V3.
+    #[test]
+    fn copies_are_handed_on_only_when_all_know() {
+        let leaving = Leaving::default();
+        let homes = [MemberId(0), MemberId(1), MemberId(2)];
+        assert!(leaving.may_fill(&homes));
+        lock(&leaving.members).insert(MemberId(1));
+        assert!(!leaving.may_fill(&homes), "it has only said so");
+        assert!(leaving.may_fill(&[MemberId(0), MemberId(2)]), "others are not held up");
+        lock(&leaving.handed).insert(MemberId(1));
+        assert!(leaving.may_fill(&homes), "all know");
+        lock(&leaving.members).insert(MemberId(2));
+        assert!(!leaving.may_fill(&homes), "the next one");
+    }
+}

@@ -20,6 +20,7 @@
 
 mod access;
 mod batch;
+mod checksum;
 mod cut;
 mod error;
 mod grace;
@@ -32,6 +33,7 @@ mod leave;
 mod list;
 mod lock;
 mod loss;
+mod magazine;
 mod mutant;
 mod open;
 mod pin;
@@ -217,7 +219,7 @@ impl Store {
     pub fn get(&self, key: &[u8]) -> StoreResult<Option<Value>> {
         let take = |op: &access::Op<'_>, home, offset, block: &layout::Block| {
             let mut bytes = vec![0; block.len as usize];
-            op.get(home, offset + layout::value_start(block.len), &mut bytes)?;
+            op.get_value(key, home, offset, block, &mut bytes)?;
             Ok(Value { bytes, version: block.version(), owner: block.owner })
         };
         self.inner.sample(&self.inner.counts.get, || self.inner.read(key, take))

@@ -4,6 +4,7 @@ use super::access::Actors;
 use super::batch::Deferred;
 use super::cut::Frost;
 use super::head::{Phase, State};
+use super::hot::Hints;
 use super::late::Late;
 use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root, TOMBSTONES};
 use super::leave::Leaving;
@@ -33,6 +34,7 @@ pub struct Options {
     expected_keys: usize,
     slab_len_max: u64,
     repair_percent: u32,
+    checksums: bool,
 }
 
 impl Default for Options {
@@ -44,6 +46,7 @@ impl Default for Options {
             expected_keys: 1 << 18,
             slab_len_max: 1 << 20,
             repair_percent: 100,
+            checksums: false,
         }
     }
 }
@@ -88,6 +91,13 @@ impl Options {
         self
     }
 
+    /// Whether each value has a checksum, over its key and version too, that is compared whenever the value is read: what
+    /// something else has written into the memory is then [`StoreError::Corrupt`] and never taken for a value.
+    pub fn checksums(mut self, checksums: bool) -> Options {
+        self.checksums = checksums;
+        self
+    }
+
     /// The most bytes that a home carves into blocks at once.
     pub fn slab_len_max(mut self, bytes: u64) -> Options {
         self.slab_len_max = bytes.max(4096);
@@ -99,7 +109,7 @@ impl Options {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Note {
     /// I have opened the store: my root, and what options I was given.
-    Hello { root: u64, replicas: u64, partitions: u64, buckets: u64 },
+    Hello { root: u64, replicas: u64, partitions: u64, buckets: u64, checksums: u64 },
     /// I need blocks of this class at your segment.
     Need { class: u64 },
     /// There are blocks of this class now.
@@ -131,8 +141,8 @@ pub(super) enum Note {
 impl Note {
     pub(super) fn encode(&self) -> Vec<u8> {
         let (tag, words, text): (u8, Vec<u64>, &str) = match self {
-            Note::Hello { root, replicas, partitions, buckets } => {
-                (0, vec![*root, *replicas, *partitions, *buckets], "")
+            Note::Hello { root, replicas, partitions, buckets, checksums } => {
+                (0, vec![*root, *replicas, *partitions, *buckets, *checksums], "")
             }
             Note::Need { class } => (1, vec![*class], ""),
             Note::Granted { class } => (2, vec![*class], ""),
@@ -162,7 +172,13 @@ impl Note {
         };
         let text = || String::from_utf8_lossy(rest.get(8..).unwrap_or_default()).into();
         Some(match tag {
-            0 => Note::Hello { root: word(0)?, replicas: word(1)?, partitions: word(2)?, buckets: word(3)? },
+            0 => Note::Hello {
+                root: word(0)?,
+                replicas: word(1)?,
+                partitions: word(2)?,
+                buckets: word(3)?,
+                checksums: word(4)?,
+            },
             1 => Note::Need { class: word(0)? },
             2 => Note::Granted { class: word(0)? },
             3 => Note::Refused { class: word(0)?, reason: text() },
@@ -186,7 +202,10 @@ pub(super) struct Inner {
     pub(super) job: Job,
     pub(super) placement: Placement,
     pub(super) bucket_count: usize,
+    pub(super) hints: Hints,
     pub(super) slab_len_max: u64,
+    /// Whether values have checksums.
+    pub(super) checksums: bool,
     pub(super) layout: Root,
     /// Where each member's root is, plus 1; 0 while unknown.
     roots: Vec<AtomicU64>,
@@ -260,7 +279,9 @@ impl Store {
             job: job.clone(),
             placement: Placement::new(regulars, members - regulars, replicas, partitions, domains),
             bucket_count,
+            hints: Hints::new(options.expected_keys),
             slab_len_max: options.slab_len_max,
+            checksums: options.checksums,
             layout,
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
             actors: Actors::new(),
@@ -357,6 +378,7 @@ impl Inner {
             replicas: self.placement.replicas as u64,
             partitions: self.placement.partitions as u64,
             buckets: self.bucket_count as u64,
+            checksums: u64::from(self.checksums),
         };
         let others: Vec<MemberId> = job.view().living().filter(|&member| member != job.me()).collect();
         for member in others {
@@ -369,11 +391,13 @@ impl Inner {
         let until = job.now().after(limit);
         loop {
             let bell = job.bell();
+            let is_unknown = |member: &MemberId| self.roots[member.index()].load(Ordering::Acquire) == 0;
+            let unknown = job.view().living().find(is_unknown);
+            // After the roots: whoever's is known has been compared.
             if let Some(reason) = lock(&self.mismatch).clone() {
                 return Err(StoreError::Invalid { reason });
             }
-            let is_unknown = |member: &MemberId| self.roots[member.index()].load(Ordering::Acquire) == 0;
-            let Some(member) = job.view().living().find(is_unknown) else { return Ok(()) };
+            let Some(member) = unknown else { return Ok(()) };
             if job.has_ended() {
                 return Err(StoreError::Closed);
             }
@@ -421,16 +445,17 @@ impl Inner {
         let Some(note) = Note::decode(&message.bytes) else { return };
         let from = message.from;
         match note {
-            Note::Hello { root, replicas, partitions, buckets } => {
-                let theirs = (replicas, partitions, buckets);
+            Note::Hello { root, replicas, partitions, buckets, checksums } => {
+                let theirs = (replicas, partitions, buckets, checksums);
                 let ours = (
                     self.placement.replicas as u64,
                     self.placement.partitions as u64,
                     self.bucket_count as u64,
+                    u64::from(self.checksums),
                 );
                 if theirs != ours {
                     let reason = format!(
-                        "{from} opened the store with other options (copies, partitions, buckets): {theirs:?} there, {ours:?} here"
+                        "{from} opened the store with other options (copies, partitions, buckets, checksums): {theirs:?} there, {ours:?} here"
                     );
                     lock(&self.mismatch).get_or_insert(reason);
                 }
@@ -561,7 +586,7 @@ mod tests {
     #[test]
     fn notes_survive_the_way() {
         for note in [
-            Note::Hello { root: 1, replicas: 2, partitions: 3, buckets: 4 },
+            Note::Hello { root: 1, replicas: 2, partitions: 3, buckets: 4, checksums: 1 },
             Note::Need { class: 5 },
             Note::Granted { class: 6 },
             Note::Refused { class: 7, reason: "no room".into() },

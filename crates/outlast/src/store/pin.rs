@@ -45,6 +45,7 @@ pub struct Pin {
     store: Store,
     slot: usize,
     partition: usize,
+    key: Box<[u8]>,
     block: Block,
     places: Vec<(MemberId, u64)>,
 }
@@ -78,7 +79,8 @@ impl Store {
         let pinned = inner.announce_pins(slot).and_then(|()| inner.run(|op| op.try_pin(&key, slot)));
         match pinned {
             Ok(Some((block, places))) => {
-                Ok(Some(Pin { store: self.clone(), slot, partition: key.partition, block, places }))
+                let (store, partition, key) = (self.clone(), key.partition, key.key.into());
+                Ok(Some(Pin { store, slot, partition, key, block, places }))
             }
             nothing => {
                 inner.release_pin(slot);
@@ -109,7 +111,8 @@ impl Pin {
         self.block.len == 0
     }
 
-    /// Copies the bytes from `from` on into `buffer`, which must not reach beyond the end of the value.
+    /// Copies the bytes from `from` on into `buffer`, which must not reach beyond the end of the value. Checksums are
+    /// compared by [`Pin::to_vec`] alone, which reads all of it.
     pub fn read(&self, from: u64, buffer: &mut [u8]) -> StoreResult<()> {
         let len = self.block.len;
         if from.checked_add(buffer.len() as u64).is_none_or(|end| end > len) {
@@ -136,6 +139,8 @@ impl Pin {
     pub fn to_vec(&self) -> StoreResult<Vec<u8>> {
         let mut bytes = vec![0; self.block.len as usize];
         self.read(0, &mut bytes)?;
+        let home = self.places.first().map_or(self.store.me(), |place| place.0);
+        self.store.inner.check_value(&self.key, home, &self.block, &bytes)?;
         Ok(bytes)
     }
 }

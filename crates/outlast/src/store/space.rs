@@ -27,31 +27,32 @@ use super::{PORT, StoreError};
 use crate::engine::{Engine, Epoch, Error, MemberId, Time, steps};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How many blocks, or bytes, are retired together before the actors are looked at.
-const BATCH_BLOCKS: usize = 96;
+/// How many bytes of one home and class a magazine keeps at most; of large blocks one, so that they can alternate.
+const WAY_BYTES: u64 = 32 << 10;
+/// How many blocks, or bytes, that no magazine has room for are retired together before the actors are looked at.
+const BATCH_BLOCKS: u64 = 96;
 const BATCH_BYTES: u64 = 48 << 10;
+const BATCH_BYTES_PER_MEMBER: u64 = 512;
 /// How many batches are looked at whose wait is not over.
 const LOOKED_AT: usize = 8;
-/// How many blocks of one home and class a magazine has room for.
-const WAY_BLOCKS: usize = BATCH_BLOCKS;
-/// How many bytes of one home and class it keeps at most; of large blocks one, so that they can alternate.
-const WAY_BYTES: u64 = 16 << 10;
 /// Blocks larger than this always go back to their home.
 const KEPT_LEN_MAX: u64 = 16 << 20;
 /// How long the background waits for a home that is to carve blocks; what the home grants later is there at the next try.
 const HURRY: Duration = Duration::from_millis(20);
 /// How long the background waits before it looks again whether they may go.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// In how many ways of a magazine a kind may be.
-const PROBES: usize = 8;
 /// How many tombstones a home sets aside at once, and for how many other blocks there is to be one.
 const TOMBSTONES_TOGETHER: u64 = 64;
 const BLOCKS_PER_TOMBSTONE: u64 = 16;
 /// How many blocks are taken from a stack at once.
 const TAKE: usize = 4;
+
+/// How many bits of a kind are the class; the rest is the home.
+pub(super) const CLASS_BITS: u32 = 7;
+pub(super) const CLASS_MASK: u64 = (1 << CLASS_BITS) - 1;
 
 /// A block: its home, its class and its offset, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,18 +60,26 @@ pub(super) struct Place(pub(super) u64);
 
 impl Place {
     pub(super) fn new(home: MemberId, class: usize, offset: u64) -> Place {
-        Place(u64::from(home.0) << 47 | (class as u64) << 40 | offset >> 4)
+        Place((u64::from(home.0) << CLASS_BITS | class as u64) << 40 | offset >> 4)
     }
 
-    fn home(self) -> MemberId {
-        MemberId((self.0 >> 47) as u32)
+    /// A block of a kind; see [`Place::kind`].
+    pub(super) fn of_kind(kind: u64, offset: u64) -> Place {
+        Place(kind << 40 | offset >> 4)
     }
 
-    fn class(self) -> usize {
-        (self.0 >> 40) as usize & 127
+    #[inline(always)]
+    pub(super) fn home(self) -> MemberId {
+        MemberId((self.kind() >> CLASS_BITS) as u32)
     }
 
-    fn offset(self) -> u64 {
+    #[inline(always)]
+    pub(super) fn class(self) -> usize {
+        (self.kind() & CLASS_MASK) as usize
+    }
+
+    #[inline(always)]
+    pub(super) fn offset(self) -> u64 {
         (self.0 & ((1 << 40) - 1)) << 4
     }
 
@@ -80,114 +89,19 @@ impl Place {
     }
 
     /// The home and the class.
-    fn kind(self) -> u64 {
+    #[inline(always)]
+    pub(super) fn kind(self) -> u64 {
         self.0 >> 40
     }
 }
 
-/// The blocks that one actor has at hand, and those that it has retired. Only the operation that has claimed the actor
-/// touches them, and claiming orders one operation after the other: plain loads and stores will do.
-pub(super) struct Magazine {
-    ways: Vec<Way>,
-    retired: Vec<AtomicU64>,
-    retired_count: AtomicUsize,
-    retired_bytes: AtomicU64,
-}
-
-/// Blocks of one home and class.
-struct Way {
-    /// The kind of the blocks, plus 1; 0 while there were none.
-    kind: AtomicU64,
-    count: AtomicUsize,
-    /// How many of them it keeps.
-    room: AtomicUsize,
-    blocks: [AtomicU64; WAY_BLOCKS],
-}
-
 /// How many blocks of a class a magazine keeps. No tombstones: all members delete with the same ones.
-fn kept(class: usize) -> usize {
+pub(super) fn kept(class: usize) -> usize {
     if class == TOMBSTONES {
         return 0;
     }
     let size = class_size(class);
-    if size > KEPT_LEN_MAX { 0 } else { ((WAY_BYTES / size) as usize).clamp(1, WAY_BLOCKS) }
-}
-
-impl Magazine {
-    pub(super) fn new(members: usize) -> Magazine {
-        let way = || Way {
-            kind: AtomicU64::new(0),
-            count: AtomicUsize::new(0),
-            room: AtomicUsize::new(0),
-            blocks: std::array::from_fn(|_| AtomicU64::new(0)),
-        };
-        Magazine {
-            // For a few classes at each home; more of them share.
-            ways: (0..(8 * members).next_power_of_two().clamp(16, 512)).map(|_| way()).collect(),
-            retired: (0..BATCH_BLOCKS).map(|_| AtomicU64::new(0)).collect(),
-            retired_count: AtomicUsize::new(0),
-            retired_bytes: AtomicU64::new(0),
-        }
-    }
-
-    /// The ways that may have blocks of a kind.
-    #[inline(always)]
-    fn ways(&self, kind: u64) -> impl Iterator<Item = &Way> {
-        let first = (kind.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-        (first..first + PROBES).map(|index| &self.ways[index & (self.ways.len() - 1)])
-    }
-
-    #[inline(always)]
-    fn pop(&self, kind: u64) -> Option<(u64, u64)> {
-        let way = self.ways(kind).find(|way| way.kind.load(Ordering::Relaxed) == kind + 1)?;
-        let count = way.count.load(Ordering::Relaxed).checked_sub(1)?;
-        way.count.store(count, Ordering::Relaxed);
-        let block = |index: usize| way.blocks[index].load(Ordering::Relaxed);
-        Some((block(count), block(count.saturating_sub(1))))
-    }
-
-    /// Puts a block into the magazine, if there is room.
-    #[inline]
-    fn push(&self, place: Place) -> bool {
-        let kind = place.kind() + 1;
-        let same = self.ways(place.kind()).find(|way| way.kind.load(Ordering::Relaxed) == kind);
-        let Some(way) = same.or_else(|| self.new_way(place)) else { return false };
-        let count = way.count.load(Ordering::Relaxed);
-        let Some(block) = way.blocks.get(count).filter(|_| count < way.room.load(Ordering::Relaxed)) else {
-            return false;
-        };
-        block.store(place.offset(), Ordering::Relaxed);
-        way.count.store(count + 1, Ordering::Relaxed);
-        true
-    }
-
-    /// A way for a kind that has none, if one is empty.
-    #[cold]
-    #[inline(never)]
-    fn new_way(&self, place: Place) -> Option<&Way> {
-        let way = self.ways(place.kind()).find(|way| way.count.load(Ordering::Relaxed) == 0)?;
-        way.kind.store(place.kind() + 1, Ordering::Relaxed);
-        way.room.store(kept(place.class()), Ordering::Relaxed);
-        Some(way)
-    }
-
-    /// Notes a retired block; whether there are enough of them to look at the actors.
-    #[inline(always)]
-    fn retire(&self, place: Place) -> bool {
-        let count = self.retired_count.load(Ordering::Relaxed);
-        self.retired[count].store(place.0, Ordering::Relaxed);
-        self.retired_count.store(count + 1, Ordering::Relaxed);
-        let bytes = self.retired_bytes.load(Ordering::Relaxed) + class_size(place.class());
-        self.retired_bytes.store(bytes, Ordering::Relaxed);
-        count + 1 == BATCH_BLOCKS || bytes >= BATCH_BYTES
-    }
-
-    fn take_retired(&self) -> Vec<Place> {
-        let count = self.retired_count.load(Ordering::Relaxed);
-        self.retired_count.store(0, Ordering::Relaxed);
-        self.retired_bytes.store(0, Ordering::Relaxed);
-        self.retired[..count].iter().map(|word| Place(word.load(Ordering::Relaxed))).collect()
-    }
+    if size > KEPT_LEN_MAX { 0 } else { ((WAY_BYTES / size) as usize).clamp(1, 128) }
 }
 
 /// Blocks that wait until those who may have seen them are gone.
@@ -202,6 +116,8 @@ pub(super) struct Space {
     /// Blocks that were taken and not used, and that no magazine had room for; by kind.
     spare: Mutex<BTreeMap<u64, Vec<u64>>>,
     spare_count: AtomicUsize,
+    /// Blocks that were retired, and that no magazine had room for.
+    retired: Mutex<Vec<Place>>,
     batches: Mutex<Vec<Batch>>,
     batch_count: AtomicUsize,
     /// Whether the background is to look after blocks that are too large to be kept.
@@ -252,16 +168,10 @@ impl Op<'_> {
     /// Takes a block at a home: from the magazine, from the home's stack, or from what the home carves when asked.
     #[inline]
     pub(super) fn take_block(&self, home: MemberId, class: usize) -> Step<u64> {
-        match self.block_at_hand(home, class) {
-            Some((offset, _)) => Ok(offset),
+        match self.magazine().take(home, class) {
+            Some(offset) => Ok(offset),
             None => self.take_elsewhere(home, class),
         }
-    }
-
-    /// Takes a block from the magazine, if it has one; and the one that would come next, or the same.
-    #[inline(always)]
-    pub(super) fn block_at_hand(&self, home: MemberId, class: usize) -> Option<(u64, u64)> {
-        self.magazine().pop(Place::new(home, class, 0).kind())
     }
 
     /// The same for when it has none.
@@ -270,13 +180,14 @@ impl Op<'_> {
     pub(super) fn take_elsewhere(&self, home: MemberId, class: usize) -> Step<u64> {
         let kind = Place::new(home, class, 0).kind();
         self.reuse();
-        let taken = self.magazine().pop(kind).map(|(offset, _)| offset);
+        let taken = self.magazine().take(home, class);
         if let Some(offset) = taken.or_else(|| self.take_spare(kind)) {
             return Ok(offset);
         }
         if let Some(offset) = self.pop_several(home, class)? {
             return Ok(offset);
         }
+        self.flush_retired();
         let (job, space) = (&self.store.job, &self.store.space);
         let limit = if self.is_hurried { HURRY } else { job.time_limit() };
         let until = job.now().after(limit);
@@ -337,7 +248,7 @@ impl Op<'_> {
     /// Keeps a block that was taken and that nobody else has seen.
     pub(super) fn keep(&self, home: MemberId, class: usize, offset: u64) {
         let place = Place::new(home, class, offset);
-        if !self.magazine().push(place) {
+        if !self.magazine().keep(place) {
             let space = &self.store.space;
             lock(&space.spare).entry(place.kind()).or_default().push(offset);
             space.spare_count.fetch_add(1, Ordering::Relaxed);
@@ -401,25 +312,66 @@ impl Op<'_> {
         if mutant("reuse-early") {
             return self.keep(home, class, offset);
         }
-        if self.magazine().retire(Place::new(home, class, offset)) {
-            self.retire_batch();
+        let place = Place::new(home, class, offset);
+        if !self.magazine().retire(place) {
+            self.retire_together(vec![place]);
         }
     }
 
-    /// Lets what this actor has retired be used again soon, though it may retire nothing for long.
-    pub(super) fn flush_retired(&self) {
-        if self.magazine().retired_count.load(Ordering::Relaxed) > 0 {
-            self.retire_batch();
-        }
-    }
-
+    /// At the end of an operation: frees what the actor has retired, if nobody else is inside an operation; otherwise it
+    /// waits. This operation itself sees nothing of it any more.
     #[cold]
-    fn retire_batch(&self) {
-        let space = &self.store.space;
-        let blocks = self.magazine().take_retired();
+    #[inline(never)]
+    pub(super) fn turn(&self) {
+        if !self.store.job.is_direct() {
+            // Each look is a request to every member: for many blocks together.
+            return self.retire_together(self.magazine().take_retired());
+        }
         steps::enter(steps::Step::Retire);
+        let mut grace = Grace::begin_without(self.store, self.actor);
+        if grace.is_over(self.store) && grace.has_no_pins() {
+            self.give_back(self.magazine().free_retired());
+        } else {
+            self.add_batch(self.magazine().take_retired(), grace);
+        }
+    }
+
+    /// Lets what this actor has retired be used again by others, though it may retire nothing more for long.
+    pub(super) fn flush_retired(&self) {
+        let mut blocks = self.magazine().take_retired();
+        blocks.append(&mut *lock(&self.store.space.retired));
+        if !blocks.is_empty() {
+            self.add_batch(blocks, Grace::begin(self.store));
+        }
+    }
+
+    /// Retires blocks for which the magazine has no room.
+    #[cold]
+    #[inline(never)]
+    fn retire_together(&self, mut blocks: Vec<Place>) {
+        let space = &self.store.space;
+        steps::enter(steps::Step::Retire);
+        // With as many blocks as there are members, the requests for each are as few, however many members there are.
+        let members = self.store.job.members() as u64;
+        let (least, least_bytes) =
+            (members.max(BATCH_BLOCKS), (members * BATCH_BYTES_PER_MEMBER).max(BATCH_BYTES));
+        let is_enough = {
+            let mut retired = lock(&space.retired);
+            retired.append(&mut blocks);
+            let bytes: u64 = retired.iter().map(|place| class_size(place.class())).sum();
+            if retired.len() as u64 >= least || bytes >= least_bytes {
+                blocks = std::mem::take(&mut *retired);
+            }
+            !blocks.is_empty()
+        };
+        if is_enough {
+            self.add_batch(blocks, Grace::begin(self.store));
+        }
+    }
+
+    fn add_batch(&self, blocks: Vec<Place>, grace: Grace) {
+        let space = &self.store.space;
         let is_large = blocks.iter().any(Place::is_large);
-        let grace = Grace::begin(self.store);
         let count = {
             let mut batches = lock(&space.batches);
             batches.push(Batch { blocks, grace });
@@ -448,7 +400,7 @@ impl Op<'_> {
         }
         // Taken out, so that no lock is held while the counters are read; two who do this work on different batches.
         let mut batches = std::mem::take(&mut *lock(&space.batches));
-        let mut excess: BTreeMap<MemberId, Vec<Place>> = BTreeMap::new();
+        let mut excess = Vec::new();
         let mut pinned = Vec::new();
         // Whoever keeps one from being over was inside an operation before it, and so keeps those that came later, too: if
         // somebody is stopped there are many, and all but the first few need not be asked.
@@ -459,9 +411,7 @@ impl Op<'_> {
             if is_over {
                 let is_pinned = |place: &Place| batch.grace.is_pinned(place.home(), place.offset());
                 pinned.extend(batch.blocks.extract_if(.., |place| is_pinned(place)));
-                for &place in batch.blocks.iter().filter(|&&place| !keeps || !self.magazine().push(place)) {
-                    excess.entry(place.home()).or_default().push(place);
-                }
+                excess.extend(batch.blocks.iter().filter(|&&place| !keeps || !self.magazine().keep(place)));
             }
             !is_over
         });
@@ -476,7 +426,20 @@ impl Op<'_> {
             *kept = batches;
             space.batch_count.store(kept.len(), Ordering::Relaxed);
         }
-        for (home, places) in excess {
+        self.give_back(excess);
+    }
+
+    /// Gives blocks back to their homes, right after the wait for all who might have seen them.
+    fn give_back(&self, excess: Vec<Place>) {
+        if excess.is_empty() {
+            return;
+        }
+        let store = self.store;
+        let mut by_home: BTreeMap<MemberId, Vec<Place>> = BTreeMap::new();
+        for place in excess {
+            by_home.entry(place.home()).or_default().push(place);
+        }
+        for (home, places) in by_home {
             if home == store.me() {
                 store.take_back(home, &places);
             } else {
@@ -609,17 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn a_magazine_gives_back_the_last_and_keeps_to_its_bound() {
-        let magazine = Magazine::new(4);
-        let place = |index: u64| Place::new(MemberId(3), 2, 64 + index * 96);
-        let kind = place(0).kind();
-        assert_eq!(magazine.pop(kind), None);
-        let pushed = (0..1000).take_while(|&index| magazine.push(place(index))).count();
-        assert_eq!(pushed, WAY_BLOCKS);
-        let last = WAY_BLOCKS as u64 - 1;
-        assert_eq!(magazine.pop(kind), Some((place(last).offset(), place(last - 1).offset())));
-        assert_eq!(magazine.pop(kind + 1), None, "of another class");
-        // Of large blocks one, of very large ones none.
-        assert_eq!((kept(52), kept(80)), (1, 0));
+    fn of_large_blocks_one_is_kept_and_of_very_large_ones_none() {
+        assert_eq!((kept(0), kept(52), kept(80)), (128, 1, 0));
     }
 }

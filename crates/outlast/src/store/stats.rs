@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// One of so many calls is timed, so that timing costs next to nothing.
-const SAMPLE: u32 = 64;
+pub(super) const SAMPLE: u32 = 64;
 /// Four buckets for each doubling of the time, up to beyond an hour.
 const BUCKETS: usize = 42 * 4;
 
@@ -38,7 +38,7 @@ fn bucket_end(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    fn add(&self, time: Duration) {
+    pub(super) fn add(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
         self.max_ns.fetch_max(ns, Ordering::Relaxed);
@@ -84,9 +84,9 @@ pub struct Stats {
     pub records_repaired: u64,
     /// Repairs that it took over from a member that was stopped.
     pub repairs_taken_over: u64,
-    /// How long [`Store::put`] took; `None` before the first sample.
+    /// How long [`Store::put`] and puts through handles took; `None` before the first sample.
     pub put: Option<Latency>,
-    /// How long [`Store::get`] took.
+    /// How long [`Store::get`] took, and reads into buffers through handles.
     pub get: Option<Latency>,
 }
 

@@ -12,6 +12,7 @@ use super::open::Inner;
 use super::placement::{HOMES_MAX, Homes, hash_key};
 use super::{StoreError, StoreResult, Version, check_key};
 use crate::engine::{Engine, MemberId, Time, steps};
+use crate::job::Directly;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -41,7 +42,7 @@ pub(super) struct Config {
 #[derive(Debug)]
 pub(super) struct HomeList {
     len: u32,
-    members: [MemberId; HOMES_MAX],
+    pub(super) members: [MemberId; HOMES_MAX],
 }
 
 impl HomeList {
@@ -166,6 +167,7 @@ impl Remembered {
             kind: Kind::Plain,
             holder: 0,
             owner: MemberId(0),
+            checksum: 0,
         },
         class: 0,
     };
@@ -1164,7 +1166,7 @@ impl<'a> Op<'a> {
             owner = block.owner;
             if needs_value {
                 buffer.resize(block.len as usize, 0);
-                self.get(primary, offset + value_start(block.len), &mut buffer)?;
+                self.get_value(key.key, primary, offset, &block, &mut buffer)?;
             }
         }
         let owned;
@@ -1226,7 +1228,9 @@ impl<'a> Op<'a> {
             kind: shape.kind,
             holder: holder(store.me()),
             owner: shape.owner,
+            checksum: 0,
         };
+        let block = store.with_checksum(key, block, value);
         let class = block_class(&block, primary)?;
         let mut draft = Draft::new(block, value, class);
         let result = self.publish(config, key, &mut before, &mut draft);
@@ -1461,17 +1465,16 @@ impl Inner {
         memory: &mut Remembered,
         value: &[u8],
     ) -> StoreResult<Version> {
-        if self.job.is_direct() {
-            // The operation is over before the ordinary way is taken.
-            let done = match Op::begin_again(self) {
-                Some(mut op) => op.put_again(key, memory, value),
-                None => Ok(None),
-            };
-            match done {
-                Ok(Some(version)) => return Ok(version),
-                Ok(None) | Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => {}
-                Err(Halt::Fail(error)) => return Err(error),
-            }
+        let done = match self.job.directly() {
+            Some(Directly::Shm(shm)) => self.put_directly(shm, key, memory, value),
+            #[cfg(feature = "sim")]
+            Some(Directly::Sim(sim)) => self.put_directly(sim, key, memory, value),
+            None => Ok(None),
+        };
+        match done {
+            Ok(Some(version)) => return Ok(version),
+            Ok(None) | Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => {}
+            Err(Halt::Fail(error)) => return Err(error),
         }
         let written = self.write_again(key, memory, false, |_, _| Ok(Change::Put(value)))?;
         Ok(written.expect("a put changes the key"))
@@ -1506,12 +1509,14 @@ impl Inner {
         mut memory: Option<&mut Remembered>,
         buffer: &mut [u8],
     ) -> StoreResult<Option<(usize, Version)>> {
-        if self.job.is_direct() {
-            // The operation is over before the ordinary way is taken.
-            let done = Op::begin_again(self).and_then(|op| op.get_again(key, memory.as_deref_mut(), buffer));
-            if let Some(done) = done {
-                return done;
-            }
+        let done = match self.job.directly() {
+            Some(Directly::Shm(shm)) => self.get_directly(shm, key, memory.as_deref_mut(), buffer),
+            #[cfg(feature = "sim")]
+            Some(Directly::Sim(sim)) => self.get_directly(sim, key, memory.as_deref_mut(), buffer),
+            None => None,
+        };
+        if let Some(done) = done {
+            return done;
         }
         self.run(|op| {
             op.try_read(key, memory.as_deref_mut(), &mut |op, home, offset, block| {
@@ -1519,7 +1524,7 @@ impl Inner {
                 let Some(target) = buffer.get_mut(..block.len as usize) else {
                     return Err(Halt::Fail(StoreError::BufferTooSmall { needed: block.len, given }));
                 };
-                op.get(home, offset + value_start(block.len), target)?;
+                op.get_value(key.key, home, offset, block, target)?;
                 Ok((block.len as usize, block.version()))
             })
         })
@@ -1600,6 +1605,7 @@ mod tests {
                 kind: Kind::Plain,
                 holder,
                 owner: MemberId(0),
+                checksum: 0,
             };
             let (home, offset) = (job.me(), op.take_block(job.me(), 0).expect("a block"));
             // It was someone's who is dead, and is now a third one's, with another length.

@@ -28,6 +28,7 @@ use super::{
     Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Pending, Port, Result,
     TRY_SEND_LEN_MAX, Time, View,
 };
+use crate::job::{Direct, Memory};
 use crate::{JoinError, JoinOptions};
 use layout::{HEADER_EPOCH, PAGE, Tables};
 use mailbox::Mailboxes;
@@ -422,22 +423,23 @@ impl Shm {
     }
 
     /// Checks once what every operation on a member checks, for several of them; see [`Reach`].
-    #[inline(always)]
+    #[inline]
     pub(crate) fn reach(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
-        let guard = self.guard.word().load(Ordering::SeqCst);
-        // A forked child does not have the tables: it must not look at the epoch.
-        if guard != 0
-            && let Some(segment) = self.segments.get(target.index())
+        if let Some(epoch) = self.known_epoch()
+            && (at == Epoch::ANY || at == epoch)
+            && let Some(reach) = Direct::reach(self, target)
         {
-            // As in `current_epoch`.
-            let epoch = self.epoch_word.load(Ordering::SeqCst);
-            // Acquire: the memory behind the length was allocated before.
-            let usable = segment.usable.load(Ordering::Acquire);
-            if epoch + 1 == guard && (at == Epoch::ANY || at.0 == epoch) && usable > 1 {
-                return Ok(self.reach_range(target, segment.range.first(usable - 1)));
-            }
+            return Ok(reach);
         }
         self.reach_slowly(at, target)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn reach_slowly(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
+        self.locate_slowly(at, target, 0, 0)?;
+        let Segment { usable, range } = &self.segments[target.index()];
+        Ok(self.reach_range(target, range.first(usable.load(Ordering::Acquire).saturating_sub(1))))
     }
 
     #[inline(always)]
@@ -451,14 +453,6 @@ impl Shm {
             #[cfg(feature = "faults")]
             target,
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn reach_slowly(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
-        self.locate_slowly(at, target, 0, 0)?;
-        let Segment { usable, range } = &self.segments[target.index()];
-        Ok(self.reach_range(target, range.first(usable.load(Ordering::Acquire).saturating_sub(1))))
     }
 
     /// The C library's memcpy into a member's segment, with no check but that of the bounds: what benchmarks compare with.
@@ -519,9 +513,11 @@ impl Reach<'_> {
         #[cfg(feature = "faults")]
         self.shm.step();
     }
+}
 
+impl Memory for Reach<'_> {
     #[inline(always)]
-    pub(crate) fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]> {
+    fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]> {
         let words = self.range.words::<N>(offset)?;
         self.step();
         sys::order_puts();
@@ -529,7 +525,7 @@ impl Reach<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool> {
+    fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool> {
         let [word] = self.range.words(offset)?;
         self.step();
         let is_swapped = word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).is_ok();
@@ -540,7 +536,7 @@ impl Reach<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool {
+    fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool {
         let Some(places) = self.range.words::<N>(offset) else { return false };
         // As in `put`: what was written before is not seen after this.
         fence(Ordering::Release);
@@ -554,7 +550,7 @@ impl Reach<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn put(self, offset: u64, data: &[u8]) -> bool {
+    fn put(self, offset: u64, data: &[u8]) -> bool {
         #[cfg(feature = "faults")]
         return self.shm.put(Epoch::ANY, self.target, offset, data).is_ok();
         #[cfg(not(feature = "faults"))]
@@ -568,7 +564,7 @@ impl Reach<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn get(self, offset: u64, buffer: &mut [u8]) -> bool {
+    fn get(self, offset: u64, buffer: &mut [u8]) -> bool {
         self.step();
         sys::order_puts();
         let is_read = self.range.read(offset, buffer);
@@ -577,8 +573,38 @@ impl Reach<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn prefetch(self, offset: u64) {
+    fn prefetch(self, offset: u64) {
         self.range.prefetch(offset);
+    }
+}
+
+impl<'a> Direct<'a> for &'a Shm {
+    type Memory = Reach<'a>;
+
+    #[inline(always)]
+    fn known_epoch(self) -> Option<Epoch> {
+        let guard = self.guard.word().load(Ordering::SeqCst);
+        // A forked child does not have the tables: it must not look at the epoch.
+        if guard == 0 {
+            return None;
+        }
+        // As in `epoch`.
+        sys::order_puts();
+        let epoch = self.epoch_word.load(Ordering::SeqCst);
+        (epoch + 1 == guard).then_some(Epoch(epoch))
+    }
+
+    #[inline(always)]
+    fn reach(self, member: MemberId) -> Option<Reach<'a>> {
+        let segment = self.segments.get(member.index())?;
+        // Acquire: the memory behind the length was allocated before. Nothing: nobody has looked yet, or it is dead.
+        let usable = segment.usable.load(Ordering::Acquire);
+        (usable > 1).then(|| self.reach_range(member, segment.range.first(usable - 1)))
+    }
+
+    #[inline(always)]
+    fn is_over(self) -> bool {
+        self.has_ended()
     }
 }
 

@@ -204,15 +204,14 @@ impl<'a> Range<'a> {
     /// Has the processor fetch what is there, if it is anywhere.
     #[inline(always)]
     pub(super) fn prefetch(self, offset: u64) {
-        if let Some(place) = self.at(offset, 1) {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a hint that reads nothing, about an address inside the mapping.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.as_ptr().cast())
-            };
-            #[cfg(not(target_arch = "x86_64"))]
-            let _ = place;
-        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint that reads nothing and does not fault, whatever the address.
+        unsafe {
+            let place = self.base.as_ptr().wrapping_add(offset as usize);
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast())
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
     }
 }
 

@@ -135,6 +135,21 @@ impl Op<'_> {
         block: &Block,
         is_frozen: bool,
     ) -> Step<(u64, Block)> {
+        if block.kind == Kind::Plain {
+            return Ok((offset, *block));
+        }
+        let seen = self.seen_in(config, key, offset, block, is_frozen)?;
+        self.resealed(key, config.homes[config.primary], offset, block, seen)
+    }
+
+    fn seen_in(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        offset: u64,
+        block: &Block,
+        is_frozen: bool,
+    ) -> Step<(u64, Block)> {
         let primary = config.homes[config.primary];
         match block.kind {
             Kind::Plain => return Ok((offset, *block)),
@@ -194,7 +209,10 @@ impl Op<'_> {
     ) -> Step<(u64, Block)> {
         match block.kind {
             Kind::Provisional => Err(blocked(self.read_provisional(primary, offset, block)?.id, key)),
-            _ => self.restored(primary, offset, block),
+            _ => {
+                let seen = self.restored(primary, offset, block)?;
+                self.resealed(key, primary, offset, block, seen)
+            }
         }
     }
 
@@ -217,10 +235,11 @@ impl Op<'_> {
         };
         let seen = match found.filter(|(_, block)| !block.is_deleted) {
             Some((offset, block)) => {
-                let bytes = match wants_value {
-                    true => self.read_bytes(primary, offset + value_start(block.len), block.len)?,
-                    false => Vec::new(),
-                };
+                let mut bytes = Vec::new();
+                if wants_value {
+                    bytes.resize(block.len as usize, 0);
+                    self.get_value(key.key, primary, offset, &block, &mut bytes)?;
+                }
                 let mark = Mark { exists: true, version: block.version() };
                 Seen { mark, value: Some(Value { bytes, version: block.version(), owner: block.owner }) }
             }
@@ -265,10 +284,12 @@ impl Op<'_> {
                 if found.id != id {
                     return Err(blocked(found.id, key));
                 }
+                self.check_whole(key, primary, offset, &block)?;
                 let at = offset + value_start(block.len) + found.places().0;
                 (found.old, found.old_owner, self.read_bytes(primary, at, found.old_len)?)
             }
             Some((offset, block)) => {
+                self.check_whole(key, primary, offset, &block)?;
                 let (offset, block) = match block.kind {
                     Kind::Restored => self.restored(primary, offset, &block)?,
                     _ => (offset, block),
@@ -307,6 +328,7 @@ impl Op<'_> {
         if found.id != id {
             return if self.is_still(config, key.partition)? { Ok(()) } else { Err(Halt::Again) };
         }
+        self.check_whole(key, primary, offset, &block)?;
         let start = offset + value_start(block.len);
         let (old_at, new_at) = found.places();
         let shape = |kind, is_deleted, owner| Shape { kind, is_deleted, owner, author: Some(id.member) };
