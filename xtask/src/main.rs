@@ -1,6 +1,7 @@
 //! `cargo xtask`: the one tool for working on Outlast.
 
 mod mpi;
+mod redis;
 mod store;
 
 use anyhow::{Context, bail};
@@ -22,6 +23,7 @@ cargo xtask TASK
   mutants [--json PATH]   breaks the store's protocol in each of the known ways and shows the seed that catches it;
                        status 1 if one survives
   mpi                  installs Open MPI with ULFM into target/mpi, for the feature `mpi`
+  redis                unpacks Redis into target/redis, for `outlast bench put --peers redis`
   help                 this text
 
 A step that fails, or that takes longer than its bound, ends the task with status 1. Nothing is retried.";
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         ["mutants"] => mutants(None),
         ["mutants", "--json", path] => mutants(Some(std::path::Path::new(path))),
         ["mpi"] => mpi::install().map(|folder| println!("Open MPI with ULFM is in {}", folder.display())),
+        ["redis"] => redis::install().map(|server| println!("Redis is {}", server.display())),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())

@@ -7,6 +7,7 @@
 mod detection;
 mod failure;
 mod plot;
+mod redis;
 mod sim;
 mod store;
 mod tx;

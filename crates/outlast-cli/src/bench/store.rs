@@ -1,10 +1,11 @@
 //! `outlast bench put` and `outlast bench get`: the store on one machine, against memcpy.
 
-use super::{Common, Row, publish};
+use super::redis::Redis;
+use super::{Common, Row, publish, times};
 use crate::quantity;
 use crate::report::say;
 use anyhow::{Context, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use outlast::launch::{Launch, Output};
 use outlast::store::{Options, Store};
 use outlast::{Engine, Epoch, Job, JoinOptions, MemberId};
@@ -20,7 +21,12 @@ Examples:
   The table of the design, 3 copies in 4 processes:
       outlast bench put
   One size, more keys than any cache holds:
-      outlast bench put --sizes 1K --keys 262144";
+      outlast bench put --sizes 1K --keys 262144
+  With checksums of the values:
+      outlast bench put --checksums
+  Against Redis (REDIS_SERVER, PATH, or target/redis, where `cargo xtask redis` puts it): a server and a replica for each
+  further copy, SET and WAIT in one round trip over a socket. Memory of this process against servers, so no surprise:
+      outlast bench put --peers redis";
 
 const GET_EXAMPLES: &str = "\
 One member reads keys in random order into a buffer, by key and through handles. The floor is memcpy out of as many
@@ -37,10 +43,21 @@ pub(super) struct Put {
     /// How many keys are written in turn; at most 64 MiB of values in all
     #[arg(long, value_name = "N", default_value_t = 1024)]
     keys: usize,
+    /// The store keeps checksums of the values
+    #[arg(long)]
+    checksums: bool,
+    /// Measure this one in the same run, too
+    #[arg(long, value_name = "PEER")]
+    peers: Option<Peer>,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
     common: Common,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Peer {
+    Redis,
 }
 
 /// Measure gets on this machine against memcpy.
@@ -85,6 +102,8 @@ pub(crate) struct StoreBenchMember {
     sizes: Vec<u64>,
     #[arg(long)]
     seconds: f64,
+    #[arg(long)]
+    checksums: bool,
 }
 
 /// The most bytes of values, without their copies.
@@ -92,28 +111,58 @@ const VALUES_LEN_MAX: u64 = 64 << 20;
 
 impl Put {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        run("put", self.keys, &[64, 1024, 65536], self.shape, self.common)
+        run("put", self.keys, &[64, 1024, 65536], self.shape, self.common, self.checksums, self.peers)
     }
 }
 
 impl Get {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        run("get", self.keys, &[64], self.shape, self.common)
+        run("get", self.keys, &[64], self.shape, self.common, false, None)
     }
 }
 
-fn run(what: &str, keys: usize, default_sizes: &[u64], shape: Shape, common: Common) -> anyhow::Result<bool> {
+/// How many keys are used for values of this size.
+fn keys_of(keys: usize, size: u64) -> usize {
+    keys.min((VALUES_LEN_MAX / size.max(1)) as usize).max(1)
+}
+
+fn run(
+    what: &str,
+    keys: usize,
+    default_sizes: &[u64],
+    shape: Shape,
+    common: Common,
+    checksums: bool,
+    peer: Option<Peer>,
+) -> anyhow::Result<bool> {
     let (ranks, replicas) = (usize::from(shape.ranks), usize::from(shape.replicas));
     ensure!(replicas <= ranks, "{replicas} copies need as many ranks, and there are {ranks}");
     ensure!(shape.seconds > 0.0 && shape.seconds <= 600.0, "--seconds must be between 0 and 600");
     let sizes = if shape.sizes.is_empty() { default_sizes.to_vec() } else { shape.sizes };
     let joined = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
     say(common.json.as_deref(), format_args!("{what}: {ranks} processes, {replicas} copies, sizes {joined}"));
+    let mut redis = match peer.map(|Peer::Redis| Redis::start(replicas)) {
+        None => None,
+        Some(Ok(redis)) => Some(redis),
+        Some(Err(error)) => crate::usage_error("bench", format!("--peers redis: {error:#}")),
+    };
+    // Half of its samples before ours and half after them.
+    let mut theirs = vec![Vec::new(); sizes.len()];
+    let mut measure_theirs = || -> anyhow::Result<()> {
+        let Some(redis) = &mut redis else { return Ok(()) };
+        for (samples, &size) in theirs.iter_mut().zip(&sizes) {
+            let length = Duration::from_secs_f64(shape.seconds / 2.0);
+            samples.extend(redis.measure(size as usize, keys_of(keys, size), length)?);
+        }
+        Ok(())
+    };
+    measure_theirs()?;
     let running = Launch::new(ranks)
         .program(std::env::current_exe()?)
         .args(["store-bench-member", "--what", what, "--keys", &keys.to_string()])
         .args(["--replicas", &replicas.to_string(), "--sizes", &joined])
         .args(["--seconds", &shape.seconds.to_string()])
+        .args(checksums.then_some("--checksums"))
         .die_with_launcher(true)
         .output(Output::Capture)
         .start()?;
@@ -121,6 +170,8 @@ fn run(what: &str, keys: usize, default_sizes: &[u64], shape: Shape, common: Com
     let mut running = running;
     let outcome = running.wait(limit);
     ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}");
+    measure_theirs()?;
+    drop(redis);
     let output = running.output(MemberId(0));
     let mut rows = Vec::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
@@ -141,6 +192,18 @@ fn run(what: &str, keys: usize, default_sizes: &[u64], shape: Shape, common: Com
         };
         rows.push(row.with_samples(samples.context("a member's samples")?));
     }
+    for (samples, &size) in theirs.into_iter().zip(&sizes).filter(|(samples, _)| !samples.is_empty()) {
+        let row = Row {
+            what: what.into(),
+            engine: "servers".into(),
+            ranks: replicas,
+            replicas: Some(replicas),
+            size: Some(size),
+            contender: REDIS.into(),
+            ..Row::default()
+        };
+        rows.push(row.with_samples(samples));
+    }
     // Samples are in tenths of nanoseconds, since a call takes few of them.
     for index in 0..rows.len() {
         let floor = rows.iter().find(|row| row.size == rows[index].size && row.contender == "memcpy");
@@ -154,17 +217,34 @@ fn run(what: &str, keys: usize, default_sizes: &[u64], shape: Shape, common: Com
         }
         row.floor_ns = row.floor_ns.map(|floor| floor.div_ceil(10));
     }
+    let against: Vec<String> = rows
+        .iter()
+        .filter(|row| row.contender == REDIS)
+        .filter_map(|row| {
+            let ours = rows.iter().find(|ours| ours.size == row.size && ours.contender == BY_SLOT)?;
+            let size = quantity::human_bytes(row.size?);
+            Some(format!("{} at {size}", times(row.p50_ns as f64 / ours.p50_ns.max(1) as f64)))
+        })
+        .collect();
+    let json = common.json.clone();
     publish(&common, rows)?;
+    if !against.is_empty() {
+        say(json.as_deref(), format_args!("{REDIS} takes as long as a put by slot: {}", against.join(", ")));
+    }
     Ok(true)
 }
+
+const REDIS: &str = "Redis SET + WAIT";
+const BY_SLOT: &str = "put by slot";
 
 impl StoreBenchMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         let job = JoinOptions::new().time_limit(Duration::from_secs(3600)).join()?;
         let options = Options::new().replicas(self.replicas).expected_keys(self.keys.max(1024));
+        let options = options.checksums(self.checksums);
         let store = Store::open(&job, options)?;
         // The floor is measured in the same kind of memory: each member lends a range for it.
-        let floor_len = self.sizes.iter().map(|&size| self.keys_of(size) * stride(size as usize)).max();
+        let floor_len = self.sizes.iter().map(|&size| keys_of(self.keys, size) * stride(size as usize)).max();
         let floor = job.reserve(floor_len.unwrap_or(0) as u64)?;
         let zeros = vec![0; 1 << 20];
         for offset in (0..floor_len.unwrap_or(0)).step_by(zeros.len()) {
@@ -174,7 +254,7 @@ impl StoreBenchMember {
         store.put(format!("floor/{}", job.me().0).as_bytes(), &floor.to_le_bytes())?;
         if job.me() == MemberId(0) {
             for &size in &self.sizes {
-                let keys = self.keys_of(size);
+                let keys = keys_of(self.keys, size);
                 match self.what.as_str() {
                     "put" => self.put(&job, &store, size as usize, keys)?,
                     _ => self.get(&job, &store, size as usize, keys)?,
@@ -185,11 +265,6 @@ impl StoreBenchMember {
         store.close()?;
         job.leave()?;
         Ok(true)
-    }
-
-    /// How many keys are used for values of this size.
-    fn keys_of(&self, size: u64) -> usize {
-        self.keys.min((VALUES_LEN_MAX / size.max(1)) as usize).max(1)
     }
 
     /// Where each member has lent its range.
@@ -249,7 +324,7 @@ impl StoreBenchMember {
                 samples[2].push(measure(calls, &mut put_key)?);
             }
         }
-        tell(size, ["memcpy", "put by slot", "put by key"], &samples);
+        tell(size, ["memcpy", BY_SLOT, "put by key"], &samples);
         Ok(())
     }
 
