@@ -20,7 +20,7 @@ fn scribble(job: &Job, target: MemberId, damage: &[u8]) {
 }
 
 /// Damage as a seed makes it: places anywhere, and words that look like offsets and heads more often than chance would have it.
-pub fn damage(random: &mut Random) -> Vec<u8> {
+pub(crate) fn damage(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..1 + random.below(200) {
         let place = random.below(u64::MAX);
@@ -38,7 +38,7 @@ pub fn damage(random: &mut Random) -> Vec<u8> {
 
 /// Runs it once; panics if a member crashes, if a call does not end, or, with checksums, if a value is read that was never
 /// written. How many checksums were wrong.
-pub fn run(seed: u64, damage: &[u8], with_checksums: bool) -> u64 {
+pub(crate) fn run(seed: u64, damage: &[u8], with_checksums: bool) -> u64 {
     let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
     let mut options = SimOptions::new(3, seed).link(link);
     options.steps_max = 40_000_000;
