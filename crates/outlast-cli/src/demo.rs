@@ -5,7 +5,9 @@
 //! dead included, and compares it byte by byte.
 
 use crate::control::{Member, Phase, Place, Shared};
-use crate::members::{Lines, News, Watch, describe, left_behind, machine_ns, shared_memory_names, tell};
+use crate::members::{
+    Lines, News, Watch, describe, left_behind, machine_ns, shared_memory_names, show_log, tell,
+};
 use crate::quantity;
 use crate::report::{say, write_json};
 use crate::usage_error;
@@ -278,6 +280,7 @@ impl Demo {
         let limit = HUNG_AFTER.saturating_sub(show.running.elapsed());
         let outcome = show.running.wait(if result.is_ok() { limit } else { Duration::ZERO });
         let seconds = show.running.elapsed().as_secs_f64();
+        show_log(&outcome);
         let Show { running, heard, shared, .. } = show;
         drop(running);
 

@@ -1,7 +1,7 @@
 //! What commands that start members share: one clock, and lines of JSON from the members to the command.
 
 use anyhow::Context;
-use outlast::launch::{MemberEnd, Running};
+use outlast::launch::{MemberEnd, Outcome, Running};
 use outlast::store::Store;
 use outlast::{Engine, Job, MemberId, MemberSet};
 use rustix::time::{ClockId, clock_gettime};
@@ -49,6 +49,18 @@ impl Lines {
             *read += end + 1;
         }
         Ok(lines)
+    }
+}
+
+/// With OUTLAST_LOG, shows what the members have told the log, each line with the member's number in front.
+pub(crate) fn show_log(outcome: &Outcome) {
+    if std::env::var_os("OUTLAST_LOG").is_none_or(|level| level.is_empty()) {
+        return;
+    }
+    for end in &outcome.members {
+        for line in outcome.stderr(end.member).lines() {
+            let _ = writeln!(std::io::stderr(), "[{}] {line}", end.member.0);
+        }
     }
 }
 

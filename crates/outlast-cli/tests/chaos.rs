@@ -141,6 +141,18 @@ fn a_broken_store_is_caught() {
     assert!(report["nonlinearizable"].as_u64() > Some(0), "{report}");
 }
 
+/// With OUTLAST_LOG one can follow what the store does about a death, member by member.
+#[test]
+fn the_log_tells_of_deaths() {
+    let mut command = std::process::Command::new(common::OUTLAST);
+    command.args(["chaos", "--ranks", "3", "--replicas", "2", "--kills", "1", "--seconds", "1"]);
+    let output = command.env("OUTLAST_LOG", "debug").output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let tells = |what: &str| said.lines().any(|line| line.starts_with('[') && line.contains(what));
+    assert!(tells("members are gone") && tells("a new copy is to be filled here"), "{said}");
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     for (wrong, said) in [

@@ -11,7 +11,7 @@ mod member;
 
 use crate::actor::{Programs, THREADS_MAX};
 use crate::control::{Phase, Shared};
-use crate::members::{Lines, News, describe, left_behind, machine_ns, shared_memory_names};
+use crate::members::{Lines, News, describe, left_behind, machine_ns, shared_memory_names, show_log};
 use crate::quantity;
 use crate::report::write_json;
 use crate::usage_error;
@@ -274,6 +274,7 @@ impl Chaos {
             _ => running.wait(Duration::ZERO),
         };
         let end_ns = machine_ns();
+        show_log(&outcome);
         known.ended.extend(outcome.members.iter().map(|end| (end.member.0, end.clone())));
         if interrupted.load(Ordering::Acquire) {
             bail!("interrupted; the members were killed, and nothing was judged");
