@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// What is run in the simulator, and with how many seeds: 100,000 in all.
 const SHAPES: [(&str, u64); 13] = [
     ("--ranks 3 --replicas 1 --stops 1", 8_000),
-    ("--ranks 3 --replicas 2 --kills 1 --stops 1", 12_000),
+    ("--ranks 3 --replicas 2 --kills 1 --stops 1", 15_000),
     ("--ranks 3 --replicas 2 --kills 1 --stops 1 --programs bank", 10_000),
     ("--ranks 5 --replicas 3 --kills 2 --programs calls", 10_000),
     ("--ranks 5 --replicas 3 --kills 2", 8_000),
@@ -21,8 +21,8 @@ const SHAPES: [(&str, u64); 13] = [
     ("--ranks 8 --replicas 4 --kills 7", 4_000),
     ("--ranks 8 --replicas 4 --kills 7 --programs calls", 4_000),
     ("--ranks 9 --replicas 2 --kills 5 --stops 1", 8_000),
-    ("--ranks 16 --replicas 3 --kills 4 --stops 1", 3_500),
-    ("--ranks 64 --replicas 4 --kills 6 --stops 1 --calls 10", 500),
+    ("--ranks 16 --replicas 3 --kills 4 --stops 1", 900),
+    ("--ranks 64 --replicas 4 --kills 6 --stops 1 --calls 10", 100),
 ];
 
 /// What is run with real processes, in turn, until there were enough kills.

@@ -229,7 +229,7 @@ fn run(
     let json = common.json.clone();
     publish(&common, rows)?;
     if !against.is_empty() {
-        say(json.as_deref(), format_args!("{REDIS} takes as long as a put by slot: {}", against.join(", ")));
+        say(json.as_deref(), format_args!("{REDIS} against a put by slot: {}", against.join(", ")));
     }
     Ok(true)
 }
