@@ -22,7 +22,7 @@ const SHAPES: [(&str, u64); 13] = [
     ("--ranks 8 --replicas 4 --kills 7 --programs calls", 4_000),
     ("--ranks 9 --replicas 2 --kills 5 --stops 1", 8_000),
     ("--ranks 16 --replicas 3 --kills 4 --stops 1", 900),
-    ("--ranks 64 --replicas 4 --kills 6 --stops 1 --calls 10", 100),
+    ("--ranks 64 --replicas 4 --kills 6 --stops 1 --calls 10 --programs calls", 100),
 ];
 
 /// What is run with real processes, in turn, until there were enough kills.
