@@ -19,8 +19,12 @@ pub(crate) fn machine_ns() -> u64 {
 
 /// A member's line to the command that started it.
 pub(crate) fn tell(line: &impl Serialize) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string(line)?;
-    text.push('\n');
+    say_line(&serde_json::to_string(line)?)
+}
+
+/// The same for a line of text.
+pub(crate) fn say_line(line: &str) -> anyhow::Result<()> {
+    let text = format!("{line}\n");
     std::io::stdout().write_all(text.as_bytes()).context("writing to the command that started this member")
 }
 

@@ -1,14 +1,13 @@
 //! `outlast bench detection`: how long after a kill -9 the survivors know.
 
 use super::{Common, Row, publish};
+use crate::members::{machine_ns, say_line as tell};
 use crate::quantity;
 use crate::report::say;
 use anyhow::{Context, ensure};
 use clap::Args;
 use outlast::launch::{Launch, Output, Running};
 use outlast::{Engine, Epoch, JoinOptions, MemberId};
-use rustix::time::{ClockId, clock_gettime};
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
@@ -57,11 +56,6 @@ pub(crate) struct DetectionMember {
 /// How long the benchmark waits for anything.
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn machine_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 impl DetectionMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         let job = JoinOptions::new().join()?;
@@ -101,10 +95,6 @@ impl DetectionMember {
         // Others may have left by then, which counts as deaths too.
         Ok(seen >= last)
     }
-}
-
-fn tell(line: &str) -> anyhow::Result<()> {
-    std::io::stdout().write_all(format!("{line}\n").as_bytes()).context("writing to the benchmark")
 }
 
 impl Detection {

@@ -1,6 +1,7 @@
 //! `outlast bench failover` and `outlast bench repair`: what a kill -9 costs those who go on.
 
 use super::{Common, Row, publish};
+use crate::members::{machine_ns, say_line as tell};
 use crate::quantity;
 use crate::report::say;
 use anyhow::{Context, ensure};
@@ -8,8 +9,6 @@ use clap::Args;
 use outlast::launch::{Launch, Output, Running};
 use outlast::store::{Options, Store};
 use outlast::{Engine, Epoch, Job, JoinOptions, MemberId};
-use rustix::time::{ClockId, clock_gettime};
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 const FAILOVER_EXAMPLES: &str = "\
@@ -91,15 +90,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 const GRAIN_NS: u64 = 20_000;
 /// How long the writer goes on after it knows of the death.
 const AFTERWARDS: Duration = Duration::from_millis(300);
-
-fn machine_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-fn tell(line: &str) -> anyhow::Result<()> {
-    std::io::stdout().write_all(format!("{line}\n").as_bytes()).context("writing to the benchmark")
-}
 
 /// Starts a job, waits until it is ready, kills its last member; when, and what the first one then says.
 fn kill_one(
