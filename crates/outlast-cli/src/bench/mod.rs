@@ -9,17 +9,21 @@ mod failure;
 mod plot;
 mod redis;
 mod sim;
+mod snapshot;
 mod store;
 mod tx;
 mod ulfm;
 
 use crate::report::{say, write_json};
+use anyhow::ensure;
 use clap::{Args, Subcommand};
+use outlast::launch::Outcome;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 pub(crate) use detection::DetectionMember;
 pub(crate) use failure::FailureMember;
+pub(crate) use snapshot::SnapshotBenchMember;
 pub(crate) use store::StoreBenchMember;
 pub(crate) use tx::TxBenchMember;
 pub(crate) use ulfm::UlfmMember;
@@ -39,6 +43,7 @@ enum What {
     Put(store::Put),
     Repair(failure::Repair),
     Sim(sim::Sim),
+    Snapshot(snapshot::Snapshot),
     Tx(tx::Tx),
     Ulfm(ulfm::Ulfm),
 }
@@ -52,6 +57,7 @@ impl Bench {
             What::Put(put) => put.execute(),
             What::Repair(repair) => repair.execute(),
             What::Sim(sim) => sim.execute(),
+            What::Snapshot(snapshot) => snapshot.execute(),
             What::Tx(tx) => tx.execute(),
             What::Ulfm(ulfm) => ulfm.execute(),
         }
@@ -134,6 +140,13 @@ impl Machine {
             memory_bytes: outlast::engine::shm::available_memory(),
         }
     }
+}
+
+/// An error that says what the members said if one failed that was not meant to.
+fn expect_ok(outcome: &Outcome) -> anyhow::Result<()> {
+    let said = || outcome.members.iter().map(|end| outcome.stderr(end.member)).collect::<String>();
+    ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}{}", said());
+    Ok(())
 }
 
 /// A ratio as people read it, with two digits that say something.

@@ -1,7 +1,7 @@
 //! `outlast bench put` and `outlast bench get`: the store on one machine, against memcpy.
 
 use super::redis::Redis;
-use super::{Common, Row, publish, times};
+use super::{Common, Row, expect_ok, publish, times};
 use crate::quantity;
 use crate::report::say;
 use anyhow::{Context, ensure};
@@ -169,7 +169,7 @@ fn run(
     let limit = Duration::from_secs_f64(60.0 + 4.0 * shape.seconds * sizes.len() as f64);
     let mut running = running;
     let outcome = running.wait(limit);
-    ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}");
+    expect_ok(&outcome)?;
     measure_theirs()?;
     drop(redis);
     let output = running.output(MemberId(0));

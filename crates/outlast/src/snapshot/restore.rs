@@ -1,6 +1,7 @@
 //! Putting what a snapshot holds into a store.
 
-use super::{SnapshotError, find, parts, read_part};
+use super::folder::read_range;
+use super::{SnapshotError, find, parts};
 use crate::engine::{Engine, MemberId};
 use crate::store::Store;
 use std::path::Path;
@@ -33,12 +34,24 @@ pub fn restore_share(
     shares: usize,
 ) -> Result<Restored, SnapshotError> {
     let generation = find(path)?;
+    let parts = parts(&generation)?;
     let members = store.job().members() as u32;
-    let (mut restored, mut failure, mut number) = (Restored::default(), None, 0);
-    for part in parts(&generation)? {
-        read_part(&generation, &part, |record| {
-            number += 1;
-            if failure.is_some() || number % shares.max(1) != index % shares.max(1) {
+    // A row of records, so that a member reads as few files as possible, and no more of them than up to its last record.
+    let all: u128 = parts.iter().map(|part| u128::from(part.totals.records)).sum();
+    let (index, shares) = ((index % shares.max(1)) as u128, shares.max(1) as u128);
+    let (first, end) = (all * index / shares, all * (index + 1) / shares);
+    let (mut restored, mut failure, mut before) = (Restored::default(), None, 0);
+    for part in &parts {
+        let records = part.totals.records;
+        let place = |number: u128| number.saturating_sub(before).min(records.into()) as u64;
+        let range = place(first)..place(end);
+        before += u128::from(records);
+        // Someone has to look at files without records, too.
+        if range.is_empty() && (records > 0 || index > 0) {
+            continue;
+        }
+        read_range(&generation, part, range, |record| {
+            if failure.is_some() {
                 return;
             }
             let owner = MemberId(record.owner % members);

@@ -201,7 +201,6 @@ impl CutPart<'_> {
     pub(crate) fn read(&self, index: usize, value: &mut Vec<u8>) -> StoreResult<(&[u8], u32, u64)> {
         let Listed { key, offset, block } = &self.records[index];
         let store = self.op.store;
-        value.clear();
         value.resize(block.len as usize, 0);
         // Under any view: the block stays as it is, whoever dies.
         let from = offset + value_start(block.len);
