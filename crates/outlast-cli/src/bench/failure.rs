@@ -119,7 +119,7 @@ fn kill_one(
     Ok((killed_ns, String::from_utf8_lossy(&output.stdout).lines().map(String::from).collect()))
 }
 
-fn wait_for_line(running: &Running, member: MemberId, line: &str) -> anyhow::Result<()> {
+pub(super) fn wait_for_line(running: &Running, member: MemberId, line: &str) -> anyhow::Result<()> {
     let end = Instant::now() + LIMIT;
     loop {
         let output = running.output(member);

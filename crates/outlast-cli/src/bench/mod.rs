@@ -6,6 +6,8 @@
 
 mod detection;
 mod failure;
+mod openmpi;
+mod ping;
 mod plot;
 mod redis;
 mod sim;
@@ -95,6 +97,9 @@ struct Row {
     /// Sent by each member for a call; only where they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<f64>,
+    /// Of so many samples, how many did not end; only where somebody was killed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hung: Option<usize>,
 }
 
 impl Row {
@@ -169,21 +174,25 @@ fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
         "ratio",
         "steps/s",
         "messages",
+        "hung",
     ]
     .map(String::from);
     let rows = results.iter().map(|row| {
+        // Of what hung or ended no time was taken.
+        let time = |ns: u64| if row.hung.is_some() && ns == 0 { "".into() } else { nanoseconds(ns) };
         [
             row.what.clone(),
             row.contender.clone(),
             row.ranks.to_string(),
             row.size.map_or("".into(), crate::quantity::human_bytes),
             row.samples.to_string(),
-            nanoseconds(row.p50_ns),
-            nanoseconds(row.p99_ns),
-            nanoseconds(row.max_ns),
+            time(row.p50_ns),
+            time(row.p99_ns),
+            time(row.max_ns),
             row.ratio.map_or("".into(), times),
             row.steps_per_s.map_or("".into(), |steps| steps.to_string()),
             row.messages.map_or("".into(), |messages| format!("{messages:.1}")),
+            row.hung.map_or("".into(), |hung| hung.to_string()),
         ]
     });
     print_table(json, std::iter::once(header).chain(rows).collect());
