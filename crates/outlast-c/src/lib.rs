@@ -3,7 +3,10 @@
 //! Each call checks its pointers for null, makes slices of them, and turns the result into a code and a message. A panic
 //! does not go into C: it becomes [`Status::Failed`].
 
-#![allow(clippy::not_unsafe_ptr_arg_deref, reason = "only C calls these; the header says what pointers must be")]
+#![allow(
+    clippy::not_unsafe_ptr_arg_deref,
+    reason = "only C calls these; the header says what pointers must be"
+)]
 
 use outlast::store::{Expect, LockGuard, Options, Slot, Store, StoreError, Tx, Version, Waited};
 use outlast::{Engine, Epoch, Job, MemberId, Time};
