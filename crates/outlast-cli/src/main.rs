@@ -16,6 +16,7 @@ mod run;
 mod sample;
 mod sim;
 mod snapshot;
+mod warden;
 
 /// Parallel programs that outlast the death of any of their processes.
 ///
