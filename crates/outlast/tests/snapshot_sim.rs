@@ -124,8 +124,6 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
                             | SnapshotError::Member { .. },
                         ) => {}
                         Err(SnapshotError::Interrupted { .. }) => {}
-                        // Two who take one remove what the other one has not finished.
-                        Err(SnapshotError::Folder(_)) => {}
                         Err(error) => panic!("{error}"),
                     }
                     pause(&job, Duration::from_micros(500));
@@ -300,8 +298,7 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
                             SnapshotError::Timeout { .. }
                             | SnapshotError::Busy
                             | SnapshotError::Member { .. }
-                            | SnapshotError::Interrupted { .. }
-                            | SnapshotError::Folder(_),
+                            | SnapshotError::Interrupted { .. },
                         ) => {}
                         Err(error) => panic!("{error}"),
                     }
@@ -323,4 +320,52 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
     }
     // Deaths interrupt some; most are taken.
     assert!(taken_in_all >= 2 * (count.end - count.start), "{taken_in_all} snapshots");
+}
+
+/// Two members take one at the same time: each of them has one, or is told that the other is at it, and nobody's files are
+/// touched by anyone else.
+#[test]
+fn two_who_take_one_do_not_disturb_each_other() {
+    for seed in seeds(16) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("snapshots");
+        let target = path.clone();
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let taken_here = taken.clone();
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let report = sim::run(&SimOptions::new(3, seed).link(link), move |job| {
+            let store = open(&job, 2);
+            let options = Options::new().keep(100).bytes_per_second(100_000);
+            let snapshots = Snapshots::open(&store, &target, options).expect("opened");
+            let me = job.me().0;
+            for number in 0..10u64 {
+                store.put(format!("{me}/{number}").as_bytes(), &number.to_le_bytes()).expect("put");
+            }
+            store.add(b"arrived", 1).expect("counted");
+            while store.add(b"arrived", 0).expect("counted") < 3 {
+                pause(&job, Duration::from_micros(50));
+            }
+            if me < 2 {
+                pause(&job, Duration::from_micros(seed % 7 * 30 * u64::from(me)));
+                for _ in 0..3 {
+                    match snapshots.take() {
+                        Ok(one) => {
+                            assert_eq!(read(&one.path).len() as u64, one.records);
+                            taken_here.lock().unwrap().push(one.path);
+                        }
+                        Err(SnapshotError::Busy) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+            store.close().expect("closed");
+            job.leave().expect("left");
+        });
+        assert!(report.is_ok(), "seed {seed}: {:?} {:#?} {:?}", report.outcome, report.panics, report.hung);
+        let taken = taken.lock().unwrap();
+        assert!(!taken.is_empty(), "seed {seed}: nobody has taken one");
+        let there = snapshot::list(&path).expect("a folder");
+        assert_eq!(there.len(), taken.len(), "seed {seed}");
+        there.iter().for_each(|generation| drop(read(&generation.path)));
+    }
 }
