@@ -369,3 +369,49 @@ fn two_who_take_one_do_not_disturb_each_other() {
         there.iter().for_each(|generation| drop(read(&generation.path)));
     }
 }
+
+/// The background of a member that ends the transactions of the dead does not keep it from doing its part.
+#[test]
+fn ending_the_transactions_of_the_dead_does_not_hold_up_a_snapshot() {
+    for seed in seeds(24) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = folder.path().join("snapshots");
+        let report = sim::run(&SimOptions::new(3, seed), move |job| {
+            let store = open(&job, 3);
+            let limit = Duration::from_millis(500);
+            let options = Options::new().keep(100).freeze_limit(limit);
+            let snapshots = Snapshots::open(&store, &target, options).expect("opened");
+            if job.me().0 == 2 {
+                // Several transactions that are never decided.
+                let mut held = Vec::new();
+                for number in 0..10 {
+                    let mut tx = store.begin();
+                    for attempt in 0..3 {
+                        tx.put(format!("{number}/a").as_bytes(), &[0; 8]).expect("put");
+                        tx.put(format!("{number}/b").as_bytes(), &[0; 8]).expect("put");
+                        if attempt < 2 {
+                            tx.retry().expect("begun again");
+                        }
+                    }
+                    held.push(tx);
+                }
+                job.inject(outlast::engine::Fault::Kill(job.me())).expect("a fault");
+                pause(&job, Duration::from_secs(10));
+            }
+            let mut epoch = store.epoch();
+            while store.failures_since(&mut epoch).is_empty() {
+                job.park(job.bell(), job.now().after(Duration::from_millis(1)));
+            }
+            if job.me().0 == 0 {
+                pause(&job, Duration::from_micros(seed * 20));
+                for _ in 0..5 {
+                    let taken = snapshots.take().expect("taken");
+                    assert!(taken.frozen_for < limit / 5, "{taken:?}");
+                }
+            }
+            store.close().expect("closed");
+            job.leave().expect("left");
+        });
+        assert!(report.is_ok(), "seed {seed}: {:?} {:#?} {:?}", report.outcome, report.panics, report.hung);
+    }
+}

@@ -397,6 +397,7 @@ impl Shared {
         let mut answers = BTreeMap::new();
         loop {
             let bell = job.bell();
+            self.receive();
             // The engine is not called under the lock.
             let came = std::mem::take(&mut *lock(&self.answers));
             for (member, note) in came {
@@ -431,6 +432,15 @@ impl Shared {
         }
     }
 
+    /// Takes the messages that have come. Not the background alone, which may itself be waiting for the end of the frost.
+    fn receive(&self) {
+        while let Some(message) = self.job().receive(PORT) {
+            if let Some(note) = Note::decode(&message.bytes) {
+                self.order(message.from, note);
+            }
+        }
+    }
+
     /// An order that came, or an answer.
     fn order(&self, from: MemberId, note: Note) {
         if note.is_answer() {
@@ -457,11 +467,7 @@ struct Background(Arc<Shared>);
 impl Service for Background {
     fn run(&self, job: &Job) -> Time {
         let shared = &self.0;
-        while let Some(message) = job.receive(PORT) {
-            if let Some(note) = Note::decode(&message.bytes) {
-                shared.order(message.from, note);
-            }
-        }
+        shared.receive();
         let is_freeze = |(_, note): &(MemberId, Note)| matches!(note, Note::Freeze { .. });
         loop {
             let freeze = {
