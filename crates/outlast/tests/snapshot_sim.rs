@@ -415,3 +415,40 @@ fn ending_the_transactions_of_the_dead_does_not_hold_up_a_snapshot() {
         assert!(report.is_ok(), "seed {seed}: {:?} {:#?} {:?}", report.outcome, report.panics, report.hung);
     }
 }
+
+/// Transactions that depend on what others are just deciding go on in spite of the frost, and nobody waits for its limit.
+#[test]
+fn transactions_in_doubt_do_not_hold_up_a_snapshot() {
+    for seed in seeds(8) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = folder.path().join("snapshots");
+        let report = sim::run(&SimOptions::new(3, seed), move |job| {
+            let store = open(&job, 2);
+            let limit = Duration::from_millis(500);
+            let options = Options::new().freeze_limit(limit);
+            let snapshots = Snapshots::open(&store, &target, options).expect("opened");
+            let me = job.me().0;
+            if me < 2 {
+                // Each reads what the other one writes.
+                for number in 0..60u64 {
+                    let done: Result<(), StoreError> = store.transaction(|tx| {
+                        tx.get(format!("turn/{}", 1 - me).as_bytes())?;
+                        tx.put(format!("turn/{me}").as_bytes(), &number.to_le_bytes())?;
+                        tx.put(format!("copy/{me}").as_bytes(), &number.to_le_bytes())
+                    });
+                    done.expect("done");
+                }
+                store.add(b"ended", 1).expect("counted");
+            } else {
+                while store.add(b"ended", 0).expect("counted") < 2 {
+                    let taken = snapshots.take().expect("taken");
+                    assert!(taken.frozen_for < limit / 5, "{taken:?}");
+                    pause(&job, Duration::from_micros(100));
+                }
+            }
+            store.close().expect("closed");
+            job.leave().expect("left");
+        });
+        assert!(report.is_ok(), "seed {seed}: {:?} {:#?} {:?}", report.outcome, report.panics, report.hung);
+    }
+}
