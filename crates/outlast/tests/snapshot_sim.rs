@@ -452,3 +452,44 @@ fn transactions_in_doubt_do_not_hold_up_a_snapshot() {
         assert!(report.is_ok(), "seed {seed}: {:?} {:#?} {:?}", report.outcome, report.panics, report.hung);
     }
 }
+
+/// A lock that is held when a snapshot is taken: its holder is not in the job that begins with it, whoever has its number
+/// there. The next one takes it over and is told.
+#[test]
+fn a_lock_in_a_snapshot_has_lost_its_holder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("snapshots");
+    let target = path.clone();
+    let report = sim::run(&SimOptions::new(3, 4), move |job| {
+        let store = open(&job, 2);
+        let snapshots = Snapshots::open(&store, &target, Options::new()).expect("opened");
+        if job.me().0 == 1 {
+            let soon = job.now().after(Duration::from_secs(1));
+            let guard = store.lock(b"queue", soon).expect("locked");
+            store.put(b"half", b"done").expect("put");
+            assert_eq!(snapshots.take().expect("taken").records, 2);
+            guard.unlock().expect("still its own");
+        }
+        store.close().expect("closed");
+        job.leave().expect("left");
+    });
+    assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+    for members in [2, 5] {
+        let source = path.clone();
+        let report = sim::run(&SimOptions::new(members, 4), move |job| {
+            let store = open(&job, 1);
+            if job.me().0 == 0 {
+                assert_eq!(snapshot::restore(&store, &source).expect("restored").records, 2);
+                let soon = job.now().after(Duration::from_secs(1));
+                let guard = store.lock(b"queue", soon).expect("nobody holds it");
+                assert!(guard.was_abandoned());
+                guard.unlock().expect("its own");
+                let guard = store.lock(b"queue", soon).expect("free");
+                assert!(!guard.was_abandoned());
+            }
+            store.close().expect("closed");
+            job.leave().expect("left");
+        });
+        assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+    }
+}

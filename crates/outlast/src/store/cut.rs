@@ -132,8 +132,10 @@ impl Store {
         Ok(part.op.is_current().then_some(part))
     }
 
-    /// Puts a value that is to be owned by another member than the one that puts it.
-    pub(crate) fn put_owned(&self, key: &[u8], value: &[u8], owner: MemberId) -> StoreResult<()> {
+    /// Puts a value that comes from a snapshot, to be owned by another member than the one that puts it.
+    pub(crate) fn put_restored(&self, key: &[u8], value: &[u8], owner: MemberId) -> StoreResult<()> {
+        let lock = super::lock::without_holder(value);
+        let value = lock.as_deref().unwrap_or(value);
         self.inner.write(key, false, |_, _| Ok(super::write::Change::PutFor(value, owner)))?;
         Ok(())
     }
