@@ -201,7 +201,8 @@ impl Unfinished {
     }
 }
 
-fn make_private(folder: &Path) -> Result<()> {
+/// Makes a folder that is private to its owner, if it is not there.
+pub(super) fn make_private(folder: &Path) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(FolderError::io(folder))

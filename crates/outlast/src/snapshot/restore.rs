@@ -17,7 +17,8 @@ pub struct Restored {
 
 /// Puts everything that a snapshot holds into the store: that of a generation's folder, or the newest one in a folder of
 /// snapshots. The job may have another size and another number of copies. A key's owner is the member with the same
-/// number, modulo the size of this job; versions begin anew. Keys that are in the store and not in the snapshot stay.
+/// number, modulo the size of this job; versions begin anew; a lock that was held has lost its holder, and who takes it next
+/// is told. Keys that are in the store and not in the snapshot stay.
 ///
 /// One member calls it, or all of them [`restore_share`]. A damaged file is an error that names it; what was read before it
 /// is in the store then.
@@ -55,7 +56,7 @@ pub fn restore_share(
                 return;
             }
             let owner = MemberId(record.owner % members);
-            match store.put_owned(&record.key, &record.value, owner) {
+            match store.put_restored(&record.key, &record.value, owner) {
                 Ok(()) => {
                     restored.records += 1;
                     restored.bytes += record.value.len() as u64;
