@@ -254,3 +254,73 @@ fn key_at(store: &Store, homes: &[MemberId]) -> String {
     let keys = (0..1000).map(|number| format!("key/{number}"));
     keys.into_iter().find(|key| store.homes(key.as_bytes()) == homes).expect("some key")
 }
+
+/// The heir of the dead cannot end a transaction, since a home is stopped that has no block for it: it repairs what has
+/// nothing to do with that all the same.
+#[test]
+fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
+    let judged = std::rc::Rc::new(std::cell::Cell::new(0));
+    for seed in 0..8 {
+        let judged = judged.clone();
+        run(SimOptions::new(5, seed).link(Link::Memory), move |job| {
+            let store = open(&job, options(2).partitions(256));
+            let (dead, stopped) = (MemberId(1 + seed as u32 % 4), MemberId(1 + (seed as u32 + 1) % 4));
+            let keys: Vec<String> = (0..400).map(|number| format!("key/{number}")).collect();
+            if job.me() == dead {
+                // As many transactions as there may be, each with a key of which the stopped member has a copy.
+                let is_there = |key: &&String| {
+                    let homes = store.homes(key.as_bytes());
+                    homes.contains(&stopped) && !homes.contains(&dead)
+                };
+                let mut held = Vec::new();
+                for key in keys.iter().filter(is_there).take(64) {
+                    store.put(key.as_bytes(), &[1; 12000]).expect("put");
+                    let mut tx = store.begin();
+                    for _ in 0..2 {
+                        tx.put(key.as_bytes(), b"never").expect("put");
+                        tx.retry().expect("begun again");
+                    }
+                    held.push(tx);
+                }
+                assert_eq!(held.len(), 64);
+                store.put(b"held", b"").expect("put");
+                sleep(&job, 1000 * SECOND);
+            }
+            if job.me() == MemberId(0) {
+                store.wait(b"held", None, job.now().after(10 * SECOND)).expect("wait").expect("held");
+                let mut mine = Vec::new();
+                for key in &keys {
+                    let homes = store.homes(key.as_bytes());
+                    if !homes.contains(&stopped) {
+                        store.put(key.as_bytes(), b"value").expect("put");
+                        mine.push(key);
+                    }
+                }
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                job.inject(Fault::Kill(dead)).expect("a fault");
+                while store.epoch() < Epoch(1) {
+                    job.park(job.bell(), job.now().after(SECOND));
+                }
+                sleep(&job, 60 * SECOND);
+                let heir = store.heir_of(dead);
+                if heir != job.me() && heir != stopped {
+                    mine.retain(|key| !store.homes(key.as_bytes()).contains(&stopped));
+                    job.inject(Fault::Kill(heir)).expect("a fault");
+                    while store.epoch() < Epoch(2) {
+                        job.park(job.bell(), job.now().after(SECOND));
+                    }
+                    for key in mine {
+                        let found = store.get(key.as_bytes());
+                        assert!(matches!(&found, Ok(Some(_))), "{key}: {found:?}");
+                    }
+                    judged.set(judged.get() + 1);
+                }
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+            } else {
+                sleep(&job, 300 * SECOND);
+            }
+            end(&job, &store);
+        });
+    }
+    assert!(judged.get() >= 2, "{}", judged.get());
+}
