@@ -14,7 +14,8 @@
 //! A transaction that is not decided by then is not in the cut: readers of the list see the values before, as all readers do. One
 //! that is in doubt must be waited for, since its place may be before the cut: it goes on in spite of the frost, from the
 //! step that puts it in doubt (X3; X4 if it needs none) to its decision, and none begins that after C1. So those that are
-//! found in doubt are of the dead, and are aborted.
+//! found in doubt are of the dead, and are aborted. A decision that was not answered in time may land at any later moment: it
+//! is waited for until it is known.
 //!
 //! A writer makes its actor's counter odd before it looks whether the store is frozen, and freezing comes before the
 //! counters are looked at: either the writer sees the frost or the wait of C2 sees the writer. Whoever decides about the steps
