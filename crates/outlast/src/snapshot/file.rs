@@ -18,6 +18,7 @@ const KIND_RECORD: u32 = 0x5243_4552;
 const KIND_END: u32 = 0x2144_4e45;
 /// What a reader accepts; the store takes no longer keys.
 const KEY_LEN_MAX: u64 = 1024;
+const VALUE_LEN_MAX: u64 = 4 << 30;
 /// How much of a value is read at once: a length that is wrong must not make the reader ask for all memory.
 const PIECE: usize = 1 << 20;
 
@@ -268,6 +269,9 @@ impl<R: Read> Reader<R> {
                 if key_len > KEY_LEN_MAX {
                     return Err(Damage::Damaged { at, what: "the length of a key" });
                 }
+                if value_len > VALUE_LEN_MAX {
+                    return Err(Damage::Damaged { at, what: "the length of a value" });
+                }
                 let key = self.take(key_len)?;
                 let value = self.take(value_len)?;
                 let mut wanted = [0; 4];
@@ -392,6 +396,24 @@ mod tests {
             damaged[at] ^= 1 << (at % 8);
             let result = Reader::new(&damaged[..]).and_then(|mut reader| reader.read_all(|_| {}));
             assert!(result.is_err(), "byte {at}");
+        }
+    }
+
+    /// Whoever makes such a file makes the checksums fit, too: a length that no value has must not fill the memory.
+    #[test]
+    fn a_length_that_no_value_has_is_not_believed() {
+        for len in [VALUE_LEN_MAX + 1, 1 << 40, u64::MAX] {
+            let (mut bytes, _) = sample();
+            bytes.truncate(HEADER_LEN + RECORD_HEADER_LEN);
+            bytes[HEADER_LEN + 12..HEADER_LEN + 20].copy_from_slice(&len.to_le_bytes());
+            let own = crc32fast::hash(&bytes[HEADER_LEN..HEADER_LEN + 28]);
+            bytes[HEADER_LEN + 28..].copy_from_slice(&own.to_le_bytes());
+            // A file without end, as one with holes is.
+            let mut reader = Reader::new(bytes.as_slice().chain(io::repeat(0).take(1 << 26))).unwrap();
+            let what = "the length of a value";
+            assert!(
+                matches!(reader.next_record(), Err(Damage::Damaged { what: found, .. }) if found == what)
+            );
         }
     }
 
