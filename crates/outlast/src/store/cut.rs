@@ -25,7 +25,7 @@ use super::access::{Halt, Op};
 use super::layout::{ACTOR_COUNTER, ACTORS, Block, value_start};
 use super::open::Inner;
 use super::placement::{hash_key, mix};
-use super::{Store, StoreError, StoreResult};
+use super::{Store, StoreError, StoreResult, check_key};
 use crate::engine::{Engine, Epoch, MemberId, Time};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -135,6 +135,7 @@ impl Store {
 
     /// Puts a value that comes from a snapshot, to be owned by another member than the one that puts it.
     pub(crate) fn put_restored(&self, key: &[u8], value: &[u8], owner: MemberId) -> StoreResult<()> {
+        check_key(key)?;
         let lock = super::lock::without_holder(value);
         let value = lock.as_deref().unwrap_or(value);
         self.inner.write(key, false, |_, _| Ok(super::write::Change::PutFor(value, owner)))?;

@@ -10,7 +10,7 @@ use super::layout::{
 use super::mutant::mutant;
 use super::open::Inner;
 use super::placement::{HOMES_MAX, Homes, hash_key};
-use super::{StoreError, StoreResult, Version, check_key};
+use super::{StoreError, StoreResult, Version, check_len};
 use crate::engine::{Engine, MemberId, Time, steps};
 use crate::job::Directly;
 use std::sync::OnceLock;
@@ -1405,7 +1405,7 @@ pub(super) fn block_class(block: &Block, home: MemberId) -> Step<usize> {
 
 impl Inner {
     pub(super) fn key_ref<'k>(&self, key: &'k [u8]) -> StoreResult<KeyRef<'k>> {
-        check_key(key)?;
+        check_len(key)?;
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
