@@ -308,6 +308,9 @@ impl Patience {
     }
 }
 
+/// The length of a value from which on it is compared with the length of the segment.
+const LARGE_LEN: u64 = 1 << 20;
+
 /// Short values are put together with their header.
 const SHORT_LEN_MAX: usize = 224;
 
@@ -496,6 +499,10 @@ impl<'a> Op<'a> {
         let is_possible = block.writer.index() < self.store.job.members()
             && block.counter < COUNTER_MAX
             && class_of(value_start(block.len) + block.len).is_some();
+        // Nobody asks for memory for a value that is longer than the segment.
+        let is_possible = is_possible
+            && (block.len < LARGE_LEN
+                || offset + value_start(block.len) + block.len <= self.store.job.segment_len(home)?);
         match is_possible {
             true => Ok(block),
             false => Err(Halt::Fail(StoreError::Corrupt { member: home, what: "a value cannot be" })),
