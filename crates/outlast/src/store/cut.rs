@@ -14,7 +14,8 @@
 //! A transaction that is not decided by then is not in the cut: readers of the list see the values before, as all readers do. One
 //! that is in doubt must be waited for, since its place may be before the cut: it goes on in spite of the frost, from the
 //! step that puts it in doubt (X3; X4 if it needs none) to its decision, and none begins that after C1. So those that are
-//! found in doubt are of the dead, and are aborted.
+//! found in doubt are of the dead, and are aborted. A decision that was not answered in time may land at any later moment: it
+//! is waited for until it is known.
 //!
 //! A writer makes its actor's counter odd before it looks whether the store is frozen, and freezing comes before the
 //! counters are looked at: either the writer sees the frost or the wait of C2 sees the writer. Whoever decides about the steps
@@ -24,7 +25,7 @@ use super::access::{Halt, Op};
 use super::layout::{ACTOR_COUNTER, ACTORS, Block, value_start};
 use super::open::Inner;
 use super::placement::{hash_key, mix};
-use super::{Store, StoreError, StoreResult};
+use super::{Store, StoreError, StoreResult, check_key};
 use crate::engine::{Engine, Epoch, MemberId, Time};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -134,6 +135,7 @@ impl Store {
 
     /// Puts a value that comes from a snapshot, to be owned by another member than the one that puts it.
     pub(crate) fn put_restored(&self, key: &[u8], value: &[u8], owner: MemberId) -> StoreResult<()> {
+        check_key(key)?;
         let lock = super::lock::without_holder(value);
         let value = lock.as_deref().unwrap_or(value);
         self.inner.write(key, false, |_, _| Ok(super::write::Change::PutFor(value, owner)))?;

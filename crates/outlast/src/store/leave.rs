@@ -99,7 +99,7 @@ impl Store {
     pub fn leave(&self, deadline: Time) -> StoreResult<()> {
         // Held until this member is gone; the next one takes it over.
         if !lock(&self.inner.leaving.own).is_leaving {
-            self.lock(TURN, deadline)?.keep();
+            self.lock_any(TURN, deadline)?.keep();
         }
         self.inner.leave(deadline)
     }

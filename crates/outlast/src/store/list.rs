@@ -5,7 +5,7 @@ use super::index::KeyRef;
 use super::open::{Inner, lock};
 use super::placement::hash_key;
 use super::write::Change;
-use super::{Store, StoreError, StoreResult};
+use super::{Store, StoreError, StoreResult, check_key};
 use crate::engine::{Engine, Epoch, MemberId};
 use std::sync::atomic::Ordering;
 
@@ -45,6 +45,7 @@ impl Store {
 
     /// Makes this member the owner of a key; whether the key exists. The value stays, its version changes.
     pub fn adopt(&self, key: &[u8]) -> StoreResult<bool> {
+        check_key(key)?;
         let written = self.inner.write(key, true, |current, value| {
             Ok(if current.is_some() { Change::Adopt(std::mem::take(value)) } else { Change::Nothing })
         })?;

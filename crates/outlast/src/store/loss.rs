@@ -88,7 +88,7 @@ impl Store {
 
     /// The partition of a key, as [`StoreError::DataLost`] and [`Store::lost_partitions`] name it.
     pub fn partition_of(&self, key: &[u8]) -> StoreResult<usize> {
-        super::check_key(key)?;
+        super::check_len(key)?;
         Ok(self.inner.placement.partition(super::placement::hash_key(key)))
     }
 

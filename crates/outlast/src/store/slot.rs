@@ -4,7 +4,7 @@ use super::index::KeyRef;
 use super::placement::hash_key;
 use super::stats::{Histogram, SAMPLE};
 use super::write::{Change, Current, Remembered};
-use super::{Expect, Store, StoreError, StoreResult, Value, Version};
+use super::{Expect, Store, StoreError, StoreResult, Value, Version, check_key};
 use crate::engine::Engine;
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -51,6 +51,7 @@ impl fmt::Debug for Slot {
 impl Store {
     /// A handle for a key, which need not exist yet.
     pub fn slot(&self, key: &[u8]) -> StoreResult<Slot> {
+        check_key(key)?;
         let KeyRef { hash, partition, .. } = self.inner.key_ref(key)?;
         let state = RefCell::new(Remembered::NOTHING);
         let calls = Cell::new(0);

@@ -10,7 +10,7 @@ use super::layout::{
 use super::mutant::mutant;
 use super::open::Inner;
 use super::placement::{HOMES_MAX, Homes, hash_key};
-use super::{StoreError, StoreResult, Version, check_key};
+use super::{StoreError, StoreResult, Version, check_len};
 use crate::engine::{Engine, MemberId, Time, steps};
 use crate::job::Directly;
 use std::sync::OnceLock;
@@ -308,6 +308,9 @@ impl Patience {
     }
 }
 
+/// The length of a value from which on it is compared with the length of the segment.
+const LARGE_LEN: u64 = 1 << 20;
+
 /// Short values are put together with their header.
 const SHORT_LEN_MAX: usize = 224;
 
@@ -496,6 +499,10 @@ impl<'a> Op<'a> {
         let is_possible = block.writer.index() < self.store.job.members()
             && block.counter < COUNTER_MAX
             && class_of(value_start(block.len) + block.len).is_some();
+        // Nobody asks for memory for a value that is longer than the segment.
+        let is_possible = is_possible
+            && (block.len < LARGE_LEN
+                || offset + value_start(block.len) + block.len <= self.store.job.segment_len(home)?);
         match is_possible {
             true => Ok(block),
             false => Err(Halt::Fail(StoreError::Corrupt { member: home, what: "a value cannot be" })),
@@ -1405,7 +1412,7 @@ pub(super) fn block_class(block: &Block, home: MemberId) -> Step<usize> {
 
 impl Inner {
     pub(super) fn key_ref<'k>(&self, key: &'k [u8]) -> StoreResult<KeyRef<'k>> {
-        check_key(key)?;
+        check_len(key)?;
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }

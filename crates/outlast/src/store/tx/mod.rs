@@ -97,6 +97,8 @@ struct Unfinished {
     id: IntentId,
     keys: Vec<Vec<u8>>,
     due: Time,
+    /// Whether its decision may be under way: a frost waits until it is known (see `cut`).
+    is_deciding: bool,
 }
 
 /// What a member keeps for transactions.
@@ -136,6 +138,13 @@ impl Deciding {
             drop(deciding);
             store.wait_for_thaw()?;
         }
+    }
+}
+
+impl Deciding {
+    /// It goes on when this call has ended: whoever brings it to its end counts it off.
+    fn goes_on(self) {
+        self.0.transactions.deciding.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -183,6 +192,8 @@ pub struct Tx {
     rank: u32,
     /// How it ended, if it has.
     over: Option<&'static str>,
+    /// Whether a member has not answered in time: then the call ends, and the background does the rest.
+    is_late: bool,
     reads: BTreeMap<Vec<u8>, Seen>,
     writes: BTreeMap<Vec<u8>, Write>,
     active: Option<Active>,
@@ -241,7 +252,7 @@ impl Store {
                     Err(error) => E::from(error),
                 },
                 Err(error) => {
-                    let is_true = tx.over.is_some() || tx.is_consistent().unwrap_or(true);
+                    let is_true = tx.over.is_some() || tx.is_late || tx.is_consistent().unwrap_or(true);
                     tx.abort();
                     if is_true {
                         return Err(error);
@@ -285,6 +296,7 @@ impl Store {
             store: self.clone(),
             rank: 0,
             over: None,
+            is_late: false,
             reads: BTreeMap::new(),
             writes: BTreeMap::new(),
             active: None,
@@ -334,7 +346,8 @@ impl Tx {
         self.check_open()?;
         check_key(key)?;
         if !self.reads.contains_key(key) {
-            let seen = self.store.inner.look(self.rank, key, true)?;
+            let seen = self.store.inner.look(self.rank, key, true);
+            let seen = self.noted(seen)?;
             self.reads.insert(key.to_vec(), seen);
         }
         Ok(&self.reads[key])
@@ -420,6 +433,7 @@ impl Tx {
     pub fn commit(&mut self) -> StoreResult<()> {
         self.check_open()?;
         let result = self.try_commit();
+        let result = self.noted(result);
         self.over = Some(match &result {
             Ok(()) => COMMITTED,
             Err(StoreError::Aborted) => FAILED,
@@ -444,11 +458,12 @@ impl Tx {
         let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));
         self.versions.clear();
         self.rank = if self.over == Some(COMMITTED) { 0 } else { self.rank.saturating_add(1) };
-        self.over = None;
+        (self.over, self.is_late) = (None, false);
         if self.rank < EAGER {
             return Ok(());
         }
         let locked = self.lock_all(reads.into_keys().chain(writes.into_keys()).collect());
+        let locked = self.noted(locked);
         if locked.is_err() {
             self.over = Some(BROKEN);
             self.release();
@@ -491,7 +506,14 @@ impl Tx {
         if self.reads.len() < 2 && self.active.is_none() {
             return Ok(true);
         }
-        self.look_again(|_| true)
+        let result = self.look_again(|_| true);
+        self.noted(result)
+    }
+
+    /// Notes whether a member has not answered in time.
+    fn noted<T>(&mut self, result: StoreResult<T>) -> StoreResult<T> {
+        self.is_late |= matches!(result, Err(StoreError::Timeout { .. }));
+        result
     }
 
     /// Whether the keys that are asked for are still as they were read.
@@ -533,7 +555,10 @@ impl Tx {
             }
             Err(error) => {
                 // No key has a provisional version beyond those of before.
-                inner.finish(slot, id, former, None);
+                match error {
+                    StoreError::Timeout { .. } => inner.finish_later(slot, id, former, false),
+                    _ => inner.finish(slot, id, former, None),
+                }
                 Err(as_aborted(error))
             }
         }
@@ -622,14 +647,22 @@ impl Tx {
         let step = within(steps::Step::Decide);
         let decided = inner.write_intent(id, &mut slot.memory, Some(version), &intent);
         drop(step);
-        drop(deciding);
-        let is_known = match &decided {
-            Ok(_) => Some(true),
-            Err(StoreError::Conflict { .. } | StoreError::OutOfMemory { .. }) => Some(false),
-            // The outcome is unknown for now.
-            Err(_) => None,
-        };
-        inner.finish(slot, id, keys, is_known);
+        match &decided {
+            // The outcome is unknown for now, and may still be decided.
+            Err(StoreError::Timeout { .. }) => {
+                deciding.goes_on();
+                inner.finish_later(slot, id, keys, true);
+            }
+            known => {
+                drop(deciding);
+                let is_known = match known {
+                    Ok(_) => Some(true),
+                    Err(StoreError::Conflict { .. } | StoreError::OutOfMemory { .. }) => Some(false),
+                    Err(_) => None,
+                };
+                inner.finish(slot, id, keys, is_known);
+            }
+        }
         decided.map(|_| ()).map_err(as_aborted)
     }
 
@@ -664,7 +697,11 @@ impl Tx {
     /// Lets go of what is locked, if the transaction was not decided.
     fn release(&mut self) {
         if let Some(Active { slot, id, keys, .. }) = self.active.take() {
-            self.store.inner.finish(slot, id, keys.into_iter().collect(), Some(false));
+            let (inner, keys) = (&self.store.inner, keys.into_iter().collect());
+            match self.is_late {
+                true => inner.finish_later(slot, id, keys, false),
+                false => inner.finish(slot, id, keys, Some(false)),
+            }
         }
     }
 }
@@ -722,10 +759,7 @@ impl Inner {
             _ => self.conclude(id, &keys),
         };
         if ended.is_err() {
-            let due = self.job.now().after(LATER);
-            lock(&self.transactions.unfinished).push(Unfinished { slot, id, keys, due });
-            let _ = self.job.ring(self.me());
-            return;
+            return self.finish_later(slot, id, keys, false);
         }
         if keys.iter().map(Vec::len).sum::<usize>() > SHORT {
             // Whoever still asks for it finds it gone, as after the next transaction.
@@ -734,6 +768,13 @@ impl Inner {
             let _ = self.write_intent(id, &mut slot.memory, None, &empty);
         }
         lock(&self.transactions.free).push(slot);
+    }
+
+    /// Leaves that to the background.
+    fn finish_later(&self, slot: Slot, id: IntentId, keys: Vec<Vec<u8>>, is_deciding: bool) {
+        let due = self.job.now().after(LATER);
+        lock(&self.transactions.unfinished).push(Unfinished { slot, id, keys, due, is_deciding });
+        let _ = self.job.ring(self.me());
     }
 
     /// The background's part: own transactions that could not be brought to their end, and those of the dead whose heir this
@@ -748,8 +789,17 @@ impl Inner {
             let mut unfinished = lock(&self.transactions.unfinished);
             unfinished.iter().position(|one| one.due <= now).map(|index| unfinished.swap_remove(index))
         };
-        if let Some(Unfinished { slot, id, keys, .. }) = taken {
-            self.finish(slot, id, keys, None);
+        match taken {
+            // It may be decided until it is aborted, or found to be decided.
+            Some(Unfinished { slot, id, keys, is_deciding: true, .. }) => {
+                let is_decided = self.decision(id).is_ok();
+                if is_decided {
+                    self.transactions.deciding.fetch_sub(1, Ordering::SeqCst);
+                }
+                self.finish_later(slot, id, keys, !is_decided);
+            }
+            Some(Unfinished { slot, id, keys, .. }) => self.finish(slot, id, keys, None),
+            None => {}
         }
         lock(&self.transactions.unfinished).iter().map(|one| one.due).min().unwrap_or(Time::NEVER)
     }
@@ -787,5 +837,62 @@ impl Inner {
             }
         }
         if estate.left.is_empty() { Time::NEVER } else { now }
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::Fault;
+    use crate::engine::sim::{self, Link, Options as SimOptions};
+    use crate::job::Job;
+    use crate::store::Options;
+
+    fn sleep(job: &Job, time: Duration) {
+        let until = job.now().after(time);
+        while job.now() < until {
+            job.park(job.bell(), until);
+        }
+    }
+
+    /// A decision that was not answered in time may still be made: a frost waits until it is known.
+    #[test]
+    fn a_decision_that_timed_out_is_one_until_it_is_known() {
+        for seed in 0..8 {
+            let options = SimOptions::new(3, seed).link(Link::Network);
+            let report = sim::run(&options, |job: Job| {
+                let options = Options::new().replicas(1).partitions(16).expected_keys(64);
+                let store = Store::open(&job, options).expect("open");
+                // The intent is at one member, and the keys are at another.
+                let stopped = store.homes(&record::intent_key(MemberId(0), 0))[0];
+                assert_ne!(stopped, MemberId(0), "with this many partitions");
+                let other = MemberId(3 - stopped.0);
+                sleep(&job, Duration::from_secs(1));
+                if job.me() == MemberId(0) {
+                    let keys = (0..100u32).map(|number| number.to_le_bytes());
+                    let keys: Vec<[u8; 4]> = keys.filter(|key| store.homes(key) == [other]).take(2).collect();
+                    let mut tx = store.begin();
+                    for attempt in 0..3 {
+                        keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
+                        if attempt < 2 {
+                            tx.retry().expect("begun again");
+                        }
+                    }
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    let committed = tx.commit();
+                    assert!(matches!(committed, Err(StoreError::Timeout { .. })), "{committed:?}");
+                    assert!(store.inner.transactions.is_deciding());
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
+                    sleep(&job, Duration::from_secs(100));
+                    assert!(!store.inner.transactions.is_deciding());
+                    let found = keys.iter().filter(|key| store.exists(&key[..]).expect("read")).count();
+                    assert!(found == 0 || found == 2, "{found}");
+                }
+                sleep(&job, Duration::from_secs(200));
+                let _ = store.close();
+                let _ = job.leave();
+            });
+            assert!(report.is_ok(), "seed {seed}: {:?} {:#?}", report.outcome, report.panics);
+        }
     }
 }

@@ -438,14 +438,19 @@ impl Inner {
         KeyRef { key, hash, partition: self.placement.partition(hash) }
     }
 
-    /// Brings a transaction to its end, whatever it is, at all its keys.
-    pub(super) fn conclude(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<()> {
+    /// Whether a transaction has happened; if that is not decided, it does not.
+    pub(super) fn decision(&self, id: IntentId) -> StoreResult<bool> {
         let mut standing = self.standing(&id)?;
         if standing.state.is_some_and(|state| !state.is_decided()) {
             self.abort_intent(id)?;
             standing = self.standing(&id)?;
         }
-        let is_committed = standing.state == Some(State::Committed);
+        Ok(standing.state == Some(State::Committed))
+    }
+
+    /// Brings a transaction to its end, whatever it is, at all its keys.
+    pub(super) fn conclude(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<()> {
+        let is_committed = self.decision(id)?;
         keys.iter().try_for_each(|key| self.resolve(key, id, is_committed))
     }
 
