@@ -277,7 +277,6 @@ impl<R: Read + Seek> Reader<R> {
 
     /// Passes over the next record, whose key and value are neither read nor checked; what the end says of all records is.
     pub fn skip_record(&mut self) -> Result<Result<(), Totals>, Damage> {
-        let at = self.totals.bytes;
         let header = match self.next_header()? {
             Ok(header) => header,
             Err(totals) => return Ok(Err(totals)),
