@@ -9,6 +9,8 @@ const STABLE: u64 = 1 << 50;
 const OFFSET_MASK: u64 = (1 << 40) - 1;
 /// The stamp of a record that is being removed; configurations stay below it.
 const REMOVED_STAMP: u64 = (1 << 13) - 1;
+/// The greatest number of a configuration.
+pub(super) const STAMP_MAX: u64 = REMOVED_STAMP - 1;
 
 impl Head {
     /// A record that is being removed: it must be looked up again.
