@@ -63,7 +63,7 @@ use super::placement::{hash_key, mix};
 use super::write::{Change, Remembered};
 use super::{Expect, Store, StoreError, StoreResult, Value, Version, check_key};
 use crate::engine::steps::{self, within};
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
+use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
 use protocol::Seen;
 use record::{Intent, IntentId, Mark, New, State};
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,8 +96,13 @@ struct Unfinished {
     slot: Slot,
     id: IntentId,
     keys: Vec<Vec<u8>>,
+    /// Whether it is joined to a recovery.
+    is_joined: bool,
     due: Time,
 }
+
+/// Keys with the versions that they have.
+type Versions = Vec<(Vec<u8>, Version)>;
 
 /// What a member keeps for transactions.
 #[derive(Default)]
@@ -110,6 +115,8 @@ pub(super) struct Transactions {
     estate: Mutex<Estate>,
     /// How many transactions are between the beginning and the end of their decision; see `cut`.
     deciding: AtomicU64,
+    /// How many intents that are joined to a recovery have not been brought to their end.
+    joined: AtomicU64,
     /// The activities that run a closure.
     inside: Mutex<Vec<u64>>,
 }
@@ -119,17 +126,26 @@ impl Transactions {
     pub(super) fn is_deciding(&self) -> bool {
         self.deciding.load(Ordering::SeqCst) > 0
     }
+
+    /// An error if this activity runs a closure.
+    pub(super) fn check_not_inside(&self, activity: u64) -> StoreResult<()> {
+        if lock(&self.inside).contains(&activity) { Err(StoreError::Nested) } else { Ok(()) }
+    }
 }
 
 /// A transaction that is being decided: it goes on even if the store is frozen meanwhile.
 struct Deciding(Arc<Inner>);
 
 impl Deciding {
-    /// Waits until the store is not frozen. Whoever freezes it from then on waits for the end of this.
-    fn begin(store: &Arc<Inner>) -> StoreResult<Deciding> {
+    /// Waits until the store is not frozen. Whoever freezes it from then on waits for the end of this; and whoever closes the
+    /// gate of global mode, which only a recovery passes.
+    fn begin(store: &Arc<Inner>, is_recovery: bool) -> StoreResult<Deciding> {
         loop {
             store.transactions.deciding.fetch_add(1, Ordering::SeqCst);
             let deciding = Deciding(store.clone());
+            if !is_recovery {
+                store.check_gate(Epoch(0))?;
+            }
             if !store.frost.is_set() {
                 return Ok(deciding);
             }
@@ -150,6 +166,8 @@ struct Estate {
     epoch: Option<Epoch>,
     done: MemberSet,
     left: Vec<(MemberId, u32)>,
+    /// Whether one is being ended.
+    is_busy: bool,
     not_before: Option<Time>,
 }
 
@@ -181,6 +199,10 @@ struct Active {
 pub struct Tx {
     store: Store,
     rank: u32,
+    /// The attempt at a recovery that it is joined to, if it is a recovery's.
+    recovery: Option<u64>,
+    /// How many recoveries there had been when it began.
+    recoveries: u64,
     /// How it ended, if it has.
     over: Option<&'static str>,
     reads: BTreeMap<Vec<u8>, Seen>,
@@ -281,9 +303,16 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn begin(&self) -> Tx {
+        self.begin_in(None)
+    }
+
+    /// Begins a transaction, joined to an attempt at a recovery or not.
+    pub(super) fn begin_in(&self, recovery: Option<u64>) -> Tx {
         Tx {
             store: self.clone(),
             rank: 0,
+            recovery,
+            recoveries: self.inner.global.recoveries(),
             over: None,
             reads: BTreeMap::new(),
             writes: BTreeMap::new(),
@@ -326,7 +355,21 @@ impl Drop for Inside<'_> {
 
 impl Tx {
     fn check_open(&self) -> StoreResult<()> {
-        self.over.map_or(Ok(()), |how| Err(StoreError::TransactionOver { how }))
+        if let Some(how) = self.over {
+            return Err(StoreError::TransactionOver { how });
+        }
+        // What was read before a recovery is of another time.
+        let is_of_now = self.recoveries == self.store.inner.global.recoveries();
+        if is_of_now { Ok(()) } else { Err(StoreError::Revoked) }
+    }
+
+    /// The transaction of a recovery has no end of its own.
+    fn check_own_end(&self, what: &str) -> StoreResult<()> {
+        if self.recovery.is_none() {
+            return Ok(());
+        }
+        let reason = format!("{what} in a recovery: its transaction is carried out with those of all members");
+        Err(StoreError::Invalid { reason })
     }
 
     /// What the store has under a key, read once.
@@ -334,10 +377,14 @@ impl Tx {
         self.check_open()?;
         check_key(key)?;
         if !self.reads.contains_key(key) {
-            let seen = self.store.inner.look(self.rank, key, true)?;
+            let seen = self.look(key, true)?;
             self.reads.insert(key.to_vec(), seen);
         }
         Ok(&self.reads[key])
+    }
+
+    fn look(&self, key: &[u8], wants_value: bool) -> StoreResult<Seen> {
+        self.store.inner.look(self.rank, self.recovery.is_some(), key, wants_value)
     }
 
     /// The value of a key as this transaction sees it: what it has put itself, or what the store has; `None` if it does not
@@ -418,6 +465,7 @@ impl Tx {
     /// [`Tx::retry`] begins it again). After [`StoreError::Timeout`] the outcome is unknown, to this member for now; it is
     /// all or nothing all the same.
     pub fn commit(&mut self) -> StoreResult<()> {
+        self.check_own_end("commit()")?;
         self.check_open()?;
         let result = self.try_commit();
         self.over = Some(match &result {
@@ -440,7 +488,9 @@ impl Tx {
     /// Begins the transaction again, empty. Each time others have more patience with it; from the third attempt on, the keys
     /// that the last one touched are kept from changing from here on, until it is committed, aborted or dropped.
     pub fn retry(&mut self) -> StoreResult<()> {
+        self.check_own_end("retry()")?;
         self.release();
+        self.recoveries = self.store.inner.global.recoveries();
         let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));
         self.versions.clear();
         self.rank = if self.over == Some(COMMITTED) { 0 } else { self.rank.saturating_add(1) };
@@ -482,7 +532,7 @@ impl Tx {
         let active = self.active.as_ref().expect("just announced");
         in_order(&active.keys).into_iter().try_for_each(|key| {
             let lock = |_: Option<MemberId>| New::Unchanged;
-            self.store.inner.lock_key(self.rank, key, active.id, None, lock, &[]).map(|_| ())
+            self.store.inner.lock_key(self.rank, None, key, active.id, None, lock, &[]).map(|_| ())
         })
     }
 
@@ -498,7 +548,7 @@ impl Tx {
     fn look_again(&self, is_asked: impl Fn(&[u8]) -> bool) -> StoreResult<bool> {
         let _step = within(steps::Step::Validate);
         for (key, seen) in self.reads.iter().filter(|(key, _)| is_asked(key)) {
-            if self.store.inner.look(self.rank, key, false)?.mark != seen.mark {
+            if self.look(key, false)?.mark != seen.mark {
                 return Ok(false);
             }
         }
@@ -519,6 +569,7 @@ impl Tx {
                 let slot = inner.take_slot()?;
                 let nonce = inner.transactions.nonce.fetch_add(1, Ordering::Relaxed) + 1;
                 let id = IntentId { member: inner.me(), slot: slot.number, nonce };
+                inner.transactions.joined.fetch_add(u64::from(self.recovery.is_some()), Ordering::SeqCst);
                 (slot, id, BTreeSet::new(), None)
             }
         };
@@ -526,6 +577,10 @@ impl Tx {
         all.extend(keys.iter().cloned());
         let mut slot = slot;
         let intent = self.intent(id, &all, State::Pending);
+        let intent = match self.recovery {
+            None => intent,
+            Some(recovery) => Intent { state: State::Joined, recovery, ..intent },
+        };
         match inner.write_intent(id, &mut slot.memory, expected, &intent) {
             Ok(version) => {
                 self.active = Some(Active { slot, id, version, keys: all });
@@ -533,14 +588,15 @@ impl Tx {
             }
             Err(error) => {
                 // No key has a provisional version beyond those of before.
-                inner.finish(slot, id, former, None);
+                inner.finish(slot, id, former, None, self.recovery.is_some());
                 Err(as_aborted(error))
             }
         }
     }
 
     fn intent(&self, id: IntentId, keys: &BTreeSet<Vec<u8>>, state: State) -> Intent {
-        Intent { nonce: id.nonce, state, rank: self.rank, keys: keys.iter().cloned().collect() }
+        let keys = keys.iter().cloned().collect();
+        Intent { nonce: id.nonce, state, rank: self.rank, recovery: 0, keys }
     }
 
     fn try_commit(&mut self) -> StoreResult<()> {
@@ -553,33 +609,11 @@ impl Tx {
         }
         let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
         self.announce(&keys)?;
+        let began = self.store.inner.job.epoch();
+        let (versions, locked) = self.lock_writes(&keys)?;
         let inner = &self.store.inner;
         let active = self.active.as_mut().expect("just announced");
-        let began = inner.job.epoch();
-        // X2.
-        let (mut versions, mut locked) = (Vec::new(), Vec::new());
-        for key in in_order(&keys) {
-            let seen = self.reads.get(key).map(|seen| seen.mark);
-            let mine = inner.me();
-            let (bytes, is_deleted, is_mine) = match &self.writes[key] {
-                Write::Put { value, is_mine } => (value.as_slice(), false, *is_mine),
-                Write::Delete => (&[][..], true, false),
-            };
-            let new = |owner: Option<MemberId>| match is_deleted {
-                true => New::Deleted,
-                false => New::Value { bytes: &[], owner: owner.filter(|_| !is_mine).unwrap_or(mine) },
-            };
-            match inner.lock_key(self.rank, key, active.id, seen, new, bytes)? {
-                Some(version) => {
-                    locked.push((key.clone(), version));
-                    if !is_deleted {
-                        versions.push((key.clone(), version));
-                    }
-                }
-                None => return Err(StoreError::Aborted),
-            }
-        }
-        let deciding = Deciding::begin(inner)?;
+        let deciding = Deciding::begin(inner, false)?;
         // X3. What is locked needs no second look.
         let is_locked: BTreeSet<&[u8]> = active.keys.iter().map(Vec::as_slice).collect();
         if self.reads.keys().any(|key| !is_locked.contains(key.as_slice())) {
@@ -587,6 +621,7 @@ impl Tx {
                 nonce: active.id.nonce,
                 state: State::Doubt,
                 rank: self.rank,
+                recovery: 0,
                 keys: active.keys.iter().cloned().collect(),
             };
             let id = active.id;
@@ -610,6 +645,36 @@ impl Tx {
         Ok(())
     }
 
+    /// X2, once the intent is announced: the keys with the versions that they will have, without and with those that are
+    /// deleted.
+    fn lock_writes(&self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<(Versions, Versions)> {
+        let inner = &self.store.inner;
+        let active = self.active.as_ref().expect("announced");
+        let (mut versions, mut locked) = (Vec::new(), Vec::new());
+        for key in in_order(keys) {
+            let seen = self.reads.get(key).map(|seen| seen.mark);
+            let mine = inner.me();
+            let (bytes, is_deleted, is_mine) = match &self.writes[key] {
+                Write::Put { value, is_mine } => (value.as_slice(), false, *is_mine),
+                Write::Delete => (&[][..], true, false),
+            };
+            let new = |owner: Option<MemberId>| match is_deleted {
+                true => New::Deleted,
+                false => New::Value { bytes: &[], owner: owner.filter(|_| !is_mine).unwrap_or(mine) },
+            };
+            match inner.lock_key(self.rank, self.recovery, key, active.id, seen, new, bytes)? {
+                Some(version) => {
+                    locked.push((key.clone(), version));
+                    if !is_deleted {
+                        versions.push((key.clone(), version));
+                    }
+                }
+                None => return Err(StoreError::Aborted),
+            }
+        }
+        Ok((versions, locked))
+    }
+
     /// X4 to X6.
     fn decide(&mut self, deciding: Deciding) -> StoreResult<()> {
         let Active { mut slot, id, version, keys } = self.active.take().expect("announced");
@@ -629,7 +694,7 @@ impl Tx {
             // The outcome is unknown for now.
             Err(_) => None,
         };
-        inner.finish(slot, id, keys, is_known);
+        inner.finish(slot, id, keys, is_known, false);
         decided.map(|_| ()).map_err(as_aborted)
     }
 
@@ -664,7 +729,41 @@ impl Tx {
     /// Lets go of what is locked, if the transaction was not decided.
     fn release(&mut self) {
         if let Some(Active { slot, id, keys, .. }) = self.active.take() {
-            self.store.inner.finish(slot, id, keys.into_iter().collect(), Some(false));
+            let keys = keys.into_iter().collect();
+            self.store.inner.finish(slot, id, keys, Some(false), self.recovery.is_some());
+        }
+    }
+
+    /// The transaction of a recovery, up to the decision: X1 and X2, and a second look at what was only read.
+    pub(super) fn prepare(&mut self) -> StoreResult<()> {
+        self.check_open()?;
+        let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
+        if !keys.is_empty() {
+            self.announce(&keys)?;
+            self.versions = self.lock_writes(&keys)?.0;
+        }
+        if self.look_again(|key| !keys.contains(key))? { Ok(()) } else { Err(StoreError::Aborted) }
+    }
+
+    /// Ends the transaction of a recovery as the verdict says.
+    pub(super) fn end_prepared(&mut self, is_committed: bool) {
+        if let Some(Active { slot, id, keys, .. }) = self.active.take() {
+            self.store.inner.finish(slot, id, keys.into_iter().collect(), Some(is_committed), true);
+        }
+        self.over = Some(if is_committed { COMMITTED } else { FAILED });
+    }
+
+    /// Leaves the end of a recovery's transaction to the background: the verdict is not known.
+    pub(super) fn abandon(&mut self) {
+        self.over = Some(BROKEN);
+        if let Some(Active { slot, id, keys, .. }) = self.active.take() {
+            self.store.inner.finish_later(Unfinished {
+                slot,
+                id,
+                keys: keys.into_iter().collect(),
+                is_joined: true,
+                due: self.store.inner.job.now(),
+            });
         }
     }
 }
@@ -715,25 +814,50 @@ impl Inner {
 
     /// Brings an own transaction to its end, X5 or Y1 and Y2, or leaves that to the background. `is_committed` is how it was
     /// decided, if that is known; one that was not decided is aborted.
-    fn finish(&self, mut slot: Slot, id: IntentId, keys: Vec<Vec<u8>>, is_committed: Option<bool>) {
+    /// One that is joined to a recovery is over only when its record says no more that it is: the verdict may be
+    /// overwritten by the next attempt.
+    fn finish(
+        &self,
+        mut slot: Slot,
+        id: IntentId,
+        keys: Vec<Vec<u8>>,
+        is_committed: Option<bool>,
+        is_joined: bool,
+    ) {
         let ended = match is_committed {
             Some(true) if mutant("tx-drop-intent") => Ok(()),
             Some(true) => keys.iter().try_for_each(|key| self.resolve(key, id, true)),
             _ => self.conclude(id, &keys),
         };
+        let due = self.job.now().after(LATER);
         if ended.is_err() {
-            let due = self.job.now().after(LATER);
-            lock(&self.transactions.unfinished).push(Unfinished { slot, id, keys, due });
-            let _ = self.job.ring(self.me());
-            return;
+            return self.finish_later(Unfinished { slot, id, keys, is_joined, due });
         }
-        if keys.iter().map(Vec::len).sum::<usize>() > SHORT {
+        if is_joined || keys.iter().map(Vec::len).sum::<usize>() > SHORT {
             // Whoever still asks for it finds it gone, as after the next transaction.
             let _step = within(steps::Step::CleanUp);
-            let empty = Intent { nonce: 0, state: State::Aborted, rank: 0, keys: Vec::new() };
-            let _ = self.write_intent(id, &mut slot.memory, None, &empty);
+            let empty =
+                Intent { nonce: 0, state: State::Aborted, rank: 0, recovery: 0, keys: Vec::new() };
+            let written = self.write_intent(id, &mut slot.memory, None, &empty);
+            if is_joined && written.is_err() {
+                return self.finish_later(Unfinished { slot, id, keys, is_joined, due });
+            }
         }
+        self.transactions.joined.fetch_sub(u64::from(is_joined), Ordering::SeqCst);
         lock(&self.transactions.free).push(slot);
+    }
+
+    fn finish_later(&self, unfinished: Unfinished) {
+        lock(&self.transactions.unfinished).push(unfinished);
+        let _ = self.job.ring(self.me());
+    }
+
+    /// Whether the transactions of those who are dead in this view, as far as they are this member's to end, are ended, and
+    /// its own that were joined to a recovery.
+    pub(super) fn has_ended_those_of_the_dead(&self, view: &View) -> bool {
+        let estate = lock(&self.transactions.estate);
+        let is_ended = estate.epoch == Some(view.epoch) && estate.left.is_empty() && !estate.is_busy;
+        is_ended && self.transactions.joined.load(Ordering::SeqCst) == 0
     }
 
     /// The background's part: own transactions that could not be brought to their end, and those of the dead whose heir this
@@ -748,8 +872,8 @@ impl Inner {
             let mut unfinished = lock(&self.transactions.unfinished);
             unfinished.iter().position(|one| one.due <= now).map(|index| unfinished.swap_remove(index))
         };
-        if let Some(Unfinished { slot, id, keys, .. }) = taken {
-            self.finish(slot, id, keys, None);
+        if let Some(Unfinished { slot, id, keys, is_joined, .. }) = taken {
+            self.finish(slot, id, keys, None, is_joined);
         }
         lock(&self.transactions.unfinished).iter().map(|one| one.due).min().unwrap_or(Time::NEVER)
     }
@@ -772,12 +896,15 @@ impl Inner {
             if let Some(due) = estate.not_before.filter(|&due| self.job.now() < due) {
                 return if estate.left.is_empty() { Time::NEVER } else { due };
             }
-            estate.left.pop()
+            let next = estate.left.pop();
+            estate.is_busy = next.is_some();
+            next
         };
         let Some((member, slot)) = next else { return Time::NEVER };
         let ended = self.end_intent_of_the_dead(member, slot);
         let now = self.job.now();
         let mut estate = lock(&self.transactions.estate);
+        estate.is_busy = false;
         match ended {
             // Lost: what it had locked is rolled back by whoever finds it, once the loss is accepted.
             Ok(()) | Err(StoreError::DataLost { .. } | StoreError::Closed) => {}
