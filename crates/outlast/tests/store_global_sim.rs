@@ -450,7 +450,9 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         assert_eq!(tried[2], Err(StoreError::Revoked));
         assert!(matches!(tried[3], Err(StoreError::Invalid { .. })), "one at a time");
         assert!(matches!(result, Err(StoreError::RecoveryFailed { .. })), "both change own: {result:?}");
-        store.recover(|tx, _| if job.me() == MemberId(0) { tx.put(b"k", b"v") } else { Ok(()) }).expect("recovered");
+        store
+            .recover(|tx, _| if job.me() == MemberId(0) { tx.put(b"k", b"v") } else { Ok(()) })
+            .expect("recovered");
         assert_eq!(before.get(b"k"), Err(StoreError::Revoked), "begun before the recovery");
         before.retry().expect("begun again");
         assert_eq!(before.get(b"k").expect("read").as_deref(), Some(&b"v"[..]));
@@ -522,7 +524,9 @@ fn calls_that_are_under_way_end_before_the_procedures_run() {
             sleep(&job, 1 + seed % 5);
             store.revoke().expect("revoked");
             let read = |tx: &mut Tx| {
-                (0..3).map(|member| tx.get(format!("own/{member}").as_bytes())).collect::<StoreResult<Vec<_>>>()
+                (0..3)
+                    .map(|member| tx.get(format!("own/{member}").as_bytes()))
+                    .collect::<StoreResult<Vec<_>>>()
             };
             let found = store
                 .recover(|tx, _| {

@@ -1,13 +1,14 @@
 //! A member of a chaos run: workers that make random calls, and a thread that watches and reports.
 
-use crate::actor::{self, FINAL_THREAD, Found, Programs, Worker};
+use super::Mode;
+use crate::actor::{self, FINAL_THREAD, Found, Programs, RECOVERY_THREAD, Worker};
 use crate::control::{Member, Phase, Place};
 use crate::members::{News, Watch, machine_ns, tell};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use outlast::engine::steps;
 use outlast::store::{Options, Store};
-use outlast::{Engine, Job, JoinOptions};
+use outlast::{Engine, Job, JoinOptions, MemberId};
 use outlast_check::history;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +29,7 @@ pub(super) struct Plan {
     pub(super) shared_keys: u32,
     pub(super) private_keys: u32,
     pub(super) programs: Programs,
+    pub(super) mode: Mode,
     pub(super) seed: u64,
     /// How many calls an actor makes in a second, at most.
     pub(super) calls_per_second: u64,
@@ -82,6 +84,7 @@ impl ChaosMember {
         let job = JoinOptions::new().join()?;
         let member = Member::new(plan.place.clone(), job.me().index())?;
         let options = Options::new().replicas(plan.replicas).partitions(64).expected_keys(1024);
+        let options = options.mode(plan.mode.into());
         let store = Store::open(&job, options).context("opening the store")?;
         let keys = actor::keys(&plan.options(job.members()), plan.threads);
         tell(&Line::Open)?;
@@ -96,13 +99,37 @@ impl ChaosMember {
                 Worker::new(&store, &job, &plan.options(job.members()), plan.seed, thread, clock, target)?;
             let (stop, trouble, hurry) = (stop.clone(), trouble.clone(), hurry.clone());
             let pause = Duration::from_secs(BURST) / plan.calls_per_second.max(1) as u32;
+            let store = store.clone();
             let body = move || {
-                if let Err(error) = work(worker, &stop, &hurry, pause) {
+                if let Err(error) = work(worker, &store, &stop, &hurry, pause) {
                     trouble.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(format!("{error:#}"));
                 }
             };
             workers.push(job.spawn("chaos", Box::new(body))?);
         }
+        let target = Box::new(member.record(plan.threads as usize + 1)?);
+        let recoverer = Worker::new(
+            &store,
+            &job,
+            &plan.options(job.members()),
+            plan.seed,
+            RECOVERY_THREAD,
+            clock,
+            target,
+        )?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let recovering = {
+            let (store, own_job, is_over, threads) =
+                (store.clone(), job.clone(), is_over.clone(), plan.threads);
+            let body = move || {
+                if let Err(error) = recover(recoverer, &store, &own_job, &is_over, threads) {
+                    // Whatever else it does cannot be trusted.
+                    eprintln!("{error:#}");
+                    std::process::exit(1);
+                }
+            };
+            job.spawn("recovery", Box::new(body))?
+        };
         let mut watcher = Watcher {
             watch: Watch::default(),
             is_armed: false,
@@ -126,11 +153,24 @@ impl ChaosMember {
         let target = Box::new(member.record(plan.threads as usize)?);
         let options = plan.options(job.members());
         let mut reader = Worker::new(&store, &job, &options, plan.seed, FINAL_THREAD, clock, target)?;
-        let found: anyhow::Result<Vec<FoundLine>> =
-            keys.iter().map(|key| Ok(found_line(reader.get(key)?))).collect();
-        reader.audit()?;
+        let until = job.now().after(REST_LIMIT);
+        let found = loop {
+            while store.is_revoked() {
+                ensure!(job.now() < until, "the store has not recovered within {REST_LIMIT:?}");
+                job.park(job.bell(), job.now().after(Duration::from_millis(1)));
+            }
+            let found: anyhow::Result<Vec<FoundLine>> =
+                keys.iter().map(|key| Ok(found_line(reader.get(key)?))).collect();
+            reader.audit()?;
+            if !store.is_revoked() {
+                break found;
+            }
+        };
         tell(&Line::Found(found?))?;
         watcher.until(Phase::End, &member)?;
+        is_over.store(true, Ordering::Release);
+        job.ring(job.me())?;
+        ensure!(job.wait_for(&recovering, job.now().after(REST_LIMIT)), "a recovery did not end");
         store.close().context("closing the store")?;
         job.leave()?;
         Ok(true)
@@ -148,11 +188,44 @@ fn found_line(found: Found) -> FoundLine {
     }
 }
 
-fn work(mut worker: Worker, stop: &AtomicBool, hurry: &AtomicBool, pause: Duration) -> anyhow::Result<()> {
+/// Recovers whenever the store is revoked, until the run is over.
+fn recover(
+    mut recoverer: Worker,
+    store: &Store,
+    job: &Job,
+    is_over: &AtomicBool,
+    threads: u32,
+) -> anyhow::Result<()> {
+    let dead_before: Vec<MemberId> = job.view().dead.iter().collect();
+    while !is_over.load(Ordering::Acquire) {
+        let bell = job.bell();
+        if store.is_revoked() {
+            recoverer.recover(threads)?;
+        }
+        job.park(bell, job.now().after(Duration::from_millis(10)));
+    }
+    if store.mode() == outlast::store::Mode::Global {
+        recoverer.check_adoptions(&dead_before)?;
+    }
+    Ok(())
+}
+
+fn work(
+    mut worker: Worker,
+    store: &Store,
+    stop: &AtomicBool,
+    hurry: &AtomicBool,
+    pause: Duration,
+) -> anyhow::Result<()> {
     while !stop.load(Ordering::Acquire) {
         let began = std::time::Instant::now();
         for _ in 0..BURST {
-            worker.step()?;
+            // Every call says the same until another thread has recovered.
+            if store.is_revoked() {
+                std::thread::sleep(Duration::from_millis(1));
+            } else {
+                worker.step()?;
+            }
         }
         // The record is judged as a whole, so that it must not grow without bound. One that is to die in a step which only
         // a call that is under way comes to does not rest.

@@ -32,7 +32,9 @@ pub enum StoreError {
     )]
     Revoked,
     /// A recovery was not carried out, at no member. Nothing was changed.
-    #[error("the recovery was not carried out: {reason}; nothing was changed, and recover() may be called again")]
+    #[error(
+        "the recovery was not carried out: {reason}; nothing was changed, and recover() may be called again"
+    )]
     RecoveryFailed {
         /// What was in the way.
         reason: String,

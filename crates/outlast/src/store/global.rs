@@ -306,7 +306,8 @@ struct Turn(Arc<Inner>);
 impl Turn {
     fn take(store: &Arc<Inner>) -> StoreResult<Turn> {
         if store.global.is_recovering.swap(true, Ordering::SeqCst) {
-            let reason = "another thread of this member is in a recovery; one calls recover() for all of them";
+            let reason =
+                "another thread of this member is in a recovery; one calls recover() for all of them";
             return Err(StoreError::Invalid { reason: reason.into() });
         }
         Ok(Turn(store.clone()))

@@ -64,7 +64,7 @@ use super::write::{Change, Remembered};
 use super::{Expect, Store, StoreError, StoreResult, Value, Version, check_key};
 use crate::engine::steps::{self, within};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
-use protocol::Seen;
+use protocol::{Attempt, Seen};
 use record::{Intent, IntentId, Mark, New, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -368,7 +368,8 @@ impl Tx {
         if self.recovery.is_none() {
             return Ok(());
         }
-        let reason = format!("{what} in a recovery: its transaction is carried out with those of all members");
+        let reason =
+            format!("{what} in a recovery: its transaction is carried out with those of all members");
         Err(StoreError::Invalid { reason })
     }
 
@@ -383,8 +384,12 @@ impl Tx {
         Ok(&self.reads[key])
     }
 
+    fn attempt(&self) -> Attempt {
+        Attempt { rank: self.rank, recovery: self.recovery }
+    }
+
     fn look(&self, key: &[u8], wants_value: bool) -> StoreResult<Seen> {
-        self.store.inner.look(self.rank, self.recovery.is_some(), key, wants_value)
+        self.store.inner.look(self.attempt(), key, wants_value)
     }
 
     /// The value of a key as this transaction sees it: what it has put itself, or what the store has; `None` if it does not
@@ -532,7 +537,7 @@ impl Tx {
         let active = self.active.as_ref().expect("just announced");
         in_order(&active.keys).into_iter().try_for_each(|key| {
             let lock = |_: Option<MemberId>| New::Unchanged;
-            self.store.inner.lock_key(self.rank, None, key, active.id, None, lock, &[]).map(|_| ())
+            self.store.inner.lock_key(self.attempt(), key, active.id, None, lock, &[]).map(|_| ())
         })
     }
 
@@ -662,7 +667,7 @@ impl Tx {
                 true => New::Deleted,
                 false => New::Value { bytes: &[], owner: owner.filter(|_| !is_mine).unwrap_or(mine) },
             };
-            match inner.lock_key(self.rank, self.recovery, key, active.id, seen, new, bytes)? {
+            match inner.lock_key(self.attempt(), key, active.id, seen, new, bytes)? {
                 Some(version) => {
                     locked.push((key.clone(), version));
                     if !is_deleted {
@@ -836,8 +841,7 @@ impl Inner {
         if is_joined || keys.iter().map(Vec::len).sum::<usize>() > SHORT {
             // Whoever still asks for it finds it gone, as after the next transaction.
             let _step = within(steps::Step::CleanUp);
-            let empty =
-                Intent { nonce: 0, state: State::Aborted, rank: 0, recovery: 0, keys: Vec::new() };
+            let empty = Intent { nonce: 0, state: State::Aborted, rank: 0, recovery: 0, keys: Vec::new() };
             let written = self.write_intent(id, &mut slot.memory, None, &empty);
             if is_joined && written.is_err() {
                 return self.finish_later(Unfinished { slot, id, keys, is_joined, due });

@@ -24,6 +24,15 @@ const DOUBLINGS: u32 = 9;
 /// How often one who waits looks.
 const LOOK: Duration = Duration::from_micros(20);
 
+/// Which attempt at a transaction asks.
+#[derive(Clone, Copy)]
+pub(super) struct Attempt {
+    /// How often it has failed.
+    pub(super) rank: u32,
+    /// The attempt at a recovery that it is joined to.
+    pub(super) recovery: Option<u64>,
+}
+
 /// What keeps an operation from going on.
 #[derive(Debug)]
 pub(in crate::store) struct Blocker {
@@ -234,7 +243,9 @@ impl Op<'_> {
                 };
                 Ok((start + new_at - value_start(new.len), new))
             }
-            Some(State::Pending | State::Aborted | State::Joined) => Ok((start + old_at - value_start(old.len), old)),
+            Some(State::Pending | State::Aborted | State::Joined) => {
+                Ok((start + old_at - value_start(old.len), old))
+            }
             Some(State::Doubt) if mutant("tx-read-past") => Ok((start + old_at - value_start(old.len), old)),
             None if is_frozen => Ok((start + old_at - value_start(old.len), old)),
             Some(State::Doubt) | None => Err(blocked(found.id, key)),
@@ -497,10 +508,7 @@ impl Inner {
                 found => Verdict {
                     recovery,
                     is_committed: recovered.is_some(),
-                    recovered: recovered
-                        .cloned()
-                        .or(found.map(|found| found.recovered))
-                        .unwrap_or_default(),
+                    recovered: recovered.cloned().or(found.map(|found| found.recovered)).unwrap_or_default(),
                     reason: if recovered.is_some() { String::new() } else { reason.into() },
                 },
             };
@@ -548,8 +556,7 @@ impl Inner {
     /// X2 for one key; see [`Op::lock_key`].
     pub(super) fn lock_key(
         &self,
-        rank: u32,
-        recovery: Option<u64>,
+        by: Attempt,
         key: &[u8],
         id: IntentId,
         seen: Option<Mark>,
@@ -558,20 +565,14 @@ impl Inner {
     ) -> StoreResult<Option<Version>> {
         let _step = within(steps::Step::LockKey);
         let key = self.key_ref(key)?;
-        self.run_as(rank, |op| op.lock_key(&key, recovery, id, seen, &new, new_bytes))
+        self.run_as(by.rank, |op| op.lock_key(&key, by.recovery, id, seen, &new, new_bytes))
     }
 
     /// Reads a key for a transaction.
-    pub(super) fn look(
-        &self,
-        rank: u32,
-        is_recovery: bool,
-        key: &[u8],
-        wants_value: bool,
-    ) -> StoreResult<Seen> {
+    pub(super) fn look(&self, by: Attempt, key: &[u8], wants_value: bool) -> StoreResult<Seen> {
         let key = self.key_ref(key)?;
-        self.run_as(rank, |op| {
-            if !is_recovery {
+        self.run_as(by.rank, |op| {
+            if by.recovery.is_none() {
                 self.check_gate(op.epoch)?;
             }
             op.look(&key, wants_value)

@@ -152,12 +152,7 @@ impl Verdict {
         let (members, reason) = bytes.get(VERDICT_HEAD..)?.split_at_checked(count)?;
         let member = |bytes: &[u8]| MemberId(u32::from_le_bytes(bytes.try_into().expect("4 bytes")));
         let recovered = members.chunks_exact(4).map(member).collect();
-        Some(Verdict {
-            recovery,
-            is_committed,
-            recovered,
-            reason: String::from_utf8_lossy(reason).into(),
-        })
+        Some(Verdict { recovery, is_committed, recovered, reason: String::from_utf8_lossy(reason).into() })
     }
 }
 
