@@ -51,6 +51,31 @@ fn kills_and_stops_break_no_promise() {
 }
 
 #[test]
+fn kills_and_stops_break_no_promise_in_global_mode() {
+    for programs in ["mixed", "bank"] {
+        let (run, report) = report(&[
+            "--ranks",
+            "5",
+            "--replicas",
+            "3",
+            "--mode",
+            "global",
+            "--programs",
+            programs,
+            "--kills",
+            "3",
+            "--stops",
+            "1",
+            "--seconds",
+            "2",
+        ]);
+        assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
+        assert_eq!((&report["kills"], &report["stops"]), (&3.into(), &1.into()), "{report}");
+        assert!(report["acked"].as_u64().is_some_and(|acked| acked > 100), "{report}");
+    }
+}
+
+#[test]
 fn without_faults_there_are_no_times() {
     let history = tempfile::NamedTempFile::new().expect("a file");
     let path = history.path().to_str().expect("a plain path");
@@ -160,7 +185,8 @@ fn what_cannot_be_is_refused() {
         (&["--ranks", "4", "--replicas", "5"], "5 copies in a job of 4"),
         (&["--replicas", "0", "--kills", "0"], "0 copies"),
         (&["--replicas", "1", "--kills", "1"], "--beyond"),
-        (&["--mode", "global"], "no global mode yet"),
+        (&["--mode", "global", "--beyond"], "--mode localized"),
+        (&["--failpoints", "--die-in", "G2"], "--mode global"),
         (&["--mode", "somehow"], "localized"),
         (&["--engine", "sim"], "this command has: shm"),
         (&["--seconds", "0"], "seconds"),

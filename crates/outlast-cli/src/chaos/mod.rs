@@ -25,6 +25,7 @@ use outlast::engine::steps;
 use outlast::launch::{Event, Launch, MemberEnd, Output, Running};
 use outlast::store::REPLICAS_MAX;
 use outlast_check::workload::Random;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,6 +49,8 @@ Examples:
       outlast chaos --ranks 8 --replicas 3 --kills 7 --seconds 20
   More deaths at once than the store can take. What is lost must be called lost, until a member accepts it:
       outlast chaos --replicas 2 --kills 3 --beyond
+  All members stop at a death and recover together:
+      outlast chaos --mode global --kills 3
   Steals of tasks, each a transaction over three keys:
       outlast chaos --programs steal
   For programs; standard output gets nothing but the report:
@@ -63,7 +66,7 @@ acknowledged after the notice to a key with a copy on the dead), repair_ms (kill
 Exit status: 0 all is well, 1 a violation or a failure, 2 wrong usage.";
 
 /// How the store recovers from a death.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Mode {
     /// Nobody stops; lost copies are re-created in the background
     Localized,
@@ -77,11 +80,11 @@ impl std::fmt::Display for Mode {
     }
 }
 
-impl Mode {
-    /// Ends with status 2 if the store cannot recover so.
-    pub(crate) fn check(self, subcommand: &str) {
-        if self == Mode::Global {
-            usage_error(subcommand, "the store has no global mode yet; use --mode localized");
+impl From<Mode> for outlast::store::Mode {
+    fn from(mode: Mode) -> outlast::store::Mode {
+        match mode {
+            Mode::Localized => outlast::store::Mode::Localized,
+            Mode::Global => outlast::store::Mode::Global,
         }
     }
 }
@@ -257,6 +260,7 @@ impl Chaos {
             shared_keys: SHARED_KEYS,
             private_keys: PRIVATE_KEYS,
             programs: self.programs,
+            mode: self.mode,
             seed,
             beyond: self.beyond,
             calls_per_second: ((CALLS_IN_ALL as f64 / self.seconds.max(1.0)) as u64 / actors).clamp(20, 4000),
@@ -314,7 +318,6 @@ impl Chaos {
 
     /// Ends with status 2 if the arguments contradict each other.
     fn check(&self) {
-        self.mode.check("chaos");
         let (ranks, kills, replicas) = (usize::from(self.ranks), self.kills, self.replicas);
         let usage = |message: String| usage_error("chaos", message);
         if kills > ranks - 1 {
@@ -329,6 +332,12 @@ impl Chaos {
                 "with one copy every kill loses data; --replicas 2 keeps two, --beyond allows the loss"
                     .into(),
             );
+        }
+        if self.beyond && self.mode == Mode::Global {
+            usage("what is lost is never recovered from in a run with --mode global; --beyond goes with --mode localized".into());
+        }
+        if self.die_in.is_some_and(|step| !faults::is_in_mode(step, self.mode)) {
+            usage("this step comes only when all members recover together; --mode global".into());
         }
         if !(0.1..=86_400.0).contains(&self.seconds) {
             usage(format!("{} seconds; 0.1 to 86400", self.seconds));

@@ -23,7 +23,7 @@
 
 use super::access::{Halt, Op};
 use super::layout::{ACTOR_COUNTER, ACTORS, Block, value_start};
-use super::open::Inner;
+use super::open::{Inner, lock};
 use super::placement::{hash_key, mix};
 use super::{Store, StoreError, StoreResult, check_key};
 use crate::engine::{Engine, Epoch, MemberId, Time};
@@ -119,6 +119,7 @@ impl Store {
             Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => return Ok(None),
             Err(Halt::Fail(error)) => return Err(error),
         };
+        lock(&inner.global.readers).push(op.actor);
         let mut part = CutPart { op, records: Vec::new(), partitions: 0, partition_sum: 0 };
         if part.op.epoch != epoch {
             return Ok(None);
@@ -165,6 +166,13 @@ impl Inner {
             self.serve_messages();
             self.job.park(bell, Time(until));
         }
+    }
+}
+
+impl Drop for CutPart<'_> {
+    fn drop(&mut self) {
+        // Before the operation ends, so that nobody mistakes the next one of this actor for it.
+        lock(&self.op.store.global.readers).retain(|&actor| actor != self.op.actor);
     }
 }
 

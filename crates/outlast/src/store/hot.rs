@@ -86,7 +86,10 @@ impl<'a> Op<'a> {
         let (count, primary) = (config.homes.len(), config.primary);
         let is_known = memory.stamp == config.stamp && !memory.block.is_deleted;
         // The last one is a hint to the compiler.
-        let is_hot = is_known && config.are_all_ready() && !store.frost.is_set();
+        let is_hot = is_known
+            && config.are_all_ready()
+            && !store.frost.is_set()
+            && store.global.lets_through(self.epoch);
         if !is_hot || count > HOT_HOMES || primary >= HOT_HOMES {
             return Ok(None);
         }
@@ -285,6 +288,9 @@ impl<'a> Op<'a> {
         let store = self.store;
         if memory.is_none() {
             store.hints.prefetch(direct, key.hash);
+        }
+        if !store.global.lets_through(self.epoch) {
+            return None;
         }
         let config = self.known_config(key.partition)?;
         steps::enter(steps::Step::Read);

@@ -77,7 +77,12 @@ impl Inner {
         for partition in 0..self.placement.partitions {
             let is_wanted =
                 |key: &[u8], owner| !key.starts_with(super::leave::RESERVED) && wanted(key, owner);
-            keys.extend(self.run(|op| op.list_partition(partition, &is_wanted))?);
+            keys.extend(self.run(|op| {
+                if !self.is_in_procedure() {
+                    self.check_gate(op.epoch)?;
+                }
+                op.list_partition(partition, &is_wanted)
+            })?);
         }
         Ok(keys)
     }
@@ -120,6 +125,10 @@ pub struct Death {
 }
 
 impl Death {
+    pub(super) fn new(member: MemberId, left: bool, heir: MemberId) -> Death {
+        Death { member, left, heir }
+    }
+
     /// Who is to take over the work of the dead: the same one at all members that know of the same deaths. If the heir
     /// dies too, its own death names the next one: ask [`Store::heir_of`] again for what it had not adopted.
     pub fn heir(&self) -> MemberId {

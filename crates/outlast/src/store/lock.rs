@@ -150,7 +150,13 @@ impl Drop for LockGuard {
 
 /// Whether the background has to look after the stamp: a home did not answer, or had no room for what a release leaves.
 fn is_unfinished(error: &StoreError) -> bool {
-    matches!(error, StoreError::Timeout { .. } | StoreError::Engine(_) | StoreError::OutOfMemory { .. })
+    matches!(
+        error,
+        StoreError::Timeout { .. }
+            | StoreError::Engine(_)
+            | StoreError::OutOfMemory { .. }
+            | StoreError::Revoked
+    )
 }
 
 enum Attempt {

@@ -3,6 +3,7 @@
 use super::access::Actors;
 use super::batch::Deferred;
 use super::cut::Frost;
+use super::global::{Global, Mode, rma_error};
 use super::head::{Phase, State};
 use super::hot::Hints;
 use super::late::Late;
@@ -22,6 +23,7 @@ use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Message, Time, View};
 use crate::job::{Job, Service};
+use crate::rma::Communicator;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -35,6 +37,7 @@ pub struct Options {
     slab_len_max: u64,
     repair_percent: u32,
     checksums: bool,
+    mode: Mode,
 }
 
 impl Default for Options {
@@ -47,6 +50,7 @@ impl Default for Options {
             slab_len_max: 1 << 20,
             repair_percent: 100,
             checksums: false,
+            mode: Mode::Localized,
         }
     }
 }
@@ -98,6 +102,13 @@ impl Options {
         self
     }
 
+    /// How the members go on after a death: each by itself, which is the default, or all together; see
+    /// [`Store::recover`](super::Store::recover).
+    pub fn mode(mut self, mode: Mode) -> Options {
+        self.mode = mode;
+        self
+    }
+
     /// The most bytes that a home carves into blocks at once.
     pub fn slab_len_max(mut self, bytes: u64) -> Options {
         self.slab_len_max = bytes.max(4096);
@@ -109,7 +120,7 @@ impl Options {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Note {
     /// I have opened the store: my root, and what options I was given.
-    Hello { root: u64, replicas: u64, partitions: u64, buckets: u64, checksums: u64 },
+    Hello { root: u64, replicas: u64, partitions: u64, buckets: u64, checksums: u64, mode: u64 },
     /// I need blocks of this class at your segment.
     Need { class: u64 },
     /// There are blocks of this class now.
@@ -141,8 +152,8 @@ pub(super) enum Note {
 impl Note {
     pub(super) fn encode(&self) -> Vec<u8> {
         let (tag, words, text): (u8, Vec<u64>, &str) = match self {
-            Note::Hello { root, replicas, partitions, buckets, checksums } => {
-                (0, vec![*root, *replicas, *partitions, *buckets, *checksums], "")
+            Note::Hello { root, replicas, partitions, buckets, checksums, mode } => {
+                (0, vec![*root, *replicas, *partitions, *buckets, *checksums, *mode], "")
             }
             Note::Need { class } => (1, vec![*class], ""),
             Note::Granted { class } => (2, vec![*class], ""),
@@ -178,6 +189,7 @@ impl Note {
                 partitions: word(2)?,
                 buckets: word(3)?,
                 checksums: word(4)?,
+                mode: word(5)?,
             },
             1 => Note::Need { class: word(0)? },
             2 => Note::Granted { class: word(0)? },
@@ -224,6 +236,7 @@ pub(super) struct Inner {
     pub(super) reclaim: Mutex<Reclaim>,
     pub(super) locks: Locks,
     pub(super) frost: Frost,
+    pub(super) global: Global,
     pub(super) loss: Loss,
     pub(super) leaving: Leaving,
     pub(super) deferred: Deferred,
@@ -277,6 +290,11 @@ impl Store {
         let domains = (0..members as u32).map(|member| job.domain(MemberId(member)));
         let domains = domains.collect::<Result<Vec<_>, _>>().map_err(StoreError::Engine)?;
         let layout = Root { partitions };
+        // Before the store's own service: what it has heard is then known when that one runs.
+        let communicator = match options.mode {
+            Mode::Localized => None,
+            Mode::Global => Some(Communicator::everyone(job).map_err(rma_error)?),
+        };
         let inner = Arc::new(Inner {
             job: job.clone(),
             placement: Placement::new(regulars, members - regulars, replicas, partitions, domains),
@@ -291,6 +309,7 @@ impl Store {
             pins: Pins::default(),
             space: Space::default(),
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
+            global: Global::new(options.mode, communicator, &view),
             view: Mutex::new(Arc::new(view)),
             repair: Mutex::default(),
             repaired: Repaired::default(),
@@ -382,6 +401,7 @@ impl Inner {
             partitions: self.placement.partitions as u64,
             buckets: self.bucket_count as u64,
             checksums: u64::from(self.checksums),
+            mode: self.global.mode() as u64,
         };
         let others: Vec<MemberId> = job.view().living().filter(|&member| member != job.me()).collect();
         for member in others {
@@ -448,17 +468,18 @@ impl Inner {
         let Some(note) = Note::decode(&message.bytes) else { return };
         let from = message.from;
         match note {
-            Note::Hello { root, replicas, partitions, buckets, checksums } => {
-                let theirs = (replicas, partitions, buckets, checksums);
+            Note::Hello { root, replicas, partitions, buckets, checksums, mode } => {
+                let theirs = (replicas, partitions, buckets, checksums, mode);
                 let ours = (
                     self.placement.replicas as u64,
                     self.placement.partitions as u64,
                     self.bucket_count as u64,
                     u64::from(self.checksums),
+                    self.global.mode() as u64,
                 );
                 if theirs != ours {
                     let reason = format!(
-                        "{from} opened the store with other options (copies, partitions, buckets, checksums): {theirs:?} there, {ours:?} here"
+                        "{from} opened the store with other options (copies, partitions, buckets, checksums, mode): {theirs:?} there, {ours:?} here"
                     );
                     lock(&self.mismatch).get_or_insert(reason);
                 }
@@ -530,7 +551,8 @@ impl Inner {
             }
             job.park(bell, until);
         };
-        self.is_closed.store(true, Ordering::Release);
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.global.close_for_ever();
         result
     }
 
@@ -577,6 +599,8 @@ impl Service for Background {
             return Time::NEVER;
         }
         self.0.set_background(true);
+        // First: those who wait are to know.
+        self.0.watch_gate();
         self.0.accept_some();
         let leave = self.0.leave_some();
         // Several pieces, since it costs more to come here again than to do one.
@@ -601,7 +625,7 @@ mod tests {
     #[test]
     fn notes_survive_the_way() {
         for note in [
-            Note::Hello { root: 1, replicas: 2, partitions: 3, buckets: 4, checksums: 1 },
+            Note::Hello { root: 1, replicas: 2, partitions: 3, buckets: 4, checksums: 1, mode: 1 },
             Note::Need { class: 5 },
             Note::Granted { class: 6 },
             Note::Refused { class: 7, reason: "no room".into() },

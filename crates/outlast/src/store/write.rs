@@ -1454,6 +1454,22 @@ impl Inner {
         }
     }
 
+    /// The same for a call on a key, which passes the gate of global mode; what is the store's own does not have to.
+    #[inline]
+    pub(super) fn run_call<T>(
+        &self,
+        key: &KeyRef<'_>,
+        mut attempt: impl FnMut(&mut Op<'_>) -> Step<T>,
+    ) -> StoreResult<T> {
+        let is_own = key.key.starts_with(super::leave::RESERVED);
+        self.run(|op| {
+            if !is_own {
+                self.check_gate(op.epoch)?;
+            }
+            attempt(op)
+        })
+    }
+
     pub(super) fn write<'v>(
         &self,
         key: &[u8],
@@ -1461,7 +1477,7 @@ impl Inner {
         mut change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
     ) -> StoreResult<Option<Version>> {
         let key = self.key_ref(key)?;
-        self.run(|op| op.try_write(&key, None, &mut change, needs_value))
+        self.run_call(&key, |op| op.try_write(&key, None, &mut change, needs_value))
     }
 
     /// A put with what a handle remembers.
@@ -1495,7 +1511,7 @@ impl Inner {
         needs_value: bool,
         mut change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
     ) -> StoreResult<Option<Version>> {
-        self.run(|op| op.try_write(key, Some(memory), &mut change, needs_value))
+        self.run_call(key, |op| op.try_write(key, Some(memory), &mut change, needs_value))
     }
 
     #[inline]
@@ -1505,7 +1521,7 @@ impl Inner {
         mut take: impl FnMut(&Op<'_>, MemberId, u64, &Block) -> Step<T>,
     ) -> StoreResult<Option<T>> {
         let key = self.key_ref(key)?;
-        self.run(|op| op.try_read(&key, None, &mut take))
+        self.run_call(&key, |op| op.try_read(&key, None, &mut take))
     }
 
     /// Copies a value into a buffer.
@@ -1525,7 +1541,7 @@ impl Inner {
         if let Some(done) = done {
             return done;
         }
-        self.run(|op| {
+        self.run_call(key, |op| {
             op.try_read(key, memory.as_deref_mut(), &mut |op, home, offset, block| {
                 let given = buffer.len() as u64;
                 let Some(target) = buffer.get_mut(..block.len as usize) else {
@@ -1545,7 +1561,7 @@ impl Inner {
         memory: &mut Remembered,
         mut take: impl FnMut(&Op<'_>, MemberId, u64, &Block) -> Step<T>,
     ) -> StoreResult<Option<T>> {
-        self.run(|op| op.try_read(key, Some(memory), &mut take))
+        self.run_call(key, |op| op.try_read(key, Some(memory), &mut take))
     }
 
     /// Enters this member among those who are rung when something in the key's partition changes.
