@@ -115,7 +115,7 @@ impl Store {
         let inner = &*self.inner;
         let op = match Op::begin(inner) {
             Ok(op) => op,
-            Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => return Ok(None),
+            Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Lost(_)) => return Ok(None),
             Err(Halt::Fail(error)) => return Err(error),
         };
         let mut part = CutPart { op, records: Vec::new(), partitions: 0, partition_sum: 0 };
@@ -126,6 +126,8 @@ impl Store {
             match part.list(partition) {
                 Ok(()) => {}
                 Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => return Ok(None),
+                Err(Halt::Lost(_)) if inner.salvage.is_on => return Ok(None),
+                Err(Halt::Lost(partition)) => return Err(StoreError::DataLost { partition }),
                 Err(Halt::Fail(error)) => return Err(error),
             }
         }
