@@ -48,6 +48,8 @@ enum Command {
     #[command(hide = true)]
     SampleMember(sample::SampleMember),
     #[command(hide = true)]
+    SnapshotBenchMember(bench::SnapshotBenchMember),
+    #[command(hide = true)]
     StoreBenchMember(bench::StoreBenchMember),
     #[command(hide = true)]
     TxBenchMember(bench::TxBenchMember),
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         Command::DetectionMember(member) => member.execute(),
         Command::FailureMember(member) => member.execute(),
         Command::SampleMember(member) => member.execute(),
+        Command::SnapshotBenchMember(member) => member.execute(),
         Command::StoreBenchMember(member) => member.execute(),
         Command::TxBenchMember(member) => member.execute(),
         Command::UlfmMember(member) => member.execute(),

@@ -274,7 +274,10 @@ impl Inner {
         let lost: Vec<usize> = (0..fates.len()).filter(is_lost).collect();
         self.loss.told.store(epoch.0, Ordering::Release);
         if !lost.is_empty() {
+            // These are the program's, and wait as long as its calls do.
+            self.set_background(false);
             listeners.iter().for_each(|listener| listener(&lost));
+            self.set_background(true);
         }
         if self.job.epoch() == epoch { Time::NEVER } else { self.job.now() }
     }

@@ -244,6 +244,13 @@ struct Found {
     word: u64,
 }
 
+/// What a record of the dead has.
+enum Kept {
+    Nothing,
+    Version(Block, Vec<u8>),
+    Damaged,
+}
+
 impl Remains<'_> {
     /// Fills the buffer; whether there is so much.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Step<bool> {
@@ -304,26 +311,26 @@ impl Remains<'_> {
         Ok(Some(found))
     }
 
-    /// The version that a record has, with its value; `Ok(None)` if it has none, `Err` if it is damaged.
-    fn version(&self, found: &Found, stamp: u64) -> Step<Result<Option<(Block, Vec<u8>)>, ()>> {
+    /// The version that a record has.
+    fn version(&self, found: &Found, stamp: u64) -> Step<Kept> {
         for _ in 0..ATTEMPTS {
-            let Some(head) = self.word(found.word)?.map(Head) else { return Ok(Err(())) };
+            let Some(head) = self.word(found.word)?.map(Head) else { return Ok(Kept::Damaged) };
             if head == Head::REMOVED {
-                return Ok(Ok(None));
+                return Ok(Kept::Nothing);
             }
             if head.stamp() > stamp {
-                return Ok(Err(()));
+                return Ok(Kept::Damaged);
             }
-            let Some(offset) = head.offset() else { return Ok(Ok(None)) };
-            if let Some(version) = self.block(found, offset)? {
-                return Ok(Ok(Some(version)));
+            let Some(offset) = head.offset() else { return Ok(Kept::Nothing) };
+            if let Some((block, value)) = self.block(found, offset)? {
+                return Ok(Kept::Version(block, value));
             }
             // One who lives may have replaced it meanwhile.
             if self.word(found.word)? == Some(head.0) {
-                return Ok(Err(()));
+                return Ok(Kept::Damaged);
             }
         }
-        Ok(Err(()))
+        Ok(Kept::Damaged)
     }
 
     /// The version in a block, if it is one of this key.
@@ -542,8 +549,8 @@ impl<'a> Op<'a> {
         let (partition, stamp) = (remains.partition, config.stamp);
         let key = KeyRef { key: &found.key, hash: found.hash, partition };
         let (block, value) = match remains.version(found, stamp)? {
-            Ok(None) => return Ok(()),
-            Ok(Some((block, _))) if block.is_deleted => {
+            Kept::Nothing => return Ok(()),
+            Kept::Version(block, _) if block.is_deleted => {
                 self.raise_floor(me, partition, block.counter)?;
                 // An earlier version may have been copied before this was interrupted.
                 if let Some((word, head)) = self.find(config, 0, &key)? {
@@ -551,8 +558,8 @@ impl<'a> Op<'a> {
                 }
                 return self.tell_writer(&block);
             }
-            Ok(Some(version)) => version,
-            Err(()) => {
+            Kept::Version(block, value) => (block, value),
+            Kept::Damaged => {
                 let name = String::from_utf8_lossy(&found.key);
                 tracing::error!(partition, key = %name, "a value was damaged with its member, and is lost");
                 self.tell_of_damage(partition);
