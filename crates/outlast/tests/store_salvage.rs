@@ -337,7 +337,7 @@ mod sim {
                 let at = used[next() as usize % used.len()] * 8;
                 let word = match next() % 4 {
                     0 => next(),
-                    1 => next() % (memory.len() as u64 * 2) & !15,
+                    1 => (next() % (memory.len() as u64 * 2)) & !15,
                     2 => {
                         memory[at as usize..][..8].try_into().map(u64::from_ne_bytes).unwrap()
                             ^ 1 << (next() % 64)

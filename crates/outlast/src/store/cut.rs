@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn nothing_is_decided_while_the_store_is_frozen() {
         let held_up = Rc::new(Cell::new(0));
-        for seed in 0..60 {
+        for seed in 0..200 {
             let (turn, first, held_up) =
                 (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())), held_up.clone());
             let report = sim::run(&SimOptions::new(2, seed), move |job: Job| {

@@ -506,9 +506,10 @@ impl Op<'_> {
         // Not complete itself: it may become so, and then have to fill another one that began later.
         let Some(rank) = own_rank else { return Ok(true) };
         let primary = config.homes[config.primary];
-        let mut pulse = 0;
+        let mut pulse = 0u64;
         for actor in 0..ACTORS {
-            pulse += self.load(primary, store.counter_word(primary, actor))?;
+            let count = self.load(primary, store.counter_word(primary, actor))?;
+            pulse = u64::wrapping_add(pulse, count);
         }
         let now = store.job.now();
         match work.pulse {
