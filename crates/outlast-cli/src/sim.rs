@@ -47,6 +47,8 @@ Examples:
       outlast sim --ranks 5 --replicas 2 --seeds 0..1000 --kills 3 --beyond
   All members stop at a death and recover together:
       outlast sim --seeds 0..1000 --kills 2 --stops 1 --mode global
+  The same where survivors read the memory of the dead: nothing is lost, even with one copy:
+      outlast sim --ranks 5 --replicas 1 --seeds 0..1000 --kills 4 --salvage
   For programs; standard output gets nothing but the report:
       outlast sim --seeds 0..100 --json -
 
@@ -113,6 +115,9 @@ pub(crate) struct Sim {
     /// Let them die at any time: more may die than the store promises to survive
     #[arg(long)]
     beyond: bool,
+    /// Read the memory of the dead (on the memory link): whoever dies at any time, nothing is lost
+    #[arg(long, conflicts_with = "beyond")]
+    salvage: bool,
     /// Stop at the first seed that fails
     #[arg(long)]
     first_failure: bool,
@@ -237,6 +242,7 @@ struct Shape {
     calls: u64,
     programs: workload::Options,
     beyond: bool,
+    salvage: bool,
 }
 
 impl Shape {
@@ -267,7 +273,8 @@ impl Shape {
 
     fn member(&self, job: &Job, outside: &Shared) {
         let options = Options::new().replicas(self.replicas).partitions(8).expected_keys(32);
-        match Store::open(job, options.slab_len_max(16 << 10).mode(self.mode.into())) {
+        let options = options.slab_len_max(16 << 10).mode(self.mode.into()).salvage(self.salvage);
+        match Store::open(job, options) {
             Ok(store) => {
                 let result = self.play(job, &store, outside);
                 self.check(job, result, 0, outside);
@@ -546,9 +553,12 @@ impl Sim {
             let most = REPLICAS_MAX.min(ranks);
             usage(format!("{} copies in a job of {ranks} cannot be; 1 to {most}", self.replicas));
         }
-        if self.replicas == 1 && self.kills > 0 && !self.beyond {
+        if self.salvage && self.link == LinkChoice::Network {
+            usage("the memory of the dead can be read on the memory link alone; --link memory".into());
+        }
+        if self.replicas == 1 && self.kills > 0 && !self.beyond && !self.salvage {
             usage(
-                "with one copy every kill loses data; --replicas 2 keeps two, --beyond allows the loss"
+                "with one copy every kill loses data; --replicas 2 keeps two, --salvage reads the memory of the dead, --beyond allows the loss"
                     .into(),
             );
         }
@@ -566,7 +576,11 @@ impl Sim {
     /// The command that runs a seed alone.
     fn replay(&self, seed: u64) -> String {
         let Sim { ranks, replicas, kills, stops, mode, spares, threads, calls, programs, link, .. } = self;
-        let beyond = if self.beyond { " --beyond" } else { "" };
+        let beyond = match (self.beyond, self.salvage) {
+            (true, _) => " --beyond",
+            (_, true) => " --salvage",
+            _ => "",
+        };
         format!(
             "outlast sim --ranks {ranks} --replicas {replicas} --kills {kills} --stops {stops} --mode {mode} --spares {spares} --threads {threads} --calls {calls} --programs {programs} --link {link}{beyond} --seed {seed} --trace"
         )
@@ -597,7 +611,7 @@ impl Sim {
         let members = usize::from(self.ranks) + self.spares;
         let mut programs = actor::options(members, 4, 1, self.programs);
         programs.lengths = vec![(0, 1), (8, 2), (24, 2), (100, 2), (700, 1)];
-        let beyond = self.beyond;
+        let (beyond, salvage) = (self.beyond, self.salvage);
         let shape = Shape {
             seed,
             mode: self.mode,
@@ -606,17 +620,20 @@ impl Sim {
             calls: self.calls,
             programs,
             beyond,
+            salvage,
         };
         let link = match self.link {
             LinkChoice::Memory => Link::Memory,
+            LinkChoice::Both if salvage => Link::Memory,
             LinkChoice::Network => Link::Network,
             LinkChoice::Both if seed.is_multiple_of(2) => Link::Memory,
             LinkChoice::Both => Link::Network,
         };
-        let at_once = if beyond { self.kills } else { self.kills.min(self.replicas - 1) };
+        let at_once = if beyond || salvage { self.kills } else { self.kills.min(self.replicas - 1) };
         let steps = self.calls * u64::from(self.threads) * 30;
         let mut options = SimOptions::new(usize::from(self.ranks), seed).link(link);
         options.spares = self.spares;
+        options.remains = salvage;
         options = options.random_faults(at_once, self.stops, steps);
         options.trace = self.trace;
         // Those who wait for a stopped member look again and again, and the others go on until it is resumed: a transaction

@@ -120,6 +120,15 @@ fn beyond_the_promise_loss_is_called_loss() {
     assert_eq!(report["kills"], 3, "{report}");
 }
 
+/// One copy, and all but one die: survivors read the memory of the dead, and nothing is lost.
+#[test]
+fn salvage_loses_nothing_with_one_copy() {
+    let shape = ["--ranks", "5", "--replicas", "1", "--kills", "4", "--seconds", "2", "--seed", "3"];
+    let (run, report) = report(&[&shape[..], &["--salvage"]].concat());
+    assert_eq!((run.code(), &report["ok"], &report["lost"]), (0, &true.into(), &0.into()), "{run:?}");
+    assert_eq!(report["kills"], 4, "{report}");
+}
+
 /// In a build for tests members die inside the steps of the protocol, and the report says in which.
 #[test]
 fn deaths_inside_operations_break_no_promise() {

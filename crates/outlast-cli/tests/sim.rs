@@ -34,6 +34,31 @@ fn all_but_one_may_die_in_waves() {
     assert_eq!((run.code(), &report["ok"], &report["kills"]), (0, &true.into(), &120.into()), "{run:?}");
 }
 
+/// More die at once than there are copies: what is lost is called lost until it is accepted, and nothing else is affected.
+#[test]
+fn beyond_the_promise_loss_is_called_loss() {
+    for programs in ["calls", "mixed", "bank", "steal"] {
+        let shape = ["--ranks", "5", "--replicas", "2", "--seeds", "0..40", "--kills", "3", "--stops", "1"];
+        let (run, report) = report(&[&shape[..], &["--beyond", "--programs", programs]].concat());
+        assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
+        assert!(report["data_lost"].as_u64() > Some(40), "{report}");
+    }
+}
+
+/// Survivors read the memory of the dead: nothing is lost, even with one copy.
+#[test]
+fn salvage_loses_nothing() {
+    for (replicas, programs) in [("1", "calls"), ("2", "mixed"), ("1", "bank"), ("1", "steal")] {
+        let shape = ["--ranks", "5", "--seeds", "0..40", "--kills", "4", "--stops", "1", "--salvage"];
+        let (run, report) = report(&[&shape[..], &["--replicas", replicas, "--programs", programs]].concat());
+        assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
+        assert!(report["kills"].as_u64() > Some(150), "{report}");
+    }
+    let run = outlast(&["sim", "--salvage", "--link", "network"]);
+    assert_eq!(run.code(), 2, "{run:?}");
+    assert!(run.stderr.contains("--link memory"), "{run:?}");
+}
+
 #[test]
 fn a_seed_replays() {
     let seed =

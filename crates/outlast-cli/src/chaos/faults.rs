@@ -57,7 +57,8 @@ impl Faults {
         };
         let mut planned: Vec<(Duration, What)> = Vec::new();
         planned.extend((0..chaos.kills).map(|_| (when(0.05, 0.85), What::Kill)));
-        if chaos.beyond {
+        let beyond = chaos.beyond || chaos.salvage;
+        if beyond {
             // As many as there are copies at one time: a repair is faster than the next random moment.
             let at = planned.first().map_or(Duration::ZERO, |first| first.0);
             planned.iter_mut().take(chaos.replicas).for_each(|kill| kill.0 = at);
@@ -77,7 +78,7 @@ impl Faults {
             ranks: u32::from(chaos.ranks),
             replicas: chaos.replicas,
             kills: chaos.kills,
-            beyond: chaos.beyond,
+            beyond,
             failpoints: chaos.failpoints,
             next_step: chaos.die_in.unwrap_or((seed as usize).wrapping_mul(3) % steps::NAMES.len()),
             mode: chaos.mode,

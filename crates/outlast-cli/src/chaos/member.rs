@@ -34,6 +34,8 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     /// Whether more may die than the store promises to survive.
     pub(super) beyond: bool,
+    /// Whether survivors read the memory of the dead.
+    pub(super) salvage: bool,
     /// How many calls an actor makes in a second, at most.
     pub(super) calls_per_second: u64,
     pub(super) place: Place,
@@ -91,7 +93,7 @@ impl ChaosMember {
         let job = JoinOptions::new().join()?;
         let member = Member::new(plan.place.clone(), job.me().index())?;
         let options = Options::new().replicas(plan.replicas).partitions(64).expected_keys(1024);
-        let options = options.mode(plan.mode.into());
+        let options = options.mode(plan.mode.into()).salvage(plan.salvage);
         let store = Store::open(&job, options).context("opening the store")?;
         let keys = actor::keys(&plan.options(job.members()), plan.threads);
         tell(&Line::Open)?;

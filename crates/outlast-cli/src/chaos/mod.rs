@@ -51,6 +51,8 @@ Examples:
       outlast chaos --replicas 2 --kills 3 --beyond
   All members stop at a death and recover together:
       outlast chaos --mode global --kills 3
+  One copy of each value, and all but one die; survivors read the memory of the dead:
+      outlast chaos --ranks 6 --replicas 1 --kills 5 --salvage
   Steals of tasks, each a transaction over three keys:
       outlast chaos --programs steal
   For programs; standard output gets nothing but the report:
@@ -126,6 +128,9 @@ pub(crate) struct Chaos {
     /// Do not wait for repairs: more members may die than the store promises to survive
     #[arg(long)]
     beyond: bool,
+    /// Survivors read the memory of the dead: nothing is lost whoever dies, and nobody waits for repairs before the next kill
+    #[arg(long, conflicts_with = "beyond")]
+    salvage: bool,
     /// Members die inside the steps of the protocol instead of anywhere (in builds with the feature `faults`)
     #[arg(long)]
     failpoints: bool,
@@ -263,6 +268,7 @@ impl Chaos {
             mode: self.mode,
             seed,
             beyond: self.beyond,
+            salvage: self.salvage,
             calls_per_second: ((CALLS_IN_ALL as f64 / self.seconds.max(1.0)) as u64 / actors).clamp(20, 4000),
             place: shared.place(),
         };
@@ -327,9 +333,9 @@ impl Chaos {
             let most = REPLICAS_MAX.min(ranks);
             usage(format!("{replicas} copies in a job of {ranks} cannot be; 1 to {most}"));
         }
-        if replicas == 1 && kills > 0 && !self.beyond {
+        if replicas == 1 && kills > 0 && !self.beyond && !self.salvage {
             usage(
-                "with one copy every kill loses data; --replicas 2 keeps two, --beyond allows the loss"
+                "with one copy every kill loses data; --replicas 2 keeps two, --salvage reads the memory of the dead, --beyond allows the loss"
                     .into(),
             );
         }
@@ -360,7 +366,11 @@ impl Chaos {
     fn command(&self) -> String {
         let Chaos { ranks, replicas, programs, mode, kills, stops, seconds, threads, .. } = self;
         let seed = self.seed.unwrap_or_default();
-        let beyond = if self.beyond { " --beyond" } else { "" };
+        let beyond = match (self.beyond, self.salvage) {
+            (true, _) => " --beyond",
+            (_, true) => " --salvage",
+            _ => "",
+        };
         let failpoints = if self.failpoints { " --failpoints" } else { "" };
         let die_in = self.die_in.map_or(String::new(), |step| {
             format!(" --die-in {}", steps::NAMES[step].split(' ').next().unwrap_or_default())

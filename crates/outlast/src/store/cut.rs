@@ -116,7 +116,7 @@ impl Store {
         let inner = &*self.inner;
         let op = match Op::begin(inner) {
             Ok(op) => op,
-            Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => return Ok(None),
+            Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Lost(_)) => return Ok(None),
             Err(Halt::Fail(error)) => return Err(error),
         };
         lock(&inner.global.readers).push(op.actor);
@@ -128,6 +128,8 @@ impl Store {
             match part.list(partition) {
                 Ok(()) => {}
                 Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => return Ok(None),
+                Err(Halt::Lost(_)) if inner.salvage.is_on => return Ok(None),
+                Err(Halt::Lost(partition)) => return Err(StoreError::DataLost { partition }),
                 Err(Halt::Fail(error)) => return Err(error),
             }
         }
@@ -264,7 +266,7 @@ mod tests {
     #[test]
     fn nothing_is_decided_while_the_store_is_frozen() {
         let held_up = Rc::new(Cell::new(0));
-        for seed in 0..60 {
+        for seed in 0..200 {
             let (turn, first, held_up) =
                 (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())), held_up.clone());
             let report = sim::run(&SimOptions::new(2, seed), move |job: Job| {

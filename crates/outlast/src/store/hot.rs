@@ -211,7 +211,23 @@ impl<'a> Op<'a> {
         if first.load(waiters).is_none_or(|[waiters]| waiters & WAITER_BITS != 0) {
             let _ = self.ring_waiters(members[primary], key.partition);
         }
+        if self.is_late() {
+            return self.redo_late(key, memory, &block);
+        }
         Ok(Some(block.version()))
+    }
+
+    /// The view has changed; see [`Op::is_late`].
+    #[cold]
+    #[inline(never)]
+    fn redo_late(
+        &mut self,
+        key: &KeyRef<'_>,
+        memory: &mut Remembered,
+        block: &Block,
+    ) -> Step<Option<Version>> {
+        memory.forget();
+        self.redo(key, block)
     }
 
     /// Retires a block that was swapped out, in the ordinary way.
@@ -266,7 +282,7 @@ impl<'a> Op<'a> {
         match self.finish(config, key, &mut before, &mut draft, is_done) {
             Ok(()) => {
                 let _ = self.ring_waiters(config.homes[config.primary], key.partition);
-                Ok(Some(block.version()))
+                if self.is_late() { self.redo(key, &block) } else { Ok(Some(block.version())) }
             }
             Err(Halt::Again | Halt::Fail(StoreError::OutOfMemory { .. })) => {
                 self.keep_unused(config, &draft);

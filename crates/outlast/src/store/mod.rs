@@ -42,6 +42,7 @@ mod placement;
 mod reclaim;
 mod remove;
 mod repair;
+mod salvage;
 mod slot;
 mod space;
 mod stats;

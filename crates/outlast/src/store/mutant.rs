@@ -3,7 +3,7 @@
 
 /// The names, and what they break. xtask has the same list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 23] = [
     // A write is acknowledged before the last home holds it.
     "ack-early",
     // The head names a block whose value is not there yet.
@@ -44,6 +44,12 @@ const NAMES: [&str; 20] = [
     "recover-skip-vote",
     // What was prepared for a recovery that does not happen is carried out.
     "recover-skip-abort",
+    // Whatever a dead member has left of a value is believed.
+    "salvage-torn",
+    // The first of the dead is asked, and not the last.
+    "salvage-oldest",
+    // A version that went to the dead after they were read is acknowledged.
+    "salvage-late",
 ];
 
 /// Whether the protocol is to be broken in this way.

@@ -7,7 +7,7 @@ use super::global::{Global, Mode, rma_error};
 use super::head::{Phase, State};
 use super::hot::Hints;
 use super::late::Late;
-use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root, TOMBSTONES};
+use super::layout::{MARK, PARTITION_BUCKETS, PARTITION_STATE, Root, TOMBSTONES};
 use super::leave::Leaving;
 use super::lock::Locks;
 use super::loss::Loss;
@@ -16,6 +16,7 @@ use super::placement::{Homes, Placement, REPLICAS_MAX};
 use super::reclaim::Reclaim;
 use super::remove::Removal;
 use super::repair::{Repair, Repaired};
+use super::salvage::Salvage;
 use super::space::{Place, Space};
 use super::stats::Counts;
 use super::tx::Transactions;
@@ -38,6 +39,7 @@ pub struct Options {
     repair_percent: u32,
     checksums: bool,
     mode: Mode,
+    salvage: bool,
 }
 
 impl Default for Options {
@@ -51,6 +53,7 @@ impl Default for Options {
             repair_percent: 100,
             checksums: false,
             mode: Mode::Localized,
+            salvage: false,
         }
     }
 }
@@ -109,6 +112,25 @@ impl Options {
         self
     }
 
+    /// Whether survivors read the memory of the dead, where the engine keeps that (shm: the processes of one machine): then
+    /// even a store with one copy of each value survives the deaths of processes, all but one of them. Calls on what only the
+    /// dead had wait until it is salvaged. Switches [`Options::checksums`] on: what was damaged with its member is lost,
+    /// named by [`Store::lost_keys`], and never returned. The memory of the dead is kept until all is salvaged. It does not help
+    /// against the loss of the machine, and costs what checksums cost.
+    ///
+    /// ```
+    /// use outlast::store::{Options, Store};
+    /// let job = outlast::join()?;
+    /// let store = Store::open(&job, Options::new().replicas(1).salvage(true))?;
+    /// store.put(b"checkpoint/3", b"state")?; // Survives kill -9 of whoever holds it.
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn salvage(mut self, salvage: bool) -> Options {
+        self.salvage = salvage;
+        self
+    }
+
     /// The most bytes that a home carves into blocks at once.
     pub fn slab_len_max(mut self, bytes: u64) -> Options {
         self.slab_len_max = bytes.max(4096);
@@ -147,6 +169,8 @@ pub(super) enum Note {
     Noted,
     /// All know that I am leaving: bring up the copies that are to replace mine.
     HandOver,
+    /// Keys of the partition are lost.
+    Damaged { partition: u64 },
 }
 
 impl Note {
@@ -168,6 +192,7 @@ impl Note {
             Note::Leaving => (20, vec![], ""),
             Note::Noted => (21, vec![], ""),
             Note::HandOver => (22, vec![], ""),
+            Note::Damaged { partition } => (23, vec![*partition], ""),
         };
         let mut bytes = vec![tag];
         words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
@@ -204,6 +229,7 @@ impl Note {
             20 => Note::Leaving,
             21 => Note::Noted,
             22 => Note::HandOver,
+            23 => Note::Damaged { partition: word(0)? },
             _ => return None,
         })
     }
@@ -218,6 +244,7 @@ pub(super) struct Inner {
     pub(super) slab_len_max: u64,
     /// Whether values have checksums.
     pub(super) checksums: bool,
+    pub(super) salvage: Salvage,
     pub(super) layout: Root,
     /// Where each member's root is, plus 1; 0 while unknown.
     roots: Vec<AtomicU64>,
@@ -284,6 +311,12 @@ impl Store {
                 options.replicas
             ));
         }
+        if options.salvage && job.obituary().is_none() {
+            return invalid(
+                "salvage needs an engine on which the memory of the dead can be read, which is shm; open the store without it"
+                    .into(),
+            );
+        }
         let replicas = options.replicas.min(regulars);
         let partitions = options.partitions.unwrap_or(256 * regulars).clamp(1, 1 << 20);
         let bucket_count = (options.expected_keys / partitions).next_power_of_two().clamp(4, 1 << 20);
@@ -301,7 +334,8 @@ impl Store {
             bucket_count,
             hints: Hints::new(options.expected_keys),
             slab_len_max: options.slab_len_max,
-            checksums: options.checksums,
+            checksums: options.checksums || options.salvage,
+            salvage: Salvage::new(options.salvage),
             layout,
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
             actors: Actors::new(),
@@ -375,7 +409,19 @@ impl Inner {
         }
         self.roots[me.index()].store(root + 1, Ordering::Release);
         // Set aside before there is anything to delete.
-        self.carve(TOMBSTONES)
+        self.carve(TOMBSTONES)?;
+        let mark = self.layout.mark(self.bucket_count).to_ne_bytes();
+        job.put(Epoch::ANY, me, root + MARK, &mark)
+    }
+
+    /// Notes where the root of a member is that did not come to say so.
+    pub(super) fn learn_root(&self, member: MemberId, root: u64) {
+        self.roots[member.index()].store(root + 1, Ordering::Release);
+    }
+
+    /// Whether it is known where a member's root is.
+    pub(super) fn knows_root(&self, member: MemberId) -> bool {
+        self.roots[member.index()].load(Ordering::Acquire) != 0
     }
 
     /// Makes an empty index for a partition at this member.
@@ -392,6 +438,11 @@ impl Inner {
         job.put(Epoch::ANY, me, word, &buckets.to_ne_bytes())
     }
 
+    /// What is compared of checksums and salvage.
+    fn checks(&self) -> u64 {
+        u64::from(self.checksums) | u64::from(self.salvage.is_on) << 1
+    }
+
     /// Tells all members where the root is, and waits until all who live have done the same.
     fn greet(&self) -> StoreResult<()> {
         let job = &self.job;
@@ -400,7 +451,7 @@ impl Inner {
             replicas: self.placement.replicas as u64,
             partitions: self.placement.partitions as u64,
             buckets: self.bucket_count as u64,
-            checksums: u64::from(self.checksums),
+            checksums: self.checks(),
             mode: self.global.mode() as u64,
         };
         let others: Vec<MemberId> = job.view().living().filter(|&member| member != job.me()).collect();
@@ -474,12 +525,12 @@ impl Inner {
                     self.placement.replicas as u64,
                     self.placement.partitions as u64,
                     self.bucket_count as u64,
-                    u64::from(self.checksums),
+                    self.checks(),
                     self.global.mode() as u64,
                 );
                 if theirs != ours {
                     let reason = format!(
-                        "{from} opened the store with other options (copies, partitions, buckets, checksums, mode): {theirs:?} there, {ours:?} here"
+                        "{from} opened the store with other options (copies, partitions, buckets, checksums plus 2 for salvage, mode): {theirs:?} there, {ours:?} here"
                     );
                     lock(&self.mismatch).get_or_insert(reason);
                 }
@@ -521,6 +572,9 @@ impl Inner {
             Note::Leaving => self.note_leaving(from),
             Note::Noted => self.leaving_noted(from),
             Note::HandOver => self.hand_over(from),
+            Note::Damaged { partition } => {
+                self.note_damage(partition as usize);
+            }
         }
     }
 
@@ -613,6 +667,7 @@ impl Service for Background {
             repair = self.0.repair_some();
         }
         let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss());
+        let repair = repair.min(self.0.release_remains());
         let repair = repair.min(self.0.remove_some()).min(self.0.reclaim_some());
         repair.min(self.0.give_back_some()).min(self.0.look_for_late()).min(self.0.end_transactions())
     }
@@ -639,6 +694,7 @@ mod tests {
             Note::Leaving,
             Note::Noted,
             Note::HandOver,
+            Note::Damaged { partition: 12 },
         ] {
             assert_eq!(Note::decode(&note.encode()), Some(note));
         }

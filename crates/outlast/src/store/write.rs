@@ -440,7 +440,7 @@ impl<'a> Op<'a> {
                 self.swap_state(home, partition, state, State::new(state.phase(), stamp))?;
             };
             match state.phase() {
-                Phase::Absent => {}
+                Phase::Absent | Phase::Lost => {}
                 Phase::Filling => {
                     ready |= 1 << index;
                     primary = if mutant("trust-absent") { Some(index) } else { primary };
@@ -453,19 +453,26 @@ impl<'a> Op<'a> {
                 }
             }
         }
-        let primary = primary.ok_or(Halt::Fail(StoreError::DataLost { partition }))?;
-        Ok(Config {
+        let primary = primary.ok_or(Halt::Lost(partition))?;
+        Ok(self.new_config(stamp, &homes.members, primary, ready))
+    }
+
+    fn new_config(&self, stamp: u64, homes: &[MemberId], primary: usize, ready: u64) -> Config {
+        Config {
             epoch: AtomicU64::new(self.epoch.0),
             stamp,
             primary,
             ready: AtomicU64::new(ready),
-            homes: HomeList::new(&homes.members),
-            roots: std::array::from_fn(|home| {
-                homes.members.get(home).map_or(0, |&home| self.store.root(home))
-            }),
+            homes: HomeList::new(homes),
+            roots: std::array::from_fn(|home| homes.get(home).map_or(0, |&home| self.store.root(home))),
             buckets: std::array::from_fn(|_| AtomicU64::new(0)),
             next: OnceLock::new(),
-        })
+        }
+    }
+
+    /// A configuration in which this member is alone, for what nobody else sees yet.
+    pub(super) fn config_alone(&self, stamp: u64) -> Config {
+        self.new_config(stamp, &[self.store.me()], 0, 1)
     }
 
     pub(super) fn buckets(&self, config: &Config, home: usize, partition: usize) -> Step<u64> {
@@ -484,7 +491,7 @@ impl<'a> Op<'a> {
     pub(super) fn find_new_homes(&self, config: &Config, partition: usize) -> Step<()> {
         for home in (0..config.homes.len()).filter(|&home| !config.is_ready(home)) {
             steps::enter(steps::Step::NewHomes);
-            if self.state(config.homes[home], partition)?.phase() != Phase::Absent {
+            if !self.state(config.homes[home], partition)?.is_absent() {
                 config.ready.fetch_or(1 << home, Ordering::AcqRel);
             }
         }
@@ -515,7 +522,7 @@ impl<'a> Op<'a> {
     }
 
     /// Fills a block at a home with a version.
-    fn fill_block(&self, home: MemberId, block: &Block, value: &[u8]) -> Step<u64> {
+    pub(super) fn fill_block(&self, home: MemberId, block: &Block, value: &[u8]) -> Step<u64> {
         steps::enter(steps::Step::Fill);
         let class = block_class(block, home)?;
         let block = Block { holder: holder(self.store.me()), ..*block };
@@ -540,7 +547,7 @@ impl<'a> Op<'a> {
     }
 
     /// Retires the block that a head named, after it was swapped out.
-    fn retire_head(&self, home: MemberId, head: Head) -> Step<()> {
+    pub(super) fn retire_head(&self, home: MemberId, head: Head) -> Step<()> {
         let Some(offset) = head.offset() else { return Ok(()) };
         let block = self.read_block(home, offset)?;
         self.retire_block(home, offset, &block, block_class(&block, home)?)
@@ -771,7 +778,7 @@ impl<'a> Op<'a> {
 
     /// Tells the writer of a version that it happened, if it lives. The word only grows: a late helper of an earlier
     /// operation takes nothing back.
-    fn tell_writer(&self, block: &Block) -> Step<()> {
+    pub(super) fn tell_writer(&self, block: &Block) -> Step<()> {
         let view = self.store.view(self.epoch).ok_or(Halt::Again)?;
         // A version that several may make has no writer who wants to know.
         if !view.is_living(block.writer) || block.operation == 0 {
@@ -843,6 +850,10 @@ impl<'a> Op<'a> {
             memory.at[config.primary].head = head;
         }
         self.finish(config, key, before, draft, 1 << config.primary)?;
+        // Before the mark: whoever builds on that tells nobody that the version happened.
+        if self.is_late() {
+            return Err(Halt::Again);
+        }
         // The version has happened: every complete home of the configuration holds it, or something later, so no failure
         // from here on can undo it.
         let _ = self.tidy_up(config, key, before, head);
@@ -1282,6 +1293,13 @@ impl<'a> Op<'a> {
         }
     }
 
+    /// Whether the view has changed, where that matters to a version that all homes of the configuration hold: those who
+    /// live keep it whatever happens, but what the dead have may have been salvaged before it was there.
+    #[inline]
+    pub(super) fn is_late(&self) -> bool {
+        self.store.salvage.is_on && !self.is_current() && !mutant("salvage-late")
+    }
+
     /// Keeps the blocks of a draft that nobody has seen.
     pub(super) fn keep_unused(&self, config: &Config, draft: &Draft<'_>) {
         for (&member, &offset) in config.homes.iter().zip(&draft.offsets).filter(|(_, offset)| **offset != 0)
@@ -1300,6 +1318,8 @@ impl<'a> Op<'a> {
                 Ok(true) => return Ok(Some(block.version())),
                 Ok(false) => return Err(Halt::Again),
                 Err(Halt::Again) => patience.check(self.store)?,
+                // What is salvaged tells.
+                Err(Halt::Lost(partition)) => self.store.await_salvage(partition)?,
                 // Nobody can tell whether the version stays.
                 Err(Halt::Fail(StoreError::OutOfMemory { member, .. })) => {
                     if !patience.wait_for_room(self.store) {
@@ -1425,6 +1445,17 @@ impl Inner {
         self.run_as(0, attempt)
     }
 
+    /// The same; `None` if the partition that it needs is lost, or is being salvaged.
+    pub(super) fn run_or_lost<T>(
+        &self,
+        mut attempt: impl FnMut(&mut Op<'_>) -> Step<T>,
+    ) -> StoreResult<Option<T>> {
+        self.run(|op| match attempt(op) {
+            Err(Halt::Lost(_)) => Ok(None),
+            other => other.map(Some),
+        })
+    }
+
     /// The same for a transaction that has failed so many times; see `tx`.
     pub(super) fn run_as<T>(
         &self,
@@ -1444,6 +1475,7 @@ impl Inner {
                 Err(Halt::Fail(StoreError::OutOfMemory { .. }))
                     if lacks_tombstone && patience.wait_for_room(self) => {}
                 Err(Halt::Fail(error)) => return Err(error),
+                Err(Halt::Lost(partition)) => self.await_salvage(partition)?,
                 Err(Halt::Frozen) => self.wait_for_thaw()?,
                 Err(Halt::Again) => patience.check(self)?,
                 Err(Halt::Blocked(blocker)) => {
@@ -1496,7 +1528,7 @@ impl Inner {
         };
         match done {
             Ok(Some(version)) => return Ok(version),
-            Ok(None) | Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => {}
+            Ok(None) | Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Lost(_)) => {}
             Err(Halt::Fail(error)) => return Err(error),
         }
         let written = self.write_again(key, memory, false, |_, _| Ok(Change::Put(value)))?;

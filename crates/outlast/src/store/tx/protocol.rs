@@ -141,6 +141,9 @@ impl Op<'_> {
         };
         let primary = config.homes[config.primary];
         let block = self.read_block(primary, offset)?;
+        if block.kind == Kind::Lost {
+            return Err(Halt::Fail(StoreError::DataLost { partition: key.partition }));
+        }
         if block.is_deleted || block.len < len as u64 {
             return Ok(0);
         }
@@ -207,6 +210,7 @@ impl Op<'_> {
         match block.kind {
             Kind::Plain => return Ok((offset, *block)),
             Kind::Restored => return self.restored(primary, offset, block),
+            Kind::Lost => return Err(Halt::Fail(StoreError::DataLost { partition: key.partition })),
             Kind::Provisional => {}
         }
         let found = self.read_provisional(primary, offset, block)?;
@@ -264,6 +268,7 @@ impl Op<'_> {
     ) -> Step<(u64, Block)> {
         match block.kind {
             Kind::Provisional => Err(blocked(self.read_provisional(primary, offset, block)?.id, key)),
+            Kind::Lost => Err(Halt::Fail(StoreError::DataLost { partition: key.partition })),
             _ => {
                 let seen = self.restored(primary, offset, block)?;
                 self.resealed(key, primary, offset, block, seen)
@@ -349,6 +354,9 @@ impl Op<'_> {
                 self.check_whole(key, primary, offset, &block)?;
                 let at = offset + value_start(block.len) + found.places().0;
                 (found.old, found.old_owner, self.read_bytes(primary, at, found.old_len)?)
+            }
+            Some((_, block)) if block.kind == Kind::Lost => {
+                return Err(Halt::Fail(StoreError::DataLost { partition: key.partition }));
             }
             Some((offset, block)) => {
                 self.check_whole(key, primary, offset, &block)?;
