@@ -5,6 +5,7 @@
 #define _DEFAULT_SOURCE 1 /* for on_exit */
 #include <mpi.h>
 #include <mpi-ext.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,6 +156,7 @@ int outlast_mpi_error_text_max(void) { return MPI_MAX_ERROR_STRING; }
 
 static const volatile int *outlast_has_left;
 static pid_t outlast_member_pid;
+static int outlast_rank, outlast_report = -1;
 
 /* The launcher tells the other ranks of a death by signal and of an exit with status 0, but not of an exit with
  * another status: for that it lets them wait, and ends the whole job about a second later. So such an exit, and
@@ -163,6 +165,8 @@ static void outlast_at_exit(int status, void *context) {
     (void)context;
     if (getpid() != outlast_member_pid)
         return; /* A forked child is no member, and ends as it likes. */
+    if (outlast_report >= 0)
+        dprintf(outlast_report, "%d exited %d\n", outlast_rank, status);
     int is_finalized = 0;
     if (MPI_Finalized(&is_finalized) == MPI_SUCCESS && is_finalized)
         return; /* The program has ended MPI itself: the launcher takes any status from now on. */
@@ -172,9 +176,15 @@ static void outlast_at_exit(int status, void *context) {
     }
 }
 
-/* From now on an exit of this process with a status other than 0, or while `*has_left` is 0, is a death. */
-int outlast_mpi_die_on_exit(const volatile int *has_left) {
+/* From now on an exit of this process with a status other than 0, or while `*has_left` is 0, is a death. If `report`
+ * names a file, this and later the status of an exit is written there, a line each: it is lost otherwise. */
+int outlast_mpi_die_on_exit(const volatile int *has_left, int rank, const char *report) {
     outlast_has_left = has_left;
+    outlast_rank = rank;
+    if (report != NULL)
+        outlast_report = open(report, O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK);
+    if (outlast_report >= 0)
+        dprintf(outlast_report, "%d joined\n", rank);
     outlast_member_pid = getpid();
     return on_exit(outlast_at_exit, NULL) == 0 ? MPI_SUCCESS : MPI_ERR_NO_MEM;
 }

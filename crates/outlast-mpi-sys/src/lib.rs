@@ -8,7 +8,7 @@
 
 #![cfg(feature = "link")]
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 
 /// An error of MPI.
@@ -109,7 +109,7 @@ unsafe extern "C" {
     fn outlast_mpi_error_class(code: c_int) -> c_int;
     fn outlast_mpi_error_text(code: c_int, text: *mut c_char) -> c_int;
     fn outlast_mpi_error_text_max() -> c_int;
-    fn outlast_mpi_die_on_exit(has_left: *const c_int) -> c_int;
+    fn outlast_mpi_die_on_exit(has_left: *const c_int, rank: c_int, report: *const c_char) -> c_int;
 }
 
 /// Turns MPI's code into a result.
@@ -302,8 +302,14 @@ impl Tester {
 }
 
 /// Makes an exit of this process with a status other than 0, or while `has_left` is 0, a death by SIGKILL: the
-/// launcher does not tell the others of an exit with another status. Call it once.
-pub fn die_on_exit(has_left: &'static std::sync::atomic::AtomicI32) -> Result<()> {
-    // SAFETY: the word lives for ever and is only read.
-    check("on_exit", unsafe { outlast_mpi_die_on_exit(has_left.as_ptr()) })
+/// launcher does not tell the others of an exit with another status. Call it once. `report` is a file to which `RANK joined`
+/// is written now and `RANK exited STATUS` then; one that cannot be opened is passed over.
+pub fn die_on_exit(
+    has_left: &'static std::sync::atomic::AtomicI32,
+    rank: usize,
+    report: Option<&CStr>,
+) -> Result<()> {
+    let report = report.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: the word lives for ever and is only read; the name is null or ends with a zero.
+    check("on_exit", unsafe { outlast_mpi_die_on_exit(has_left.as_ptr(), rank as c_int, report) })
 }

@@ -2,6 +2,7 @@
 
 use super::redis::Redis;
 use super::{Common, Row, publish, times};
+use crate::hosts;
 use crate::quantity;
 use crate::report::say;
 use anyhow::{Context, ensure};
@@ -84,6 +85,8 @@ struct Shape {
     /// The sizes of the values
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, value_delimiter = ',')]
     sizes: Vec<u64>,
+    #[command(flatten)]
+    place: hosts::Place,
     /// How long each size is measured
     #[arg(long, value_name = "S", default_value_t = 2.0)]
     seconds: f64,
@@ -157,19 +160,22 @@ fn run(
         Ok(())
     };
     measure_theirs()?;
-    let running = Launch::new(ranks)
+    shape.place.check("bench");
+    let launch = Launch::new(ranks)
         .program(std::env::current_exe()?)
         .args(["store-bench-member", "--what", what, "--keys", &keys.to_string()])
         .args(["--replicas", &replicas.to_string(), "--sizes", &joined])
         .args(["--seconds", &shape.seconds.to_string()])
         .args(checksums.then_some("--checksums"))
         .die_with_launcher(true)
-        .output(Output::Capture)
-        .start()?;
+        .output(Output::Capture);
+    let (launch, hosts) = shape.place.prepare(launch, ranks)?;
+    let running = launch.start()?;
     let limit = Duration::from_secs_f64(60.0 + 4.0 * shape.seconds * sizes.len() as f64);
     let mut running = running;
     let outcome = running.wait(limit);
     ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}");
+    drop(hosts);
     measure_theirs()?;
     drop(redis);
     let output = running.output(MemberId(0));
@@ -183,7 +189,7 @@ fn run(
         let samples: Result<Vec<u64>, _> = samples.split(' ').map(str::parse).collect();
         let row = Row {
             what: what.into(),
-            engine: "shm".into(),
+            engine: shape.place.engine.to_string(),
             ranks,
             replicas: Some(replicas),
             size: Some(size.parse().context("a size")?),

@@ -11,8 +11,8 @@ mod member;
 
 use crate::actor::{Programs, THREADS_MAX};
 use crate::control::{Phase, Shared};
+use crate::hosts;
 use crate::members::{Lines, News, describe, left_behind, machine_ns, shared_memory_names, show_log};
-use crate::quantity;
 use crate::report::write_json;
 use crate::usage_error;
 use anyhow::{Context, bail};
@@ -89,9 +89,8 @@ impl Mode {
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Chaos {
-    /// The engine below the job
-    #[arg(long, value_name = "NAME", value_parser = quantity::engine, default_value = "shm")]
-    engine: String,
+    #[command(flatten)]
+    place: hosts::Place,
     /// How many processes the job has
     #[arg(short = 'n', long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=128))]
     ranks: u16,
@@ -258,14 +257,14 @@ impl Chaos {
             place: shared.place(),
         };
         let before = shared_memory_names();
-        let mut running = Launch::new(ranks)
+        let launch = Launch::new(ranks)
             .program(std::env::current_exe().context("finding this program's own path")?)
             .args(["chaos-member", &serde_json::to_string(&plan)?])
-            .env("OUTLAST_ENGINE", &self.engine)
             .segment_limit(256 << 20)
             .die_with_launcher(true)
-            .output(Output::Capture)
-            .start()?;
+            .output(Output::Capture);
+        let (launch, hosts) = self.place.prepare(launch, ranks)?;
+        let mut running = launch.start()?;
         let pids = running.pids();
         let mut known = Known::default();
         let result = self.run(&mut running, &shared, &mut known, &interrupted);
@@ -293,6 +292,7 @@ impl Chaos {
             }
         }
         drop(running);
+        drop(hosts);
         known
             .failures
             .extend(left_behind(&before, &pids).into_iter().map(|left| format!("left behind: {left}")));
@@ -310,6 +310,7 @@ impl Chaos {
     /// Ends with status 2 if the arguments contradict each other.
     fn check(&self) {
         self.mode.check("chaos");
+        self.place.check("chaos");
         let (ranks, kills, replicas) = (usize::from(self.ranks), self.kills, self.replicas);
         let usage = |message: String| usage_error("chaos", message);
         if kills > ranks - 1 {
@@ -344,6 +345,7 @@ impl Chaos {
 
     /// The command that makes the same choices again.
     fn command(&self) -> String {
+        let place = self.place.arguments();
         let Chaos { ranks, replicas, programs, mode, kills, stops, seconds, threads, .. } = self;
         let seed = self.seed.unwrap_or_default();
         let beyond = if self.beyond { " --beyond" } else { "" };
@@ -352,7 +354,7 @@ impl Chaos {
             format!(" --die-in {}", steps::NAMES[step].split(' ').next().unwrap_or_default())
         });
         format!(
-            "outlast chaos --engine shm --ranks {ranks} --replicas {replicas} --programs {programs} --mode {mode} --kills {kills} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
+            "outlast chaos {place} --ranks {ranks} --replicas {replicas} --programs {programs} --mode {mode} --kills {kills} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
         )
     }
 

@@ -133,8 +133,13 @@ impl Mpi {
                 reason: format!("a job of {members} ranks; at most {MEMBERS_MAX} are supported"),
             });
         }
-        mpi::die_on_exit(&HAS_LEFT).map_err(mpi_error)?;
-        let segment_limit = options.segment_limit.unwrap_or_else(|| memory_available() / 2 / members as u64);
+        let report = std::env::var_os(crate::launch::REPORT_VARIABLE);
+        let report = report.and_then(|path| std::ffi::CString::new(path.into_encoded_bytes()).ok());
+        mpi::die_on_exit(&HAS_LEFT, rank, report.as_deref()).map_err(mpi_error)?;
+        let launchers =
+            std::env::var(crate::launch::SEGMENT_LIMIT_VARIABLE).ok().and_then(|n| n.parse().ok());
+        let segment_limit =
+            options.segment_limit.or(launchers).unwrap_or_else(|| memory_available() / 2 / members as u64);
         let shared = Arc::new(Shared::new(me, members, options.time_limit, segment_limit));
         let domain = options.domain.clone().or_else(|| std::env::var("OUTLAST_DOMAIN").ok());
         let myself = Peer {

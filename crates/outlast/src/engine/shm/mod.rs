@@ -39,6 +39,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// If asked to, prepares a command so that the kernel asks its process to end when the thread that started it ends: for
+/// a program that has others to end before itself.
+pub(crate) fn terminate_with_launcher(command: &mut std::process::Command, terminate: bool) {
+    if terminate {
+        sys::terminate_with_parent(command);
+    }
+}
+
 /// How often a waiting thread looks at its bell before it lets others run, if members share cores: short enough not to
 /// take a core from the one who is to answer.
 const SPIN_SHARED: u32 = 4;
