@@ -7,6 +7,7 @@
 #include <mpi-ext.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -31,13 +32,7 @@ int outlast_mpi_init(int *provided, int *is_ours) {
     if (is_initialized)
         return MPI_Query_thread(provided);
     code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, provided);
-    if (code != MPI_SUCCESS)
-        return code;
-    /* Errors that belong to no communicator of ours are raised on these two, and end the process by default. */
-    code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    if (code != MPI_SUCCESS)
-        return code;
-    return MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    return code;
 }
 
 int outlast_mpi_thread_multiple(void) { return MPI_THREAD_MULTIPLE; }
@@ -56,6 +51,27 @@ int outlast_mpi_has_ulfm(int *has_ulfm) {
 /* Begins to duplicate the world; `comm` is valid once `request` is complete, and must not move until then. */
 int outlast_mpi_dup_world(MPI_Comm *comm, MPI_Request *request) {
     return MPI_Comm_idup(MPI_COMM_WORLD, comm, request);
+}
+
+/* Begins to tell all members some words; both buffers stay where they are until `request` is complete. */
+int outlast_mpi_gather(const uint64_t *mine, uint64_t *all, int words, MPI_Comm comm, MPI_Request *request) {
+    return MPI_Iallgather(mine, words, MPI_UINT64_T, all, words, MPI_UINT64_T, comm, request);
+}
+
+/* Whether errors on the world end the process, as they do unless the program says otherwise. */
+int outlast_mpi_world_is_fatal(int *is_fatal) {
+    MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+    int code = MPI_Comm_get_errhandler(MPI_COMM_WORLD, &handler);
+    if (code != MPI_SUCCESS)
+        return code;
+    *is_fatal = handler == MPI_ERRORS_ARE_FATAL || handler == MPI_ERRORS_ABORT;
+    return MPI_Errhandler_free(&handler);
+}
+
+/* Has errors on the world, and those that belong to no communicator, return. */
+int outlast_mpi_set_errhandlers(void) {
+    int code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    return code != MPI_SUCCESS ? code : MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
 }
 
 int outlast_mpi_errors_return(MPI_Comm comm) { return MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN); }

@@ -75,6 +75,15 @@ unsafe extern "C" {
     fn outlast_mpi_request_null() -> *mut c_void;
     fn outlast_mpi_has_ulfm(has_ulfm: *mut c_int) -> c_int;
     fn outlast_mpi_dup_world(comm: *mut Comm, request: *mut Request) -> c_int;
+    fn outlast_mpi_gather(
+        mine: *const u64,
+        all: *mut u64,
+        words: c_int,
+        comm: Comm,
+        request: *mut Request,
+    ) -> c_int;
+    fn outlast_mpi_world_is_fatal(is_fatal: *mut c_int) -> c_int;
+    fn outlast_mpi_set_errhandlers() -> c_int;
     fn outlast_mpi_errors_return(comm: Comm) -> c_int;
     fn outlast_mpi_rank_and_size(comm: Comm, rank: *mut c_int, size: *mut c_int) -> c_int;
     fn outlast_mpi_isend(
@@ -153,6 +162,52 @@ pub fn has_ulfm() -> Result<bool> {
     // SAFETY: the pointer is valid.
     check("MPI_Comm_get_attr", unsafe { outlast_mpi_has_ulfm(&mut has_ulfm) })?;
     Ok(has_ulfm != 0)
+}
+
+/// Whether an error on MPI_COMM_WORLD ends the process, as it does unless the program says otherwise. Errors that belong to
+/// no communicator of ours are raised there, and so are those of a failed process.
+pub fn world_is_fatal() -> Result<bool> {
+    let mut is_fatal = 0;
+    // SAFETY: the pointer is valid.
+    check("MPI_Comm_get_errhandler", unsafe { outlast_mpi_world_is_fatal(&mut is_fatal) })?;
+    Ok(is_fatal != 0)
+}
+
+/// Has errors on MPI_COMM_WORLD and MPI_COMM_SELF return.
+pub fn set_errhandlers() -> Result<()> {
+    // SAFETY: the function has no preconditions but that MPI is initialized, which it checks.
+    check("MPI_Comm_set_errhandler", unsafe { outlast_mpi_set_errhandlers() })
+}
+
+/// Words that all members tell each other. It takes as long as the last of them.
+pub struct Gather<const N: usize> {
+    // On the heap and leaked unless completed: MPI reads and writes them at unknown times.
+    mine: &'static mut [u64; N],
+    all: &'static mut [u64],
+    request: Request,
+}
+
+impl<const N: usize> Gather<N> {
+    /// Begins to tell all members of `comm`, which has `members` of them.
+    pub fn begin(comm: Comm, members: usize, mine: [u64; N]) -> Result<Gather<N>> {
+        let mine = Box::leak(Box::new(mine));
+        let all = Box::leak(vec![0; N * members].into_boxed_slice());
+        let mut request = Request::null();
+        // SAFETY: the buffers have that many words, and are never freed before the request is complete.
+        check("MPI_Iallgather", unsafe {
+            outlast_mpi_gather(mine.as_ptr(), all.as_mut_ptr(), N as c_int, comm, &mut request)
+        })?;
+        Ok(Gather { mine, all, request })
+    }
+
+    /// What all members have told, in their order, once it is there.
+    pub fn poll(&mut self) -> Result<Option<Vec<[u64; N]>>> {
+        if !self.request.test()? {
+            return Ok(None);
+        }
+        debug_assert!(self.all.chunks_exact(N).any(|words| words == &self.mine[..]));
+        Ok(Some(self.all.chunks_exact(N).map(|words| words.try_into().expect("N words")).collect()))
+    }
 }
 
 /// A duplicate of the world that is being made. All members take part, so it takes as long as the last of them.

@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 
 pub use mpirun::Mpirun;
 #[cfg(feature = "mpi")]
-pub(crate) use mpirun::{REPORT_VARIABLE, SEGMENT_LIMIT_VARIABLE};
+pub(crate) use mpirun::{REPORT_VARIABLE, SEGMENT_LIMIT_VARIABLE, SPARES_VARIABLE};
 pub use rustix::process::Signal;
 
 /// How long the launcher waits for processes that it has killed. Longer only if the kernel is stuck in them.
