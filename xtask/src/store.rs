@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What is run in the simulator, and with how many seeds: 100,000 in all.
-const SHAPES: [(&str, u64); 13] = [
+/// What is run in the simulator, and with how many seeds: more than 100,000 in all.
+const SHAPES: [(&str, u64); 16] = [
     ("--ranks 3 --replicas 1 --stops 1", 8_000),
     ("--ranks 3 --replicas 2 --kills 1 --stops 1", 15_000),
     ("--ranks 3 --replicas 2 --kills 1 --stops 1 --programs bank", 10_000),
@@ -22,23 +22,27 @@ const SHAPES: [(&str, u64); 13] = [
     ("--ranks 8 --replicas 4 --kills 7 --programs calls", 4_000),
     ("--ranks 9 --replicas 2 --kills 5 --stops 1", 8_000),
     ("--ranks 16 --replicas 3 --kills 4 --stops 1", 900),
+    ("--ranks 5 --replicas 2 --kills 3 --stops 1 --beyond", 3_000),
+    ("--ranks 4 --replicas 1 --kills 2 --stops 1 --beyond --programs steal", 3_000),
+    ("--ranks 6 --replicas 3 --kills 5 --beyond --programs bank", 3_000),
     ("--ranks 64 --replicas 4 --kills 6 --stops 1 --calls 10 --programs calls", 100),
 ];
 
 /// What is run with real processes, in turn, until there were enough kills.
-const CHAOS: [(&str, u64); 5] = [
+const CHAOS: [(&str, u64); 6] = [
     ("--ranks 8 --replicas 3 --kills 7 --stops 2 --seconds 5", 7),
     ("--ranks 8 --replicas 4 --kills 7 --seconds 5 --failpoints", 7),
     ("--ranks 6 --replicas 3 --kills 5 --stops 2 --seconds 4 --failpoints --programs bank", 5),
     ("--ranks 4 --replicas 2 --kills 3 --stops 2 --seconds 3 --programs steal", 3),
     ("--ranks 5 --replicas 3 --kills 4 --seconds 3 --threads 4 --failpoints", 4),
+    ("--ranks 6 --replicas 2 --kills 4 --stops 1 --seconds 3 --beyond", 4),
 ];
 const CHAOS_KILLS: u64 = 300;
 /// With how many kills each step of the protocol must have been hit, if it was not with fewer.
 const CHAOS_KILLS_MAX: u64 = 450;
 
 /// The mutants: what is broken, and by which name.
-const MUTANTS: [(&str, &str); 15] = [
+const MUTANTS: [(&str, &str); 16] = [
     ("ack-early", "acknowledge before the last copy"),
     ("publish-early", "publish before the payload"),
     ("skip-epoch", "skip the epoch check"),
@@ -54,16 +58,18 @@ const MUTANTS: [(&str, &str); 15] = [
     ("tx-apply-early", "apply before the decision"),
     ("tx-abort-late", "abort what is committed"),
     ("tx-drop-intent", "drop the intent"),
+    ("accept-keeps", "give up a partition and keep what is left"),
 ];
 
 /// What a mutant has to survive, in this order; the first failing seed has caught it.
-const HUNTS: [(&str, u64); 6] = [
+const HUNTS: [(&str, u64); 7] = [
     ("--ranks 4 --replicas 2 --threads 4", 100),
     ("--ranks 3 --replicas 2 --kills 1 --stops 1 --programs calls", 600),
     ("--ranks 4 --replicas 3 --kills 2 --calls 40 --programs calls", 600),
     ("--ranks 4 --replicas 2 --kills 3 --calls 60 --threads 4 --programs calls", 400),
     ("--ranks 6 --replicas 2 --kills 5 --calls 60 --programs calls", 1_000),
     ("--ranks 5 --replicas 3 --kills 2 --stops 2 --threads 3 --programs calls", 600),
+    ("--ranks 6 --replicas 2 --kills 5 --beyond --calls 60 --programs calls", 2_000),
 ];
 
 /// Where things are built.

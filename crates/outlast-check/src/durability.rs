@@ -53,6 +53,8 @@ pub enum Final {
 pub struct Observation {
     /// The state after the run, if it was read. A key that is not in it was absent.
     pub end_state: Option<BTreeMap<Key, Final>>,
+    /// Keys of which nobody knows how they ended: they are not in the state after the run, and were not absent.
+    pub unread: BTreeSet<Key>,
     /// When members were killed or resumed.
     pub disturbances_ns: Vec<u64>,
     /// Members that died; their last calls need not come back.
@@ -71,6 +73,7 @@ impl Observation {
     pub fn until(end_ns: u64) -> Self {
         Self {
             end_state: None,
+            unread: BTreeSet::new(),
             disturbances_ns: Vec::new(),
             dead: BTreeSet::new(),
             end_ns,
@@ -119,8 +122,9 @@ pub fn check(history: &History, observation: &Observation) -> Durability {
     }
     let data_lost = data_lost_keys(observation);
     durability.data_lost = data_lost.len() as u64;
-    for key_steps in split.keys.iter().filter(|key_steps| !data_lost.contains(&key_steps.key)) {
-        check_key(key_steps, operations, observation.end_state.is_some(), &mut durability);
+    for key_steps in &split.keys {
+        let is_unread = data_lost.contains(&key_steps.key) || observation.unread.contains(&key_steps.key);
+        check_key(key_steps, operations, observation.end_state.is_some() && !is_unread, &mut durability);
     }
     for operation in operations.iter().filter(|operation| operation.actor != FINAL_READER) {
         check_hung(operation, observation, &mut durability);
@@ -129,7 +133,7 @@ pub fn check(history: &History, observation: &Observation) -> Durability {
 }
 
 /// The keys whose loss the store admits.
-pub(crate) fn data_lost_keys(observation: &Observation) -> BTreeSet<Key> {
+fn data_lost_keys(observation: &Observation) -> BTreeSet<Key> {
     let entries = observation.end_state.iter().flatten();
     entries.filter(|(_, found)| **found == Final::DataLost).map(|(key, _)| key.clone()).collect()
 }
@@ -142,6 +146,7 @@ pub(crate) fn with_end_state(history: &History, observation: &Observation) -> Hi
     let end_ns = times.flatten().max().unwrap_or(0).saturating_add(1);
     let mut keys: BTreeSet<Key> = end_state.keys().cloned().collect();
     keys.extend(operations.iter().flat_map(|operation| &operation.accesses).map(|access| access.key.clone()));
+    keys.retain(|key| !observation.unread.contains(key));
     let mut operations = operations.to_vec();
     let absent = Final::Read { version: None, value: None };
     for (sequence, key) in keys.into_iter().enumerate() {

@@ -11,6 +11,7 @@
 //! | [`register`] | is every key, taken alone, linearizable? |
 //! | [`serializable`] | do calls and transactions over all keys fit into one order that respects real time? |
 //! | [`durability`] | is an acknowledged write lost, torn or stale, did a call hang? |
+//! | [`loss`] | was anything that is lost ever answered, and does what was given up start anew? |
 //! | [`report`] | all of them, as the counts that `outlast chaos` prints |
 //!
 //! ```
@@ -37,6 +38,7 @@
 pub mod durability;
 pub mod history;
 pub mod ledger;
+pub mod loss;
 mod per_key;
 pub mod register;
 pub mod report;

@@ -13,10 +13,12 @@
 //! assert_eq!(report.acked, 1);
 //! ```
 
-use crate::durability::{self, Observation};
-use crate::history::History;
+use crate::durability::{self, Final, Observation};
+use crate::history::{History, Key};
+use crate::loss::{self, Loss};
 use crate::violation::{Violation, ViolationKind};
 use crate::{per_key, register, serializable};
+use std::collections::BTreeSet;
 
 /// A run to be judged.
 #[derive(Clone, Debug)]
@@ -25,6 +27,8 @@ pub struct Run {
     pub history: History,
     /// What else is known.
     pub observation: Observation,
+    /// What was lost on the way, as far as the store has said so.
+    pub losses: Vec<Loss>,
 }
 
 impl Run {
@@ -33,7 +37,7 @@ impl Run {
         let operations = history.operations();
         let times = operations.iter().map(|operation| operation.return_ns.unwrap_or(operation.invoke_ns));
         let end_ns = times.max().unwrap_or(0);
-        Self { history, observation: Observation::until(end_ns) }
+        Self { history, observation: Observation::until(end_ns), losses: Vec::new() }
     }
 }
 
@@ -44,7 +48,7 @@ pub struct Report {
     pub acked: u64,
     /// Acknowledged writes that are missing, or superseded by older ones, at the end.
     pub lost: u64,
-    /// Keys whose loss the store admits. They are judged by nothing else.
+    /// Keys whose loss the store admits, at the end or on the way; see [`crate::loss`].
     pub data_lost: u64,
     /// Reads of mixes or fragments.
     pub torn: u64,
@@ -53,7 +57,7 @@ pub struct Report {
     /// Calls that did not come back in time.
     pub hung: u64,
     /// Keys that are not linearizable, cycles over several keys, and other faults of versions and values.
-    /// An undecided key counts too: it is no pass.
+    /// An undecided key counts too: it is no pass; and so does an answer about what is lost.
     pub nonlinearizable: u64,
     /// All that was found.
     pub violations: Vec<Violation>,
@@ -68,13 +72,15 @@ impl Report {
 
 /// Judges a run by all checkers.
 pub fn judge(run: &Run) -> Report {
-    let durability = durability::check(&run.history, &run.observation);
+    let (history, observation, answered) = loss::take_apart(&run.history, &run.observation, &run.losses);
+    let durability = durability::check(&history, &observation);
     let mut violations = durability.violations;
-    let history = without_lost_keys(run);
+    let history = durability::with_end_state(&history, &observation);
     let split = per_key::split(&history);
     let operations = history.operations();
     let registers = split.keys.iter().filter_map(|steps| register::check_steps(steps, operations));
     let mut order: Vec<Violation> = registers.collect();
+    order.extend(answered);
     order.extend(serializable::check_split(&split, operations));
     // Torn values are counted under their own name.
     order.retain(|violation| violation.kind != ViolationKind::Torn);
@@ -83,7 +89,7 @@ pub fn judge(run: &Run) -> Report {
     Report {
         acked: durability.acked,
         lost: durability.lost,
-        data_lost: durability.data_lost,
+        data_lost: durability.data_lost + lost_on_the_way(run),
         torn: durability.torn,
         stale: durability.stale,
         hung: durability.hung,
@@ -92,17 +98,10 @@ pub fn judge(run: &Run) -> Report {
     }
 }
 
-/// The history with its final state, less the keys whose loss the store admits: a program that accepts a
-/// loss sees them start anew.
-fn without_lost_keys(run: &Run) -> History {
-    let history = durability::with_end_state(&run.history, &run.observation);
-    let lost = durability::data_lost_keys(&run.observation);
-    if lost.is_empty() {
-        return history;
-    }
-    let mut operations = history.into_operations();
-    for operation in &mut operations {
-        operation.accesses.retain(|access| !lost.contains(&access.key));
-    }
-    History::new(operations).expect("a history with fewer accesses is a history")
+/// The keys that were lost and are not lost at the end.
+fn lost_on_the_way(run: &Run) -> u64 {
+    let state = run.observation.end_state.as_ref();
+    let is_lost_now = |key: &Key| state.is_some_and(|state| state.get(key) == Some(&Final::DataLost));
+    let keys: BTreeSet<&Key> = run.losses.iter().flat_map(|loss| &loss.keys).collect();
+    keys.into_iter().filter(|key| !is_lost_now(key)).count() as u64
 }

@@ -55,6 +55,8 @@ pub enum ViolationKind {
     Stale,
     /// A call did not come back in time.
     Hung,
+    /// A key was answered after somebody had been told that it is lost, and before anybody accepted that.
+    LostAnswered,
 }
 
 impl fmt::Display for ViolationKind {
@@ -75,6 +77,7 @@ impl fmt::Display for ViolationKind {
             ViolationKind::Lost => "lost",
             ViolationKind::Stale => "stale",
             ViolationKind::Hung => "hung",
+            ViolationKind::LostAnswered => "answered though lost",
         })
     }
 }

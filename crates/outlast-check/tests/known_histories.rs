@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use common::{Scenario, kinds, r, rv, w, wv};
 use outlast_check::durability::{self, Final, Observation};
 use outlast_check::history::{Access, Actor, Key, Value, Version};
+use outlast_check::loss::Loss;
 use outlast_check::report::{self, Run};
 use outlast_check::violation::ViolationKind;
 use outlast_check::{register, serializable};
@@ -476,7 +477,8 @@ fn lost_writes_are_counted() {
     assert_eq!(lost(&[("b", Some(1))]), 3);
     assert_eq!(lost(&[("a", Some(3)), ("b", None)]), 1);
     assert_eq!(lost(&[("a", Some(77)), ("b", Some(1))]), 1, "what nobody wrote supersedes nothing");
-    let run = Run { history: history.clone(), observation: end_state(&[("a", Some(77)), ("b", Some(1))]) };
+    let observation = end_state(&[("a", Some(77)), ("b", Some(1))]);
+    let run = Run { history: history.clone(), observation, losses: Vec::new() };
     assert!(report::judge(&run).nonlinearizable > 0);
 }
 
@@ -509,13 +511,57 @@ fn admitted_loss_is_no_silent_loss() {
     scenario.ok(0, 0..1, &[w("a", 1)]).ok(0, 2..3, &[w("b", 1)]);
     let mut observation = end_state(&[("b", Some(1))]);
     observation.end_state.as_mut().unwrap().insert(Key::from("a"), Final::DataLost);
-    let report = report::judge(&Run { history: scenario.history(), observation: observation.clone() });
+    let report = report::judge(&Run {
+        history: scenario.history(),
+        observation: observation.clone(),
+        losses: Vec::new(),
+    });
     assert_eq!((report.data_lost, report.lost), (1, 0));
     assert!(report.ok(), "{report:#?}");
     // The other key is still judged.
     observation.end_state.as_mut().unwrap().remove(&Key::from("b"));
-    let report = report::judge(&Run { history: scenario.history(), observation });
+    let report = report::judge(&Run { history: scenario.history(), observation, losses: Vec::new() });
     assert_eq!((report.data_lost, report.lost), (1, 1));
+}
+
+/// A key is lost after a put, and accepted; what follows begins anew.
+#[test]
+fn a_key_that_was_given_up_starts_anew() {
+    let loss = |keys: &[&str]| Loss {
+        keys: keys.iter().map(|&key| Key::from(key)).collect(),
+        told_ns: 10,
+        begin_ns: Some(20),
+        end_ns: Some(30),
+        ..Loss::default()
+    };
+    let judge = |after: &[(std::ops::Range<u64>, Access)], end: Option<u64>, keys: &[&str]| {
+        let mut scenario = Scenario::new();
+        scenario.ok(0, 0..1, &[w("a", 5)]);
+        for (times, access) in after {
+            scenario.ok(0, times.clone(), std::slice::from_ref(access));
+        }
+        let observation = end_state(&[("a", end)]);
+        report::judge(&Run { history: scenario.history(), observation, losses: vec![loss(keys)] })
+    };
+    let absent = || Access::read("a");
+    assert!(judge(&[(40..41, absent())], None, &["a"]).ok());
+    assert!(judge(&[(40..41, w("a", 6)), (42..43, r("a", 6))], Some(6), &["a"]).ok());
+    // What was there before the loss must not come up again, neither on the way nor at the end.
+    assert!(!judge(&[(40..41, r("a", 5))], None, &["a"]).ok());
+    assert!(!judge(&[(40..41, absent())], Some(5), &["a"]).ok());
+    // What was put after it must stay.
+    assert_eq!(judge(&[(40..41, w("a", 6))], None, &["a"]).lost, 1);
+    // Before it everything is as ever, and so are other keys.
+    assert!(!judge(&[(2..3, absent())], None, &["a"]).ok());
+    assert!(!judge(&[(40..41, absent())], None, &["b"]).ok());
+    // Nobody may answer once somebody was told.
+    let report = judge(&[(12..13, r("a", 5))], None, &["a"]);
+    assert!(report.violations.iter().any(|one| one.kind == ViolationKind::LostAnswered), "{report:?}");
+    // What is under way while it is accepted may belong to either life.
+    assert!(judge(&[(15..25, r("a", 5))], None, &["a"]).ok());
+    assert!(judge(&[(15..25, absent())], None, &["a"]).ok());
+    assert!(judge(&[(15..35, w("a", 7)), (40..41, r("a", 7))], Some(7), &["a"]).ok());
+    assert!(judge(&[(15..35, w("a", 7)), (40..41, absent())], None, &["a"]).ok());
 }
 
 #[test]

@@ -395,7 +395,7 @@ proptest! {
             }
         }
         let observation = Observation { end_state: Some(end_state), ..Observation::until(1_000) };
-        let report = report::judge(&Run { history: history.clone(), observation });
+        let report = report::judge(&Run { history: history.clone(), observation, losses: Vec::new() });
         prop_assert!(report.ok(), "{}\n{:?}", history, report.violations);
     }
 

@@ -102,6 +102,9 @@ pub(crate) struct Worker {
     audits: u64,
     /// How many calls said that the data are lost.
     pub(crate) data_lost: u64,
+    /// With how many dead, or more, the rules of the bank and of the queues need not hold, since something may have been
+    /// lost, and accepted.
+    pub(crate) deaths_survived: usize,
 }
 
 fn version(version: Version) -> history::Version {
@@ -160,6 +163,7 @@ impl Worker {
             wait_for: Duration::from_millis(2),
             audits: 0,
             data_lost: 0,
+            deaths_survived: usize::MAX,
         })
     }
 

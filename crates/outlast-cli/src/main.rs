@@ -17,6 +17,7 @@ mod run;
 mod sample;
 mod sim;
 mod snapshot;
+mod warden;
 
 /// Parallel programs that outlast the death of any of their processes.
 ///
@@ -48,6 +49,8 @@ enum Command {
     FailureMember(bench::FailureMember),
     #[command(hide = true)]
     SampleMember(sample::SampleMember),
+    #[command(hide = true)]
+    SnapshotBenchMember(bench::SnapshotBenchMember),
     #[command(hide = true)]
     StoreBenchMember(bench::StoreBenchMember),
     #[command(hide = true)]
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Command::DetectionMember(member) => member.execute(),
         Command::FailureMember(member) => member.execute(),
         Command::SampleMember(member) => member.execute(),
+        Command::SnapshotBenchMember(member) => member.execute(),
         Command::StoreBenchMember(member) => member.execute(),
         Command::TxBenchMember(member) => member.execute(),
         Command::UlfmMember(member) => member.execute(),

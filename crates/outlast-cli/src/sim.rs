@@ -2,12 +2,14 @@
 //! seed, judged like the runs of `outlast chaos`. A seed replays byte for byte.
 //!
 //! Up to R - 1 members die at random steps. If more are to die, the others follow in waves of up to R - 1, each when all
-//! who live see nothing to repair, so that a run never goes beyond what the store promises.
+//! who live see nothing to repair, so that a run never goes beyond what the store promises. With `--beyond` all die at
+//! random steps: what is lost must be called lost until it is accepted, and everything else is as ever.
 
 use crate::actor::{self, FINAL_THREAD, Programs, Target, Worker};
 use crate::chaos::Mode;
 use crate::report::write_json;
 use crate::usage_error;
+use crate::warden::{Losses, Warden};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use outlast::engine::Fault;
@@ -41,6 +43,8 @@ Examples:
       outlast sim --seeds 0..1000 --kills 2 --stops 1 --programs bank
   More deaths than copies, one wave after the other:
       outlast sim --ranks 9 --replicas 3 --seeds 0..200 --kills 6
+  More deaths than the store can take. What is lost must be called lost, until it is accepted:
+      outlast sim --ranks 5 --replicas 2 --seeds 0..1000 --kills 3 --beyond
   For programs; standard output gets nothing but the report:
       outlast sim --seeds 0..100 --json -
 
@@ -104,6 +108,9 @@ pub(crate) struct Sim {
     /// How many calls each of them makes
     #[arg(long, value_name = "N", default_value_t = 25)]
     calls: u64,
+    /// Let them die at any time: more may die than the store promises to survive
+    #[arg(long)]
+    beyond: bool,
     /// Stop at the first seed that fails
     #[arg(long)]
     first_failure: bool,
@@ -148,6 +155,9 @@ struct Report {
     kills: u64,
     stops: u64,
     failing: Vec<Failing>,
+    /// How often a key was lost, with `--beyond`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_lost: Option<u64>,
 }
 
 /// What one run gave.
@@ -155,6 +165,7 @@ struct Judged {
     steps: u64,
     kills: u64,
     stops: u64,
+    data_lost: u64,
     /// What is wrong: its kind, and what was found.
     wrong: Vec<(String, String)>,
 }
@@ -178,6 +189,11 @@ struct Outside {
     victims: Vec<MemberId>,
     /// Who sees nothing to repair after `struck` deaths.
     complete: BTreeSet<MemberId>,
+    /// Who accepts losses just now.
+    warden: Option<MemberId>,
+    /// Whether one of those has died, or was not answered, and what it asked for may still come true.
+    has_lost_warden: bool,
+    losses: Losses,
 }
 
 type Shared = Arc<Mutex<Outside>>;
@@ -213,6 +229,7 @@ struct Shape {
     threads: u32,
     calls: u64,
     programs: workload::Options,
+    beyond: bool,
 }
 
 impl Shape {
@@ -220,7 +237,11 @@ impl Shape {
         let record = Arc::new(Mutex::new(Vec::new()));
         lock(outside).records.insert((job.me().0, thread), record.clone());
         let target: Target = Box::new(Record(record));
-        Worker::new(store, job, &self.programs, self.seed, thread, clock, target)
+        let mut worker = Worker::new(store, job, &self.programs, self.seed, thread, clock, target)?;
+        if self.beyond {
+            worker.deaths_survived = self.replicas;
+        }
+        Ok(worker)
     }
 
     /// Notes what a member saw that it must not see.
@@ -231,7 +252,7 @@ impl Shape {
         }
         // When members go, since one that is stopped kept the others waiting at the opening or at the end, more are
         // missing than were killed.
-        if data_lost > 0 && outside.gone == 0 {
+        if data_lost > 0 && outside.gone == 0 && !self.beyond {
             let text = format!("member {}: {data_lost} calls said that data are lost", job.me().0);
             outside.trouble.push(("data lost".into(), text));
         }
@@ -259,16 +280,22 @@ impl Shape {
             let body = move || shape.work(worker, &own_job, &outside);
             activities.push(job.spawn("worker", Box::new(body))?);
         }
+        let mut warden = Warden::new(self.seed, job, 20 * LOOK, clock);
         while !activities.iter().all(outlast::engine::Activity::is_finished) && !job.has_ended() {
             let bell = job.bell();
             self.watch(job, store, outside)?;
+            self.guard(&mut warden, job, store, outside)?;
             job.park(bell, job.now().after(LOOK));
         }
         // Copies come back by themselves.
         let until = job.now().after(REPAIR_LIMIT);
-        while !is_complete(store)? && !job.has_ended() {
+        while !job.has_ended() {
+            if is_complete(store)? && self.is_whole(store)? {
+                break;
+            }
             anyhow::ensure!(job.now() < until, "copies are still missing after {REPAIR_LIMIT:?}");
             let bell = job.bell();
+            self.guard(&mut warden, job, store, outside)?;
             job.park(bell, job.now().after(LOOK));
         }
         // Every survivor reads everything back.
@@ -298,6 +325,42 @@ impl Shape {
             result = worker.step();
         }
         self.check(job, result, worker.data_lost, outside);
+    }
+
+    /// Accepts losses, if nobody else does.
+    fn guard(&self, warden: &mut Warden, job: &Job, store: &Store, outside: &Shared) -> anyhow::Result<()> {
+        if !self.beyond {
+            return Ok(());
+        }
+        let view = job.view();
+        let is_sole;
+        {
+            let mut outside = lock(outside);
+            if outside.warden.is_some_and(|warden| view.is_living(warden)) {
+                return Ok(());
+            }
+            is_sole = outside.warden.is_none() && !outside.has_lost_warden;
+            outside.has_lost_warden |= outside.warden.is_some();
+            outside.warden = Some(job.me());
+        }
+        let keys = actor::keys(&self.programs, self.threads);
+        let looked = warden.look(job, store, &keys, is_sole, &mut |news| {
+            lock(outside).losses.note(news, &keys);
+            Ok(())
+        });
+        let mut outside = lock(outside);
+        outside.has_lost_warden |= warden.is_owed;
+        outside.warden = None;
+        looked
+    }
+
+    /// Whether nothing is lost, as far as anyone answers.
+    fn is_whole(&self, store: &Store) -> anyhow::Result<bool> {
+        match store.lost_partitions() {
+            Ok(lost) => Ok(!self.beyond || lost.is_empty()),
+            Err(StoreError::Timeout { .. } | StoreError::Closed) => Ok(false),
+            Err(error) => Err(error).context("looking for losses"),
+        }
     }
 
     /// Kills the next ones once all who live see nothing to repair.
@@ -425,8 +488,11 @@ impl Sim {
             let most = REPLICAS_MAX.min(ranks);
             usage(format!("{} copies in a job of {ranks} cannot be; 1 to {most}", self.replicas));
         }
-        if self.replicas == 1 && self.kills > 0 {
-            usage("with one copy every kill loses data; --replicas 2 keeps two".into());
+        if self.replicas == 1 && self.kills > 0 && !self.beyond {
+            usage(
+                "with one copy every kill loses data; --replicas 2 keeps two, --beyond allows the loss"
+                    .into(),
+            );
         }
         if !(1..=actor::THREADS_MAX).contains(&self.threads) {
             usage(format!("{} threads; 1 to {}", self.threads, actor::THREADS_MAX));
@@ -442,8 +508,9 @@ impl Sim {
     /// The command that runs a seed alone.
     fn replay(&self, seed: u64) -> String {
         let Sim { ranks, replicas, kills, stops, mode, spares, threads, calls, programs, link, .. } = self;
+        let beyond = if self.beyond { " --beyond" } else { "" };
         format!(
-            "outlast sim --ranks {ranks} --replicas {replicas} --kills {kills} --stops {stops} --mode {mode} --spares {spares} --threads {threads} --calls {calls} --programs {programs} --link {link} --seed {seed} --trace"
+            "outlast sim --ranks {ranks} --replicas {replicas} --kills {kills} --stops {stops} --mode {mode} --spares {spares} --threads {threads} --calls {calls} --programs {programs} --link {link}{beyond} --seed {seed} --trace"
         )
     }
 
@@ -452,6 +519,9 @@ impl Sim {
         report.steps += judged.steps;
         report.kills += judged.kills;
         report.stops += judged.stops;
+        if self.beyond {
+            *report.data_lost.get_or_insert(0) += judged.data_lost;
+        }
         report.violations += judged.wrong.len() as u64;
         if let Some((kind, _)) = judged.wrong.first() {
             let texts: Vec<&str> = judged.wrong.iter().take(3).map(|(_, text)| text.as_str()).collect();
@@ -469,15 +539,22 @@ impl Sim {
         let members = usize::from(self.ranks) + self.spares;
         let mut programs = actor::options(members, 4, 1, self.programs);
         programs.lengths = vec![(0, 1), (8, 2), (24, 2), (100, 2), (700, 1)];
-        let shape =
-            Shape { seed, replicas: self.replicas, threads: self.threads, calls: self.calls, programs };
+        let beyond = self.beyond;
+        let shape = Shape {
+            seed,
+            replicas: self.replicas,
+            threads: self.threads,
+            calls: self.calls,
+            programs,
+            beyond,
+        };
         let link = match self.link {
             LinkChoice::Memory => Link::Memory,
             LinkChoice::Network => Link::Network,
             LinkChoice::Both if seed.is_multiple_of(2) => Link::Memory,
             LinkChoice::Both => Link::Network,
         };
-        let at_once = self.kills.min(self.replicas - 1);
+        let at_once = if beyond { self.kills } else { self.kills.min(self.replicas - 1) };
         let steps = self.calls * u64::from(self.threads) * 30;
         let mut options = SimOptions::new(usize::from(self.ranks), seed).link(link);
         options.spares = self.spares;
@@ -511,7 +588,8 @@ impl Sim {
         if wrong.is_empty() {
             wrong = judge(&outside, members, self.stops > 0);
         }
-        Judged { steps: report.steps, kills: report.kills, stops: report.stops, wrong }
+        let data_lost = outside.losses.0.iter().map(|loss| loss.keys.len() as u64).sum();
+        Judged { steps: report.steps, kills: report.kills, stops: report.stops, data_lost, wrong }
     }
 }
 
@@ -539,6 +617,7 @@ fn judge(outside: &Outside, members: usize, has_stops: bool) -> Vec<(String, Str
         Err(error) => return vec![("record".into(), error.to_string())],
     };
     let mut run = Run::new(history);
+    run.losses = outside.losses.0.clone();
     // The simulator has ended all members: a call without an end is one of the dead.
     run.observation.dead = (0..members as u32).collect();
     if has_stops {

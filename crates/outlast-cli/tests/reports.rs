@@ -93,6 +93,33 @@ fn the_demo_refuses_what_it_cannot_show() {
     }
 }
 
+/// Snapshots are measured and nothing is left of them; where they cannot be written, the reason is told.
+#[test]
+fn the_benchmark_of_snapshots_reports_and_cleans_up() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("a plain path");
+    let run = outlast(
+        &[
+            &["bench", "snapshot", "--size", "4M", "--value-size", "10K", "--ranks", "3"][..],
+            &["--rounds", "1", "--folder", path, "--json", "-"],
+        ]
+        .concat(),
+    );
+    assert_eq!(run.code(), 0, "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
+    let rows = report["results"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4);
+    for (row, contender) in rows.iter().zip(["snapshot", "dd", "restore", "dd"]) {
+        assert_eq!(row["contender"], contender);
+        assert!(row["p50_ns"].as_u64() > Some(0));
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let run = outlast(&["bench", "snapshot", "--folder", file.path().to_str().expect("a plain path")]);
+    assert_eq!(run.code(), 1, "{run:?}");
+    assert!(run.stderr.contains("Not a directory"), "{run:?}");
+}
+
 /// The figures of `outlast bench ulfm` in this folder.
 fn check_figures(folder: &std::path::Path, names: &[&str]) {
     for name in names {

@@ -350,6 +350,22 @@ impl Job {
         true
     }
 
+    /// Changes the memory that a dead member has left, for tests; whether there is so much.
+    #[doc(hidden)]
+    pub fn damage_remains(&self, dead: MemberId, offset: u64, bytes: &[u8]) -> bool {
+        let mut before = vec![0; bytes.len()];
+        if self.read_remains(dead, offset, &mut before).is_err() {
+            return false;
+        }
+        match &self.inner.backend {
+            Backend::Shm(_) => self.memcpy_in(dead, offset, bytes),
+            #[cfg(feature = "mpi")]
+            Backend::Mpi(_) => false,
+            #[cfg(feature = "sim")]
+            Backend::Sim(sim) => sim.damage(dead, offset, bytes),
+        }
+    }
+
     /// The same out of it.
     #[doc(hidden)]
     pub fn memcpy_out(&self, target: MemberId, offset: u64, bytes: &mut [u8]) -> bool {
@@ -632,6 +648,9 @@ impl Engine for Job {
         fn compare_and_swap(&self, at: Epoch, target: MemberId, offset: u64, expected: u64, new: u64) -> Result<u64>;
         fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64>;
         fn is_direct(&self) -> bool;
+        fn obituary(&self) -> Option<Vec<MemberId>>;
+        fn read_remains(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()>;
+        fn discard_remains(&self, dead: MemberId) -> Result<()>;
         fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
         fn can_publish(&self) -> bool;
         fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool>;

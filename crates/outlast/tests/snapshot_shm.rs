@@ -204,3 +204,53 @@ fn a_folder_that_cannot_be_written_is_named() {
     store.close().expect("closed");
     job.leave().expect("left");
 }
+
+/// A file that can be written only so far is what a full disk looks like: the call says which member could not write what,
+/// the snapshot before stays the newest one, nothing half-written is left, and when there is room again the next one is taken.
+#[test]
+fn a_disk_that_is_full_is_named_and_the_one_before_stays() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let test = "a_disk_that_is_full_is_named_and_the_one_before_stays";
+    if let Some(folder) = as_member(test) {
+        let job = outlast::join().expect("a member");
+        let store = open(&job, 2);
+        let snapshots = Snapshots::open(&store, &folder, Options::new()).expect("opened");
+        let me = job.me().0;
+        for number in 0..100 {
+            store.put(format!("{me}/{number}").as_bytes(), &[7; 10_000]).expect("put");
+        }
+        store.add(b"arrived", 1).expect("counted");
+        while store.add(b"arrived", 0).expect("counted") < 3 {
+            pause(&job, Duration::from_millis(1));
+        }
+        if me == 0 {
+            let first = snapshots.take().expect("there is room");
+            let before = getrlimit(Resource::Fsize);
+            setrlimit(Resource::Fsize, Rlimit { current: Some(100_000), ..before.clone() }).expect("set");
+            let error = snapshots.take().expect_err("no room").to_string();
+            assert!(error.contains("member 0") && error.contains("member-0000.part"), "{error}");
+            assert!(error.contains("File too large"), "{error}");
+            let inside = std::fs::read_dir(&folder).expect("a folder").count();
+            assert_eq!((snapshot::find(&folder).expect("a snapshot"), inside), (first.path, 1));
+            setrlimit(Resource::Fsize, before).expect("set");
+            let second = snapshots.take().expect("there is room again");
+            assert_eq!((snapshot::find(&folder).expect("a snapshot"), second.records), (second.path, 301));
+        }
+        store.close().expect("closed");
+        return job.leave().expect("left");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    // The signal that goes with the error would end the process.
+    let running = Launch::new(3)
+        .program("sh")
+        .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+        .args([std::env::current_exe().expect("own path").to_str().expect("a path"), test])
+        .args(["--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, test)
+        .env(FOLDER, folder.path().join("snapshots"))
+        .segment_limit(256 << 20)
+        .output(Output::Capture)
+        .start()
+        .expect("started");
+    expect_ok(running);
+}

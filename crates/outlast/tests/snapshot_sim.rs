@@ -124,8 +124,6 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
                             | SnapshotError::Member { .. },
                         ) => {}
                         Err(SnapshotError::Interrupted { .. }) => {}
-                        // Two who take one remove what the other one has not finished.
-                        Err(SnapshotError::Folder(_)) => {}
                         Err(error) => panic!("{error}"),
                     }
                     pause(&job, Duration::from_micros(500));
@@ -300,8 +298,7 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
                             SnapshotError::Timeout { .. }
                             | SnapshotError::Busy
                             | SnapshotError::Member { .. }
-                            | SnapshotError::Interrupted { .. }
-                            | SnapshotError::Folder(_),
+                            | SnapshotError::Interrupted { .. },
                         ) => {}
                         Err(error) => panic!("{error}"),
                     }
@@ -323,4 +320,176 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
     }
     // Deaths interrupt some; most are taken.
     assert!(taken_in_all >= 2 * (count.end - count.start), "{taken_in_all} snapshots");
+}
+
+/// Two members take one at the same time: each of them has one, or is told that the other is at it, and nobody's files are
+/// touched by anyone else.
+#[test]
+fn two_who_take_one_do_not_disturb_each_other() {
+    for seed in seeds(16) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("snapshots");
+        let target = path.clone();
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let taken_here = taken.clone();
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let report = sim::run(&SimOptions::new(3, seed).link(link), move |job| {
+            let store = open(&job, 2);
+            let options = Options::new().keep(100).bytes_per_second(100_000);
+            let snapshots = Snapshots::open(&store, &target, options).expect("opened");
+            let me = job.me().0;
+            for number in 0..10u64 {
+                store.put(format!("{me}/{number}").as_bytes(), &number.to_le_bytes()).expect("put");
+            }
+            store.add(b"arrived", 1).expect("counted");
+            while store.add(b"arrived", 0).expect("counted") < 3 {
+                pause(&job, Duration::from_micros(50));
+            }
+            if me < 2 {
+                pause(&job, Duration::from_micros(seed % 7 * 30 * u64::from(me)));
+                for _ in 0..3 {
+                    match snapshots.take() {
+                        Ok(one) => {
+                            assert_eq!(read(&one.path).len() as u64, one.records);
+                            taken_here.lock().unwrap().push(one.path);
+                        }
+                        Err(SnapshotError::Busy) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+            store.close().expect("closed");
+            job.leave().expect("left");
+        });
+        assert!(report.is_ok(), "seed {seed}: {:?} {:#?} {:?}", report.outcome, report.panics, report.hung);
+        let taken = taken.lock().unwrap();
+        assert!(!taken.is_empty(), "seed {seed}: nobody has taken one");
+        let there = snapshot::list(&path).expect("a folder");
+        assert_eq!(there.len(), taken.len(), "seed {seed}");
+        there.iter().for_each(|generation| drop(read(&generation.path)));
+    }
+}
+
+/// The background of a member that ends the transactions of the dead does not keep it from doing its part.
+#[test]
+fn ending_the_transactions_of_the_dead_does_not_hold_up_a_snapshot() {
+    for seed in seeds(24) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = folder.path().join("snapshots");
+        let report = sim::run(&SimOptions::new(3, seed), move |job| {
+            let store = open(&job, 3);
+            let limit = Duration::from_millis(500);
+            let options = Options::new().keep(100).freeze_limit(limit);
+            let snapshots = Snapshots::open(&store, &target, options).expect("opened");
+            if job.me().0 == 2 {
+                // Several transactions that are never decided.
+                let mut held = Vec::new();
+                for number in 0..10 {
+                    let mut tx = store.begin();
+                    for attempt in 0..3 {
+                        tx.put(format!("{number}/a").as_bytes(), &[0; 8]).expect("put");
+                        tx.put(format!("{number}/b").as_bytes(), &[0; 8]).expect("put");
+                        if attempt < 2 {
+                            tx.retry().expect("begun again");
+                        }
+                    }
+                    held.push(tx);
+                }
+                job.inject(outlast::engine::Fault::Kill(job.me())).expect("a fault");
+                pause(&job, Duration::from_secs(10));
+            }
+            let mut epoch = store.epoch();
+            while store.failures_since(&mut epoch).is_empty() {
+                job.park(job.bell(), job.now().after(Duration::from_millis(1)));
+            }
+            if job.me().0 == 0 {
+                pause(&job, Duration::from_micros(seed * 20));
+                for _ in 0..5 {
+                    let taken = snapshots.take().expect("taken");
+                    assert!(taken.frozen_for < limit / 5, "{taken:?}");
+                }
+            }
+            store.close().expect("closed");
+            job.leave().expect("left");
+        });
+        assert!(report.is_ok(), "seed {seed}: {:?} {:#?} {:?}", report.outcome, report.panics, report.hung);
+    }
+}
+
+/// Transactions that depend on what others are just deciding go on in spite of the frost, and nobody waits for its limit.
+#[test]
+fn transactions_in_doubt_do_not_hold_up_a_snapshot() {
+    for seed in seeds(8) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = folder.path().join("snapshots");
+        let report = sim::run(&SimOptions::new(3, seed), move |job| {
+            let store = open(&job, 2);
+            let limit = Duration::from_millis(500);
+            let options = Options::new().freeze_limit(limit);
+            let snapshots = Snapshots::open(&store, &target, options).expect("opened");
+            let me = job.me().0;
+            if me < 2 {
+                // Each reads what the other one writes.
+                for number in 0..60u64 {
+                    let done: Result<(), StoreError> = store.transaction(|tx| {
+                        tx.get(format!("turn/{}", 1 - me).as_bytes())?;
+                        tx.put(format!("turn/{me}").as_bytes(), &number.to_le_bytes())?;
+                        tx.put(format!("copy/{me}").as_bytes(), &number.to_le_bytes())
+                    });
+                    done.expect("done");
+                }
+                store.add(b"ended", 1).expect("counted");
+            } else {
+                while store.add(b"ended", 0).expect("counted") < 2 {
+                    let taken = snapshots.take().expect("taken");
+                    assert!(taken.frozen_for < limit / 5, "{taken:?}");
+                    pause(&job, Duration::from_micros(100));
+                }
+            }
+            store.close().expect("closed");
+            job.leave().expect("left");
+        });
+        assert!(report.is_ok(), "seed {seed}: {:?} {:#?} {:?}", report.outcome, report.panics, report.hung);
+    }
+}
+
+/// A lock that is held when a snapshot is taken: its holder is not in the job that begins with it, whoever has its number
+/// there. The next one takes it over and is told.
+#[test]
+fn a_lock_in_a_snapshot_has_lost_its_holder() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("snapshots");
+    let target = path.clone();
+    let report = sim::run(&SimOptions::new(3, 4), move |job| {
+        let store = open(&job, 2);
+        let snapshots = Snapshots::open(&store, &target, Options::new()).expect("opened");
+        if job.me().0 == 1 {
+            let soon = job.now().after(Duration::from_secs(1));
+            let guard = store.lock(b"queue", soon).expect("locked");
+            store.put(b"half", b"done").expect("put");
+            assert_eq!(snapshots.take().expect("taken").records, 2);
+            guard.unlock().expect("still its own");
+        }
+        store.close().expect("closed");
+        job.leave().expect("left");
+    });
+    assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+    for members in [2, 5] {
+        let source = path.clone();
+        let report = sim::run(&SimOptions::new(members, 4), move |job| {
+            let store = open(&job, 1);
+            if job.me().0 == 0 {
+                assert_eq!(snapshot::restore(&store, &source).expect("restored").records, 2);
+                let soon = job.now().after(Duration::from_secs(1));
+                let guard = store.lock(b"queue", soon).expect("nobody holds it");
+                assert!(guard.was_abandoned());
+                guard.unlock().expect("its own");
+                let guard = store.lock(b"queue", soon).expect("free");
+                assert!(!guard.was_abandoned());
+            }
+            store.close().expect("closed");
+            job.leave().expect("left");
+        });
+        assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+    }
 }

@@ -514,6 +514,63 @@ fn lost_keys(store: &Store) -> Vec<Vec<u8>> {
     keys().filter(|key| matches!(store.get(key), Err(StoreError::DataLost { .. }))).collect()
 }
 
+/// A partition is lost while it is being copied: the keys that the new home has are named, and they are the right ones.
+#[test]
+fn lost_keys_are_named_as_far_as_they_are_known() {
+    let plan = |seed: u64| SimOptions::new(3, seed).link(link(seed));
+    let named = Arc::new(Mutex::new((0, 0)));
+    let counted = named.clone();
+    over_seeds("lost_keys_are_named_as_far_as_they_are_known", 0..60, plan, move |seed| {
+        let counted = counted.clone();
+        Box::new(move |job| {
+            let options = Options::new().replicas(2).partitions(1).expected_keys(64).slab_len_max(16 << 10);
+            let Some(store) = open(&job, options) else { return };
+            let homes = store.homes(b"any");
+            let third = (0..3).map(MemberId).find(|member| !homes.contains(member)).expect("one of three");
+            if job.me() == third {
+                for key in keys() {
+                    store.put(&key, b"value").expect("put");
+                }
+                store.delete(&keys().next().expect("a key")).expect("deleted");
+                store.transaction(|tx| (0..3u8).try_for_each(|n| tx.put(&[n], b"new"))).expect("done");
+                job.inject(Fault::Kill(homes[0])).expect("killed");
+                // Some of them have been copied here by then.
+                let until = after(&job, Duration::from_micros(seed * 8));
+                while job.now() < until {
+                    job.park(job.bell(), until);
+                }
+                job.inject(Fault::Kill(homes[1])).expect("killed");
+                let until = after(&job, MINUTE);
+                while job.view().dead.len() < 2 {
+                    assert!(job.now() < until);
+                    job.park(job.bell(), until);
+                }
+                let lost = store.lost_keys().expect("known");
+                let is_lost = store.get(b"any") == Err(StoreError::DataLost { partition: 0 });
+                assert!(is_lost || lost.is_empty(), "{lost:?}");
+                let put: Vec<Vec<u8>> = keys().skip(1).chain((0..3u8).map(|n| vec![n])).collect();
+                let first = keys().next().expect("a key");
+                assert!(lost.iter().all(|key| put.contains(key) || *key == first), "{lost:?}");
+                assert_eq!(store.accept_loss(), Ok(if is_lost { vec![0] } else { vec![] }));
+                assert_eq!(store.lost_keys(), Ok(vec![]));
+                let mut counted = counted.lock().unwrap();
+                counted.0 += lost.len();
+                counted.1 += usize::from(!lost.is_empty() && lost.len() < put.len());
+                drop(counted);
+                end(&job, &store);
+            } else {
+                // Until it is killed.
+                let until = after(&job, MINUTE);
+                while job.now() < until {
+                    job.park(job.bell(), until);
+                }
+            }
+        })
+    });
+    let named = named.lock().unwrap();
+    assert!(named.0 > 50 && named.1 > 5, "keys named, and runs in which some were: {named:?}");
+}
+
 /// With R = 2 two members die at once; the partitions of which they had both copies are accepted; when their copies are
 /// back, another member dies: the new life is complete at its other home, and its versions still are the greatest.
 #[test]

@@ -1,6 +1,6 @@
 //! `outlast bench detection`: how long after a kill -9 the survivors know.
 
-use super::{Common, Row, publish};
+use super::{Common, Row, expect_ok, publish};
 use crate::members::{machine_ns, say_line as tell};
 use crate::quantity;
 use crate::report::say;
@@ -144,7 +144,7 @@ pub(super) fn measure_once(ranks: usize, map: u64, busy: bool, kills: usize) -> 
         }
     }
     let outcome = running.wait(LIMIT);
-    ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}");
+    expect_ok(&outcome)?;
     Ok(samples)
 }
 

@@ -1,6 +1,6 @@
 //! `outlast bench failover` and `outlast bench repair`: what a kill -9 costs those who go on.
 
-use super::{Common, Row, publish};
+use super::{Common, Row, expect_ok, publish};
 use crate::members::{machine_ns, say_line as tell};
 use crate::quantity;
 use crate::report::say;
@@ -115,11 +115,11 @@ fn kill_one(
     wait_for_line(&running, MemberId(0), "done")?;
     let output = running.output(MemberId(0));
     let outcome = running.wait(LIMIT);
-    ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}");
+    expect_ok(&outcome)?;
     Ok((killed_ns, String::from_utf8_lossy(&output.stdout).lines().map(String::from).collect()))
 }
 
-fn wait_for_line(running: &Running, member: MemberId, line: &str) -> anyhow::Result<()> {
+pub(super) fn wait_for_line(running: &Running, member: MemberId, line: &str) -> anyhow::Result<()> {
     let end = Instant::now() + LIMIT;
     loop {
         let output = running.output(member);

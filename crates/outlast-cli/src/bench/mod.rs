@@ -6,20 +6,26 @@
 
 mod detection;
 mod failure;
+mod openmpi;
+mod ping;
 mod plot;
 mod redis;
 mod sim;
+mod snapshot;
 mod store;
 mod tx;
 mod ulfm;
 
 use crate::report::{say, write_json};
+use anyhow::ensure;
 use clap::{Args, Subcommand};
+use outlast::launch::Outcome;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 pub(crate) use detection::DetectionMember;
 pub(crate) use failure::FailureMember;
+pub(crate) use snapshot::SnapshotBenchMember;
 pub(crate) use store::StoreBenchMember;
 pub(crate) use tx::TxBenchMember;
 pub(crate) use ulfm::UlfmMember;
@@ -39,6 +45,7 @@ enum What {
     Put(store::Put),
     Repair(failure::Repair),
     Sim(sim::Sim),
+    Snapshot(snapshot::Snapshot),
     Tx(tx::Tx),
     Ulfm(ulfm::Ulfm),
 }
@@ -52,6 +59,7 @@ impl Bench {
             What::Put(put) => put.execute(),
             What::Repair(repair) => repair.execute(),
             What::Sim(sim) => sim.execute(),
+            What::Snapshot(snapshot) => snapshot.execute(),
             What::Tx(tx) => tx.execute(),
             What::Ulfm(ulfm) => ulfm.execute(),
         }
@@ -89,6 +97,9 @@ struct Row {
     /// Sent by each member for a call; only where they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<f64>,
+    /// Of so many samples, how many did not end; only where somebody was killed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hung: Option<usize>,
 }
 
 impl Row {
@@ -136,6 +147,13 @@ impl Machine {
     }
 }
 
+/// An error that says what the members said if one failed that was not meant to.
+fn expect_ok(outcome: &Outcome) -> anyhow::Result<()> {
+    let said = || outcome.members.iter().map(|end| outcome.stderr(end.member)).collect::<String>();
+    ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}{}", said());
+    Ok(())
+}
+
 /// A ratio as people read it, with two digits that say something.
 fn times(ratio: f64) -> String {
     if ratio < 0.095 { format!("{ratio:.4}x") } else { format!("{ratio:.2}x") }
@@ -156,21 +174,25 @@ fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
         "ratio",
         "steps/s",
         "messages",
+        "hung",
     ]
     .map(String::from);
     let rows = results.iter().map(|row| {
+        // Of what hung or ended no time was taken.
+        let time = |ns: u64| if row.hung.is_some() && ns == 0 { "".into() } else { nanoseconds(ns) };
         [
             row.what.clone(),
             row.contender.clone(),
             row.ranks.to_string(),
             row.size.map_or("".into(), crate::quantity::human_bytes),
             row.samples.to_string(),
-            nanoseconds(row.p50_ns),
-            nanoseconds(row.p99_ns),
-            nanoseconds(row.max_ns),
+            time(row.p50_ns),
+            time(row.p99_ns),
+            time(row.max_ns),
             row.ratio.map_or("".into(), times),
             row.steps_per_s.map_or("".into(), |steps| steps.to_string()),
             row.messages.map_or("".into(), |messages| format!("{messages:.1}")),
+            row.hung.map_or("".into(), |hung| hung.to_string()),
         ]
     });
     print_table(json, std::iter::once(header).chain(rows).collect());

@@ -1,7 +1,8 @@
 //! `outlast bench put` and `outlast bench get`: the store on one machine, against memcpy.
 
+use super::ping::{Ping, SURVIVE, survive};
 use super::redis::Redis;
-use super::{Common, Row, publish, times};
+use super::{Common, Row, expect_ok, publish, times};
 use crate::hosts;
 use crate::quantity;
 use crate::report::say;
@@ -27,7 +28,10 @@ Examples:
       outlast bench put --checksums
   Against Redis (REDIS_SERVER, PATH, or target/redis, where `cargo xtask redis` puts it): a server and a replica for each
   further copy, SET and WAIT in one round trip over a socket. Memory of this process against servers, so no surprise:
-      outlast bench put --peers redis";
+      outlast bench put --peers redis
+  Against the published way on Open MPI 5 (MPICC, PATH, or `cargo xtask mpi`), MPI_Put and MPI_Win_flush after a ping, and how
+  often that hangs when a target is killed at 20 moments:
+      outlast bench put --baseline ping --kills 20";
 
 const GET_EXAMPLES: &str = "\
 One member reads keys in random order into a buffer, by key and through handles. The floor is memcpy out of as many
@@ -50,6 +54,12 @@ pub(super) struct Put {
     /// Measure this one in the same run, too
     #[arg(long, value_name = "PEER")]
     peers: Option<Peer>,
+    /// Measure the published way in the same run, too
+    #[arg(long, value_name = "WAY")]
+    baseline: Option<Baseline>,
+    /// Kill a target in so many jobs of the baseline, and of ours
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "baseline")]
+    kills: u16,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -59,6 +69,33 @@ pub(super) struct Put {
 #[derive(Clone, Copy, ValueEnum)]
 enum Peer {
     Redis,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Baseline {
+    Ping,
+}
+
+/// Somebody else who puts.
+enum Other {
+    Redis(Redis),
+    Ping(Ping),
+}
+
+impl Other {
+    fn name(&self) -> &'static str {
+        match self {
+            Other::Redis(_) => "Redis SET + WAIT",
+            Other::Ping(_) => "ping + MPI_Put",
+        }
+    }
+
+    fn measure(&mut self, size: u64, keys: usize, length: Duration) -> anyhow::Result<Vec<u64>> {
+        match self {
+            Other::Redis(redis) => redis.measure(size as usize, keys, length),
+            Other::Ping(ping) => ping.measure(size, length),
+        }
+    }
 }
 
 /// Measure gets on this machine against memcpy.
@@ -114,13 +151,26 @@ const VALUES_LEN_MAX: u64 = 64 << 20;
 
 impl Put {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        run("put", self.keys, &[64, 1024, 65536], self.shape, self.common, self.checksums, self.peers)
+        let (ranks, replicas) = (usize::from(self.shape.ranks), usize::from(self.shape.replicas));
+        let mut others = Vec::new();
+        if let Some(Peer::Redis) = self.peers {
+            others.push(Redis::start(replicas).map(Other::Redis).context("--peers redis"));
+        }
+        if let Some(Baseline::Ping) = self.baseline {
+            others.push(Ping::find(ranks, replicas).map(Other::Ping).context("--baseline ping"));
+        }
+        let others = match others.into_iter().collect::<anyhow::Result<Vec<Other>>>() {
+            Ok(others) => others,
+            Err(error) => crate::usage_error("bench", format!("{error:#}")),
+        };
+        let asked = Asked { checksums: self.checksums, others, kills: self.kills };
+        run("put", self.keys, &[64, 1024, 65536], self.shape, self.common, asked)
     }
 }
 
 impl Get {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        run("get", self.keys, &[64], self.shape, self.common, false, None)
+        run("get", self.keys, &[64], self.shape, self.common, Asked::default())
     }
 }
 
@@ -129,14 +179,21 @@ fn keys_of(keys: usize, size: u64) -> usize {
     keys.min((VALUES_LEN_MAX / size.max(1)) as usize).max(1)
 }
 
+/// What only puts are asked for.
+#[derive(Default)]
+struct Asked {
+    checksums: bool,
+    others: Vec<Other>,
+    kills: u16,
+}
+
 fn run(
     what: &str,
     keys: usize,
     default_sizes: &[u64],
     shape: Shape,
     common: Common,
-    checksums: bool,
-    peer: Option<Peer>,
+    mut asked: Asked,
 ) -> anyhow::Result<bool> {
     let (ranks, replicas) = (usize::from(shape.ranks), usize::from(shape.replicas));
     ensure!(replicas <= ranks, "{replicas} copies need as many ranks, and there are {ranks}");
@@ -144,29 +201,24 @@ fn run(
     let sizes = if shape.sizes.is_empty() { default_sizes.to_vec() } else { shape.sizes };
     let joined = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
     say(common.json.as_deref(), format_args!("{what}: {ranks} processes, {replicas} copies, sizes {joined}"));
-    let mut redis = match peer.map(|Peer::Redis| Redis::start(replicas)) {
-        None => None,
-        Some(Ok(redis)) => Some(redis),
-        Some(Err(error)) => crate::usage_error("bench", format!("--peers redis: {error:#}")),
-    };
-    // Half of its samples before ours and half after them.
-    let mut theirs = vec![Vec::new(); sizes.len()];
-    let mut measure_theirs = || -> anyhow::Result<()> {
-        let Some(redis) = &mut redis else { return Ok(()) };
-        for (samples, &size) in theirs.iter_mut().zip(&sizes) {
-            let length = Duration::from_secs_f64(shape.seconds / 2.0);
-            samples.extend(redis.measure(size as usize, keys_of(keys, size), length)?);
+    // Half of their samples before ours and half after them.
+    let mut theirs = vec![vec![Vec::new(); sizes.len()]; asked.others.len()];
+    let mut measure_theirs = |others: &mut [Other]| -> anyhow::Result<()> {
+        for (other, theirs) in others.iter_mut().zip(&mut theirs) {
+            for (samples, &size) in theirs.iter_mut().zip(&sizes) {
+                let length = Duration::from_secs_f64(shape.seconds / 2.0);
+                samples.extend(other.measure(size, keys_of(keys, size), length)?);
+            }
         }
         Ok(())
     };
-    measure_theirs()?;
-    shape.place.check("bench");
+    measure_theirs(&mut asked.others)?;
     let launch = Launch::new(ranks)
         .program(std::env::current_exe()?)
         .args(["store-bench-member", "--what", what, "--keys", &keys.to_string()])
         .args(["--replicas", &replicas.to_string(), "--sizes", &joined])
         .args(["--seconds", &shape.seconds.to_string()])
-        .args(checksums.then_some("--checksums"))
+        .args(asked.checksums.then_some("--checksums"))
         .die_with_launcher(true)
         .output(Output::Capture);
     let (launch, hosts) = shape.place.prepare(launch, ranks)?;
@@ -174,10 +226,9 @@ fn run(
     let limit = Duration::from_secs_f64(60.0 + 4.0 * shape.seconds * sizes.len() as f64);
     let mut running = running;
     let outcome = running.wait(limit);
-    ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}");
     drop(hosts);
-    measure_theirs()?;
-    drop(redis);
+    expect_ok(&outcome)?;
+    measure_theirs(&mut asked.others)?;
     let output = running.output(MemberId(0));
     let mut rows = Vec::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
@@ -198,17 +249,19 @@ fn run(
         };
         rows.push(row.with_samples(samples.context("a member's samples")?));
     }
-    for (samples, &size) in theirs.into_iter().zip(&sizes).filter(|(samples, _)| !samples.is_empty()) {
-        let row = Row {
-            what: what.into(),
-            engine: "servers".into(),
-            ranks: replicas,
-            replicas: Some(replicas),
-            size: Some(size),
-            contender: REDIS.into(),
-            ..Row::default()
-        };
-        rows.push(row.with_samples(samples));
+    for (other, theirs) in asked.others.iter().zip(theirs) {
+        for (samples, &size) in theirs.into_iter().zip(&sizes) {
+            let row = Row {
+                what: what.into(),
+                engine: if matches!(other, Other::Ping(_)) { "mpi" } else { "servers" }.into(),
+                ranks: if matches!(other, Other::Ping(_)) { ranks } else { replicas },
+                replicas: Some(replicas),
+                size: Some(size),
+                contender: other.name().into(),
+                ..Row::default()
+            };
+            rows.push(row.with_samples(samples));
+        }
     }
     // Samples are in tenths of nanoseconds, since a call takes few of them.
     for index in 0..rows.len() {
@@ -223,24 +276,29 @@ fn run(
         }
         row.floor_ns = row.floor_ns.map(|floor| floor.div_ceil(10));
     }
-    let against: Vec<String> = rows
-        .iter()
-        .filter(|row| row.contender == REDIS)
-        .filter_map(|row| {
+    let mut against = Vec::new();
+    for other in &asked.others {
+        let ratios = rows.iter().filter(|row| row.contender == other.name()).filter_map(|row| {
             let ours = rows.iter().find(|ours| ours.size == row.size && ours.contender == BY_SLOT)?;
             let size = quantity::human_bytes(row.size?);
             Some(format!("{} at {size}", times(row.p50_ns as f64 / ours.p50_ns.max(1) as f64)))
-        })
-        .collect();
+        });
+        let ratios: Vec<String> = ratios.collect();
+        against.push(format!("{} against a put by slot: {}", other.name(), ratios.join(", ")));
+        if let Other::Ping(ping) = other
+            && asked.kills > 0
+        {
+            let size = sizes.first().copied().unwrap_or(64);
+            say(common.json.as_deref(), format_args!("{} jobs with a kill, on either side", asked.kills));
+            rows.extend(ping.compare_kills(asked.kills, size, |line| against.push(line))?);
+        }
+    }
     let json = common.json.clone();
     publish(&common, rows)?;
-    if !against.is_empty() {
-        say(json.as_deref(), format_args!("{REDIS} against a put by slot: {}", against.join(", ")));
-    }
+    against.iter().for_each(|line| say(json.as_deref(), line));
     Ok(true)
 }
 
-const REDIS: &str = "Redis SET + WAIT";
 const BY_SLOT: &str = "put by slot";
 
 impl StoreBenchMember {
@@ -262,6 +320,7 @@ impl StoreBenchMember {
             for &size in &self.sizes {
                 let keys = keys_of(self.keys, size);
                 match self.what.as_str() {
+                    SURVIVE => survive(&job, &store, size, keys, self.seconds)?,
                     "put" => self.put(&job, &store, size as usize, keys)?,
                     _ => self.get(&job, &store, size as usize, keys)?,
                 }

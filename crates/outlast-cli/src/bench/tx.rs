@@ -1,6 +1,6 @@
 //! `outlast bench tx`: transactions over 1 to 64 keys against a put of the same bytes, and many members at once.
 
-use super::{Common, Row, publish};
+use super::{Common, Row, expect_ok, publish};
 use crate::quantity;
 use crate::report::say;
 use anyhow::{Context, ensure};
@@ -131,7 +131,7 @@ impl Tx {
             .output(Output::Capture)
             .start()?;
         let outcome = running.wait(Duration::from_secs_f64(60.0 + 4.0 * self.seconds * keys.len() as f64));
-        ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}");
+        expect_ok(&outcome)?;
         let (mut found, mut commits) = (Vec::new(), 0);
         for member in 0..ranks as u32 {
             let output = running.output(MemberId(member));

@@ -4,6 +4,7 @@ use super::member::{FoundLine, Plan};
 use super::{Chaos, Known};
 use crate::actor;
 use crate::control::Shared;
+use crate::warden::Losses;
 use anyhow::Context;
 use outlast::engine::steps;
 use outlast_check::durability::Final;
@@ -95,6 +96,9 @@ pub(super) fn judge(
     let kills = known.kills.iter().map(|kill| kill.at_ns);
     run.observation.disturbances_ns = kills.chain(known.stops.iter().map(|&(_, _, until)| until)).collect();
     run.observation.end_state = end_state(known, &keys);
+    let mut losses = Losses::default();
+    known.losses.iter().for_each(|news| losses.note(news.clone(), &keys));
+    run.losses = losses.0;
     let judged = report::judge(&run);
     let deaths = known.ended.values().filter(|end| end.is_death()).count() as u64;
     // A member that ended by itself, or did not end, has calls that never come back.
@@ -225,7 +229,7 @@ pub(super) fn print(report: &Report) {
         format!("{} contradictions to one order of all {} calls", report.nonlinearizable, report.calls),
     );
     if let Some(data_lost) = report.data_lost {
-        eprintln!("         {data_lost} keys are lost, and the store says so");
+        eprintln!("         {data_lost} keys were lost, and the store said so");
     }
     eprintln!("         {} members died, {} stops", report.kills, report.stops);
     for (what, times) in [

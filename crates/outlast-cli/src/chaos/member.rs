@@ -3,11 +3,12 @@
 use crate::actor::{self, FINAL_THREAD, Found, Programs, Worker};
 use crate::control::{Member, Phase, Place};
 use crate::members::{News, Watch, machine_ns, tell};
+use crate::warden::{LossNews, Warden};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use outlast::engine::steps;
 use outlast::store::{Options, Store};
-use outlast::{Engine, Job, JoinOptions};
+use outlast::{Engine, Job, JoinOptions, MemberId};
 use outlast_check::history;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +30,8 @@ pub(super) struct Plan {
     pub(super) private_keys: u32,
     pub(super) programs: Programs,
     pub(super) seed: u64,
+    /// Whether more may die than the store promises to survive.
+    pub(super) beyond: bool,
     /// How many calls an actor makes in a second, at most.
     pub(super) calls_per_second: u64,
     pub(super) place: Place,
@@ -52,6 +55,8 @@ pub(super) enum Line {
         homes: Vec<Vec<u32>>,
     },
     News(News),
+    /// What is lost, or that nothing is.
+    Loss(LossNews),
     /// No worker makes calls any more.
     Rests,
     /// What this member found under each key.
@@ -69,6 +74,8 @@ pub(super) enum FoundLine {
 
 /// How long workers may take to stop: a call may need a member that does not answer, until its time limit.
 const REST_LIMIT: Duration = Duration::from_secs(60);
+/// How long a loss is left as it is before it is accepted, at most.
+const LOST_FOR: Duration = Duration::from_millis(300);
 /// How many calls are made between two rests.
 const BURST: u64 = 25;
 
@@ -92,8 +99,11 @@ impl ChaosMember {
         let mut workers = Vec::new();
         for thread in 0..plan.threads {
             let target = Box::new(member.record(thread as usize)?);
-            let worker =
+            let mut worker =
                 Worker::new(&store, &job, &plan.options(job.members()), plan.seed, thread, clock, target)?;
+            if plan.beyond {
+                worker.deaths_survived = plan.replicas;
+            }
             let (stop, trouble, hurry) = (stop.clone(), trouble.clone(), hurry.clone());
             let pause = Duration::from_secs(BURST) / plan.calls_per_second.max(1) as u32;
             let body = move || {
@@ -110,6 +120,7 @@ impl ChaosMember {
             job: &job,
             store: &store,
             keys: &keys,
+            warden: plan.beyond.then(|| Warden::new(plan.seed, &job, LOST_FOR, clock)),
         };
         watcher.tell_homes()?;
         watcher.until(Phase::Rest, &member)?;
@@ -126,6 +137,9 @@ impl ChaosMember {
         let target = Box::new(member.record(plan.threads as usize)?);
         let options = plan.options(job.members());
         let mut reader = Worker::new(&store, &job, &options, plan.seed, FINAL_THREAD, clock, target)?;
+        if plan.beyond {
+            reader.deaths_survived = plan.replicas;
+        }
         let found: anyhow::Result<Vec<FoundLine>> =
             keys.iter().map(|key| Ok(found_line(reader.get(key)?))).collect();
         reader.audit()?;
@@ -172,6 +186,8 @@ struct Watcher<'a> {
     job: &'a Job,
     store: &'a Store,
     keys: &'a [history::Key],
+    /// With `--beyond`: what this member does about losses while it is the lowest that lives.
+    warden: Option<Warden>,
 }
 
 impl Watcher<'_> {
@@ -186,6 +202,12 @@ impl Watcher<'_> {
             }
             if is_new_death {
                 self.tell_homes()?;
+            }
+            if let Some(warden) = &mut self.warden
+                && self.job.view().living().next() == Some(self.job.me())
+            {
+                let is_sole = self.job.me() == MemberId(0);
+                warden.look(self.job, self.store, self.keys, is_sole, &mut |news| tell(&Line::Loss(news)))?;
             }
             if let (false, Some((step, after))) = (self.is_armed, member.death()?) {
                 self.is_armed = true;

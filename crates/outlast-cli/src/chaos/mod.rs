@@ -15,6 +15,7 @@ use crate::hosts;
 use crate::members::{Lines, News, describe, left_behind, machine_ns, shared_memory_names, show_log};
 use crate::report::write_json;
 use crate::usage_error;
+use crate::warden::LossNews;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use faults::Faults;
@@ -45,7 +46,7 @@ Examples:
       outlast chaos --kills 2 --stops 2 --seed 7
   More deaths than copies, one after the other: it waits for the repair before it goes on killing:
       outlast chaos --ranks 8 --replicas 3 --kills 7 --seconds 20
-  More deaths at once than the store can take. What is lost must be called lost:
+  More deaths at once than the store can take. What is lost must be called lost, until a member accepts it:
       outlast chaos --replicas 2 --kills 3 --beyond
   Steals of tasks, each a transaction over three keys:
       outlast chaos --programs steal
@@ -57,7 +58,7 @@ Examples:
 The report: ok, acked (acknowledged writes), lost, torn, stale, hung, nonlinearizable, kills, stops; in milliseconds as
 {p50, p99, max}: detection_ms (kill to notice, for each survivor), unavailable_ms (kill to the first put that was
 acknowledged after the notice to a key with a copy on the dead), repair_ms (kill to all copies complete); seed; with
---beyond data_lost (keys that the store says are lost); with --failpoints deaths_by_step.
+--beyond data_lost (keys that were lost, and called so until that was accepted); with --failpoints deaths_by_step.
 
 Exit status: 0 all is well, 1 a violation or a failure, 2 wrong usage.";
 
@@ -179,6 +180,8 @@ struct Known {
     kills: Vec<Kill>,
     /// When members were stopped and resumed.
     stops: Vec<(u32, u64, u64)>,
+    /// What is lost, as the lowest member that lives has said.
+    losses: Vec<LossNews>,
     /// What went wrong besides the calls.
     failures: Vec<String>,
 }
@@ -191,6 +194,7 @@ impl Known {
                 Line::Rests => drop(self.rests.insert(member)),
                 Line::Found(found) => drop(self.found.insert(member, found)),
                 Line::Homes { dead, homes } => drop(self.homes.insert(dead, homes)),
+                Line::Loss(news) => self.losses.push(news),
                 Line::News(News::Noticed { dead, at_ns }) => {
                     self.noticed.insert((member, dead), at_ns);
                 }
@@ -253,6 +257,7 @@ impl Chaos {
             private_keys: PRIVATE_KEYS,
             programs: self.programs,
             seed,
+            beyond: self.beyond,
             calls_per_second: ((CALLS_IN_ALL as f64 / self.seconds.max(1.0)) as u64 / actors).clamp(20, 4000),
             place: shared.place(),
         };
@@ -398,7 +403,17 @@ impl Chaos {
         wait_until("stop making calls", running, &mut lines, known, interrupted, |known| {
             known.living(ranks).is_subset(&known.rests)
         })?;
-        if !self.beyond {
+        if self.beyond {
+            wait_until("accept what is lost", running, &mut lines, known, interrupted, |known| {
+                matches!(known.losses.last(), Some(LossNews::Whole { .. }))
+                    && known.kills.iter().all(|kill| {
+                        known
+                            .living(ranks)
+                            .iter()
+                            .all(|&member| known.noticed.contains_key(&(member, kill.member)))
+                    })
+            })?;
+        } else {
             wait_until("repair all copies", running, &mut lines, known, interrupted, |known| {
                 let dead = known.kills.len() as u64;
                 dead == 0 || known.complete_at(dead, ranks).is_some()

@@ -430,6 +430,28 @@ pub trait Engine {
         false
     }
 
+    /// The dead in the order in which they entered the view, which is the same for all members: the first `n` of them are the
+    /// dead of [`Epoch`] `n`. `None` on engines where each member has a view of its own, or where the memory of the dead
+    /// is gone; those have nothing of what follows, either.
+    fn obituary(&self) -> Option<Vec<MemberId>> {
+        None
+    }
+
+    /// Reads the memory that a dead member has left, which the calls above refuse to. The dead write nothing any more, but
+    /// those who live may: one that was in the middle of an operation when the view changed ends it. What is there may be
+    /// damaged by whatever ended the member. [`Error::Dead`] if nothing is left: the member had left on purpose.
+    fn read_remains(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let _ = (dead, offset, buffer);
+        Err(Error::Unsupported { what: "reading the memory of the dead on this engine" })
+    }
+
+    /// Gives the memory that a dead member has left back to the system; it reads as zeros from then on, or not at all. Can be
+    /// repeated, and by several members.
+    fn discard_remains(&self, dead: MemberId) -> Result<()> {
+        let _ = dead;
+        Err(Error::Unsupported { what: "discarding the memory of the dead on this engine" })
+    }
+
     // ---- Messages.
 
     /// Sends a message of at most [`MESSAGE_LEN_MAX`] bytes and rings the receiver's bell. `Ok` means that it is on

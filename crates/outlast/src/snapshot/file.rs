@@ -5,7 +5,7 @@
 //! one. All numbers are little-endian.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::path::Path;
 
 /// The first bytes of each file.
@@ -208,6 +208,15 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
+/// What stands before a record's key.
+struct RecordHeader {
+    key_len: u64,
+    value_len: u64,
+    owner: u32,
+    version: u64,
+    checksum: u32,
+}
+
 /// Reads a member's part, record by record, each of which was checked when it is given.
 pub struct Reader<R = BufReader<File>> {
     source: R,
@@ -223,7 +232,7 @@ impl Reader {
     }
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read + Seek> Reader<R> {
     /// Reads from anything.
     pub fn new(mut source: R) -> Result<Reader<R>, Damage> {
         let mut bytes = [0; HEADER_LEN];
@@ -246,10 +255,50 @@ impl<R: Read> Reader<R> {
     /// The next record; at the end, how many there were.
     pub fn next_record(&mut self) -> Result<Result<Record, Totals>, Damage> {
         let at = self.totals.bytes;
+        let header = match self.next_header()? {
+            Ok(header) => header,
+            Err(totals) => return Ok(Err(totals)),
+        };
+        let key = self.take(header.key_len)?;
+        let value = self.take(header.value_len)?;
+        let mut wanted = [0; 4];
+        self.fill(&mut wanted)?;
+        let mut content = crc32fast::Hasher::new_with_initial(header.checksum);
+        content.update(&key);
+        content.update(&value);
+        if content.finalize().to_le_bytes() != wanted {
+            return Err(Damage::Damaged { at, what: "a key or its value" });
+        }
+        self.chain.update(&wanted);
+        self.totals.records += 1;
+        Ok(Ok(Record { key, value, owner: header.owner, version: header.version }))
+    }
+
+    /// Passes over the next record, whose key and value are neither read nor checked; what the end says of all records is.
+    pub fn skip_record(&mut self) -> Result<Result<(), Totals>, Damage> {
+        let at = self.totals.bytes;
+        let header = match self.next_header()? {
+            Ok(header) => header,
+            Err(totals) => return Ok(Err(totals)),
+        };
+        let len = header.key_len.checked_add(header.value_len).and_then(|len| i64::try_from(len).ok());
+        let len = len.ok_or(Damage::Damaged { at, what: "the length of a value" })?;
+        // Beyond the end of the file, too: the checksum is not there then.
+        self.source.seek_relative(len)?;
+        self.totals.bytes += len as u64;
+        let mut wanted = [0; 4];
+        self.fill(&mut wanted)?;
+        self.chain.update(&wanted);
+        self.totals.records += 1;
+        Ok(Ok(()))
+    }
+
+    fn next_header(&mut self) -> Result<Result<RecordHeader, Totals>, Damage> {
+        let at = self.totals.bytes;
         let mut header = [0; RECORD_HEADER_LEN];
         self.fill(&mut header)?;
-        let own = word32(&header, 28);
-        if own != crc32fast::hash(&header[..28]) {
+        let checksum = word32(&header, 28);
+        if checksum != crc32fast::hash(&header[..28]) {
             return Err(Damage::Damaged { at, what: "the header of a record" });
         }
         match word32(&header, 0) {
@@ -264,36 +313,19 @@ impl<R: Read> Reader<R> {
                 Ok(Err(Totals { checksum, ..self.totals }))
             }
             KIND_RECORD => {
-                let (key_len, value_len) = (u64::from(word32(&header, 8)), word64(&header, 12));
+                let key_len = u64::from(word32(&header, 8));
                 if key_len > KEY_LEN_MAX {
                     return Err(Damage::Damaged { at, what: "the length of a key" });
                 }
-                let key = self.take(key_len)?;
-                let value = self.take(value_len)?;
-                let mut wanted = [0; 4];
-                self.fill(&mut wanted)?;
-                let mut content = crc32fast::Hasher::new_with_initial(own);
-                content.update(&key);
-                content.update(&value);
-                if content.finalize().to_le_bytes() != wanted {
-                    return Err(Damage::Damaged { at, what: "a key or its value" });
-                }
-                self.chain.update(&wanted);
-                self.totals.records += 1;
-                let (owner, version) = (word32(&header, 4), word64(&header, 20));
-                Ok(Ok(Record { key, value, owner, version }))
+                Ok(Ok(RecordHeader {
+                    key_len,
+                    value_len: word64(&header, 12),
+                    owner: word32(&header, 4),
+                    version: word64(&header, 20),
+                    checksum,
+                }))
             }
             _ => Err(Damage::Damaged { at, what: "the kind of a record" }),
-        }
-    }
-
-    /// Reads all records and gives them to `take`.
-    pub fn read_all(&mut self, mut take: impl FnMut(Record)) -> Result<Totals, Damage> {
-        loop {
-            match self.next_record()? {
-                Ok(record) => take(record),
-                Err(totals) => return Ok(totals),
-            }
         }
     }
 
@@ -357,12 +389,28 @@ mod tests {
         (bytes, records)
     }
 
+    fn open(bytes: &[u8]) -> Result<Reader<io::Cursor<&[u8]>>, Damage> {
+        Reader::new(io::Cursor::new(bytes))
+    }
+
     fn read(bytes: &[u8]) -> Result<(Vec<Record>, Totals), Damage> {
         let mut records = Vec::new();
-        let mut reader = Reader::new(bytes)?;
-        assert_eq!(*reader.header(), HEADER);
-        let totals = reader.read_all(|record| records.push(record))?;
-        Ok((records, totals))
+        let mut reader = open(bytes)?;
+        loop {
+            match reader.next_record()? {
+                Ok(record) => records.push(record),
+                Err(totals) => return Ok((records, totals)),
+            }
+        }
+    }
+
+    fn pass_over(bytes: &[u8]) -> Result<Totals, Damage> {
+        let mut reader = open(bytes)?;
+        loop {
+            if let Err(totals) = reader.skip_record()? {
+                return Ok(totals);
+            }
+        }
     }
 
     #[test]
@@ -370,6 +418,8 @@ mod tests {
         let (bytes, records) = sample();
         let (found, totals) = read(&bytes).unwrap();
         assert_eq!((found, totals.records, totals.bytes), (records, 5, bytes.len() as u64));
+        assert_eq!(*open(&bytes).unwrap().header(), HEADER);
+        assert_eq!(pass_over(&bytes).unwrap(), totals);
     }
 
     #[test]
@@ -381,6 +431,7 @@ mod tests {
                 Err(Damage::Foreign) => assert!(len < 8),
                 other => panic!("{len}: {other:?}"),
             }
+            assert!(pass_over(&bytes[..len]).is_err(), "{len}");
         }
     }
 
@@ -390,18 +441,17 @@ mod tests {
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1 << (at % 8);
-            let result = Reader::new(&damaged[..]).and_then(|mut reader| reader.read_all(|_| {}));
-            assert!(result.is_err(), "byte {at}");
+            assert!(read(&damaged).is_err(), "byte {at}");
         }
     }
 
     #[test]
     fn foreign_and_newer_files_are_told_apart() {
-        assert!(matches!(Reader::new(&[7; 200][..]), Err(Damage::Foreign)));
-        assert!(matches!(Reader::new(&[][..]), Err(Damage::Foreign)));
+        assert!(matches!(open(&[7; 200]), Err(Damage::Foreign)));
+        assert!(matches!(open(&[]), Err(Damage::Foreign)));
         let (mut bytes, _) = sample();
         bytes[8] = 9;
-        assert!(matches!(Reader::new(&bytes[..]), Err(Damage::Newer(9))));
+        assert!(matches!(open(&bytes), Err(Damage::Newer(9))));
     }
 
     /// Records that were left out or change places have right checksums of their own.

@@ -19,6 +19,7 @@
 use super::file::{Damage, Reader, Totals};
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 const MANIFEST: &str = "manifest";
@@ -200,7 +201,8 @@ impl Unfinished {
     }
 }
 
-fn make_private(folder: &Path) -> Result<()> {
+/// Makes a folder that is private to its owner, if it is not there.
+pub(super) fn make_private(folder: &Path) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(FolderError::io(folder))
@@ -257,14 +259,37 @@ pub fn read_part(
     part: &Part,
     take: impl FnMut(super::file::Record),
 ) -> Result<super::file::Header> {
+    read_range(generation, part, 0..part.totals.records, take)
+}
+
+/// Reads some records of one part; `take` gets each. Those before them are passed over, and whoever reads the last one
+/// compares what the end says of all of them with the manifest: if all records are read by someone, all are checked.
+pub(super) fn read_range(
+    generation: &Path,
+    part: &Part,
+    range: Range<u64>,
+    mut take: impl FnMut(super::file::Record),
+) -> Result<super::file::Header> {
     let path = generation.join(&part.name);
-    let read = || -> std::result::Result<_, Damage> {
+    let mut read = || -> std::result::Result<_, Damage> {
         let mut reader = Reader::open(&path)?;
-        let totals = reader.read_all(take)?;
+        for number in 0..range.end {
+            let found = if number < range.start {
+                reader.skip_record()?
+            } else {
+                reader.next_record()?.map(&mut take)
+            };
+            if let Err(totals) = found {
+                return Ok((*reader.header(), Some(totals)));
+            }
+        }
+        let is_last = range.end == part.totals.records;
+        // One more than there are, if the file is another one.
+        let totals = if is_last { reader.skip_record()?.err().or(Some(Totals::default())) } else { None };
         Ok((*reader.header(), totals))
     };
     let (header, totals) = read().map_err(|damage| FolderError::Damaged { path: path.clone(), damage })?;
-    if totals != part.totals {
+    if totals.is_some_and(|totals| totals != part.totals) {
         let reason = format!("it is whole, but not the one that the manifest names ({:?})", part.totals);
         return Err(FolderError::Manifest { path, reason });
     }

@@ -166,8 +166,9 @@ struct Shared {
     orders: Mutex<Vec<(MemberId, Note)>>,
     /// The snapshot that this member does its part of.
     under_way: Mutex<Option<u64>>,
-    /// Whether this member is taking one.
+    /// Whether this member is taking one, and whether it is at the files: then it does its part of no other.
     is_taking: Mutex<bool>,
+    is_writing: Mutex<bool>,
     next: AtomicU64,
 }
 
@@ -209,6 +210,7 @@ impl Snapshots {
             orders: Mutex::default(),
             under_way: Mutex::default(),
             is_taking: Mutex::default(),
+            is_writing: Mutex::default(),
             next: AtomicU64::new(1),
         });
         let service = Arc::new(Background(shared.clone()));
@@ -244,7 +246,9 @@ impl Shared {
         let job = self.job();
         let mut is_busy = false;
         for attempt in 0..ATTEMPTS {
-            let until = job.now().after(PAUSE * attempt as u32);
+            // Of two who are in each other's way one comes back before the other.
+            let times = if is_busy { 1 + job.me().0 % 8 } else { 1 };
+            let until = job.now().after(PAUSE * attempt as u32 * times);
             while job.now() < until {
                 job.park(job.bell(), until);
             }
@@ -271,10 +275,21 @@ impl Shared {
     }
 
     fn attempt(&self, attempt: &Attempt) -> Result<Taken, Halt> {
+        folder::make_private(&self.folder)?;
+        let frozen_for = self.cut(attempt)?;
+        // Every member does its part of this one now, and of no other before that is written or given up; nor does this one
+        // before it is published. So nobody else is at the files, and what is unfinished was left by the dead.
+        *lock(&self.is_writing) = true;
+        let taken = self.write(attempt, frozen_for);
+        *lock(&self.is_writing) = false;
+        taken
+    }
+
+    fn write(&self, attempt: &Attempt, frozen_for: Duration) -> Result<Taken, Halt> {
         let unfinished = Unfinished::begin(&self.folder)?;
         let number = unfinished.number();
-        match self.fill(attempt, number) {
-            Ok((parts, frozen_for)) => {
+        match self.gather_parts(attempt, number) {
+            Ok(parts) => {
                 let records = parts.iter().map(|part| part.totals.records).sum();
                 let bytes = parts.iter().map(|part| part.totals.bytes).sum();
                 let path = unfinished.publish(&parts, self.options.keep)?;
@@ -287,11 +302,10 @@ impl Shared {
         }
     }
 
-    /// C1 to C4 of `store/cut.rs`, and the writing.
-    fn fill(&self, attempt: &Attempt, number: u64) -> Result<(Vec<Part>, Duration), Halt> {
+    /// C1 to C4 of `store/cut.rs`; for how long writers were held up.
+    fn cut(&self, attempt: &Attempt) -> Result<Duration, Halt> {
         let (job, id, limit) = (self.job(), attempt.id, self.options.freeze_limit);
         let began = job.now();
-        let patience = limit + job.time_limit();
         let freeze = Note::Freeze { id, epoch: attempt.epoch.0, limit_ns: limit.as_nanos() as u64 };
         self.ask(attempt, &freeze, limit, |note| matches!(note, Note::Quiet { .. }))?;
         let listed =
@@ -312,8 +326,15 @@ impl Shared {
                 return Err(Halt::Fail(SnapshotError::Timeout { member, limit }));
             }
         }
+        Ok(frozen_for)
+    }
+
+    /// Has every member write its part.
+    fn gather_parts(&self, attempt: &Attempt, number: u64) -> Result<Vec<Part>, Halt> {
         let taken_at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let write = Note::Write { id, number, taken_at: taken_at.map_or(0, |since| since.as_secs()) };
+        let taken_at = taken_at.map_or(0, |since| since.as_secs());
+        let write = Note::Write { id: attempt.id, number, taken_at };
+        let patience = self.options.freeze_limit + self.job().time_limit();
         let written = self.ask_slowly(attempt, &write, patience)?;
         let part = |(member, note): (MemberId, Note)| match note {
             Note::Written { records, bytes, checksum, .. } => {
@@ -322,7 +343,7 @@ impl Shared {
             }
             _ => None,
         };
-        Ok((written.into_iter().filter_map(part).collect(), frozen_for))
+        Ok(written.into_iter().filter_map(part).collect())
     }
 
     /// Sends an order to all members of an attempt.
@@ -376,6 +397,7 @@ impl Shared {
         let mut answers = BTreeMap::new();
         loop {
             let bell = job.bell();
+            self.receive();
             // The engine is not called under the lock.
             let came = std::mem::take(&mut *lock(&self.answers));
             for (member, note) in came {
@@ -410,6 +432,15 @@ impl Shared {
         }
     }
 
+    /// Takes the messages that have come. Not the background alone, which may itself be waiting for the end of the frost.
+    fn receive(&self) {
+        while let Some(message) = self.job().receive(PORT) {
+            if let Some(note) = Note::decode(&message.bytes) {
+                self.order(message.from, note);
+            }
+        }
+    }
+
     /// An order that came, or an answer.
     fn order(&self, from: MemberId, note: Note) {
         if note.is_answer() {
@@ -436,11 +467,7 @@ struct Background(Arc<Shared>);
 impl Service for Background {
     fn run(&self, job: &Job) -> Time {
         let shared = &self.0;
-        while let Some(message) = job.receive(PORT) {
-            if let Some(note) = Note::decode(&message.bytes) {
-                shared.order(message.from, note);
-            }
-        }
+        shared.receive();
         let is_freeze = |(_, note): &(MemberId, Note)| matches!(note, Note::Freeze { .. });
         loop {
             let freeze = {
@@ -454,8 +481,8 @@ impl Service for Background {
                 }
                 return Time::NEVER;
             };
-            let before = lock(&shared.under_way).get_or_insert(id).to_owned();
-            if before != id {
+            let is_busy = *lock(&shared.is_writing) || *lock(&shared.under_way).get_or_insert(id) != id;
+            if is_busy {
                 shared.answer(from, Note::Busy { id });
                 continue;
             }

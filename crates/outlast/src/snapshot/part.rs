@@ -153,6 +153,7 @@ fn wait_for(
     let job = shared.job();
     loop {
         let bell = job.bell();
+        shared.receive();
         {
             let mut orders = lock(&shared.orders);
             // What is left of earlier ones goes.

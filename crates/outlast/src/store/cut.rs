@@ -132,8 +132,10 @@ impl Store {
         Ok(part.op.is_current().then_some(part))
     }
 
-    /// Puts a value that is to be owned by another member than the one that puts it.
-    pub(crate) fn put_owned(&self, key: &[u8], value: &[u8], owner: MemberId) -> StoreResult<()> {
+    /// Puts a value that comes from a snapshot, to be owned by another member than the one that puts it.
+    pub(crate) fn put_restored(&self, key: &[u8], value: &[u8], owner: MemberId) -> StoreResult<()> {
+        let lock = super::lock::without_holder(value);
+        let value = lock.as_deref().unwrap_or(value);
         self.inner.write(key, false, |_, _| Ok(super::write::Change::PutFor(value, owner)))?;
         Ok(())
     }
@@ -201,12 +203,110 @@ impl CutPart<'_> {
     pub(crate) fn read(&self, index: usize, value: &mut Vec<u8>) -> StoreResult<(&[u8], u32, u64)> {
         let Listed { key, offset, block } = &self.records[index];
         let store = self.op.store;
-        value.clear();
         value.resize(block.len as usize, 0);
         // Under any view: the block stays as it is, whoever dies.
         let from = offset + value_start(block.len);
         store.job.get(Epoch::ANY, store.me(), from, value).map_err(super::open::engine_error)?;
         store.check_value(key, store.me(), block, value)?;
         Ok((key, block.owner.0, block.counter))
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::sim::{self, Options as SimOptions};
+    use crate::job::Job;
+    use crate::store::Options;
+    use crate::store::layout::Kind;
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    fn sleep(job: &Job, time: Duration) {
+        let until = job.now().after(time);
+        while job.now() < until {
+            job.park(job.bell(), until);
+        }
+    }
+
+    /// Whether a transaction has locked the key.
+    fn is_locked(store: &Store, key: &[u8]) -> bool {
+        let (inner, key) = (&store.inner, store.inner.key_ref(key).expect("a key"));
+        let kind = inner.run(|op| {
+            let config = op.config(key.partition)?;
+            let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());
+            let primary = config.homes[config.primary];
+            Ok(found.map(|offset| op.read_block(primary, offset)).transpose()?.map(|block| block.kind))
+        });
+        kind.expect("read") == Some(Kind::Provisional)
+    }
+
+    /// What a member's part of a cut holds of a key.
+    fn listed(part: &CutPart<'_>, wanted: &[u8]) -> Vec<u8> {
+        let mut value = Vec::new();
+        let index = (0..part.len()).find(|&index| part.read(index, &mut value).expect("whole").0 == wanted);
+        index.map_or(Vec::new(), |_| value)
+    }
+
+    /// A transaction has locked both its keys when the store is frozen. One member lists its records, then the other, and
+    /// the committer has all the time in between: it decides before the first or after the second.
+    #[test]
+    fn nothing_is_decided_while_the_store_is_frozen() {
+        let held_up = Rc::new(Cell::new(0));
+        for seed in 0..60 {
+            let (turn, first, held_up) =
+                (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())), held_up.clone());
+            let report = sim::run(&SimOptions::new(2, seed), move |job: Job| {
+                let options = Options::new().replicas(1).partitions(8).expected_keys(32);
+                let store = Store::open(&job, options).expect("open");
+                let key_at = |member: u32| {
+                    let keys = (0..100).map(|number| format!("key/{number}").into_bytes());
+                    keys.into_iter().find(|key| store.homes(key) == [MemberId(member)]).expect("some key")
+                };
+                let keys = [key_at(0), key_at(1)];
+                let moment = Duration::from_micros(1);
+                if job.me().0 == 0 {
+                    store.put_all(keys.iter().map(|key| (key, b"before"))).expect("put");
+                    let (committer, changed) = (store.clone(), keys.clone());
+                    let commit = move || {
+                        let done: StoreResult<()> = committer
+                            .transaction(|tx| changed.iter().try_for_each(|key| tx.put(key, b"after")));
+                        done.expect("committed");
+                    };
+                    let commit = job.spawn("commits", Box::new(commit)).expect("spawned");
+                    while !keys.iter().all(|key| is_locked(&store, key)) && !commit.is_finished() {}
+                    store.freeze(job.now().after(Duration::from_secs(1)));
+                    let mut under_way = None;
+                    while !store.is_quiet(&mut under_way).expect("looked") {
+                        sleep(&job, moment);
+                    }
+                    let part = store.list_cut(job.epoch()).expect("listed").expect("the same view");
+                    *first.borrow_mut() = listed(&part, &keys[0]);
+                    drop(part);
+                    sleep(&job, Duration::from_millis(10));
+                    turn.set(1);
+                    while turn.get() == 1 {
+                        sleep(&job, moment);
+                    }
+                    assert!(store.thaw());
+                    job.wait_for(&commit, Time::NEVER);
+                    assert_eq!(store.get(&keys[0]).expect("read").expect("there").bytes(), b"after");
+                } else {
+                    while turn.get() == 0 {
+                        sleep(&job, moment);
+                    }
+                    let part = store.list_cut(job.epoch()).expect("listed").expect("the same view");
+                    assert_eq!(listed(&part, &keys[1]), *first.borrow(), "one moment");
+                    held_up.set(held_up.get() + u32::from(*first.borrow() == b"before"));
+                    drop(part);
+                    turn.set(2);
+                }
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            assert!(report.is_ok(), "seed {seed}: {:?} {:#?}", report.outcome, report.panics);
+        }
+        assert!(held_up.get() > 5, "held up in {} runs", held_up.get());
     }
 }

@@ -21,6 +21,7 @@ use crate::engine::MemberId;
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) key: Vec<u8>,
+    pub(super) head: Head,
 }
 
 /// A key, with what is computed from it once.
@@ -160,8 +161,13 @@ impl Op<'_> {
         partition: usize,
         bucket: usize,
     ) -> Step<Vec<Node>> {
-        let member = config.homes[home];
-        let mut at = self.load(member, self.buckets(config, home, partition)? + bucket as u64 * 8)?;
+        let buckets = self.buckets(config, home, partition)?;
+        self.nodes_of(config.homes[home], buckets + bucket as u64 * 8)
+    }
+
+    /// The nodes of the bucket at this place.
+    pub(super) fn nodes_of(&self, member: MemberId, bucket: u64) -> Step<Vec<Node>> {
+        let mut at = self.load(member, bucket)?;
         let mut nodes = Vec::new();
         for count in 0.. {
             if at == 0 {
@@ -174,8 +180,9 @@ impl Op<'_> {
             let word = self.load(member, at + NODE_WORD)?;
             let mut key = vec![0; ((word >> 16 & 0xffff) as usize).min(super::KEY_LEN_MAX)];
             self.get(member, at + NODE_KEY, &mut key)?;
-            if self.load(member, at + NODE_HEAD)? != Head::REMOVED.0 {
-                nodes.push(Node { key });
+            let head = Head(self.load(member, at + NODE_HEAD)?);
+            if head != Head::REMOVED {
+                nodes.push(Node { key, head });
             }
             at = self.load(member, at + NODE_NEXT)?;
         }

@@ -30,6 +30,16 @@ const LEN: usize = 24;
 const ROUNDS: u32 = 3;
 const INTERVAL: Duration = Duration::from_millis(500);
 
+/// The holder of a lock that comes from a snapshot: a member of a job that is over.
+const FORMER: MemberId = MemberId(u32::MAX);
+
+/// What becomes of a lock's value when it is restored from a snapshot: nobody of this job holds it, whatever its holder's
+/// number was, and the next one takes it over and is told. `None` if it is no lock's.
+pub(super) fn without_holder(value: &[u8]) -> Option<Vec<u8>> {
+    let stamp = Stamp::decode(value).ok()?;
+    Some(Stamp { holder: FORMER, ..stamp }.encode())
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     holder: MemberId,
@@ -94,7 +104,8 @@ impl LockGuard {
         self.abandoned_by.is_some()
     }
 
-    /// Who died with the lock, if the holder before did.
+    /// Who died with the lock, if the holder before did. `MemberId(u32::MAX)` if that was in another job, of which this one
+    /// has restored a snapshot.
     pub fn abandoned_by(&self) -> Option<MemberId> {
         self.abandoned_by
     }

@@ -18,7 +18,9 @@
 
 use super::access::{Halt, Op, Step};
 use super::head::{Phase, State};
-use super::layout::PARTITION_FLOOR;
+use super::index::check_place;
+use super::layout::{PARTITION_BUCKETS, PARTITION_FLOOR};
+use super::mutant::mutant;
 use super::open::{Inner, Note, lock};
 use super::write::COUNTER_MAX;
 use super::{PORT, Store, StoreError, StoreResult};
@@ -58,6 +60,30 @@ impl Store {
     /// The partitions that are lost: no complete copy lives, and nobody has accepted that yet.
     pub fn lost_partitions(&self) -> StoreResult<Vec<usize>> {
         self.inner.lost_partitions()
+    }
+
+    /// Keys that are lost, as far as survivors can still name them: those that were being copied to a home that lives when
+    /// the last complete copy died. There may be more; whoever knows a key asks [`Store::partition_of`].
+    ///
+    /// ```
+    /// # use outlast::store::{Options, Store};
+    /// # let job = outlast::join()?;
+    /// # let store = Store::open(&job, Options::new())?;
+    /// for key in store.lost_keys()? {
+    ///     eprintln!("{} is lost", String::from_utf8_lossy(&key));
+    /// }
+    /// store.accept_loss()?;
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lost_keys(&self) -> StoreResult<Vec<Vec<u8>>> {
+        let mut keys = Vec::new();
+        for partition in self.lost_partitions()? {
+            keys.extend(self.inner.run(|op| op.keys_left(partition))?);
+        }
+        keys.sort();
+        keys.dedup();
+        Ok(keys)
     }
 
     /// The partition of a key, as [`StoreError::DataLost`] and [`Store::lost_partitions`] name it.
@@ -220,6 +246,29 @@ impl Inner {
 }
 
 impl Op<'_> {
+    /// What incomplete homes of a partition have in their index: keys that were there at some time.
+    fn keys_left(&self, partition: usize) -> Step<Vec<Vec<u8>>> {
+        let store = self.store;
+        let view = store.view(self.epoch).ok_or(Halt::Again)?;
+        let mut keys = Vec::new();
+        for home in store.homes(partition, &view).members {
+            if self.state(home, partition)?.phase() != Phase::Filling {
+                continue;
+            }
+            let buckets = self.load(home, self.partition_word(home, partition, PARTITION_BUCKETS))?;
+            check_place(home, buckets)?;
+            for bucket in 0..store.bucket_count as u64 {
+                for node in self.nodes_of(home, buckets + bucket * 8)? {
+                    let Some(offset) = node.head.offset() else { continue };
+                    if !self.read_block(home, offset)?.is_deleted && !super::tx::is_intent(&node.key) {
+                        keys.push(node.key);
+                    }
+                }
+            }
+        }
+        if self.is_current() { Ok(keys) } else { Err(Halt::Again) }
+    }
+
     /// A1 to A4. The other homes, which are to fill now; none if the partition was not lost; `None` if another one
     /// is the first home.
     fn accept_loss(&self, partition: usize) -> Step<Option<Vec<MemberId>>> {
@@ -247,7 +296,9 @@ impl Op<'_> {
             return Err(Halt::Again);
         }
         // A3.
-        self.make_index(partition)?;
+        if !(state.is_filling(stamp) && mutant("accept-keeps")) {
+            self.make_index(partition)?;
+        }
         self.raise_floor(me, partition, stamp << INCARNATION_SHIFT)?;
         // A4.
         let complete = State::new(Phase::Complete, stamp - 1);

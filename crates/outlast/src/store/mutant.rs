@@ -3,7 +3,7 @@
 
 /// The names, and what they break. xtask has the same list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     // A write is acknowledged before the last home holds it.
     "ack-early",
     // The head names a block whose value is not there yet.
@@ -34,6 +34,8 @@ const NAMES: [&str; 15] = [
     "tx-abort-late",
     // An intent is dropped before the transaction is applied.
     "tx-drop-intent",
+    // A partition that is given up keeps what an incomplete home had of it.
+    "accept-keeps",
 ];
 
 /// Whether the protocol is to be broken in this way.

@@ -1,11 +1,11 @@
 //! `outlast bench ulfm`: what agreeing and shrinking cost, against duplicating and against Open MPI.
 
 mod member;
-mod openmpi;
 mod sim;
 
 pub(crate) use member::UlfmMember;
 
+use super::openmpi::OpenMpi;
 use super::plot::{Figure, Line};
 use super::{Common, Row, detection, publish};
 use crate::report::say;
@@ -14,12 +14,13 @@ use clap::{Args, ValueEnum};
 use member::{
     AGREE, AGREE_ACKNOWLEDGED, AGREE_UNACKNOWLEDGED, DUP, SHRINK, SHRINK_FAILURE, Samples, WITHOUT_FAILURE,
 };
-use openmpi::OpenMpi;
 use outlast::MemberId;
 use outlast::launch::{Launch, Output};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+const SOURCE: &str = include_str!("../../../../../bench/peers/openmpi_ulfm.c");
 
 const EXAMPLES: &str = "\
 What is measured, each member's own time for a call:
@@ -135,7 +136,7 @@ impl Ulfm {
 
     /// Real processes, the contenders in turns.
     fn measure(&self, ranks: &[usize]) -> anyhow::Result<Vec<Row>> {
-        let peer = match self.peers.map(|Peer::Openmpi| OpenMpi::find()) {
+        let peer = match self.peers.map(|Peer::Openmpi| OpenMpi::compile("openmpi_ulfm", SOURCE)) {
             None => None,
             Some(Ok(peer)) => Some(peer),
             Some(Err(error)) => crate::usage_error("bench", format!("--peers openmpi: {error:#}")),
@@ -152,13 +153,13 @@ impl Ulfm {
                 let theirs = theirs.entry(ranks).or_default();
                 // Who goes first changes from round to round.
                 if let Some(peer) = peer.as_ref().filter(|_| round % 2 == 1) {
-                    peer.run(ranks, self.iterations, limit, theirs)?;
+                    run_theirs(peer, ranks, self.iterations, limit, theirs)?;
                 }
                 run_ours(ranks, self.iterations, limit, ours)?;
                 let detected = detection::measure_once(ranks, 1 << 20, false, 1)?;
                 ours.entry(DETECTION.into()).or_default().extend(detected);
                 if let Some(peer) = peer.as_ref().filter(|_| round % 2 == 0) {
-                    peer.run(ranks, self.iterations, limit, theirs)?;
+                    run_theirs(peer, ranks, self.iterations, limit, theirs)?;
                 }
             }
             say(self.json(), format_args!("{} of {} rounds", round + 1, self.rounds));
@@ -270,6 +271,23 @@ fn time_label(ns: f64) -> String {
     let text = format!("{value:.digits$}");
     let text = if digits > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     format!("{text} {unit}")
+}
+
+/// A job of theirs without a failure and one with a failure; adds what they measured.
+fn run_theirs(
+    peer: &OpenMpi,
+    ranks: usize,
+    iterations: u32,
+    limit: Duration,
+    samples: &mut Samples,
+) -> anyhow::Result<()> {
+    for failure in [None, Some("failure".to_string())] {
+        let args = [iterations.to_string(), limit.as_millis().to_string()];
+        let args: Vec<String> = args.into_iter().chain(failure).collect();
+        let lines = peer.run(ranks, limit, &args)?;
+        member::add_lines(samples, &lines).context("what the Open MPI program wrote")?;
+    }
+    Ok(())
 }
 
 /// One job of ours; adds what its members measured.

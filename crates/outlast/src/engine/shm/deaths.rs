@@ -79,6 +79,12 @@ impl Tables {
         View::new(self.layout.regulars, self.layout.spares, dead, left)
     }
 
+    /// The dead of an epoch, in the order of the log.
+    pub(super) fn obituary(&self, epoch: u64) -> Vec<MemberId> {
+        let places = 0..(epoch as usize).min(self.layout.members());
+        places.map(|index| entry_member(self.death(index).load(Ordering::SeqCst))).collect()
+    }
+
     /// The view as it is now.
     pub(super) fn view(&self) -> View {
         self.view_at(self.epoch().load(Ordering::SeqCst))

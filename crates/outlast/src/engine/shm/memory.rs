@@ -265,6 +265,17 @@ pub(super) fn allocate(file: BorrowedFd<'_>, offset: usize, len: usize) -> Resul
     }
 }
 
+/// Gives a range of the file back to the system; it reads as zeros from then on.
+pub(super) fn deallocate(file: BorrowedFd<'_>, offset: usize, len: usize) -> rustix::io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    loop {
+        match rustix::fs::fallocate(file, flags, offset as u64, len as u64) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => return other,
+        }
+    }
+}
+
 fn no_room(len: u64) -> impl Fn(rustix::io::Errno) -> JoinError {
     move |error| JoinError::NoRoom {
         reason: format!(

@@ -6,7 +6,7 @@
 //! `mailbox.rs` how messages travel.
 //!
 //! The memory of a dead member stays mapped and could be read; it counts as lost all the same, as after the loss of
-//! a node, so that programs do not come to depend on it.
+//! a node, so that programs do not come to depend on it. [`Engine::read_remains`] is for those who ask for it.
 //!
 //! A forked child of a member is no member: it does not inherit the mapping, and every call in it says
 //! [`Error::Forked`].
@@ -465,6 +465,18 @@ impl Shm {
         }
     }
 
+    /// How long the segment is that a dead member has left.
+    fn remains_len(&self, dead: MemberId) -> Result<u64> {
+        self.check_guard()?;
+        self.check_member(dead)?;
+        let view = self.tables().view();
+        if !view.dead.contains(dead) || view.left.contains(dead) {
+            return Err(Error::Dead { member: dead });
+        }
+        let len = self.tables().segment_len(dead).load(Ordering::Acquire);
+        Ok(len.min(self.tables().layout.segment_limit as u64))
+    }
+
     /// The C library's memcpy into a member's segment, with no check but that of the bounds: what benchmarks compare with.
     pub(crate) fn copy_in(&self, target: MemberId, offset: u64, bytes: &[u8]) {
         self.tables().mapping.copy_in(self.tables().layout.segment(target) + offset as usize, bytes);
@@ -795,6 +807,27 @@ impl Engine for Shm {
         // Release: whoever sees the length may touch the memory behind it.
         self.tables().segment_len(self.me).store(new_len, Ordering::Release);
         Ok(())
+    }
+
+    fn obituary(&self) -> Option<Vec<MemberId>> {
+        self.check_guard().ok()?;
+        Some(self.tables().obituary(self.tables().current_epoch().0))
+    }
+
+    fn read_remains(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let len = self.remains_len(dead)?;
+        Operation::Get { offset, len: buffer.len() }.check(dead, len)?;
+        self.step();
+        self.tables().mapping.read(self.tables().layout.segment(dead) + offset as usize, buffer);
+        fence(Ordering::Acquire);
+        Ok(())
+    }
+
+    fn discard_remains(&self, dead: MemberId) -> Result<()> {
+        let len = self.remains_len(dead)?;
+        let begin = self.tables().layout.segment(dead);
+        memory::deallocate(self.memory.file.as_fd(), begin, len as usize)
+            .map_err(|error| Error::System { what: "giving memory back", error: error.to_string() })
     }
 
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {

@@ -203,7 +203,12 @@ impl World {
         if !self.enter(0, &[dead]) {
             return;
         }
-        self.members[dead as usize].segment.clear();
+        self.obituary.push(MemberId(dead));
+        let state = &mut self.members[dead as usize];
+        let segment = std::mem::take(&mut state.segment);
+        if self.remains && state.life != Life::Left {
+            state.remains = segment;
+        }
         self.note(u64::from(dead));
         self.tell(dead, |world| {
             let how =

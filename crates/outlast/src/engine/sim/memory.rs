@@ -2,7 +2,7 @@
 
 use super::report::{Call, What};
 use super::segment::{Subset, words_in};
-use super::world::World;
+use super::world::{Life, World};
 use crate::engine::{Epoch, Error, MemberId, Operation, Result};
 
 /// A one-sided operation that acts on the target's memory itself.
@@ -126,7 +126,10 @@ impl World {
         }
         self.check_self(member)?;
         if self.knows_dead(member, target.0) {
-            // The death was noticed while the operation was under way, and the memory is gone.
+            // The death was noticed while the operation was under way, and the memory is gone, or nearly so.
+            if self.remains && self.random.chance(2) {
+                return self.act_late(member, target, offset, direct, progress);
+            }
             return match direct {
                 Direct::Put(_) if self.random.chance(2) => Ok(Some(0)),
                 _ => Err(Error::Dead { member: target }),
@@ -144,6 +147,62 @@ impl World {
             return Ok(None);
         }
         Ok(Some(word))
+    }
+
+    /// Ends an operation on the memory that a dead member has left.
+    fn act_late(
+        &mut self,
+        member: u32,
+        target: MemberId,
+        offset: u64,
+        direct: &mut Direct<'_>,
+        progress: &Progress,
+    ) -> Result<Option<u64>> {
+        let state = &mut self.members[target.index()];
+        if direct.check(target, offset, state.remains.len()).is_err() {
+            return Err(Error::Dead { member: target });
+        }
+        std::mem::swap(&mut state.segment, &mut state.remains);
+        let (subset, second_phase) = match *progress {
+            Progress::Half(subset) => (subset, true),
+            _ => (Subset::All, false),
+        };
+        let word = self.apply(target.0, offset, direct, subset, second_phase);
+        let state = &mut self.members[target.index()];
+        std::mem::swap(&mut state.segment, &mut state.remains);
+        self.tell(member, |_| {
+            format!("late: {}", describe(target.0, offset, direct, subset, second_phase, word))
+        });
+        Ok(Some(word))
+    }
+
+    /// Copies what a dead member has left.
+    pub(super) fn read_remains(
+        &mut self,
+        member: u32,
+        dead: MemberId,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        self.check_self(member)?;
+        self.check_member(dead)?;
+        if !self.remains || !self.knows_dead(member, dead.0) || self.members[dead.index()].life == Life::Left
+        {
+            return Err(Error::Dead { member: dead });
+        }
+        let remains = &self.members[dead.index()].remains;
+        Operation::Get { offset, len: buffer.len() }.check(dead, remains.len())?;
+        remains.get(offset, buffer, Subset::All, false);
+        Ok(())
+    }
+
+    /// Changes what a dead member has left, for tests.
+    pub(super) fn damage(&mut self, dead: MemberId, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_member(dead)?;
+        let remains = &mut self.members[dead.index()].remains;
+        Operation::Put { offset, data: bytes }.check(dead, remains.len())?;
+        remains.put(offset, bytes, Subset::All, false);
+        Ok(())
     }
 
     /// Does one phase of an operation to the target's memory. The range must have been checked.

@@ -369,6 +369,26 @@ impl Engine for Sim {
         self.world(|world| world.grow(self.member, len))?
     }
 
+    fn obituary(&self) -> Option<Vec<MemberId>> {
+        let _ = self.step(Call::plain(What::View));
+        self.world(|world| world.remains.then(|| world.obituary.clone())).ok()?
+    }
+
+    fn read_remains(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.step(Call::range(What::Get, dead, offset, buffer.len() as u64))?;
+        self.world(|world| world.read_remains(self.member, dead, offset, buffer))?
+    }
+
+    fn discard_remains(&self, dead: MemberId) -> Result<()> {
+        self.step(Call::to(What::Grow, dead))?;
+        self.world(|world| {
+            world.check_self(self.member)?;
+            world.check_member(dead)?;
+            world.members[dead.index()].remains.clear();
+            Ok(())
+        })?
+    }
+
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
         if self.is_direct(target) {
             let result = match operation {
@@ -611,6 +631,11 @@ impl Engine for Sim {
 }
 
 impl Sim {
+    /// Changes what a dead member has left; whether there is so much.
+    pub(crate) fn damage(&self, dead: MemberId, offset: u64, bytes: &[u8]) -> bool {
+        self.world(|world| world.damage(dead, offset, bytes)).is_ok_and(|done| done.is_ok())
+    }
+
     /// Whether this member has left the job or its world is over.
     fn has_left(&self) -> bool {
         self.world(|world| world.has_ended(self.member)).unwrap_or(true)

@@ -97,6 +97,9 @@ pub struct Options {
     pub segment_limit: u64,
     /// How many messages a member holds that it has not received; senders wait when it is full.
     pub inbox_messages_max: usize,
+    /// Whether the memory of the dead can be read, as on shm ([`crate::Engine::read_remains`]); on the memory link. Operations that
+    /// are under way when their target's death becomes known may then still change it.
+    pub remains: bool,
     /// The failure domain of each member; empty for those after the end of the list.
     pub domains: Vec<String>,
     /// Times from a cost model instead of random ones.
@@ -123,6 +126,7 @@ impl Default for Options {
             time_limit: Duration::from_secs(30),
             segment_limit: 64 << 20,
             inbox_messages_max: 1024,
+            remains: false,
             domains: Vec::new(),
             cost: None,
             steps_max: 50_000_000,

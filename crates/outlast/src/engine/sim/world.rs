@@ -50,6 +50,8 @@ pub(super) struct Member {
     pub(super) notices: Vec<u32>,
     pub(super) activities: Vec<u32>,
     pub(super) segment: Segment,
+    /// What can still be read of it after the member's death is known.
+    pub(super) remains: Segment,
     pub(super) inbox: [VecDeque<Message>; Port::COUNT],
     /// Messages in the inbox and on their way to it.
     pub(super) inbox_len: usize,
@@ -219,6 +221,9 @@ pub(super) struct World {
     pub(super) detection: (u64, u64),
     pub(super) segment_limit: u64,
     pub(super) inbox_messages_max: usize,
+    pub(super) remains: bool,
+    /// The dead in the order in which they entered the view, on the memory link.
+    pub(super) obituary: Vec<MemberId>,
     pub(super) domains: Vec<String>,
     pub(super) steps_max: u64,
     pub(super) time_max: u64,
@@ -277,6 +282,7 @@ impl World {
                 notices: Vec::new(),
                 activities: Vec::with_capacity(2),
                 segment: Segment::default(),
+                remains: Segment::default(),
                 inbox: Default::default(),
                 inbox_len: 0,
                 senders: Vec::new(),
@@ -298,6 +304,8 @@ impl World {
             detection: (nanos(*options.detection.start()), nanos(*options.detection.end())),
             segment_limit: options.segment_limit,
             inbox_messages_max: options.inbox_messages_max.max(1),
+            remains: options.remains && options.link == Link::Memory,
+            obituary: Vec::new(),
             domains: options.domains.clone(),
             steps_max: options.steps_max,
             time_max: options.time_max.0,

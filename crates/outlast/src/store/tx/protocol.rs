@@ -373,7 +373,13 @@ impl Inner {
         let (job, id) = (&self.job, blocker.id);
         let standing = self.standing(&id)?;
         if standing.state.is_none_or(State::is_decided) {
-            return self.resolve(&blocker.key, id, standing.state == Some(State::Committed));
+            // Nobody waits here for the end of a frost: who reads needs no more than the decision, and may itself be on its
+            // way to one that the frost waits for (see `cut`). Only what has lost its intent stays as it is until then.
+            let result = self.resolve_in(&blocker.key, id, standing.state == Some(State::Committed), false);
+            if self.frost.is_set() {
+                job.park(job.bell(), job.now().after(LOOK));
+            }
+            return result;
         }
         let now = job.now();
         // Whoever has failed more often is given more time, by those who have not.
@@ -409,9 +415,18 @@ impl Inner {
 
     /// X5 for one key. If its partition is lost there is nothing left to do.
     pub(super) fn resolve(&self, key: &[u8], id: IntentId, is_committed: bool) -> StoreResult<()> {
+        self.resolve_in(key, id, is_committed, true)
+    }
+
+    /// The same; if the store is frozen it is left to others, unless the caller waits for that.
+    fn resolve_in(&self, key: &[u8], id: IntentId, is_committed: bool, waits: bool) -> StoreResult<()> {
         let _step = within(if is_committed { steps::Step::Apply } else { steps::Step::RollBack });
         let key = self.any_key_ref(key);
-        match self.run(|op| op.resolve(&key, id, is_committed)) {
+        let resolved = self.run(|op| match op.resolve(&key, id, is_committed) {
+            Err(Halt::Frozen) if !waits => Ok(()),
+            other => other,
+        });
+        match resolved {
             Err(StoreError::DataLost { .. }) => Ok(()),
             other => other,
         }

@@ -1,13 +1,10 @@
-//! The same operations on Open MPI 5, by a small C program that is compiled with the mpicc that is found.
+//! Contenders on Open MPI 5: small C programs of `bench/peers`, compiled with the mpicc that is found.
 
-use super::member::{Samples, add_lines};
 use anyhow::{Context, bail, ensure};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-const SOURCE: &str = include_str!("../../../../../bench/peers/openmpi_ulfm.c");
 
 /// How long a job may take beyond what it was asked to: for its start and its end.
 const SLACK: Duration = Duration::from_secs(60);
@@ -20,10 +17,11 @@ const AS_ROOT: [&str; 4] = [
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
 ];
 
-/// The compiled program, removed when dropped.
+/// A compiled program, removed when dropped.
 pub(super) struct OpenMpi {
     mpirun: PathBuf,
     folder: PathBuf,
+    name: &'static str,
     pub(super) version: String,
 }
 
@@ -34,8 +32,8 @@ impl Drop for OpenMpi {
 }
 
 impl OpenMpi {
-    /// Finds mpicc (in MPICC, in PATH, in target/mpi of this folder or one above) and compiles the program.
-    pub(super) fn find() -> anyhow::Result<OpenMpi> {
+    /// Finds mpicc (in MPICC, in PATH, in target/mpi of this folder or one above) and compiles a program.
+    pub(super) fn compile(name: &'static str, source_text: &str) -> anyhow::Result<OpenMpi> {
         let (mpicc, version) = find_mpicc()?;
         let beside = mpicc.with_file_name("mpirun");
         let mpirun = if mpicc.parent().is_some_and(|parent| !parent.as_os_str().is_empty()) {
@@ -43,13 +41,13 @@ impl OpenMpi {
         } else {
             PathBuf::from("mpirun")
         };
-        let folder = std::env::temp_dir().join(format!("outlast-bench-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("outlast-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-        let found = OpenMpi { mpirun, folder, version };
-        let source = found.folder.join("openmpi_ulfm.c");
-        std::fs::write(&source, SOURCE).with_context(|| format!("writing {}", source.display()))?;
+        let found = OpenMpi { mpirun, folder, name, version };
+        let source = found.program().with_extension("c");
+        std::fs::write(&source, source_text).with_context(|| format!("writing {}", source.display()))?;
         let compiled = Command::new(&mpicc)
-            .args(["-O2", "-o"])
+            .args(["-O2", "-pthread", "-o"])
             .arg(found.program())
             .arg(&source)
             .output()
@@ -60,32 +58,14 @@ impl OpenMpi {
     }
 
     fn program(&self) -> PathBuf {
-        self.folder.join("openmpi_ulfm")
+        self.folder.join(self.name)
     }
 
-    /// Runs a job without a failure and one with a failure, and adds what they measured.
-    pub(super) fn run(
-        &self,
-        ranks: usize,
-        iterations: u32,
-        limit: Duration,
-        samples: &mut Samples,
-    ) -> anyhow::Result<()> {
-        self.run_job(ranks, iterations, limit, &[], samples)?;
-        self.run_job(ranks, iterations, limit, &["failure"], samples)
-    }
-
-    fn run_job(
-        &self,
-        ranks: usize,
-        iterations: u32,
-        limit: Duration,
-        more: &[&str],
-        samples: &mut Samples,
-    ) -> anyhow::Result<()> {
+    /// Runs a job that is to take so long; the lines that it wrote, without the last one, "end".
+    pub(super) fn run(&self, ranks: usize, limit: Duration, args: &[String]) -> anyhow::Result<String> {
         let mut command = Command::new(&self.mpirun);
         command.args(["--with-ft", "ulfm", "--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string()]);
-        command.arg(self.program()).arg(iterations.to_string()).arg(limit.as_millis().to_string()).args(more);
+        command.arg(self.program()).args(args);
         command.envs(AS_ROOT.map(|name| (name, "1")));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("starting {}", self.mpirun.display()))?;
@@ -108,10 +88,8 @@ impl OpenMpi {
         let [stdout, stderr] =
             readers.map(|reader| reader.and_then(|reader| reader.join().ok()).unwrap_or_default());
         // The status says nothing: after a failure the survivors end without MPI_Finalize, which hangs.
-        let lines = stdout.strip_suffix("end\n");
-        let lines =
-            lines.with_context(|| format!("Open MPI with {ranks} ranks ended with {status}:\n{stderr}"))?;
-        add_lines(samples, lines).context("what the Open MPI program wrote")
+        let lines = stdout.strip_suffix("end\n").map(String::from);
+        lines.with_context(|| format!("Open MPI with {ranks} ranks ended with {status}:\n{stderr}"))
     }
 }
 

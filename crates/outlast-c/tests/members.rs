@@ -1,0 +1,99 @@
+//! A C program, compiled with the C compiler of this machine against the header, as the members of a job.
+
+use outlast::MemberId;
+use outlast::launch::{Launch, Output};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Where cargo puts the library that these tests belong to.
+fn library_folder() -> PathBuf {
+    let own = std::env::current_exe().expect("own path");
+    own.parent().expect("a folder").to_path_buf()
+}
+
+fn compile(compiler: &str, args: &[&str], program: &Path) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let library = library_folder();
+    let output = Command::new(compiler)
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+        .arg(program)
+        .args(args)
+        .arg(root.join("tests/c/members.c"))
+        .arg(format!("-I{}", root.join("include").display()))
+        .arg(format!("-L{}", library.display()))
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg("-loutlast_c")
+        .output()
+        .expect("a C compiler");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn c_programs_are_members_and_outlast_one_of_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("members");
+    compile("cc", &["-std=c11", "-D_DEFAULT_SOURCE"], &program);
+    let mut running = Launch::new(4).program(&program).output(Output::Capture).start().expect("started");
+    let last = MemberId(3);
+    let until = Instant::now() + LIMIT;
+    while !running.output(last).stdout.ends_with(b"ready\n") {
+        assert!(Instant::now() < until, "{}", running.wait(Duration::ZERO));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    running.kill(last).expect("killed");
+    let outcome = running.wait(LIMIT);
+    let said: String = outcome.members.iter().map(|end| outcome.stderr(end.member)).collect();
+    assert!(outcome.survivors_ok(), "{outcome}{said}");
+    for member in 0..3 {
+        assert_eq!(outcome.stdout(MemberId(member)), "ok\n");
+    }
+}
+
+/// The header is one for C++, too.
+#[test]
+fn the_header_is_plain_c_and_alone() {
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/outlast.h");
+    for standard in ["-std=c99", "-std=c11"] {
+        let output = Command::new("cc")
+            .args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-pedantic", standard, "-x", "c"])
+            .arg(&header)
+            .output()
+            .expect("a C compiler");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// Codes are those of the header.
+#[test]
+fn codes_are_those_of_the_header() {
+    use outlast_c::Status;
+    let header = include_str!("../include/outlast.h");
+    let all = [
+        ("OUTLAST_OK", Status::Ok),
+        ("OUTLAST_ABSENT", Status::Absent),
+        ("OUTLAST_DIED", Status::Died),
+        ("OUTLAST_INVALID", Status::Invalid),
+        ("OUTLAST_NOT_JOINED", Status::NotJoined),
+        ("OUTLAST_DATA_LOST", Status::DataLost),
+        ("OUTLAST_TIMEOUT", Status::Timeout),
+        ("OUTLAST_CONFLICT", Status::Conflict),
+        ("OUTLAST_ABORTED", Status::Aborted),
+        ("OUTLAST_OVER", Status::Over),
+        ("OUTLAST_LOCKED", Status::Locked),
+        ("OUTLAST_OUT_OF_MEMORY", Status::OutOfMemory),
+        ("OUTLAST_TOO_SMALL", Status::TooSmall),
+        ("OUTLAST_WRONG_TYPE", Status::WrongType),
+        ("OUTLAST_CLOSED", Status::Closed),
+        ("OUTLAST_CORRUPT", Status::Corrupt),
+        ("OUTLAST_FAILED", Status::Failed),
+        ("OUTLAST_NESTED", Status::Nested),
+    ];
+    for (name, status) in all {
+        let line = header.lines().find_map(|line| line.trim().strip_prefix(&format!("{name} = ")));
+        let code = line.map(|line| line.trim_end_matches(','));
+        assert_eq!(code, Some((status as i32).to_string().as_str()), "{name}");
+    }
+}

@@ -1,0 +1,131 @@
+//! The published way to put, as a baseline of `outlast bench put`: MPI_Put and MPI_Win_flush after a ping that a helper thread
+//! answers; how fast it is, and how often it hangs when the target is killed, against the store under the same kills.
+
+use super::failure::wait_for_line;
+use super::openmpi::OpenMpi;
+use super::{Row, expect_ok};
+use crate::members::say_line;
+use anyhow::{Context, bail, ensure};
+use outlast::launch::{Launch, Output};
+use outlast::store::Store;
+use outlast::{Engine, Job, MemberId};
+use std::time::{Duration, Instant};
+
+const SOURCE: &str = include_str!("../../../../bench/peers/openmpi_ping.c");
+
+/// How long each side puts in a job in which somebody is killed, and up to when that happens.
+const JOB: Duration = Duration::from_millis(800);
+const KILL_BEFORE: Duration = Duration::from_millis(400);
+/// A call that takes longer has hung.
+const HUNG: Duration = Duration::from_secs(2);
+
+pub(super) struct Ping {
+    program: OpenMpi,
+    ranks: usize,
+    copies: usize,
+}
+
+impl Ping {
+    /// Compiles the program. The copies are at other ranks than the one that puts.
+    pub(super) fn find(ranks: usize, copies: usize) -> anyhow::Result<Ping> {
+        ensure!(copies < ranks, "{copies} copies at others need {} ranks", copies + 1);
+        Ok(Ping { program: OpenMpi::compile("openmpi_ping", SOURCE)?, ranks, copies })
+    }
+
+    fn run(&self, length: Duration, kill_after: Option<Duration>, size: u64) -> anyhow::Result<String> {
+        let kill_after = kill_after.map_or("-1".into(), |after| after.as_micros().to_string());
+        let args = [self.copies.to_string(), length.as_millis().to_string(), kill_after, size.to_string()];
+        self.program.run(self.ranks, length + HUNG, &args)
+    }
+
+    /// Puts values of this size for so long; the time of each, in tenths of nanoseconds.
+    pub(super) fn measure(&self, size: u64, length: Duration) -> anyhow::Result<Vec<u64>> {
+        let lines = self.run(length, None, size)?;
+        let samples = lines.trim().split(' ').skip(1).map(|sample| Ok(sample.parse::<u64>()? * 10));
+        samples.collect::<anyhow::Result<_>>().context("what the Open MPI program wrote")
+    }
+
+    /// As many jobs of either side as there are kills, in turns, with the same moments; a row for each.
+    pub(super) fn compare_kills(
+        &self,
+        kills: u16,
+        size: u64,
+        tell: impl FnOnce(String),
+    ) -> anyhow::Result<Vec<Row>> {
+        let new = |contender: &str| Row {
+            what: "put, target killed".into(),
+            engine: "mpi".into(),
+            ranks: self.ranks,
+            replicas: Some(self.copies),
+            size: Some(size),
+            contender: contender.into(),
+            hung: Some(0),
+            ..Row::default()
+        };
+        let (mut theirs, mut ours) =
+            (new("published way"), Row { engine: "shm".into(), ..new("put by slot") });
+        let (mut errors, mut unnoticed, mut longest) = (0, 0, Vec::new());
+        for kill in 0..kills {
+            let kill_after = KILL_BEFORE * u32::from(kill) / u32::from(kills) + KILL_BEFORE / 8;
+            match self.run(JOB, Some(kill_after), size)?.lines().last() {
+                Some("hung") => *theirs.hung.get_or_insert(0) += 1,
+                Some("error") => errors += 1,
+                Some("unnoticed") => unnoticed += 1,
+                other => bail!("the Open MPI program said {other:?}"),
+            }
+            longest.push(self.kill_one_of_ours(kill_after, size)?);
+        }
+        tell(format!(
+            "{kills} kills: the published way hung {} times, ended with an error {errors} times, and did not notice {unnoticed} times; \
+             the store went on each time",
+            theirs.hung.unwrap_or(0)
+        ));
+        ours.hung = Some(longest.iter().filter(|longest| **longest > HUNG.as_nanos() as u64).count());
+        theirs.samples = usize::from(kills);
+        Ok(vec![theirs, ours.with_samples(longest)])
+    }
+
+    /// The longest call of a member whose neighbour is killed, in nanoseconds.
+    fn kill_one_of_ours(&self, kill_after: Duration, size: u64) -> anyhow::Result<u64> {
+        let mut running = Launch::new(self.ranks)
+            .program(std::env::current_exe()?)
+            .args(["store-bench-member", "--what", SURVIVE, "--keys", "64"])
+            .args(["--replicas", &self.copies.to_string(), "--sizes", &size.to_string()])
+            .args(["--seconds", &JOB.as_secs_f64().to_string()])
+            .die_with_launcher(true)
+            .output(Output::Capture)
+            .start()?;
+        wait_for_line(&running, MemberId(0), "ready")?;
+        std::thread::sleep(kill_after);
+        running.kill(MemberId(self.ranks as u32 - 1))?;
+        let outcome = running.wait(JOB + HUNG + Duration::from_secs(60));
+        expect_ok(&outcome)?;
+        let said = outcome.stdout(MemberId(0));
+        let longest = said.lines().find_map(|line| line.strip_prefix("longest ")?.parse().ok());
+        longest.context("the member did not say how long its calls took")
+    }
+}
+
+/// What a member of the store's benchmark is told to do here.
+pub(super) const SURVIVE: &str = "survive";
+
+/// Puts for so long and says how long the longest call took. Its calls must all succeed, whoever is killed.
+pub(super) fn survive(job: &Job, store: &Store, size: u64, keys: usize, seconds: f64) -> anyhow::Result<()> {
+    let value = vec![1; size as usize];
+    let slots = (0..keys).map(|key| store.slot(format!("{}/{key}", job.me()).as_bytes()));
+    let slots = slots.collect::<Result<Vec<_>, _>>()?;
+    for slot in &slots {
+        slot.put(&value)?;
+    }
+    say_line("ready")?;
+    let (begin, mut longest) = (Instant::now(), Duration::ZERO);
+    for slot in slots.iter().cycle() {
+        let before = Instant::now();
+        slot.put(&value)?;
+        longest = longest.max(before.elapsed());
+        if begin.elapsed().as_secs_f64() > seconds {
+            break;
+        }
+    }
+    say_line(&format!("longest {}", longest.as_nanos()))
+}
