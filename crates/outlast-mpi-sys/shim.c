@@ -48,10 +48,15 @@ int outlast_mpi_has_ulfm(int *has_ulfm) {
     return code;
 }
 
-/* Begins to duplicate the world; `comm` is valid once `request` is complete, and must not move until then. */
-int outlast_mpi_dup_world(MPI_Comm *comm, MPI_Request *request) {
-    return MPI_Comm_idup(MPI_COMM_WORLD, comm, request);
+MPI_Comm outlast_mpi_world(void) { return MPI_COMM_WORLD; }
+
+/* Begins to duplicate; `comm` is valid once `request` is complete, and must not move until then. */
+int outlast_mpi_dup(MPI_Comm parent, MPI_Comm *comm, MPI_Request *request) {
+    return MPI_Comm_idup(parent, comm, request);
 }
+
+/* The communicator of those that live. Waits for all of them. */
+int outlast_mpi_shrink(MPI_Comm comm, MPI_Comm *shrunken) { return MPIX_Comm_shrink(comm, shrunken); }
 
 /* Begins to tell all members some words; both buffers stay where they are until `request` is complete. */
 int outlast_mpi_gather(const uint64_t *mine, uint64_t *all, int words, MPI_Comm comm, MPI_Request *request) {

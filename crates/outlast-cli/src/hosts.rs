@@ -12,7 +12,7 @@
 use crate::quantity::{self, EngineName};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use outlast::launch::{Launch, Mpirun};
+use outlast::launch::{Launch, Mpirun, follow, rank};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -49,12 +49,29 @@ impl Place {
                 "the shm engine is for one machine; with --hosts say --engine mpi as well",
             );
         }
+        if self.hosts.is_some() && rank().is_some() {
+            crate::usage_error(subcommand, "inside mpirun the hosts are those of mpirun; leave --hosts out");
+        }
+    }
+
+    /// Inside an mpirun that the user has started: becomes a member in all ranks but 0, which goes on as the command;
+    /// and how many ranks there are.
+    pub(crate) fn join_mpirun(self) -> anyhow::Result<Option<usize>> {
+        match rank().filter(|_| self.engine == EngineName::Mpi) {
+            None => Ok(None),
+            Some((0, ranks)) => Ok(Some(ranks)),
+            Some(_) => Err(follow().into()),
+        }
     }
 
     /// Has the job run there. The hosts are to be kept until it has ended. Says how it is started.
     pub(crate) fn prepare(self, launch: Launch, ranks: usize) -> anyhow::Result<(Launch, Option<Hosts>)> {
         if self.engine == EngineName::Shm {
             return Ok((launch.env("OUTLAST_ENGINE", "shm"), None));
+        }
+        if rank().is_some() {
+            eprintln!("outlast: {ranks} ranks of the mpirun that has started this command");
+            return Ok((launch.mpirun(Mpirun::joined()), None));
         }
         let hosts = self.hosts.map(Hosts::new).transpose()?;
         let mut mpirun = Mpirun::new(mpirun());

@@ -30,6 +30,39 @@ fn kills_and_stops_break_no_promise() {
     check_chaos(&["--ranks", "5", "--kills", "2", "--stops", "1", "--seconds", "2", "--seed", "5"], 2);
 }
 
+/// Whether hosts can be made of this machine.
+fn is_root() -> bool {
+    rustix::process::getuid().is_root()
+}
+
+/// What a command says that cannot make hosts.
+fn check_without_root(run: &common::Finished) {
+    assert!(run.code() == 1 && run.stderr.contains("needs root"), "{run:?}");
+}
+
+#[test]
+fn three_hosts_lose_one_of_them_and_nothing_else() {
+    let arguments = ["--ranks", "6", "--hosts", "3", "--kill-host", "--seconds", "2", "--seed", "4"];
+    if is_root() {
+        check_chaos(&arguments, 2);
+    } else {
+        check_without_root(&run(&[&["chaos", "--engine", "mpi"][..], &arguments].concat()));
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_status_2_and_says_why() {
+    let cases: [(&[&str], &str); 3] = [
+        (&["chaos", "--hosts", "2"], "say --engine mpi as well"),
+        (&["chaos", "--engine", "mpi", "--kill-host"], "--hosts"),
+        (&["chaos", "--engine", "mpi", "--hosts", "1", "--kill-host"], "needs another one"),
+    ];
+    for (arguments, message) in cases {
+        let run = run(arguments);
+        assert!(run.code() == 2 && run.stderr.contains(message), "{arguments:?}: {run:?}");
+    }
+}
+
 #[test]
 fn the_demo_loses_nothing() {
     let run = run(&["demo", "--engine", "mpi", "--json", "-"]);
@@ -39,11 +72,10 @@ fn the_demo_loses_nothing() {
 
 #[test]
 fn hosts_are_made_or_it_is_said_why_not() {
-    let is_root = rustix::process::getuid().is_root();
     let run = run(&["hosts", "2", "--", "sh", "-c", "hostname; grep host2 /etc/hosts"]);
-    if is_root {
+    if is_root() {
         assert_eq!((run.code(), run.stdout.as_str()), (0, "host1\n10.77.0.2 host2\n"), "{run:?}");
     } else {
-        assert!(run.code() == 1 && run.stderr.contains("needs root"), "{run:?}");
+        check_without_root(&run);
     }
 }

@@ -21,10 +21,11 @@ pub fn run(
     let began = Instant::now();
     let mut command = Command::new(mpirun);
     command
-        .args(["--with-ft", "ulfm", "--oversubscribe", "-n", &scenario.members.to_string()])
+        .args(["--with-ft", "ulfm", "--oversubscribe", "-n", &scenario.total().to_string()])
         .arg(program)
         .args(["member", "--scenario", scenario.name, "--seed", &seed.to_string()])
         .env("OUTLAST_MPI_PATH", path)
+        .env("OUTLAST_SPARES", scenario.spares.to_string())
         .env_remove("OUTLAST_ENGINE");
     // In a container everybody is root, and mpirun refuses to run as root unless told twice.
     for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {

@@ -74,7 +74,9 @@ unsafe extern "C" {
     fn outlast_mpi_thread_multiple() -> c_int;
     fn outlast_mpi_request_null() -> *mut c_void;
     fn outlast_mpi_has_ulfm(has_ulfm: *mut c_int) -> c_int;
-    fn outlast_mpi_dup_world(comm: *mut Comm, request: *mut Request) -> c_int;
+    fn outlast_mpi_world() -> Comm;
+    fn outlast_mpi_dup(parent: Comm, comm: *mut Comm, request: *mut Request) -> c_int;
+    fn outlast_mpi_shrink(comm: Comm, shrunken: *mut Comm) -> c_int;
     fn outlast_mpi_gather(
         mine: *const u64,
         all: *mut u64,
@@ -210,7 +212,7 @@ impl<const N: usize> Gather<N> {
     }
 }
 
-/// A duplicate of the world that is being made. All members take part, so it takes as long as the last of them.
+/// A duplicate of a communicator that is being made. All members take part, so it takes as long as the last of them.
 pub struct Duplicate {
     // On the heap and leaked unless completed: MPI writes it at an unknown time.
     comm: &'static mut Comm,
@@ -218,12 +220,12 @@ pub struct Duplicate {
 }
 
 impl Duplicate {
-    /// Begins to duplicate the world.
-    pub fn begin() -> Result<Duplicate> {
+    /// Begins to duplicate.
+    pub fn begin(parent: Comm) -> Result<Duplicate> {
         let comm = Box::leak(Box::new(Comm(std::ptr::null_mut())));
         let mut request = Request::null();
         // SAFETY: `comm` is never freed before the request is complete.
-        check("MPI_Comm_idup", unsafe { outlast_mpi_dup_world(comm, &mut request) })?;
+        check("MPI_Comm_idup", unsafe { outlast_mpi_dup(parent, comm, &mut request) })?;
         Ok(Duplicate { comm, request })
     }
 
@@ -240,6 +242,36 @@ impl Duplicate {
 }
 
 impl Comm {
+    /// All processes that mpirun has started.
+    pub fn world() -> Comm {
+        // SAFETY: the function has no preconditions.
+        unsafe { outlast_mpi_world() }
+    }
+
+    /// A communicator of the program, as Open MPI's `MPI_Comm`, which is a pointer.
+    ///
+    /// # Safety
+    /// It is a communicator, and is not freed while it is used here.
+    pub unsafe fn from_raw(comm: *mut c_void) -> Comm {
+        Comm(comm)
+    }
+
+    /// The communicator as Open MPI's `MPI_Comm`.
+    pub fn as_raw(self) -> *mut c_void {
+        self.0
+    }
+
+    /// A communicator of those of its members that live, with errors that return. All of them must call this; it waits
+    /// for them, so call it where a bound is kept.
+    pub fn shrink(self) -> Result<Comm> {
+        let mut shrunken = Comm(std::ptr::null_mut());
+        // SAFETY: the pointer is valid.
+        check("MPIX_Comm_shrink", unsafe { outlast_mpi_shrink(self, &mut shrunken) })?;
+        // SAFETY: the communicator is complete.
+        check("MPI_Comm_set_errhandler", unsafe { outlast_mpi_errors_return(shrunken) })?;
+        Ok(shrunken)
+    }
+
     /// This process's rank and how many there are.
     pub fn rank_and_size(self) -> Result<(usize, usize)> {
         let (mut rank, mut size) = (0, 0);

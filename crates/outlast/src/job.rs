@@ -70,6 +70,8 @@ pub struct JoinOptions {
     pub(crate) segment_limit: Option<u64>,
     pub(crate) domain: Option<String>,
     pub(crate) set_errhandlers: bool,
+    #[cfg(feature = "mpi")]
+    pub(crate) communicator: Option<mpi::Communicator>,
 }
 
 impl Default for JoinOptions {
@@ -79,6 +81,8 @@ impl Default for JoinOptions {
             segment_limit: None,
             domain: None,
             set_errhandlers: false,
+            #[cfg(feature = "mpi")]
+            communicator: None,
         }
     }
 }
@@ -112,6 +116,14 @@ impl JoinOptions {
     /// they are the program's.
     pub fn set_errhandlers(mut self, set: bool) -> JoinOptions {
         self.set_errhandlers = set;
+        self
+    }
+
+    /// On the mpi engine: the members are the processes of this communicator of the program, in the order of its ranks,
+    /// and not all of `MPI_COMM_WORLD`. A duplicate is used; the communicator itself stays the program's.
+    #[cfg(feature = "mpi")]
+    pub fn communicator(mut self, communicator: mpi::Communicator) -> JoinOptions {
+        self.communicator = Some(communicator);
         self
     }
 
@@ -328,6 +340,16 @@ impl Job {
             Backend::Mpi(mpi) => mpi.only_node().map(Directly::Shm),
             #[cfg(feature = "sim")]
             Backend::Sim(sim) => sim.is_direct().then_some(Directly::Sim(self)),
+        }
+    }
+
+    /// On the mpi engine, for the program: a communicator of the members that live, made by Open MPI's own
+    /// `MPIX_Comm_shrink`. All living members call this, and wait for each other within the time limit.
+    #[cfg(feature = "mpi")]
+    pub fn shrunken_communicator(&self) -> Result<mpi::Communicator> {
+        match &self.inner.backend {
+            Backend::Mpi(mpi) => mpi.shrink(),
+            _ => Err(Error::Unsupported { what: "an MPI communicator on another engine than mpi" }),
         }
     }
 

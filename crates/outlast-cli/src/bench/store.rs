@@ -195,6 +195,9 @@ fn run(
     common: Common,
     mut asked: Asked,
 ) -> anyhow::Result<bool> {
+    shape.place.check("bench");
+    let shape =
+        Shape { ranks: shape.place.join_mpirun()?.map_or(shape.ranks, |ranks| ranks as u16), ..shape };
     let (ranks, replicas) = (usize::from(shape.ranks), usize::from(shape.replicas));
     ensure!(replicas <= ranks, "{replicas} copies need as many ranks, and there are {ranks}");
     ensure!(shape.seconds > 0.0 && shape.seconds <= 600.0, "--seconds must be between 0 and 600");

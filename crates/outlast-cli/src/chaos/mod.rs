@@ -50,6 +50,9 @@ Examples:
       outlast chaos --replicas 2 --kills 3 --beyond
   Steals of tasks, each a transaction over three keys:
       outlast chaos --programs steal
+  On the mpi engine, over three hosts made of this machine, one of which loses all its members (root; builds with the
+  feature `mpi`):
+      outlast chaos --engine mpi --hosts 3 --kill-host
   For programs; standard output gets nothing but the report:
       outlast chaos --json -
   Deaths inside the steps of the protocol, in a build for tests:
@@ -107,6 +110,9 @@ pub(crate) struct Chaos {
     /// How many members to kill with SIGKILL
     #[arg(long, value_name = "K", default_value_t = 2)]
     kills: usize,
+    /// With --hosts: kill all members of one host at once, and nobody else; no two copies are on one host
+    #[arg(long, requires = "hosts", conflicts_with_all = ["kills", "failpoints", "beyond"])]
+    kill_host: bool,
     /// How many times to stop a member with SIGSTOP, and to let it go on with SIGCONT
     #[arg(long, value_name = "S", default_value_t = 0)]
     stops: usize,
@@ -131,6 +137,9 @@ pub(crate) struct Chaos {
     /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
+    /// Who is not killed: rank 0 of the user's own mpirun is also this command
+    #[arg(skip)]
+    spared: Option<u32>,
     /// Write the record of all calls to this file, as text
     #[arg(long, value_name = "PATH")]
     history: Option<PathBuf>,
@@ -236,12 +245,19 @@ impl Known {
 
 impl Chaos {
     pub(crate) fn execute(mut self) -> anyhow::Result<bool> {
+        self.spared = self.place.join_mpirun()?.map(|ranks| {
+            self.ranks = u16::try_from(ranks).unwrap_or(u16::MAX);
+            0
+        });
         self.check();
         let seed = self.seed.unwrap_or_else(|| {
             // Short enough to type, different enough from run to run.
             Random::new(machine_ns() ^ u64::from(std::process::id())).below(1_000_000)
         });
         self.seed = Some(seed);
+        if let Some(host) = self.victim_host() {
+            self.kills = self.members_of(host).count();
+        }
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
         {
@@ -312,6 +328,18 @@ impl Chaos {
         Ok(report.ok)
     }
 
+    /// The host whose members are to be killed.
+    fn victim_host(&self) -> Option<u16> {
+        let hosts = self.place.hosts.filter(|_| self.kill_host)?;
+        Some((self.seed.unwrap_or_default() % u64::from(hosts)) as u16)
+    }
+
+    /// The members on a host: mpirun deals them out in turn.
+    fn members_of(&self, host: u16) -> impl Iterator<Item = u32> + use<> {
+        let hosts = self.place.hosts.unwrap_or(1);
+        (0..self.ranks).filter(move |rank| rank % hosts == host).map(u32::from)
+    }
+
     /// Ends with status 2 if the arguments contradict each other.
     fn check(&self) {
         self.mode.check("chaos");
@@ -324,6 +352,9 @@ impl Chaos {
         if !(1..=REPLICAS_MAX).contains(&replicas) || replicas > ranks {
             let most = REPLICAS_MAX.min(ranks);
             usage(format!("{replicas} copies in a job of {ranks} cannot be; 1 to {most}"));
+        }
+        if self.kill_host && (self.place.hosts < Some(2) || ranks < 2 || replicas < 2) {
+            usage("killing a host needs another one, and copies there: --hosts 2 --ranks 2 --replicas 2 or more".into());
         }
         if replicas == 1 && kills > 0 && !self.beyond {
             usage(
@@ -354,12 +385,14 @@ impl Chaos {
         let Chaos { ranks, replicas, programs, mode, kills, stops, seconds, threads, .. } = self;
         let seed = self.seed.unwrap_or_default();
         let beyond = if self.beyond { " --beyond" } else { "" };
+        let kill_host = if self.kill_host { " --kill-host" } else { "" };
+        let kills = if self.kill_host { String::new() } else { format!(" --kills {kills}") };
         let failpoints = if self.failpoints { " --failpoints" } else { "" };
         let die_in = self.die_in.map_or(String::new(), |step| {
             format!(" --die-in {}", steps::NAMES[step].split(' ').next().unwrap_or_default())
         });
         format!(
-            "outlast chaos {place} --ranks {ranks} --replicas {replicas} --programs {programs} --mode {mode} --kills {kills} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
+            "outlast chaos {place} --ranks {ranks} --replicas {replicas} --programs {programs} --mode {mode}{kills}{kill_host} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
         )
     }
 

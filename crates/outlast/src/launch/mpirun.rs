@@ -14,6 +14,9 @@
 //! | mpirun, or its daemon on a host | it takes its ranks along; the launcher sees them end |
 //! | the launcher, asked to take all along | the kernel tells mpirun, which ends the ranks and then itself |
 //!
+//! Inside an mpirun that somebody else has started ([`Mpirun::joined`]), rank 0 is the launcher, and starts the member 0 as
+//! its child; the other ranks find the same shell script in a folder that they know, and become it ([`follow`]).
+//!
 //! What Open MPI writes goes into a folder of its own that is removed at the end. Where nobody came to do that, the
 //! next start does: the folder's name says whose it was.
 
@@ -61,12 +64,53 @@ pub struct Mpirun {
     program: PathBuf,
     before: Vec<OsString>,
     options: Vec<OsString>,
+    /// The folder in which the other ranks of the mpirun that runs already look for what to do.
+    joined: Option<PathBuf>,
+}
+
+/// The rank of this process and how many there are, if mpirun has started it.
+pub fn rank() -> Option<(usize, usize)> {
+    let number = |name: &str| std::env::var(name).ok()?.parse().ok();
+    Some((number("OMPI_COMM_WORLD_RANK")?, number("OMPI_COMM_WORLD_SIZE")?))
+}
+
+/// Where the ranks of the mpirun that runs already meet.
+fn meeting_place() -> PathBuf {
+    let job = std::env::var("PMIX_NAMESPACE").unwrap_or_default();
+    let name: String = job.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    std::env::temp_dir().join(format!("outlast-joined-{name}"))
+}
+
+/// The name of the script there.
+const SCRIPT: &str = "start";
+
+/// In a rank other than 0, inside an mpirun that somebody else has started: becomes the member that rank 0, which calls
+/// [`Launch::start`] with [`Mpirun::joined`], wants it to be. Returns only if it cannot.
+pub fn follow() -> LaunchError {
+    use std::os::unix::process::CommandExt;
+    let script = meeting_place().join(SCRIPT);
+    let until = Instant::now() + START_LIMIT;
+    while !script.exists() {
+        if Instant::now() >= until {
+            let limit = START_LIMIT.as_secs();
+            return LaunchError::Mpirun { reason: format!("rank 0 did not begin within {limit} s") };
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let error = Command::new("sh").arg(script).exec();
+    LaunchError::System { what: "starting a shell", error }
 }
 
 impl Mpirun {
     /// This mpirun, of Open MPI 5 with ULFM: a path, or a name to be looked up in `PATH`.
     pub fn new(program: impl AsRef<Path>) -> Mpirun {
-        Mpirun { program: program.as_ref().to_path_buf(), before: Vec::new(), options: Vec::new() }
+        let program = program.as_ref().to_path_buf();
+        Mpirun { program, before: Vec::new(), options: Vec::new(), joined: None }
+    }
+
+    /// The mpirun that has started this process, as its rank 0; all its ranks become members, see [`follow`].
+    pub fn joined() -> Mpirun {
+        Mpirun { joined: Some(meeting_place()), ..Mpirun::new("mpirun") }
     }
 
     /// What stands before mpirun on its line: a program that runs it elsewhere.
@@ -131,26 +175,70 @@ fn script(launch: &Launch, pipes: &Pipes) -> String {
     script
 }
 
-fn command(launch: &Launch, mpirun: &Mpirun, program: &Path, pipes: &Pipes, folder: &Path) -> Command {
-    let words = mpirun.words(launch.members + launch.spares);
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).args(["sh", "-c", &script(launch, pipes), "sh"]);
-    command.args(pipes.output.iter().flatten().map(|end| end.as_raw_fd().to_string()));
+/// The arguments of that script.
+fn script_arguments(launch: &Launch, program: &Path, pipes: &Pipes) -> Vec<OsString> {
+    let ends = pipes.output.iter().flatten();
+    let mut words: Vec<OsString> = ends.map(|end| end.as_raw_fd().to_string().into()).collect();
     // As words of the rank's own command: not every daemon passes the environment on.
-    command.arg("env");
     let report = format!("/proc/{}/fd/{}", std::process::id(), pipes.report.1.as_raw_fd());
-    command.arg(format!("{REPORT_VARIABLE}={report}"));
-    command.arg("OUTLAST_ENGINE=mpi").arg(format!("{SPARES_VARIABLE}={}", launch.spares));
+    words.extend(["env".into(), format!("{REPORT_VARIABLE}={report}").into(), "OUTLAST_ENGINE=mpi".into()]);
+    words.push(format!("{SPARES_VARIABLE}={}", launch.spares).into());
     if let Some(limit) = launch.segment_limit {
-        command.arg(format!("{SEGMENT_LIMIT_VARIABLE}={limit}"));
+        words.push(format!("{SEGMENT_LIMIT_VARIABLE}={limit}").into());
     }
     for (name, value) in launch.environment.iter().filter(|(name, _)| name != "OUTLAST_ENGINE") {
         let mut word = name.clone();
         word.push("=");
         word.push(value);
-        command.arg(word);
+        words.push(word);
     }
-    command.arg(program).args(&launch.arguments);
+    words.push(program.into());
+    words.extend(launch.arguments.iter().cloned());
+    words
+}
+
+/// Writes the script for the ranks of the mpirun that runs already, all at once, and calls it for rank 0.
+fn write_script(folder: &Path, launch: &Launch, program: &Path, pipes: &Pipes) -> std::io::Result<Command> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut text = b"set --".to_vec();
+    for word in script_arguments(launch, program, pipes) {
+        text.extend(b" '");
+        text.extend(word.as_bytes().iter().flat_map(|&byte| match byte {
+            b'\'' => b"'\\''".to_vec(),
+            byte => vec![byte],
+        }));
+        text.push(b'\'');
+    }
+    text.push(b'\n');
+    text.extend(script(launch, pipes).bytes());
+    text.push(b'\n');
+    let (draft, script) = (folder.join("draft"), folder.join(SCRIPT));
+    std::fs::write(&draft, text)?;
+    std::fs::rename(draft, &script)?;
+    let mut command = Command::new("sh");
+    command.arg(script);
+    Ok(command)
+}
+
+fn command(
+    launch: &Launch,
+    mpirun: &Mpirun,
+    program: &Path,
+    pipes: &Pipes,
+    folder: &Path,
+) -> Result<Command, LaunchError> {
+    if mpirun.joined.is_some() {
+        let written = write_script(folder, launch, program, pipes);
+        let mut command = written
+            .map_err(|error| LaunchError::System { what: "writing the script for the ranks", error })?;
+        command.stdin(Stdio::null());
+        terminate_with_launcher(&mut command, launch.die_with_launcher);
+        return Ok(command);
+    }
+    let words = mpirun.words(launch.members + launch.spares);
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).args(["sh", "-c", &script(launch, pipes), "sh"]);
+    command.args(script_arguments(launch, program, pipes));
     if let Some(directory) = &launch.directory {
         command.current_dir(directory);
     }
@@ -165,7 +253,7 @@ fn command(launch: &Launch, mpirun: &Mpirun, program: &Path, pipes: &Pipes, fold
         _ => drop(command.stdout(Stdio::piped()).stderr(Stdio::piped())),
     }
     terminate_with_launcher(&mut command, launch.die_with_launcher);
-    command
+    Ok(command)
 }
 
 /// A folder for what Open MPI writes, in memory where that is possible; removed when dropped.
@@ -185,6 +273,15 @@ impl Folder {
             }
         }
         result.map_err(|error| LaunchError::System { what: "making a folder for Open MPI", error })
+    }
+}
+
+impl Folder {
+    /// Where the other ranks look. What is there is of a job that has ended: no two have one number at a time.
+    fn meeting(place: &Path) -> Result<Folder, LaunchError> {
+        let _ = std::fs::remove_dir_all(place);
+        let made = std::fs::create_dir(place).map(|()| Folder(place.to_path_buf()));
+        made.map_err(|error| LaunchError::System { what: "making a folder for the ranks", error })
     }
 }
 
@@ -394,8 +491,8 @@ fn bring_up(launch: &Launch, mpirun: &Mpirun, program: &Path) -> Result<Up, Laun
             pipes.output.push([out_end, error_end]);
         }
     }
-    let folder = Folder::new()?;
-    let command = command(launch, mpirun, program, &pipes, &folder.0);
+    let folder = mpirun.joined.as_deref().map_or_else(Folder::new, Folder::meeting)?;
+    let command = command(launch, mpirun, program, &pipes, &folder.0)?;
     let mut started = Started::new(command, folder, &mpirun.program)?;
     let mut begun = LineReader::new(pipes.begun.0);
     let pids = wait_for_ranks(&mut started, &mut begun, ranks)?;

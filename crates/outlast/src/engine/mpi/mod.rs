@@ -39,6 +39,7 @@ use super::{
 };
 use crate::{JoinError, JoinOptions};
 use outlast_mpi_sys as mpi;
+pub use outlast_mpi_sys::Comm as Communicator;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -95,6 +96,8 @@ pub struct Mpi {
     waiting: AtomicUsize,
     /// Who this member is to those of other nodes.
     myself: Peer,
+    /// This engine's own duplicate of the program's communicator.
+    comm: mpi::Comm,
 }
 
 /// Locks, also when a thread that held the lock has panicked: a member is never wedged by another activity's defect.
@@ -166,7 +169,8 @@ impl Mpi {
             return Err(JoinError::AlreadyJoined { member, pid });
         }
         initialize(options)?;
-        let mut duplicate = mpi::Duplicate::begin().map_err(mpi_error)?;
+        let mut duplicate = mpi::Duplicate::begin(options.communicator.unwrap_or_else(mpi::Comm::world))
+            .map_err(mpi_error)?;
         let comm = poll_for_all(until, options.time_limit, || duplicate.poll())?;
         let (rank, members) = comm.rank_and_size().map_err(mpi_error)?;
         let me = MemberId(rank as u32);
@@ -209,14 +213,16 @@ impl Mpi {
         let node = Shm::take_place(memory, me, neighbours, &place)?;
         let report = std::env::var_os(crate::launch::REPORT_VARIABLE);
         let report = report.and_then(|path| std::ffi::CString::new(path.into_encoded_bytes()).ok());
-        mpi::die_on_exit(&HAS_LEFT, rank, report.as_deref()).map_err(mpi_error)?;
+        // To the launcher a process is its rank in the world, whichever communicator the program has passed.
+        let (world_rank, _) = mpi::Comm::world().rank_and_size().map_err(mpi_error)?;
+        mpi::die_on_exit(&HAS_LEFT, world_rank, report.as_deref()).map_err(mpi_error)?;
         let myself = Peer { pid: pid as i32, host: host_identity(), domain };
         let node_of = all.iter().map(|one| all.iter().position(|other| other.node == one.node).unwrap_or(0));
         let node_of: Vec<usize> = node_of.collect();
         let core =
             (neighbours < members).then(|| Mutex::new(Core::new(comm, &node, node_of, myself.clone())));
         *joined = Some(me);
-        Ok(Mpi { node, is_neighbour, core, waiting: AtomicUsize::new(0), myself })
+        Ok(Mpi { node, is_neighbour, core, waiting: AtomicUsize::new(0), myself, comm })
     }
 
     pub(crate) fn start_background(
@@ -244,6 +250,22 @@ impl Mpi {
                 return Err(JoinError::Timeout { member, limit });
             }
             self.park(bell, until);
+        }
+    }
+
+    /// A communicator of the members that live, for the program: all of them call this, and wait for each other within
+    /// the time limit. It works after leaving, too. If one of them never calls, a thread of this process stays in MPI.
+    pub(crate) fn shrink(&self) -> Result<mpi::Comm> {
+        let failed = |error: String| Error::System { what: "MPIX_Comm_shrink", error };
+        let (comm, (sender, receiver)) = (self.comm, std::sync::mpsc::channel());
+        std::thread::Builder::new()
+            .name("outlast-shrink".into())
+            .spawn(move || sender.send(comm.shrink()))
+            .map_err(|error| failed(error.to_string()))?;
+        let limit = self.node.time_limit();
+        match receiver.recv_timeout(limit) {
+            Ok(result) => result.map_err(|error| failed(error.to_string())),
+            Err(_) => Err(failed(format!("not all living members have called it within {limit:?}"))),
         }
     }
 
