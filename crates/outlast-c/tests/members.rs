@@ -1,4 +1,5 @@
-//! A C program, compiled with the C compiler of this machine against the header, as the members of a job.
+//! A C program, compiled with the C compiler of this machine against the header, and a Python program as the members of a
+//! job.
 
 use outlast::MemberId;
 use outlast::launch::{Launch, Output};
@@ -31,28 +32,47 @@ fn compile(compiler: &str, args: &[&str], program: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-#[test]
-fn c_programs_are_members_and_outlast_one_of_them() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = folder.path().join("members");
-    compile("cc", &["-std=c11", "-D_DEFAULT_SOURCE"], &program);
-    let mut running = Launch::new(4).program(&program).output(Output::Capture).start().expect("started");
+/// Starts four members, kills the last one when it is ready, and expects the others to go on.
+fn kill_the_last_of(launch: Launch) {
+    let mut running = launch.output(Output::Capture).start().expect("started");
     let last = MemberId(3);
     let until = Instant::now() + LIMIT;
     while !running.output(last).stdout.ends_with(b"ready\n") {
-        assert!(Instant::now() < until, "{}", running.wait(Duration::ZERO));
+        if Instant::now() >= until || running.output(last).stderr.contains(&b'\n') {
+            break;
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
     running.kill(last).expect("killed");
     let outcome = running.wait(LIMIT);
     let said: String = outcome.members.iter().map(|end| outcome.stderr(end.member)).collect();
     assert!(outcome.survivors_ok(), "{outcome}{said}");
+    assert_eq!(outcome.stdout(last), "ready\n", "{outcome}{said}");
     for member in 0..3 {
-        assert_eq!(outcome.stdout(MemberId(member)), "ok\n");
+        assert_eq!(outcome.stdout(MemberId(member)), "ok\n", "{said}");
     }
 }
 
-/// The header is one for C++, too.
+#[test]
+fn c_programs_are_members_and_outlast_one_of_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("members");
+    compile("cc", &["-std=c11", "-D_DEFAULT_SOURCE"], &program);
+    kill_the_last_of(Launch::new(4).program(&program));
+}
+
+#[test]
+fn python_programs_are_members_and_outlast_one_of_them() {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
+    let launch = Launch::new(4)
+        .program("python3")
+        .args([python.join("tests/members.py")])
+        .env("PYTHONPATH", &python)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("OUTLAST_LIBRARY", library_folder().join("liboutlast_c.so"));
+    kill_the_last_of(launch);
+}
+
 #[test]
 fn the_header_is_plain_c_and_alone() {
     let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/outlast.h");

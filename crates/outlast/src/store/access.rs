@@ -99,9 +99,6 @@ pub(super) struct Op<'a> {
     word: u64,
     /// Whether a home had no tombstone left; they come back when deleted keys have been removed.
     pub(super) lacks_tombstone: Cell<bool>,
-    /// Whether it waits for blocks only briefly: the background has other work, which must not wait for a home that is
-    /// stopped.
-    pub(super) is_hurried: bool,
 }
 
 impl<'a> Op<'a> {
@@ -129,7 +126,6 @@ impl<'a> Op<'a> {
             mine: mine.into(),
             word,
             lacks_tombstone: Cell::new(false),
-            is_hurried: false,
         };
         op.epoch = direct.known_epoch()?;
         Some(op)
@@ -178,7 +174,6 @@ impl<'a> Op<'a> {
                         mine,
                         word,
                         lacks_tombstone,
-                        is_hurried: false,
                     }));
                 }
                 even = job.load(Epoch::ANY, me, word)?;
@@ -203,16 +198,7 @@ impl<'a> Op<'a> {
             return None;
         }
         let lacks_tombstone = Cell::new(false);
-        Some(Op {
-            store,
-            actor: index,
-            epoch: job.epoch(),
-            number: even + 1,
-            mine,
-            word,
-            lacks_tombstone,
-            is_hurried: true,
-        })
+        Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1, mine, word, lacks_tombstone })
     }
 
     /// All actors are in use: waits for one.
@@ -233,13 +219,6 @@ impl<'a> Op<'a> {
             }
             job.park(bell, until.min(now.after(CROWDED)));
         }
-    }
-
-    /// Begins an operation of the background; see [`Op::is_hurried`].
-    pub(super) fn begin_hurried(store: &'a Inner) -> Step<Op<'a>> {
-        let mut op = Op::begin(store)?;
-        op.is_hurried = true;
-        Ok(op)
     }
 
     /// This actor's blocks.

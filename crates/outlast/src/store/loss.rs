@@ -239,7 +239,10 @@ impl Inner {
         let Ok(lost) = self.lost_partitions() else { return self.job.now().after(PATIENCE) };
         self.loss.told.store(epoch.0, Ordering::Release);
         if !lost.is_empty() {
+            // These are the program's, and wait as long as its calls do.
+            self.set_background(false);
             listeners.iter().for_each(|listener| listener(&lost));
+            self.set_background(true);
         }
         if self.job.epoch() == epoch { Time::NEVER } else { self.job.now() }
     }

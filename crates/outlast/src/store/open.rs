@@ -230,6 +230,8 @@ pub(super) struct Inner {
     pub(super) counts: Counts,
     pub(super) transactions: Transactions,
     closing: Mutex<MemberSet>,
+    /// The activity that does the background's work now, plus 1; 0 if none does.
+    background: AtomicU64,
     /// The dead in the order in which this member learned of them.
     pub(super) deaths: Mutex<Vec<MemberId>>,
     /// How many they are.
@@ -303,6 +305,7 @@ impl Store {
             counts: Counts::default(),
             transactions: Transactions::default(),
             closing: Mutex::default(),
+            background: AtomicU64::new(0),
             deaths: Mutex::default(),
             deaths_noted: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
@@ -531,6 +534,17 @@ impl Inner {
         result
     }
 
+    /// Whether this is the background at its own work: it waits for no home for long.
+    pub(super) fn is_background(&self) -> bool {
+        self.background.load(Ordering::Relaxed) == self.job.activity() + 1
+    }
+
+    /// Says that the calling activity does the background's work from now on, or something else.
+    pub(super) fn set_background(&self, is_background: bool) {
+        let activity = if is_background { self.job.activity() + 1 } else { 0 };
+        self.background.store(activity, Ordering::Relaxed);
+    }
+
     /// Whether all who live have said that they are done: then nobody brings up copies any more.
     pub(super) fn is_ending(&self) -> bool {
         let closing = lock(&self.closing).clone();
@@ -562,6 +576,7 @@ impl Service for Background {
         if !self.0.is_open.load(Ordering::Acquire) || self.0.is_closed.load(Ordering::Acquire) {
             return Time::NEVER;
         }
+        self.0.set_background(true);
         self.0.accept_some();
         let leave = self.0.leave_some();
         // Several pieces, since it costs more to come here again than to do one.

@@ -147,7 +147,7 @@ impl Inner {
         let mut is_late = false;
         if !tombstones.is_empty() {
             // One operation for all, so that what they retire comes together.
-            let op = Op::begin_hurried(self);
+            let op = Op::begin(self);
             for (key, counter) in tombstones {
                 match self.remove(op.as_ref().ok(), &key, counter, &mut marked) {
                     Ok(true) => {}

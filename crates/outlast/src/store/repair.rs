@@ -157,7 +157,7 @@ impl Inner {
             lock(&self.repair).is_busy = false;
             return Time::NEVER;
         }
-        let result = match Op::begin_hurried(self) {
+        let result = match Op::begin(self) {
             Ok(op) => op.repair_piece(work),
             Err(halt) => Err(halt),
         };

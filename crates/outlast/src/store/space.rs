@@ -189,7 +189,8 @@ impl Op<'_> {
         }
         self.flush_retired();
         let (job, space) = (&self.store.job, &self.store.space);
-        let limit = if self.is_hurried { HURRY } else { job.time_limit() };
+        // The background has other work, which must not wait for a home that is stopped.
+        let limit = if self.store.is_background() { HURRY } else { job.time_limit() };
         let until = job.now().after(limit);
         let mut asked = None;
         loop {

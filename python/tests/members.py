@@ -1,0 +1,77 @@
+"""A job of Python programs: every call once; the last member is killed, and the others take over what it owned."""
+
+import sys
+import time
+
+import outlast
+
+
+def meet(job, store, place):
+    here = store.add(place, 1)
+    while here < job.members:
+        time.sleep(0.001)
+        here = store.add(place, 0)
+
+
+def expect(error, call):
+    try:
+        call()
+    except error as found:
+        return found
+    raise AssertionError(f"expected {error.__name__}")
+
+
+def transfer(tx):
+    tx.add("from", -5)
+    tx.add("to", 5)
+    return "moved"
+
+
+def main():
+    with outlast.join() as job, job.open(replicas=3) as store:
+        mine = f"mine/{job.me}"
+        assert store.get(mine) is None and mine not in store
+        expect(KeyError, lambda: store[mine])
+        store[mine] = b"forty-two"
+        assert store[mine] == b"forty-two" and store[mine.encode()] == b"forty-two"
+        value, version = store.get_versioned(mine)
+        expect(outlast.Conflict, lambda: store.put_if(mine, b"x"))
+        newer = store.put_if(mine, b"y" * 1000, version)
+        assert store.wait(mine, 1, newer_than=version) == b"y" * 1000
+        assert store.wait(mine, 0.001, newer_than=newer) is None
+        store["gone"] = b""
+        store.pop("gone", None)
+        error = expect(outlast.OutlastError, lambda: store.add(mine, 1))
+        assert error.code == -11 and str(error)
+        with store.lock(f"lock/{job.me}", 1) as abandoned:
+            assert abandoned is None
+            expect(outlast.Locked, lambda: store.lock(f"lock/{job.me}", 0.001).__enter__())
+        assert store.transact(transfer) == "moved"
+
+        def refuse():
+            with store.transaction() as tx:
+                tx["refused"] = b"x"
+                assert tx["refused"] == b"x"
+                raise ZeroDivisionError
+
+        expect(ZeroDivisionError, refuse)
+        assert "refused" not in store
+        meet(job, store, "done")
+        assert (store.add("from", 0), store.add("to", 0)) == (-5 * job.members, 5 * job.members)
+        assert sorted(store.scan("mine/")) == [f"mine/{member}".encode() for member in range(job.members)]
+        meet(job, store, "counted")
+        last = job.members - 1
+        if job.me == last:
+            print("ready", flush=True)
+            time.sleep(60)
+            sys.exit(1)
+        expect(outlast.MemberDied, lambda: store.wait("never", 30, member=last))
+        (death,) = store.deaths()
+        assert death.member == last and job.living == last and store.deaths() == []
+        if death.heir == job.me:
+            assert f"mine/{last}".encode() in [key for key in store.keys_of(last) if store.adopt(key)]
+        assert store[f"mine/{last}"] == b"y" * 1000
+    print("ok", flush=True)
+
+
+main()
