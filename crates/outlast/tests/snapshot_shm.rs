@@ -231,7 +231,7 @@ fn a_disk_that_is_full_is_named_and_the_one_before_stays() {
         if me == 0 {
             let first = snapshots.take().expect("there is room");
             let before = getrlimit(Resource::Fsize);
-            setrlimit(Resource::Fsize, Rlimit { current: Some(100_000), ..before.clone() }).expect("set");
+            setrlimit(Resource::Fsize, Rlimit { current: Some(100_000), ..before }).expect("set");
             let error = snapshots.take().expect_err("no room").to_string();
             assert!(error.contains("member 0") && error.contains("member-0000.part"), "{error}");
             assert!(error.contains("File too large"), "{error}");
