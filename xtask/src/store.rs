@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What is run in the simulator, and with how many seeds: more than 100,000 in all.
-const SHAPES: [(&str, u64); 16] = [
+/// What is run in the simulator, and with how many seeds: more than 100,000 in all, and 30,000 of them in global mode.
+const SHAPES: [(&str, u64); 26] = [
     ("--ranks 3 --replicas 1 --stops 1", 8_000),
     ("--ranks 3 --replicas 2 --kills 1 --stops 1", 15_000),
     ("--ranks 3 --replicas 2 --kills 1 --stops 1 --programs bank", 10_000),
@@ -25,24 +25,43 @@ const SHAPES: [(&str, u64); 16] = [
     ("--ranks 5 --replicas 2 --kills 3 --stops 1 --beyond", 3_000),
     ("--ranks 4 --replicas 1 --kills 2 --stops 1 --beyond --programs steal", 3_000),
     ("--ranks 6 --replicas 3 --kills 5 --beyond --programs bank", 3_000),
+    ("--ranks 5 --replicas 1 --kills 4 --stops 1 --salvage", 4_000),
+    ("--ranks 5 --replicas 2 --kills 4 --stops 1 --salvage --programs steal", 4_000),
+    ("--ranks 6 --replicas 3 --kills 5 --salvage --programs bank", 3_000),
     ("--ranks 64 --replicas 4 --kills 6 --stops 1 --calls 10 --programs calls", 100),
+    ("--ranks 3 --replicas 2 --kills 1 --stops 1 --mode global", 10_000),
+    ("--ranks 3 --replicas 2 --kills 1 --stops 1 --mode global --programs bank", 4_000),
+    ("--ranks 5 --replicas 3 --kills 2 --stops 2 --spares 1 --mode global", 6_000),
+    ("--ranks 4 --replicas 4 --kills 3 --stops 1 --threads 1 --mode global", 6_000),
+    ("--ranks 5 --replicas 3 --kills 2 --mode global --programs steal", 2_000),
+    ("--ranks 5 --replicas 3 --kills 2 --mode global --programs calls", 1_500),
+    ("--ranks 8 --replicas 4 --kills 7 --mode global", 500),
 ];
 
 /// What is run with real processes, in turn, until there were enough kills.
-const CHAOS: [(&str, u64); 6] = [
+const CHAOS: [(&str, u64); 11] = [
     ("--ranks 8 --replicas 3 --kills 7 --stops 2 --seconds 5", 7),
     ("--ranks 8 --replicas 4 --kills 7 --seconds 5 --failpoints", 7),
     ("--ranks 6 --replicas 3 --kills 5 --stops 2 --seconds 4 --failpoints --programs bank", 5),
     ("--ranks 4 --replicas 2 --kills 3 --stops 2 --seconds 3 --programs steal", 3),
     ("--ranks 5 --replicas 3 --kills 4 --seconds 3 --threads 4 --failpoints", 4),
     ("--ranks 6 --replicas 2 --kills 4 --stops 1 --seconds 3 --beyond", 4),
+    ("--ranks 8 --replicas 4 --kills 7 --seconds 5 --failpoints --mode global", 7),
+    ("--ranks 6 --replicas 3 --kills 5 --stops 2 --seconds 4 --failpoints --programs bank --mode global", 5),
+    ("--ranks 4 --replicas 2 --kills 3 --stops 2 --seconds 3 --programs steal --mode global", 3),
+    (
+        "--ranks 5 --replicas 3 --kills 4 --seconds 3 --threads 4 --failpoints --programs calls --mode global",
+        4,
+    ),
+    ("--ranks 6 --replicas 1 --kills 5 --stops 1 --seconds 3 --salvage", 5),
 ];
-const CHAOS_KILLS: u64 = 300;
+/// More than 200 of them in each mode.
+const CHAOS_KILLS: u64 = 500;
 /// With how many kills each step of the protocol must have been hit, if it was not with fewer.
-const CHAOS_KILLS_MAX: u64 = 450;
+const CHAOS_KILLS_MAX: u64 = 700;
 
 /// The mutants: what is broken, and by which name.
-const MUTANTS: [(&str, &str); 16] = [
+const MUTANTS: [(&str, &str); 23] = [
     ("ack-early", "acknowledge before the last copy"),
     ("publish-early", "publish before the payload"),
     ("skip-epoch", "skip the epoch check"),
@@ -59,18 +78,33 @@ const MUTANTS: [(&str, &str); 16] = [
     ("tx-abort-late", "abort what is committed"),
     ("tx-drop-intent", "drop the intent"),
     ("accept-keeps", "give up a partition and keep what is left"),
+    ("recover-skip-drain", "recover amid own operations"),
+    ("recover-partly-visible", "show a part of a recovery early"),
+    ("recover-skip-vote", "decide alone about a recovery"),
+    ("recover-skip-abort", "carry out what was given up"),
+    ("salvage-torn", "believe a torn record of the dead"),
+    ("salvage-oldest", "salvage the home that died first"),
+    ("salvage-late", "acknowledge what was written after the salvage"),
 ];
 
 /// What a mutant has to survive, in this order; the first failing seed has caught it.
-const HUNTS: [(&str, u64); 7] = [
+const HUNTS: [(&str, u64); 12] = [
     ("--ranks 4 --replicas 2 --threads 4", 100),
     ("--ranks 3 --replicas 2 --kills 1 --stops 1 --programs calls", 600),
     ("--ranks 4 --replicas 3 --kills 2 --calls 40 --programs calls", 600),
     ("--ranks 4 --replicas 2 --kills 3 --calls 60 --threads 4 --programs calls", 400),
     ("--ranks 6 --replicas 2 --kills 5 --calls 60 --programs calls", 1_000),
     ("--ranks 5 --replicas 3 --kills 2 --stops 2 --threads 3 --programs calls", 600),
-    ("--ranks 6 --replicas 2 --kills 5 --beyond --calls 60 --programs calls", 2_000),
+    ("--ranks 5 --replicas 3 --kills 4 --beyond --calls 60 --threads 4 --programs calls", 1_000),
+    ("--ranks 4 --replicas 3 --kills 2 --mode global", 600),
+    ("--ranks 3 --replicas 2 --kills 1 --stops 1 --mode global", 600),
+    ("--ranks 4 --replicas 3 --kills 2 --stops 2 --threads 4 --mode global --programs calls", 600),
+    ("--ranks 5 --replicas 2 --kills 4 --salvage --calls 60 --programs calls", 1_000),
+    ("--ranks 4 --replicas 1 --kills 3 --salvage --calls 60 --threads 4 --programs calls", 500),
 ];
+
+/// Tests that a mutant has to survive after that: what random programs cannot come upon.
+const TEST_HUNTS: [(&str, &str); 1] = [("store_salvage", "sim::")];
 
 /// Where things are built.
 fn target_folder() -> anyhow::Result<PathBuf> {
@@ -234,7 +268,11 @@ impl Record {
         let mut kills = 0;
         let mut tries: BTreeMap<String, u64> = BTreeMap::new();
         for (round, (shape, deaths)) in CHAOS.into_iter().cycle().enumerate() {
-            let rarest = self.deaths_by_step.iter().filter(|(step, _)| !step.starts_with("anywhere"));
+            // Steps of a recovery come only where members recover together.
+            let can_be = |step: &str| {
+                !step.starts_with("anywhere") && (!step.starts_with('G') || shape.contains("--mode global"))
+            };
+            let rarest = self.deaths_by_step.iter().filter(|(step, _)| can_be(step));
             // One that is hard to hit does not keep the others waiting.
             let tried = |step: &str| tries.get(step).copied().unwrap_or(0u64);
             let rarest = rarest.min_by_key(|(step, count)| (**count + tried(step), **count));
@@ -353,6 +391,11 @@ struct Caught {
 /// Runs everything that may catch a mutant; the first thing that does.
 fn hunt(program: &Path, mutant: &str) -> anyhow::Result<Option<Caught>> {
     for (shape, count) in HUNTS {
+        // Only in global mode is there something to break in a recovery, and the rest is quicker found elsewhere.
+        let is_global = shape.contains("--mode global");
+        if !mutant.is_empty() && is_global != mutant.starts_with("recover-") {
+            continue;
+        }
         let arguments = format!("sim {shape} --seeds 0..{count} --first-failure --json -");
         let mut command = outlast(program, &arguments, &[]);
         if !mutant.is_empty() {
@@ -373,6 +416,24 @@ fn hunt(program: &Path, mutant: &str) -> anyhow::Result<Option<Caught>> {
         if let Some(failing) = report["failing"].as_array().and_then(|failing| failing.first()) {
             let text = |field: &str| failing[field].as_str().unwrap_or_default().to_string();
             return Ok(Some(Caught { kind: text("kind"), replay: prefix + &text("replay") }));
+        }
+    }
+    for (test, filter) in TEST_HUNTS {
+        let features = ["--features", "outlast/sim,outlast/faults"];
+        let arguments =
+            [&["test", "--package", "outlast", "--test", test][..], &features[..], &[filter]].concat();
+        let mut command = cargo(&arguments);
+        if !mutant.is_empty() {
+            command.env("OUTLAST_MUTANT", mutant);
+        }
+        let output = command.stdin(Stdio::null()).output().context("running a test")?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        // A test that cannot be built has caught nothing.
+        ensure!(said.contains("test result:"), "{}", String::from_utf8_lossy(&output.stderr));
+        if !output.status.success() {
+            let prefix = if mutant.is_empty() { String::new() } else { format!("OUTLAST_MUTANT={mutant} ") };
+            let replay = format!("{prefix}cargo {}", arguments.join(" "));
+            return Ok(Some(Caught { kind: format!("a test of {test} fails"), replay }));
         }
     }
     Ok(None)

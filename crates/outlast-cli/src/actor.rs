@@ -11,8 +11,12 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
 
+mod recover;
 mod tx;
 
+use recover::Recoveries;
+
+pub(crate) use recover::RECOVERY_THREAD;
 pub(crate) use tx::Programs;
 
 /// The thread under which a member's last reads are recorded.
@@ -100,6 +104,7 @@ pub(crate) struct Worker {
     wait_for: Duration,
     /// How many times everything was looked at.
     audits: u64,
+    recoveries: Recoveries,
     /// How many calls said that the data are lost.
     pub(crate) data_lost: u64,
     /// With how many dead, or more, the rules of the bank and of the queues need not hold, since something may have been
@@ -129,6 +134,11 @@ fn identity(seed: u64, key: &Key, bytes: &[u8]) -> history::Value {
         Verdict::Intact { sequence: None } => SHORT,
         Verdict::Torn { .. } | Verdict::Foreign => history::Value::torn(0),
     }
+}
+
+/// An access as it is announced: what it will see, and which version it will make, is not known before.
+fn version_free(access: &Access) -> Access {
+    if access.changes() { Access { version: None, ..access.clone() } } else { Access::ask(&access.key) }
 }
 
 /// The access that a read was.
@@ -162,6 +172,7 @@ impl Worker {
             slots: HashMap::new(),
             wait_for: Duration::from_millis(2),
             audits: 0,
+            recoveries: Recoveries::default(),
             data_lost: 0,
             deaths_survived: usize::MAX,
         })
@@ -180,7 +191,9 @@ impl Worker {
     /// Notes how a call failed; an error if no call may fail so.
     fn failed(&mut self, error: StoreError, accesses: &[Access]) -> anyhow::Result<()> {
         match error {
-            StoreError::Timeout { .. } | StoreError::Closed => self.returned(Outcome::Unknown, accesses),
+            StoreError::Timeout { .. } | StoreError::Closed | StoreError::Revoked => {
+                self.returned(Outcome::Unknown, accesses)
+            }
             StoreError::DataLost { .. } => {
                 self.data_lost += 1;
                 // A put may have been seen by others before the last copy was lost.

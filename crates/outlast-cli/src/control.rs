@@ -51,7 +51,7 @@ impl Shared {
         let control = memory("outlast-control")?;
         control.set_len(8 * (1 + members as u64))?;
         let of_member =
-            || (0..=threads).map(|_| memory("outlast-record")).collect::<anyhow::Result<Vec<_>>>();
+            || (0..threads + 2).map(|_| memory("outlast-record")).collect::<anyhow::Result<Vec<_>>>();
         let records = (0..members).map(|_| of_member()).collect::<anyhow::Result<Vec<_>>>()?;
         Ok(Shared { control, records })
     }

@@ -5,7 +5,7 @@
 //! who live see nothing to repair, so that a run never goes beyond what the store promises. With `--beyond` all die at
 //! random steps: what is lost must be called lost until it is accepted, and everything else is as ever.
 
-use crate::actor::{self, FINAL_THREAD, Programs, Target, Worker};
+use crate::actor::{self, FINAL_THREAD, Programs, RECOVERY_THREAD, Target, Worker};
 use crate::chaos::Mode;
 use crate::report::write_json;
 use crate::usage_error;
@@ -45,6 +45,10 @@ Examples:
       outlast sim --ranks 9 --replicas 3 --seeds 0..200 --kills 6
   More deaths than the store can take. What is lost must be called lost, until it is accepted:
       outlast sim --ranks 5 --replicas 2 --seeds 0..1000 --kills 3 --beyond
+  All members stop at a death and recover together:
+      outlast sim --seeds 0..1000 --kills 2 --stops 1 --mode global
+  The same where survivors read the memory of the dead: nothing is lost, even with one copy:
+      outlast sim --ranks 5 --replicas 1 --seeds 0..1000 --kills 4 --salvage
   For programs; standard output gets nothing but the report:
       outlast sim --seeds 0..100 --json -
 
@@ -111,6 +115,9 @@ pub(crate) struct Sim {
     /// Let them die at any time: more may die than the store promises to survive
     #[arg(long)]
     beyond: bool,
+    /// Read the memory of the dead (on the memory link): whoever dies at any time, nothing is lost
+    #[arg(long, conflicts_with = "beyond")]
+    salvage: bool,
     /// Stop at the first seed that fails
     #[arg(long)]
     first_failure: bool,
@@ -194,6 +201,10 @@ struct Outside {
     /// Whether one of those has died, or was not answered, and what it asked for may still come true.
     has_lost_warden: bool,
     losses: Losses,
+    /// Who has nothing more to do.
+    done: BTreeSet<MemberId>,
+    /// Whether a recovery said that data are lost: there will be no other one.
+    is_lost: bool,
 }
 
 type Shared = Arc<Mutex<Outside>>;
@@ -225,11 +236,13 @@ const LOOK: Duration = Duration::from_millis(10);
 #[derive(Clone)]
 struct Shape {
     seed: u64,
+    mode: Mode,
     replicas: usize,
     threads: u32,
     calls: u64,
     programs: workload::Options,
     beyond: bool,
+    salvage: bool,
 }
 
 impl Shape {
@@ -260,7 +273,8 @@ impl Shape {
 
     fn member(&self, job: &Job, outside: &Shared) {
         let options = Options::new().replicas(self.replicas).partitions(8).expected_keys(32);
-        match Store::open(job, options.slab_len_max(16 << 10)) {
+        let options = options.slab_len_max(16 << 10).mode(self.mode.into()).salvage(self.salvage);
+        match Store::open(job, options) {
             Ok(store) => {
                 let result = self.play(job, &store, outside);
                 self.check(job, result, 0, outside);
@@ -276,13 +290,17 @@ impl Shape {
         let mut activities = Vec::new();
         for thread in 0..self.threads {
             let worker = self.worker(store, job, thread, outside)?;
-            let (shape, own_job, outside) = (self.clone(), job.clone(), outside.clone());
-            let body = move || shape.work(worker, &own_job, &outside);
+            let (shape, store, own_job, outside) =
+                (self.clone(), store.clone(), job.clone(), outside.clone());
+            let body = move || shape.work(worker, &store, &own_job, &outside);
             activities.push(job.spawn("worker", Box::new(body))?);
         }
         let mut warden = Warden::new(self.seed, job, 20 * LOOK, clock);
+        let dead_before: Vec<MemberId> = job.view().dead.iter().collect();
+        let mut recoverer = self.worker(store, job, RECOVERY_THREAD, outside)?;
         while !activities.iter().all(outlast::engine::Activity::is_finished) && !job.has_ended() {
             let bell = job.bell();
+            self.recover(&mut recoverer, store, outside)?;
             self.watch(job, store, outside)?;
             self.guard(&mut warden, job, store, outside)?;
             job.park(bell, job.now().after(LOOK));
@@ -290,10 +308,11 @@ impl Shape {
         // Copies come back by themselves.
         let until = job.now().after(REPAIR_LIMIT);
         while !job.has_ended() {
-            if is_complete(store)? && self.is_whole(store)? {
+            if is_complete(store)? && self.is_whole(store)? && !self.is_revoked(store, outside) {
                 break;
             }
             anyhow::ensure!(job.now() < until, "copies are still missing after {REPAIR_LIMIT:?}");
+            self.recover(&mut recoverer, store, outside)?;
             let bell = job.bell();
             self.guard(&mut warden, job, store, outside)?;
             job.park(bell, job.now().after(LOOK));
@@ -304,13 +323,54 @@ impl Shape {
             actor::keys(&self.programs, self.threads).iter().try_for_each(|key| reader.get(key).map(drop));
         let result = result.and_then(|()| reader.audit());
         self.check(job, result, reader.data_lost, outside);
+        if self.mode == Mode::Global {
+            self.end_together(job, store, &mut recoverer, outside)?;
+            recoverer.check_adoptions(&dead_before)?;
+            self.check(job, Ok(()), recoverer.data_lost, outside);
+        }
         match store.close() {
             Ok(()) | Err(StoreError::Timeout { .. } | StoreError::Closed) => Ok(()),
             Err(error) => Err(error).context("closing the store"),
         }
     }
 
-    fn work(&self, mut worker: Worker, job: &Job, outside: &Shared) {
+    /// Whoever needs the others for a recovery must find them: nobody closes before all have nothing more to do.
+    fn end_together(
+        &self,
+        job: &Job,
+        store: &Store,
+        recoverer: &mut Worker,
+        outside: &Shared,
+    ) -> anyhow::Result<()> {
+        lock(outside).done.insert(job.me());
+        let until = job.now().after(REPAIR_LIMIT);
+        loop {
+            let bell = job.bell();
+            let view = job.view();
+            if job.has_ended() || view.living().all(|member| lock(outside).done.contains(&member)) {
+                return Ok(());
+            }
+            anyhow::ensure!(job.now() < until, "the others are not done after {REPAIR_LIMIT:?}");
+            self.recover(recoverer, store, outside)?;
+            job.park(bell, job.now().after(LOOK));
+        }
+    }
+
+    /// Whether a recovery is due.
+    fn is_revoked(&self, store: &Store, outside: &Shared) -> bool {
+        store.is_revoked() && !lock(outside).is_lost
+    }
+
+    /// Recovers, if it is due.
+    fn recover(&self, recoverer: &mut Worker, store: &Store, outside: &Shared) -> anyhow::Result<()> {
+        if self.is_revoked(store, outside) {
+            recoverer.recover(self.threads)?;
+            lock(outside).is_lost |= recoverer.data_lost > 0;
+        }
+        Ok(())
+    }
+
+    fn work(&self, mut worker: Worker, store: &Store, job: &Job, outside: &Shared) {
         let mut result = Ok(());
         for call in 0.. {
             let is_enough = call >= self.calls;
@@ -321,6 +381,11 @@ impl Shape {
             if is_enough {
                 let bell = job.bell();
                 job.park(bell, job.now().after(2 * LOOK));
+            }
+            // Another one recovers for all activities of the member; until then every call says the same.
+            while self.is_revoked(store, outside) && !job.has_ended() {
+                let bell = job.bell();
+                job.park(bell, job.now().after(LOOK));
             }
             result = worker.step();
         }
@@ -371,6 +436,7 @@ impl Shape {
         let view = job.view();
         let is_over =
             view.dead.len() == lock(outside).struck && is_complete(store)? && job.epoch() == view.epoch;
+        let is_over = is_over && !store.is_revoked();
         let next: Vec<MemberId> = {
             let mut outside = lock(outside);
             if outside.gone > 0 {
@@ -474,7 +540,6 @@ impl Sim {
 
     /// Ends with status 2 if the arguments contradict each other.
     fn check(&self) {
-        self.mode.check("sim");
         let (ranks, total) = (usize::from(self.ranks), usize::from(self.ranks) + self.spares);
         let usage = |message: String| usage_error("sim", message);
         if self.kills > total - 1 {
@@ -488,9 +553,12 @@ impl Sim {
             let most = REPLICAS_MAX.min(ranks);
             usage(format!("{} copies in a job of {ranks} cannot be; 1 to {most}", self.replicas));
         }
-        if self.replicas == 1 && self.kills > 0 && !self.beyond {
+        if self.salvage && self.link == LinkChoice::Network {
+            usage("the memory of the dead can be read on the memory link alone; --link memory".into());
+        }
+        if self.replicas == 1 && self.kills > 0 && !self.beyond && !self.salvage {
             usage(
-                "with one copy every kill loses data; --replicas 2 keeps two, --beyond allows the loss"
+                "with one copy every kill loses data; --replicas 2 keeps two, --salvage reads the memory of the dead, --beyond allows the loss"
                     .into(),
             );
         }
@@ -508,7 +576,11 @@ impl Sim {
     /// The command that runs a seed alone.
     fn replay(&self, seed: u64) -> String {
         let Sim { ranks, replicas, kills, stops, mode, spares, threads, calls, programs, link, .. } = self;
-        let beyond = if self.beyond { " --beyond" } else { "" };
+        let beyond = match (self.beyond, self.salvage) {
+            (true, _) => " --beyond",
+            (_, true) => " --salvage",
+            _ => "",
+        };
         format!(
             "outlast sim --ranks {ranks} --replicas {replicas} --kills {kills} --stops {stops} --mode {mode} --spares {spares} --threads {threads} --calls {calls} --programs {programs} --link {link}{beyond} --seed {seed} --trace"
         )
@@ -539,30 +611,34 @@ impl Sim {
         let members = usize::from(self.ranks) + self.spares;
         let mut programs = actor::options(members, 4, 1, self.programs);
         programs.lengths = vec![(0, 1), (8, 2), (24, 2), (100, 2), (700, 1)];
-        let beyond = self.beyond;
+        let (beyond, salvage) = (self.beyond, self.salvage);
         let shape = Shape {
             seed,
+            mode: self.mode,
             replicas: self.replicas,
             threads: self.threads,
             calls: self.calls,
             programs,
             beyond,
+            salvage,
         };
         let link = match self.link {
             LinkChoice::Memory => Link::Memory,
+            LinkChoice::Both if salvage => Link::Memory,
             LinkChoice::Network => Link::Network,
             LinkChoice::Both if seed.is_multiple_of(2) => Link::Memory,
             LinkChoice::Both => Link::Network,
         };
-        let at_once = if beyond { self.kills } else { self.kills.min(self.replicas - 1) };
+        let at_once = if beyond || salvage { self.kills } else { self.kills.min(self.replicas - 1) };
         let steps = self.calls * u64::from(self.threads) * 30;
         let mut options = SimOptions::new(usize::from(self.ranks), seed).link(link);
         options.spares = self.spares;
+        options.remains = salvage;
         options = options.random_faults(at_once, self.stops, steps);
         options.trace = self.trace;
         // Those who wait for a stopped member look again and again, and the others go on until it is resumed: a transaction
         // is many steps, more when others are in its way.
-        let weight = if self.programs == Programs::Calls { 1 } else { 10 };
+        let weight = if self.programs == Programs::Calls && self.mode == Mode::Localized { 1 } else { 10 };
         options.steps_max =
             weight * (5_000_000 + 50 * steps * members as u64 + 30_000_000 * self.stops as u64);
         let outside = Shared::default();

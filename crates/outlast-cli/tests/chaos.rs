@@ -51,6 +51,31 @@ fn kills_and_stops_break_no_promise() {
 }
 
 #[test]
+fn kills_and_stops_break_no_promise_in_global_mode() {
+    for programs in ["mixed", "bank"] {
+        let (run, report) = report(&[
+            "--ranks",
+            "5",
+            "--replicas",
+            "3",
+            "--mode",
+            "global",
+            "--programs",
+            programs,
+            "--kills",
+            "3",
+            "--stops",
+            "1",
+            "--seconds",
+            "2",
+        ]);
+        assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
+        assert_eq!((&report["kills"], &report["stops"]), (&3.into(), &1.into()), "{report}");
+        assert!(report["acked"].as_u64().is_some_and(|acked| acked > 100), "{report}");
+    }
+}
+
+#[test]
 fn without_faults_there_are_no_times() {
     let history = tempfile::NamedTempFile::new().expect("a file");
     let path = history.path().to_str().expect("a plain path");
@@ -93,6 +118,15 @@ fn beyond_the_promise_loss_is_called_loss() {
     assert_eq!((run.code(), &report["ok"], &report["lost"]), (0, &true.into(), &0.into()), "{run:?}");
     assert!(report["data_lost"].as_u64().is_some_and(|lost| lost > 0), "{report}");
     assert_eq!(report["kills"], 3, "{report}");
+}
+
+/// One copy, and all but one die: survivors read the memory of the dead, and nothing is lost.
+#[test]
+fn salvage_loses_nothing_with_one_copy() {
+    let shape = ["--ranks", "5", "--replicas", "1", "--kills", "4", "--seconds", "2", "--seed", "3"];
+    let (run, report) = report(&[&shape[..], &["--salvage"]].concat());
+    assert_eq!((run.code(), &report["ok"], &report["lost"]), (0, &true.into(), &0.into()), "{run:?}");
+    assert_eq!(report["kills"], 4, "{report}");
 }
 
 /// In a build for tests members die inside the steps of the protocol, and the report says in which.
@@ -160,7 +194,8 @@ fn what_cannot_be_is_refused() {
         (&["--ranks", "4", "--replicas", "5"], "5 copies in a job of 4"),
         (&["--replicas", "0", "--kills", "0"], "0 copies"),
         (&["--replicas", "1", "--kills", "1"], "--beyond"),
-        (&["--mode", "global"], "no global mode yet"),
+        (&["--mode", "global", "--beyond"], "--mode localized"),
+        (&["--failpoints", "--die-in", "G2"], "--mode global"),
         (&["--mode", "somehow"], "localized"),
         (&["--engine", "sim"], "this command has: shm"),
         (&["--seconds", "0"], "seconds"),

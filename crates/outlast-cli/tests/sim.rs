@@ -34,6 +34,31 @@ fn all_but_one_may_die_in_waves() {
     assert_eq!((run.code(), &report["ok"], &report["kills"]), (0, &true.into(), &120.into()), "{run:?}");
 }
 
+/// More die at once than there are copies: what is lost is called lost until it is accepted, and nothing else is affected.
+#[test]
+fn beyond_the_promise_loss_is_called_loss() {
+    for programs in ["calls", "mixed", "bank", "steal"] {
+        let shape = ["--ranks", "5", "--replicas", "2", "--seeds", "0..40", "--kills", "3", "--stops", "1"];
+        let (run, report) = report(&[&shape[..], &["--beyond", "--programs", programs]].concat());
+        assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
+        assert!(report["data_lost"].as_u64() > Some(40), "{report}");
+    }
+}
+
+/// Survivors read the memory of the dead: nothing is lost, even with one copy.
+#[test]
+fn salvage_loses_nothing() {
+    for (replicas, programs) in [("1", "calls"), ("2", "mixed"), ("1", "bank"), ("1", "steal")] {
+        let shape = ["--ranks", "5", "--seeds", "0..40", "--kills", "4", "--stops", "1", "--salvage"];
+        let (run, report) = report(&[&shape[..], &["--replicas", replicas, "--programs", programs]].concat());
+        assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
+        assert!(report["kills"].as_u64() > Some(150), "{report}");
+    }
+    let run = outlast(&["sim", "--salvage", "--link", "network"]);
+    assert_eq!(run.code(), 2, "{run:?}");
+    assert!(run.stderr.contains("--link memory"), "{run:?}");
+}
+
 #[test]
 fn a_seed_replays() {
     let seed =
@@ -86,13 +111,36 @@ fn a_broken_store_is_caught_and_the_seed_replays() {
     assert_eq!((code, &again["failing"][0]["kind"]), (Some(1), &failing["kind"]), "{again}");
 }
 
+/// Members stop and recover together, and what their procedures do is all there or not at all. Broken on purpose, a recovery is
+/// caught.
+#[test]
+fn members_recover_together_in_global_mode() {
+    for programs in ["calls", "mixed", "bank", "steal"] {
+        let shape = ["--ranks", "4", "--replicas", "3", "--kills", "2", "--stops", "1", "--mode", "global"];
+        let run = outlast(
+            &[&["sim", "--seeds", "0..12", "--programs", programs, "--json", "-"], &shape[..]].concat(),
+        );
+        let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
+        assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
+        assert!(report["kills"].as_u64() > Some(12), "{report}");
+    }
+    if ::outlast::engine::steps::AVAILABLE {
+        let mut command = std::process::Command::new(common::OUTLAST);
+        command.args(["sim", "--ranks", "4", "--replicas", "3", "--kills", "2", "--mode", "global"]);
+        command.args(["--seeds", "0..200", "--first-failure", "--json", "-"]);
+        let output = command.env("OUTLAST_MUTANT", "recover-skip-abort").output().expect("runs");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("standard output is JSON alone");
+        let replay = report["failing"][0]["replay"].as_str().unwrap_or_else(|| panic!("{report}"));
+        assert!(replay.contains("--mode global"), "{replay}");
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     for (wrong, said) in [
         (&["--ranks", "4", "--kills", "4"][..], "leave no survivor"),
         (&["--ranks", "4", "--replicas", "5"], "5 copies in a job of 4"),
         (&["--replicas", "1", "--kills", "1"], "--replicas 2"),
-        (&["--mode", "global"], "no global mode yet"),
         (&["--seeds", "5"], "A..B"),
         (&["--seeds", "5..5"], "A..B"),
         (&["--seeds", "1..2", "--seed", "1"], "cannot be used with"),

@@ -372,22 +372,6 @@ impl Job {
         true
     }
 
-    /// Changes the memory that a dead member has left, for tests; whether there is so much.
-    #[doc(hidden)]
-    pub fn damage_remains(&self, dead: MemberId, offset: u64, bytes: &[u8]) -> bool {
-        let mut before = vec![0; bytes.len()];
-        if self.read_remains(dead, offset, &mut before).is_err() {
-            return false;
-        }
-        match &self.inner.backend {
-            Backend::Shm(_) => self.memcpy_in(dead, offset, bytes),
-            #[cfg(feature = "mpi")]
-            Backend::Mpi(_) => false,
-            #[cfg(feature = "sim")]
-            Backend::Sim(sim) => sim.damage(dead, offset, bytes),
-        }
-    }
-
     /// The same out of it.
     #[doc(hidden)]
     pub fn memcpy_out(&self, target: MemberId, offset: u64, bytes: &mut [u8]) -> bool {

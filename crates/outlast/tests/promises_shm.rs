@@ -108,6 +108,46 @@ fn promise_6_all_or_nothing_in_each_step() {
 }
 
 #[test]
+fn promise_6_all_or_nothing_in_global_mode() {
+    run("promise_6_all_or_nothing_in_global_mode", 2, promises::all_or_nothing_globally_at_random);
+}
+
+/// By SIGKILL inside each step of a recovery: member 3 dies in a transfer, and member 1 in the recovery from that.
+#[test]
+fn promise_6_all_or_nothing_in_each_step_of_a_recovery() {
+    const TEST: &str = "promise_6_all_or_nothing_in_each_step_of_a_recovery";
+    let names: Vec<&str> = steps::NAMES.iter().copied().filter(|name| name.starts_with('G')).collect();
+    assert_eq!(names.len(), 5);
+    if std::env::var(ROLE).is_ok_and(|name| name == TEST) {
+        let seed: usize = std::env::var(SEED).expect("a seed").parse().expect("a number");
+        let index = |wanted: &str| steps::NAMES.iter().position(|name| *name == wanted).expect("one of them");
+        let chance = Chance { seed: seed as u64, calls: 300 };
+        return promises::all_or_nothing_globally(
+            outlast::join().expect("a member"),
+            chance,
+            |job| match job.me().0 {
+                1 => steps::die_in(index(names[seed % 5]) as u32, 1 + seed as u64 * 7 % 3),
+                3 => steps::die_in(index("X4 decide") as u32, 1 + seed as u64 % 5),
+                _ => {}
+            },
+        );
+    }
+    // A step may have no engine step of its own left after the first: then it is one of those that follow.
+    let mut hit: std::collections::BTreeSet<&str> = std::collections::BTreeSet::new();
+    for seed in 0..15 {
+        let words = start(TEST, seed).stderr(MemberId(1));
+        assert!(words.contains(steps::LAST_WORDS), "{words}");
+        hit.extend(names.iter().filter(|name| words.contains(&format!("{}{name}", steps::LAST_WORDS))));
+    }
+    assert!(hit.len() >= 4, "{hit:?}");
+}
+
+#[test]
+fn promise_7_honest_about_loss_in_global_mode() {
+    run("promise_7_honest_about_loss_in_global_mode", 1, promises::honest_globally);
+}
+
+#[test]
 fn promise_7_honest_about_loss() {
     run("promise_7_honest_about_loss", 1, promises::honest);
 }

@@ -59,6 +59,16 @@ fn promise_6_all_or_nothing() {
 }
 
 #[test]
+fn promise_6_all_or_nothing_in_global_mode() {
+    run(promises::all_or_nothing_globally_at_random);
+}
+
+#[test]
+fn promise_7_honest_about_loss_in_global_mode() {
+    run(promises::honest_globally);
+}
+
+#[test]
 fn promise_7_honest_about_loss() {
     run(promises::honest);
 }

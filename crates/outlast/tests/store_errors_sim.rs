@@ -31,6 +31,40 @@ fn is_empty(store: &Store) -> bool {
     store.keys().expect("listed").is_empty()
 }
 
+/// Keys of the store's own are not listed and in no snapshot: what a program put there would be lost without a word.
+#[test]
+fn a_key_of_the_stores_own_is_refused_by_every_call_that_changes_something() {
+    run(
+        1,
+        |_| {},
+        |job| {
+            let store = Store::open(&job, options(1)).expect("open");
+            for key in [&b"\0outlast/"[..], b"\0outlast/leave", b"\0outlast/tx/12345678"] {
+                let told = |result: Result<(), StoreError>| {
+                    let error = result.unwrap_err();
+                    assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
+                    assert!(error.to_string().contains("choose another"), "{error}");
+                };
+                told(store.put(key, b"").map(|_| ()));
+                told(store.put_nb(key, b""));
+                told(store.put_if(key, b"", Expect::Absent).map(|_| ()));
+                told(store.add(key, 1).map(|_| ()));
+                told(store.delete(key).map(|_| ()));
+                told(store.adopt(key).map(|_| ()));
+                told(store.slot(key).map(|_| ()));
+                told(store.lock(key, Time(0)).map(|_| ()));
+                let mut tx = store.begin();
+                told(tx.put(key, b""));
+                told(tx.get(key).map(|_| ()));
+                told(tx.delete(key).map(|_| ()));
+                assert_eq!(store.get(key), Ok(None));
+            }
+            store.put(b"\0outlast", b"").expect("another key");
+            end(&job, &store);
+        },
+    );
+}
+
 #[test]
 fn an_empty_or_over_long_key_is_refused_by_every_call() {
     run(

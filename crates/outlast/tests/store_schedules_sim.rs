@@ -255,6 +255,45 @@ fn key_at(store: &Store, homes: &[MemberId]) -> String {
     keys.into_iter().find(|key| store.homes(key.as_bytes()) == homes).expect("some key")
 }
 
+/// A transaction that needs a stopped member ends at the time limit, and not after several of them.
+#[test]
+fn a_transaction_at_a_stopped_home_ends_at_the_time_limit() {
+    for seed in 0..12 {
+        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        run(SimOptions::new(3, seed).link(link), move |job| {
+            let store = open(&job, options(1));
+            let stopped = MemberId(2);
+            sleep(&job, SECOND);
+            if job.me() == MemberId(0) {
+                let (there, here) = (key_at(&store, &[stopped]), key_at(&store, &[MemberId(1)]));
+                let (there, here) = (there.as_bytes(), here.as_bytes());
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                let began = job.now();
+                let result: Result<(), StoreError> = store.transaction(|tx| {
+                    if seed % 3 == 1 {
+                        tx.get(here)?;
+                        tx.get(there)?;
+                    }
+                    tx.put(here, b"new")?;
+                    tx.put(there, &[1; 12000])
+                });
+                assert!(matches!(result, Err(StoreError::Timeout { .. })), "{result:?}");
+                let took = job.now().since(began);
+                assert!(took < job.time_limit() + SECOND, "{took:?}");
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+                // It came to nothing, and nothing is left of it.
+                sleep(&job, 100 * SECOND);
+                assert_eq!(store.get(here), Ok(None));
+                store.put(here, b"after").expect("put");
+                store.put(there, b"after").expect("put");
+            } else {
+                sleep(&job, 300 * SECOND);
+            }
+            end(&job, &store);
+        });
+    }
+}
+
 /// The heir of the dead cannot end a transaction, since a home is stopped that has no block for it: it repairs what has
 /// nothing to do with that all the same.
 #[test]

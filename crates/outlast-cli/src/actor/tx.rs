@@ -61,7 +61,7 @@ pub(super) fn identity(bytes: &[u8]) -> history::Value {
 }
 
 /// The words behind the sequence; `None` if the key does not exist.
-fn words(found: Option<&Value>) -> Option<Vec<u64>> {
+pub(super) fn words(found: Option<&Value>) -> Option<Vec<u64>> {
     let bytes = found?.bytes();
     Some(
         bytes
@@ -72,15 +72,15 @@ fn words(found: Option<&Value>) -> Option<Vec<u64>> {
     )
 }
 
-fn special(sequence: u64, words: &[u64]) -> Vec<u8> {
+pub(super) fn special(sequence: u64, words: &[u64]) -> Vec<u8> {
     std::iter::once(&sequence).chain(words).flat_map(|word| word.to_le_bytes()).collect()
 }
 
-fn named(kind: &str, number: u64) -> Key {
+pub(super) fn named(kind: &str, number: u64) -> Key {
     Key::from(format!("{kind}/{number}").into_bytes())
 }
 
-fn first_tasks(queue: u32) -> Vec<u64> {
+pub(super) fn first_tasks(queue: u32) -> Vec<u64> {
     (0..QUEUE_TASKS).map(|task| u64::from(queue * QUEUE_TASKS + task)).collect()
 }
 
@@ -88,14 +88,17 @@ fn first_tasks(queue: u32) -> Vec<u64> {
 const RETRIES: u32 = 30;
 
 /// What a transaction did, as it is recorded.
-#[derive(Default)]
-struct Recorded {
+pub(super) struct Recorded {
     seed: u64,
-    accesses: Vec<Access>,
+    pub(super) accesses: Vec<Access>,
 }
 
 impl Recorded {
-    fn read(&mut self, tx: &mut Tx, key: &Key) -> StoreResult<Option<Value>> {
+    pub(super) fn new(seed: u64) -> Recorded {
+        Recorded { seed, accesses: Vec::new() }
+    }
+
+    pub(super) fn read(&mut self, tx: &mut Tx, key: &Key) -> StoreResult<Option<Value>> {
         let found = tx.get_before(key.bytes())?;
         let seen =
             found.as_ref().map(|value| (value.version(), value_identity(self.seed, key, value.bytes())));
@@ -103,7 +106,13 @@ impl Recorded {
         Ok(found)
     }
 
-    fn put(&mut self, tx: &mut Tx, key: &Key, bytes: &[u8], value: history::Value) -> StoreResult<()> {
+    pub(super) fn put(
+        &mut self,
+        tx: &mut Tx,
+        key: &Key,
+        bytes: &[u8],
+        value: history::Value,
+    ) -> StoreResult<()> {
         tx.put(key.bytes(), bytes)?;
         self.accesses.push(Access::write(key, value));
         Ok(())
@@ -132,7 +141,7 @@ impl Worker {
     ) -> anyhow::Result<Option<T>> {
         self.invoke(Kind::Transaction, &announced)?;
         let store = self.store.clone();
-        let mut recorded = Recorded { seed: self.seed, ..Recorded::default() };
+        let mut recorded = Recorded::new(self.seed);
         let mut run = |tx: &mut Tx, recorded: &mut Recorded| {
             recorded.accesses.clear();
             body(tx, recorded)

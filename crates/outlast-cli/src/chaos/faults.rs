@@ -1,6 +1,6 @@
 //! Who is killed or stopped, and when.
 
-use super::{Chaos, Kill, Known, PATIENCE};
+use super::{Chaos, Kill, Known, Mode, PATIENCE};
 use crate::control::Shared;
 use crate::members::machine_ns;
 use anyhow::{bail, ensure};
@@ -44,6 +44,12 @@ pub(super) struct Faults {
     failpoints: bool,
     /// Which step of the protocol the next victim dies in.
     next_step: usize,
+    mode: Mode,
+}
+
+/// Whether a step comes in this mode: those of a recovery do in one alone.
+pub(super) fn is_in_mode(step: usize, mode: Mode) -> bool {
+    mode == Mode::Global || !steps::NAMES[step].starts_with('G')
 }
 
 impl Faults {
@@ -59,7 +65,8 @@ impl Faults {
             Some(_) => planned.push((when(0.2, 0.6), What::KillHost)),
             None => planned.extend((0..chaos.kills).map(|_| (when(0.05, 0.85), What::Kill))),
         }
-        if chaos.beyond {
+        let beyond = chaos.beyond || chaos.salvage;
+        if beyond {
             // As many as there are copies at one time: a repair is faster than the next random moment.
             let at = planned.first().map_or(Duration::ZERO, |first| first.0);
             planned.iter_mut().take(chaos.replicas).for_each(|kill| kill.0 = at);
@@ -81,9 +88,10 @@ impl Faults {
             kills: chaos.kills,
             of_host: chaos.victim_host().map_or(Vec::new(), |host| chaos.members_of(host).collect()),
             spared: chaos.spared,
-            beyond: chaos.beyond,
+            beyond,
             failpoints: chaos.failpoints,
             next_step: chaos.die_in.unwrap_or((seed as usize).wrapping_mul(3) % steps::NAMES.len()),
+            mode: chaos.mode,
         }
     }
 
@@ -189,6 +197,9 @@ impl Faults {
         }
         // The last victim cannot wait for another death to bring it to its step: it dies in whatever step comes.
         let is_last = self.armed.len() + known.kills.len() + 1 == self.kills;
+        while !is_in_mode(self.next_step, self.mode) {
+            self.next_step = (self.next_step + 1) % steps::NAMES.len();
+        }
         let step = if is_last { steps::ANY } else { self.next_step as u32 };
         self.next_step = (self.next_step + 1) % steps::NAMES.len();
         // Mostly the first thing that is done there, so that every step is hit.

@@ -1,6 +1,7 @@
 //! A member of a chaos run: workers that make random calls, and a thread that watches and reports.
 
-use crate::actor::{self, FINAL_THREAD, Found, Programs, Worker};
+use super::Mode;
+use crate::actor::{self, FINAL_THREAD, Found, Programs, RECOVERY_THREAD, Worker};
 use crate::control::{Member, Phase, Place};
 use crate::members::{News, Watch, machine_ns, tell};
 use crate::warden::{LossNews, Warden};
@@ -29,9 +30,12 @@ pub(super) struct Plan {
     pub(super) shared_keys: u32,
     pub(super) private_keys: u32,
     pub(super) programs: Programs,
+    pub(super) mode: Mode,
     pub(super) seed: u64,
     /// Whether more may die than the store promises to survive.
     pub(super) beyond: bool,
+    /// Whether survivors read the memory of the dead.
+    pub(super) salvage: bool,
     /// How many calls an actor makes in a second, at most.
     pub(super) calls_per_second: u64,
     pub(super) place: Place,
@@ -89,6 +93,7 @@ impl ChaosMember {
         let job = JoinOptions::new().join()?;
         let member = Member::new(plan.place.clone(), job.me().index())?;
         let options = Options::new().replicas(plan.replicas).partitions(64).expected_keys(1024);
+        let options = options.mode(plan.mode.into()).salvage(plan.salvage);
         let store = Store::open(&job, options).context("opening the store")?;
         let keys = actor::keys(&plan.options(job.members()), plan.threads);
         tell(&Line::Open)?;
@@ -106,13 +111,37 @@ impl ChaosMember {
             }
             let (stop, trouble, hurry) = (stop.clone(), trouble.clone(), hurry.clone());
             let pause = Duration::from_secs(BURST) / plan.calls_per_second.max(1) as u32;
+            let store = store.clone();
             let body = move || {
-                if let Err(error) = work(worker, &stop, &hurry, pause) {
+                if let Err(error) = work(worker, &store, &stop, &hurry, pause) {
                     trouble.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(format!("{error:#}"));
                 }
             };
             workers.push(job.spawn("chaos", Box::new(body))?);
         }
+        let target = Box::new(member.record(plan.threads as usize + 1)?);
+        let recoverer = Worker::new(
+            &store,
+            &job,
+            &plan.options(job.members()),
+            plan.seed,
+            RECOVERY_THREAD,
+            clock,
+            target,
+        )?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let recovering = {
+            let (store, own_job, is_over, threads) =
+                (store.clone(), job.clone(), is_over.clone(), plan.threads);
+            let body = move || {
+                if let Err(error) = recover(recoverer, &store, &own_job, &is_over, threads) {
+                    // Whatever else it does cannot be trusted.
+                    eprintln!("{error:#}");
+                    std::process::exit(1);
+                }
+            };
+            job.spawn("recovery", Box::new(body))?
+        };
         let mut watcher = Watcher {
             watch: Watch::default(),
             is_armed: false,
@@ -140,11 +169,24 @@ impl ChaosMember {
         if plan.beyond {
             reader.deaths_survived = plan.replicas;
         }
-        let found: anyhow::Result<Vec<FoundLine>> =
-            keys.iter().map(|key| Ok(found_line(reader.get(key)?))).collect();
-        reader.audit()?;
+        let until = job.now().after(REST_LIMIT);
+        let found = loop {
+            while store.is_revoked() {
+                ensure!(job.now() < until, "the store has not recovered within {REST_LIMIT:?}");
+                job.park(job.bell(), job.now().after(Duration::from_millis(1)));
+            }
+            let found: anyhow::Result<Vec<FoundLine>> =
+                keys.iter().map(|key| Ok(found_line(reader.get(key)?))).collect();
+            reader.audit()?;
+            if !store.is_revoked() {
+                break found;
+            }
+        };
         tell(&Line::Found(found?))?;
         watcher.until(Phase::End, &member)?;
+        is_over.store(true, Ordering::Release);
+        job.ring(job.me())?;
+        ensure!(job.wait_for(&recovering, job.now().after(REST_LIMIT)), "a recovery did not end");
         store.close().context("closing the store")?;
         job.leave()?;
         Ok(true)
@@ -162,11 +204,44 @@ fn found_line(found: Found) -> FoundLine {
     }
 }
 
-fn work(mut worker: Worker, stop: &AtomicBool, hurry: &AtomicBool, pause: Duration) -> anyhow::Result<()> {
+/// Recovers whenever the store is revoked, until the run is over.
+fn recover(
+    mut recoverer: Worker,
+    store: &Store,
+    job: &Job,
+    is_over: &AtomicBool,
+    threads: u32,
+) -> anyhow::Result<()> {
+    let dead_before: Vec<MemberId> = job.view().dead.iter().collect();
+    while !is_over.load(Ordering::Acquire) {
+        let bell = job.bell();
+        if store.is_revoked() {
+            recoverer.recover(threads)?;
+        }
+        job.park(bell, job.now().after(Duration::from_millis(10)));
+    }
+    if store.mode() == outlast::store::Mode::Global {
+        recoverer.check_adoptions(&dead_before)?;
+    }
+    Ok(())
+}
+
+fn work(
+    mut worker: Worker,
+    store: &Store,
+    stop: &AtomicBool,
+    hurry: &AtomicBool,
+    pause: Duration,
+) -> anyhow::Result<()> {
     while !stop.load(Ordering::Acquire) {
         let began = std::time::Instant::now();
         for _ in 0..BURST {
-            worker.step()?;
+            // Every call says the same until another thread has recovered.
+            if store.is_revoked() {
+                std::thread::sleep(Duration::from_millis(1));
+            } else {
+                worker.step()?;
+            }
         }
         // The record is judged as a whole, so that it must not grow without bound. One that is to die in a step which only
         // a call that is under way comes to does not rest.

@@ -25,6 +25,7 @@ use outlast::engine::steps;
 use outlast::launch::{Event, Launch, MemberEnd, Output, Running};
 use outlast::store::REPLICAS_MAX;
 use outlast_check::workload::Random;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,6 +49,10 @@ Examples:
       outlast chaos --ranks 8 --replicas 3 --kills 7 --seconds 20
   More deaths at once than the store can take. What is lost must be called lost, until a member accepts it:
       outlast chaos --replicas 2 --kills 3 --beyond
+  All members stop at a death and recover together:
+      outlast chaos --mode global --kills 3
+  One copy of each value, and all but one die; survivors read the memory of the dead:
+      outlast chaos --ranks 6 --replicas 1 --kills 5 --salvage
   Steals of tasks, each a transaction over three keys:
       outlast chaos --programs steal
   On the mpi engine, over three hosts made of this machine, one of which loses all its members (root; builds with the
@@ -66,7 +71,7 @@ acknowledged after the notice to a key with a copy on the dead), repair_ms (kill
 Exit status: 0 all is well, 1 a violation or a failure, 2 wrong usage.";
 
 /// How the store recovers from a death.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Mode {
     /// Nobody stops; lost copies are re-created in the background
     Localized,
@@ -80,11 +85,11 @@ impl std::fmt::Display for Mode {
     }
 }
 
-impl Mode {
-    /// Ends with status 2 if the store cannot recover so.
-    pub(crate) fn check(self, subcommand: &str) {
-        if self == Mode::Global {
-            usage_error(subcommand, "the store has no global mode yet; use --mode localized");
+impl From<Mode> for outlast::store::Mode {
+    fn from(mode: Mode) -> outlast::store::Mode {
+        match mode {
+            Mode::Localized => outlast::store::Mode::Localized,
+            Mode::Global => outlast::store::Mode::Global,
         }
     }
 }
@@ -128,6 +133,9 @@ pub(crate) struct Chaos {
     /// Do not wait for repairs: more members may die than the store promises to survive
     #[arg(long)]
     beyond: bool,
+    /// Survivors read the memory of the dead: nothing is lost whoever dies, and nobody waits for repairs before the next kill
+    #[arg(long, conflicts_with = "beyond")]
+    salvage: bool,
     /// Members die inside the steps of the protocol instead of anywhere (in builds with the feature `faults`)
     #[arg(long)]
     failpoints: bool,
@@ -272,8 +280,10 @@ impl Chaos {
             shared_keys: SHARED_KEYS,
             private_keys: PRIVATE_KEYS,
             programs: self.programs,
+            mode: self.mode,
             seed,
             beyond: self.beyond,
+            salvage: self.salvage,
             calls_per_second: ((CALLS_IN_ALL as f64 / self.seconds.max(1.0)) as u64 / actors).clamp(20, 4000),
             place: shared.place(),
         };
@@ -342,7 +352,6 @@ impl Chaos {
 
     /// Ends with status 2 if the arguments contradict each other.
     fn check(&self) {
-        self.mode.check("chaos");
         self.place.check("chaos");
         let (ranks, kills, replicas) = (usize::from(self.ranks), self.kills, self.replicas);
         let usage = |message: String| usage_error("chaos", message);
@@ -356,11 +365,17 @@ impl Chaos {
         if self.kill_host && (self.place.hosts < Some(2) || ranks < 2 || replicas < 2) {
             usage("killing a host needs another one, and copies there: --hosts 2 --ranks 2 --replicas 2 or more".into());
         }
-        if replicas == 1 && kills > 0 && !self.beyond {
+        if replicas == 1 && kills > 0 && !self.beyond && !self.salvage {
             usage(
-                "with one copy every kill loses data; --replicas 2 keeps two, --beyond allows the loss"
+                "with one copy every kill loses data; --replicas 2 keeps two, --salvage reads the memory of the dead, --beyond allows the loss"
                     .into(),
             );
+        }
+        if self.beyond && self.mode == Mode::Global {
+            usage("what is lost is never recovered from in a run with --mode global; --beyond goes with --mode localized".into());
+        }
+        if self.die_in.is_some_and(|step| !faults::is_in_mode(step, self.mode)) {
+            usage("this step comes only when all members recover together; --mode global".into());
         }
         if !(0.1..=86_400.0).contains(&self.seconds) {
             usage(format!("{} seconds; 0.1 to 86400", self.seconds));
@@ -384,7 +399,11 @@ impl Chaos {
         let place = self.place.arguments();
         let Chaos { ranks, replicas, programs, mode, kills, stops, seconds, threads, .. } = self;
         let seed = self.seed.unwrap_or_default();
-        let beyond = if self.beyond { " --beyond" } else { "" };
+        let beyond = match (self.beyond, self.salvage) {
+            (true, _) => " --beyond",
+            (_, true) => " --salvage",
+            _ => "",
+        };
         let kill_host = if self.kill_host { " --kill-host" } else { "" };
         let kills = if self.kill_host { String::new() } else { format!(" --kills {kills}") };
         let failpoints = if self.failpoints { " --failpoints" } else { "" };

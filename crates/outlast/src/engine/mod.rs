@@ -14,7 +14,7 @@
 //! | before, and the view says so | [`Error::Dead`], nothing happened | [`Error::Dead`] |
 //! | before, not yet in the view | `Ok`, into memory that nobody will trust, or waits for the notice and returns [`Error::Dead`] | `Ok`, and the message is lost |
 //! | during | as above; a put may have changed any subset of its 8-byte words | as above |
-//! | after | the effect is lost with the target's memory | the message may be lost |
+//! | after | the effect is lost with the target's memory, or stays in what [`Engine::read_remains`] reads | the message may be lost |
 //!
 //! Messages of a *sender* that dies may be lost, from some moment on; not those that it has published
 //! ([`Engine::try_publish`]).

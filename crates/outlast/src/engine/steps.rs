@@ -48,6 +48,11 @@ steps! {
     RollBack = "Y2 roll back",
     Abort = "Y1 abort",
     CleanUp = "X6 clean up",
+    CloseGate = "G1 close the gate",
+    Shrink = "G2 shrink",
+    Repair = "G3 wait for the repair",
+    Vote = "G6 agree that all are prepared",
+    Verdict = "G7 decide",
 }
 
 #[cfg(feature = "faults")]

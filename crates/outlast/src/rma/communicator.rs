@@ -4,7 +4,7 @@ use super::agreement::{Contribution, Kind, Place, Value};
 use super::collective::{Call, Op, Signature, Turn, What, float, signed, unsigned};
 use super::group::{Group, RankSet};
 use super::point::{Posted, Received, Request, Source, Tag};
-use super::progress::{Rma, Shared, State, Todo, WORLD, lock};
+use super::progress::{EVERYONE, Rma, Shared, State, Todo, WORLD, lock};
 use super::wire::{self, Writer};
 use super::{Error, Result, TAG_MAX};
 use crate::engine::{self, Engine};
@@ -59,6 +59,17 @@ impl Communicator {
             ),
         })?;
         let shared = rma.make(WORLD, Arc::new(group));
+        rma.hand_over_soon(job);
+        rma.catch_up(job);
+        Ok(Communicator { job: job.clone(), rma, shared })
+    }
+
+    /// The communicator of all members of the job, spares included, with their numbers as ranks: for the store.
+    pub(crate) fn everyone(job: &Job) -> Result<Communicator> {
+        let rma = Rma::of(job)?;
+        let members = (0..job.members() as u32).map(MemberId).collect();
+        let group = Group::new(members, job.me()).ok_or(Error::Freed)?;
+        let shared = rma.make(EVERYONE, Arc::new(group));
         rma.hand_over_soon(job);
         rma.catch_up(job);
         Ok(Communicator { job: job.clone(), rma, shared })

@@ -40,6 +40,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The identity of the communicator of all; those made later are larger.
 pub(crate) const WORLD: u64 = 0;
 
+/// The identity of the communicator of all members, spares included.
+pub(crate) const EVERYONE: u64 = 1;
+
 /// How many bits of an identity number the communicators that one member proposed.
 const NUMBER_BITS: u32 = 44;
 
@@ -153,6 +156,8 @@ pub(crate) struct State {
 pub(crate) struct Todo {
     sends: Vec<(MemberId, Vec<u8>)>,
     contributions: Vec<Unpublished>,
+    /// Whether the layers above are to look.
+    is_news: bool,
 }
 
 impl Todo {
@@ -594,6 +599,9 @@ impl Rma {
 
     /// Sends what is to be sent. Called without any lock.
     pub(crate) fn finish(&self, job: &Job, mut todo: Todo) {
+        if todo.is_news {
+            let _ = job.ring(self.me);
+        }
         loop {
             for (member, bytes) in std::mem::take(&mut todo.sends) {
                 self.post(job, member, bytes);
@@ -798,7 +806,8 @@ impl Rma {
             }
             wire::REVOKE => {
                 state.told_revoked.insert(from);
-                shared.is_revoked.store(true, Ordering::SeqCst);
+                // Whoever does not wait in it may want to know as well.
+                todo.is_news |= !shared.is_revoked.swap(true, Ordering::SeqCst);
                 self.tell_revoked(&shared, state, &mut sends);
             }
             wire::INTERRUPT => state.interrupted_by = Some(from),

@@ -18,6 +18,7 @@ const KIND_RECORD: u32 = 0x5243_4552;
 const KIND_END: u32 = 0x2144_4e45;
 /// What a reader accepts; the store takes no longer keys.
 const KEY_LEN_MAX: u64 = 1024;
+const VALUE_LEN_MAX: u64 = 4 << 30;
 /// How much of a value is read at once: a length that is wrong must not make the reader ask for all memory.
 const PIECE: usize = 1 << 20;
 
@@ -276,13 +277,12 @@ impl<R: Read + Seek> Reader<R> {
 
     /// Passes over the next record, whose key and value are neither read nor checked; what the end says of all records is.
     pub fn skip_record(&mut self) -> Result<Result<(), Totals>, Damage> {
-        let at = self.totals.bytes;
         let header = match self.next_header()? {
             Ok(header) => header,
             Err(totals) => return Ok(Err(totals)),
         };
-        let len = header.key_len.checked_add(header.value_len).and_then(|len| i64::try_from(len).ok());
-        let len = len.ok_or(Damage::Damaged { at, what: "the length of a value" })?;
+        // Lengths are far from what does not fit.
+        let len = (header.key_len + header.value_len) as i64;
         // Beyond the end of the file, too: the checksum is not there then.
         self.source.seek_relative(len)?;
         self.totals.bytes += len as u64;
@@ -317,9 +317,13 @@ impl<R: Read + Seek> Reader<R> {
                 if key_len > KEY_LEN_MAX {
                     return Err(Damage::Damaged { at, what: "the length of a key" });
                 }
+                let value_len = word64(&header, 12);
+                if value_len > VALUE_LEN_MAX {
+                    return Err(Damage::Damaged { at, what: "the length of a value" });
+                }
                 Ok(Ok(RecordHeader {
                     key_len,
-                    value_len: word64(&header, 12),
+                    value_len,
                     owner: word32(&header, 4),
                     version: word64(&header, 20),
                     checksum,
@@ -442,6 +446,25 @@ mod tests {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1 << (at % 8);
             assert!(read(&damaged).is_err(), "byte {at}");
+        }
+    }
+
+    /// Whoever makes such a file makes the checksums fit, too: a length that no value has must not fill the memory.
+    #[test]
+    fn a_length_that_no_value_has_is_not_believed() {
+        for len in [VALUE_LEN_MAX + 1, 1 << 40, u64::MAX] {
+            let (mut bytes, _) = sample();
+            bytes.truncate(HEADER_LEN + RECORD_HEADER_LEN);
+            bytes[HEADER_LEN + 12..HEADER_LEN + 20].copy_from_slice(&len.to_le_bytes());
+            let own = crc32fast::hash(&bytes[HEADER_LEN..HEADER_LEN + 28]);
+            bytes[HEADER_LEN + 28..].copy_from_slice(&own.to_le_bytes());
+            // A file with holes has as much behind it.
+            bytes.resize(1 << 24, 0);
+            let mut reader = open(&bytes).unwrap();
+            let what = "the length of a value";
+            assert!(
+                matches!(reader.next_record(), Err(Damage::Damaged { what: found, .. }) if found == what)
+            );
         }
     }
 

@@ -18,13 +18,17 @@
 
 use super::file::{Damage, Reader, Totals};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 const MANIFEST: &str = "manifest";
 const UNFINISHED: &str = ".unfinished";
 const FIRST_LINE: &str = "outlast snapshot, format 1";
+/// No folder has so many generations.
+const NUMBERS_END: u64 = 1 << 48;
+/// The longest manifest: a line for each of the most members that a job may have.
+const MANIFEST_LEN_MAX: u64 = 1 << 20;
 
 /// What a manifest says of one part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,7 +107,11 @@ pub fn list(folder: &Path) -> Result<Vec<Generation>> {
         let entry = entry.map_err(FolderError::io(folder))?;
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix("generation-"));
-        if let Some(number) = number.and_then(|number| number.parse().ok()) {
+        let number = number.and_then(|number| number.parse().ok());
+        // Only what this library has named: a number without end would be the newest for ever.
+        if let Some(number) = number.filter(|&number| name == generation_name(number).as_str())
+            && number < NUMBERS_END
+        {
             found.push(Generation { number, path: entry.path() });
         }
     }
@@ -249,7 +257,9 @@ fn decode_manifest(text: &str) -> std::result::Result<Vec<Part>, String> {
 /// The parts of a published generation, as its manifest names them.
 pub fn parts(generation: &Path) -> Result<Vec<Part>> {
     let path = generation.join(MANIFEST);
-    let text = fs::read_to_string(&path).map_err(FolderError::io(&path))?;
+    let file = File::open(&path).map_err(FolderError::io(&path))?;
+    let mut text = String::new();
+    file.take(MANIFEST_LEN_MAX).read_to_string(&mut text).map_err(FolderError::io(&path))?;
     decode_manifest(&text).map_err(|reason| FolderError::Manifest { path, reason })
 }
 
@@ -370,6 +380,20 @@ mod tests {
             fs::write(&manifest, &text.as_bytes()[..at]).unwrap();
             assert!(parts(&path).is_err(), "cut off at {at}");
         }
+    }
+
+    /// What somebody else has put there: a number after which there is none, and a manifest that no memory holds.
+    #[test]
+    fn what_no_snapshot_has_is_not_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["generation-18446744073709551615", "generation-+7", "generation-9"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        write_generation(folder.path(), 1);
+        let path = write_generation(folder.path(), 1);
+        assert_eq!(list(folder.path()).unwrap(), [Generation { number: 2, path: path.clone() }]);
+        File::options().write(true).open(path.join(MANIFEST)).unwrap().set_len(1 << 40).unwrap();
+        assert!(matches!(parts(&path), Err(FolderError::Manifest { .. })));
     }
 
     #[test]

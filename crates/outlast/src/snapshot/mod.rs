@@ -89,9 +89,9 @@ impl Options {
     }
 
     /// How long writers may be held up at most while the members list their records; if that does not suffice, there is no
-    /// snapshot. Some milliseconds for a hundred thousand keys.
+    /// snapshot. Some milliseconds for a hundred thousand keys; never more than an hour.
     pub fn freeze_limit(mut self, limit: Duration) -> Options {
-        self.freeze_limit = limit;
+        self.freeze_limit = limit.min(Duration::from_secs(3600));
         self
     }
 }

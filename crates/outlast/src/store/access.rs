@@ -21,6 +21,8 @@ pub(super) enum Halt {
     Frozen,
     /// A transaction is in the way: get it out of the way, and begin again.
     Blocked(Box<super::tx::Blocker>),
+    /// No complete copy of this partition lives.
+    Lost(usize),
     /// It cannot be done.
     Fail(StoreError),
 }

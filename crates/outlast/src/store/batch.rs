@@ -8,6 +8,7 @@
 
 use super::open::{Inner, lock};
 use super::{Store, StoreError, StoreResult, Value, Version};
+use crate::engine::Engine;
 use std::sync::Mutex;
 
 /// The first error of a call that did not wait, until `flush` has told it.
@@ -38,7 +39,9 @@ impl Store {
     pub fn put_nb(&self, key: &[u8], value: &[u8]) -> StoreResult<()> {
         match self.put(key, value) {
             Ok(_) => Ok(()),
-            Err(error @ (StoreError::BadKey { .. } | StoreError::Closed)) => Err(error),
+            Err(error @ (StoreError::BadKey { .. } | StoreError::Invalid { .. } | StoreError::Closed)) => {
+                Err(error)
+            }
             Err(error) => {
                 self.inner.defer(error);
                 Ok(())
@@ -54,7 +57,8 @@ impl Store {
     /// Waits until all earlier [`Store::put_nb`] of this member have been acknowledged by every copy; the first error, if
     /// any of them failed since the last flush.
     pub fn flush(&self) -> StoreResult<()> {
-        lock(&self.inner.deferred.0).take().map_or(Ok(()), Err)
+        let deferred = lock(&self.inner.deferred.0).take();
+        deferred.map_or_else(|| self.inner.check_gate(self.inner.job.epoch()), Err)
     }
 
     /// Sets many keys, in order. Each put is by itself: at the first error the earlier ones have happened, and the later

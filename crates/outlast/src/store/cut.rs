@@ -14,7 +14,8 @@
 //! A transaction that is not decided by then is not in the cut: readers of the list see the values before, as all readers do. One
 //! that is in doubt must be waited for, since its place may be before the cut: it goes on in spite of the frost, from the
 //! step that puts it in doubt (X3; X4 if it needs none) to its decision, and none begins that after C1. So those that are
-//! found in doubt are of the dead, and are aborted.
+//! found in doubt are of the dead, and are aborted. A decision that was not answered in time may land at any later moment: it
+//! is waited for until it is known.
 //!
 //! A writer makes its actor's counter odd before it looks whether the store is frozen, and freezing comes before the
 //! counters are looked at: either the writer sees the frost or the wait of C2 sees the writer. Whoever decides about the steps
@@ -22,9 +23,9 @@
 
 use super::access::{Halt, Op};
 use super::layout::{ACTOR_COUNTER, ACTORS, Block, value_start};
-use super::open::Inner;
+use super::open::{Inner, lock};
 use super::placement::{hash_key, mix};
-use super::{Store, StoreError, StoreResult};
+use super::{Store, StoreError, StoreResult, check_key};
 use crate::engine::{Engine, Epoch, MemberId, Time};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -115,9 +116,10 @@ impl Store {
         let inner = &*self.inner;
         let op = match Op::begin(inner) {
             Ok(op) => op,
-            Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => return Ok(None),
+            Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Lost(_)) => return Ok(None),
             Err(Halt::Fail(error)) => return Err(error),
         };
+        lock(&inner.global.readers).push(op.actor);
         let mut part = CutPart { op, records: Vec::new(), partitions: 0, partition_sum: 0 };
         if part.op.epoch != epoch {
             return Ok(None);
@@ -126,6 +128,8 @@ impl Store {
             match part.list(partition) {
                 Ok(()) => {}
                 Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => return Ok(None),
+                Err(Halt::Lost(_)) if inner.salvage.is_on => return Ok(None),
+                Err(Halt::Lost(partition)) => return Err(StoreError::DataLost { partition }),
                 Err(Halt::Fail(error)) => return Err(error),
             }
         }
@@ -134,6 +138,7 @@ impl Store {
 
     /// Puts a value that comes from a snapshot, to be owned by another member than the one that puts it.
     pub(crate) fn put_restored(&self, key: &[u8], value: &[u8], owner: MemberId) -> StoreResult<()> {
+        check_key(key)?;
         let lock = super::lock::without_holder(value);
         let value = lock.as_deref().unwrap_or(value);
         self.inner.write(key, false, |_, _| Ok(super::write::Change::PutFor(value, owner)))?;
@@ -163,6 +168,13 @@ impl Inner {
             self.serve_messages();
             self.job.park(bell, Time(until));
         }
+    }
+}
+
+impl Drop for CutPart<'_> {
+    fn drop(&mut self) {
+        // Before the operation ends, so that nobody mistakes the next one of this actor for it.
+        lock(&self.op.store.global.readers).retain(|&actor| actor != self.op.actor);
     }
 }
 
@@ -254,7 +266,7 @@ mod tests {
     #[test]
     fn nothing_is_decided_while_the_store_is_frozen() {
         let held_up = Rc::new(Cell::new(0));
-        for seed in 0..60 {
+        for seed in 0..200 {
             let (turn, first, held_up) =
                 (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())), held_up.clone());
             let report = sim::run(&SimOptions::new(2, seed), move |job: Job| {

@@ -25,6 +25,20 @@ pub enum StoreError {
         /// How long the call waited.
         limit: Duration,
     },
+    /// In global mode: a member has died, or the store was revoked, and all members have to come to
+    /// [`recover`](super::Store::recover). Whether a write that was under way had an effect is unknown.
+    #[error(
+        "a member has died or the store was revoked: all members have to call recover(); whether a write that was under way had an effect is unknown"
+    )]
+    Revoked,
+    /// A recovery was not carried out, at no member. Nothing was changed.
+    #[error(
+        "the recovery was not carried out: {reason}; nothing was changed, and recover() may be called again"
+    )]
+    RecoveryFailed {
+        /// What was in the way.
+        reason: String,
+    },
     /// The condition of a conditional call does not hold. Nothing was changed.
     #[error("the key is not as expected: {}", found.map_or("it does not exist".to_string(), |v| format!("it has version {v}")))]
     Conflict {

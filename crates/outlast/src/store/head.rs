@@ -9,6 +9,8 @@ const STABLE: u64 = 1 << 50;
 const OFFSET_MASK: u64 = (1 << 40) - 1;
 /// The stamp of a record that is being removed; configurations stay below it.
 const REMOVED_STAMP: u64 = (1 << 13) - 1;
+/// The greatest number of a configuration.
+pub(super) const STAMP_MAX: u64 = REMOVED_STAMP - 1;
 
 impl Head {
     /// A record that is being removed: it must be looked up again.
@@ -63,6 +65,8 @@ pub(super) enum Phase {
     Filling = 1,
     /// Everything that is stable.
     Complete = 2,
+    /// Nothing, and nothing can be salvaged; otherwise as absent.
+    Lost = 3,
 }
 
 /// A state word: `omissions << 32 | configuration << 2 | phase`. The configuration is the one in which the phase was
@@ -84,7 +88,8 @@ impl State {
         match self.0 & 3 {
             0 => Phase::Absent,
             1 => Phase::Filling,
-            _ => Phase::Complete,
+            2 => Phase::Complete,
+            _ => Phase::Lost,
         }
     }
 
@@ -95,6 +100,11 @@ impl State {
     /// The same, after something was left out there.
     pub(super) fn with_omission(self) -> State {
         State(self.0.wrapping_add(1 << OMISSIONS_SHIFT))
+    }
+
+    /// Whether the home has no index.
+    pub(super) fn is_absent(self) -> bool {
+        matches!(self.phase(), Phase::Absent | Phase::Lost)
     }
 
     /// Whether it is filling in this configuration.
@@ -120,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_state_keeps_what_it_is_given() {
-        for phase in [Phase::Absent, Phase::Filling, Phase::Complete] {
+        for phase in [Phase::Absent, Phase::Filling, Phase::Complete, Phase::Lost] {
             let state = State::new(phase, 77);
             assert_eq!((state.phase(), state.configuration()), (phase, 77));
             let later = state.with_omission().with_omission();

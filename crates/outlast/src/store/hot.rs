@@ -86,7 +86,10 @@ impl<'a> Op<'a> {
         let (count, primary) = (config.homes.len(), config.primary);
         let is_known = memory.stamp == config.stamp && !memory.block.is_deleted;
         // The last one is a hint to the compiler.
-        let is_hot = is_known && config.are_all_ready() && !store.frost.is_set();
+        let is_hot = is_known
+            && config.are_all_ready()
+            && !store.frost.is_set()
+            && store.global.lets_through(self.epoch);
         if !is_hot || count > HOT_HOMES || primary >= HOT_HOMES {
             return Ok(None);
         }
@@ -208,7 +211,23 @@ impl<'a> Op<'a> {
         if first.load(waiters).is_none_or(|[waiters]| waiters & WAITER_BITS != 0) {
             let _ = self.ring_waiters(members[primary], key.partition);
         }
+        if self.is_late() {
+            return self.redo_late(key, memory, &block);
+        }
         Ok(Some(block.version()))
+    }
+
+    /// The view has changed; see [`Op::is_late`].
+    #[cold]
+    #[inline(never)]
+    fn redo_late(
+        &mut self,
+        key: &KeyRef<'_>,
+        memory: &mut Remembered,
+        block: &Block,
+    ) -> Step<Option<Version>> {
+        memory.forget();
+        self.redo(key, block)
     }
 
     /// Retires a block that was swapped out, in the ordinary way.
@@ -263,7 +282,7 @@ impl<'a> Op<'a> {
         match self.finish(config, key, &mut before, &mut draft, is_done) {
             Ok(()) => {
                 let _ = self.ring_waiters(config.homes[config.primary], key.partition);
-                Ok(Some(block.version()))
+                if self.is_late() { self.redo(key, &block) } else { Ok(Some(block.version())) }
             }
             Err(Halt::Again | Halt::Fail(StoreError::OutOfMemory { .. })) => {
                 self.keep_unused(config, &draft);
@@ -285,6 +304,9 @@ impl<'a> Op<'a> {
         let store = self.store;
         if memory.is_none() {
             store.hints.prefetch(direct, key.hash);
+        }
+        if !store.global.lets_through(self.epoch) {
+            return None;
         }
         let config = self.known_config(key.partition)?;
         steps::enter(steps::Step::Read);

@@ -169,13 +169,19 @@ impl Op<'_> {
     pub(super) fn nodes_of(&self, member: MemberId, bucket: u64) -> Step<Vec<Node>> {
         let mut at = self.load(member, bucket)?;
         let mut nodes = Vec::new();
-        for count in 0.. {
+        // A node that was met before: looked for among those at powers of two, so that a loop is noticed before it has filled
+        // the memory.
+        let mut before = 0;
+        for count in 1usize.. {
             if at == 0 {
                 break;
             }
             check_place(member, at)?;
-            if count >= CHAIN_MAX {
+            if at == before || count > CHAIN_MAX {
                 return Err(endless(member));
+            }
+            if count.is_power_of_two() {
+                before = at;
             }
             let word = self.load(member, at + NODE_WORD)?;
             let mut key = vec![0; ((word >> 16 & 0xffff) as usize).min(super::KEY_LEN_MAX)];

@@ -17,6 +17,8 @@ pub(super) const PINS_SHIFT: u32 = 32;
 pub(super) const REMOVALS: u64 = 8;
 /// Odd while a request of this member that was not answered in time may still land; see `late.rs`.
 pub(super) const LATE: u64 = 16;
+/// Set when the root is complete: see [`Root::mark`].
+pub(super) const MARK: u64 = 24;
 const HEADER_LEN: u64 = 64;
 /// An actor's counter: odd while it is inside an operation.
 pub(super) const ACTOR_COUNTER: u64 = 0;
@@ -53,6 +55,11 @@ pub(super) struct Root {
 impl Root {
     pub(super) fn len(self) -> u64 {
         self.pin(PINS)
+    }
+
+    /// What the root's mark is: by it survivors find the root of one who died before it could say where that is.
+    pub(super) fn mark(self, buckets: usize) -> u64 {
+        0x6f75_746c_6173_7421 ^ (self.partitions as u64) << 32 ^ buckets as u64
     }
 
     pub(super) fn actor(self, actor: usize) -> u64 {
@@ -123,6 +130,8 @@ pub(super) enum Kind {
     Provisional = 1,
     /// A transaction did not happen: what is in it is the version before it, with its number.
     Restored = 2,
+    /// The value is lost: it was damaged when it was salvaged. Until that is accepted, whoever asks is told so.
+    Lost = 3,
 }
 
 /// The header of a value block, decoded.
@@ -206,7 +215,8 @@ impl Block {
             kind: match words[2] >> KIND_SHIFT & 3 {
                 0 => Kind::Plain,
                 1 => Kind::Provisional,
-                _ => Kind::Restored,
+                2 => Kind::Restored,
+                _ => Kind::Lost,
             },
             holder: words[2] & HOLDER_MASK,
             owner: MemberId(words[3] as u32 & 0xffff),
@@ -275,6 +285,7 @@ mod tests {
             ("header: actors used", ACTORS_USED),
             ("header: removals", REMOVALS),
             ("header: late", LATE),
+            ("header: mark", MARK),
             ("actor: counter", ACTOR_COUNTER),
             ("actor: outcome", ACTOR_OUTCOME),
             ("partition: state", PARTITION_STATE),

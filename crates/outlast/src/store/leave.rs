@@ -99,7 +99,7 @@ impl Store {
     pub fn leave(&self, deadline: Time) -> StoreResult<()> {
         // Held until this member is gone; the next one takes it over.
         if !lock(&self.inner.leaving.own).is_leaving {
-            self.lock(TURN, deadline)?.keep();
+            self.lock_any(TURN, deadline)?.keep();
         }
         self.inner.leave(deadline)
     }
@@ -138,7 +138,8 @@ impl Inner {
             pause = (pause * 2).min(PATIENCE_MAX);
         }
         // V5.
-        self.is_closed.store(true, Ordering::Release);
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.global.close_for_ever();
         job.leave().map_err(super::open::engine_error)
     }
 
@@ -149,7 +150,7 @@ impl Inner {
     }
 
     /// V4: a home that is to stay and is not complete, of a partition that this member is a home of.
-    fn incomplete_home(&self) -> StoreResult<Option<MemberId>> {
+    pub(super) fn incomplete_home(&self) -> StoreResult<Option<MemberId>> {
         let leaving = self.leaving.members();
         for partition in 0..self.placement.partitions {
             let incomplete = self.run(|op| {

@@ -5,7 +5,7 @@ use super::index::KeyRef;
 use super::open::{Inner, lock};
 use super::placement::hash_key;
 use super::write::Change;
-use super::{Store, StoreError, StoreResult};
+use super::{Store, StoreError, StoreResult, check_key};
 use crate::engine::{Engine, Epoch, MemberId};
 use std::sync::atomic::Ordering;
 
@@ -45,6 +45,7 @@ impl Store {
 
     /// Makes this member the owner of a key; whether the key exists. The value stays, its version changes.
     pub fn adopt(&self, key: &[u8]) -> StoreResult<bool> {
+        check_key(key)?;
         let written = self.inner.write(key, true, |current, value| {
             Ok(if current.is_some() { Change::Adopt(std::mem::take(value)) } else { Change::Nothing })
         })?;
@@ -76,7 +77,12 @@ impl Inner {
         for partition in 0..self.placement.partitions {
             let is_wanted =
                 |key: &[u8], owner| !key.starts_with(super::leave::RESERVED) && wanted(key, owner);
-            keys.extend(self.run(|op| op.list_partition(partition, &is_wanted))?);
+            keys.extend(self.run(|op| {
+                if !self.is_in_procedure() {
+                    self.check_gate(op.epoch)?;
+                }
+                op.list_partition(partition, &is_wanted)
+            })?);
         }
         Ok(keys)
     }
@@ -119,6 +125,10 @@ pub struct Death {
 }
 
 impl Death {
+    pub(super) fn new(member: MemberId, left: bool, heir: MemberId) -> Death {
+        Death { member, left, heir }
+    }
+
     /// Who is to take over the work of the dead: the same one at all members that know of the same deaths. If the heir
     /// dies too, its own death names the next one: ask [`Store::heir_of`] again for what it had not adopted.
     pub fn heir(&self) -> MemberId {

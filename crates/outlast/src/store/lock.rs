@@ -15,7 +15,7 @@
 
 use super::open::{Inner, lock};
 use super::write::Change;
-use super::{Store, StoreError, StoreResult, Version};
+use super::{Store, StoreError, StoreResult, Version, check_key};
 use crate::engine::{Engine, MemberId, Time};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -150,7 +150,13 @@ impl Drop for LockGuard {
 
 /// Whether the background has to look after the stamp: a home did not answer, or had no room for what a release leaves.
 fn is_unfinished(error: &StoreError) -> bool {
-    matches!(error, StoreError::Timeout { .. } | StoreError::Engine(_) | StoreError::OutOfMemory { .. })
+    matches!(
+        error,
+        StoreError::Timeout { .. }
+            | StoreError::Engine(_)
+            | StoreError::OutOfMemory { .. }
+            | StoreError::Revoked
+    )
 }
 
 enum Attempt {
@@ -177,6 +183,12 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lock(&self, key: &[u8], deadline: Time) -> StoreResult<LockGuard> {
+        check_key(key)?;
+        self.lock_any(key, deadline)
+    }
+
+    /// The same for keys of the store's own, too.
+    pub(super) fn lock_any(&self, key: &[u8], deadline: Time) -> StoreResult<LockGuard> {
         let (inner, job) = (&self.inner, &self.inner.job);
         // Relaxed: only that it is used once matters.
         let nonce = inner.locks.nonce.fetch_add(1, Ordering::Relaxed);

@@ -22,6 +22,7 @@ use super::index::check_place;
 use super::layout::{PARTITION_BUCKETS, PARTITION_FLOOR};
 use super::mutant::mutant;
 use super::open::{Inner, Note, lock};
+use super::salvage::Fate;
 use super::write::COUNTER_MAX;
 use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, MemberId, Time};
@@ -63,7 +64,8 @@ impl Store {
     }
 
     /// Keys that are lost, as far as survivors can still name them: those that were being copied to a home that lives when
-    /// the last complete copy died. There may be more; whoever knows a key asks [`Store::partition_of`].
+    /// the last complete copy died. There may be more; whoever knows a key asks [`Store::partition_of`]. With
+    /// [`super::Options::salvage`] also those whose values were damaged, all of them.
     ///
     /// ```
     /// # use outlast::store::{Options, Store};
@@ -81,6 +83,11 @@ impl Store {
         for partition in self.lost_partitions()? {
             keys.extend(self.inner.run(|op| op.keys_left(partition))?);
         }
+        for partition in self.inner.salvage.damaged() {
+            keys.extend(
+                self.inner.keys_marked(partition)?.into_iter().filter(|key| !super::tx::is_intent(key)),
+            );
+        }
         keys.sort();
         keys.dedup();
         Ok(keys)
@@ -88,21 +95,28 @@ impl Store {
 
     /// The partition of a key, as [`StoreError::DataLost`] and [`Store::lost_partitions`] name it.
     pub fn partition_of(&self, key: &[u8]) -> StoreResult<usize> {
-        super::check_key(key)?;
+        super::check_len(key)?;
         Ok(self.inner.placement.partition(super::placement::hash_key(key)))
     }
 
-    /// Calls `listener` with all lost partitions after each death that leaves some. It runs in this member's background, with
+    /// Calls `listener` with all lost partitions after each death that leaves some, and with those of which some keys are lost
+    /// (see [`Store::lost_keys`]). It runs in this member's background, with
     /// no lock held: it may call the store, and repair waits until it returns.
     pub fn on_loss(&self, listener: impl Fn(&[usize]) + Send + Sync + 'static) {
         lock(&self.inner.loss.listeners).push(Arc::new(listener));
         let _ = self.inner.job.ring(self.me());
     }
 
-    /// Gives up all lost partitions: they are empty afterwards, and calls on them work again. Which ones were lost.
+    /// Gives up all lost partitions: they are empty afterwards, and calls on them work again. Which ones were lost. Where only some
+    /// keys of a partition were lost, when it was salvaged, only those are given up.
     /// Several members may do this at once. What was lost stays lost; versions go on growing.
     pub fn accept_loss(&self) -> StoreResult<Vec<usize>> {
-        let lost = self.lost_partitions()?;
+        let mut lost = self.lost_partitions()?;
+        for partition in self.inner.salvage.damaged() {
+            if !lost.contains(&partition) && !self.inner.keys_marked(partition)?.is_empty() {
+                lost.push(partition);
+            }
+        }
         self.accept_loss_of(&lost)?;
         Ok(lost)
     }
@@ -114,18 +128,21 @@ impl Store {
             let reason = format!("there is no partition {partition}; the store has {count}");
             return Err(StoreError::Invalid { reason });
         }
-        partitions.iter().try_for_each(|&partition| self.inner.accept_loss(partition))
+        for &partition in partitions {
+            self.inner.accept_loss(partition)?;
+            if self.inner.salvage.damaged().contains(&partition) {
+                self.inner.accept_marked(partition)?;
+            }
+        }
+        Ok(())
     }
 }
 
 impl Inner {
     /// Whether a partition is lost.
     fn is_lost(&self, partition: usize) -> StoreResult<bool> {
-        match self.run(|op| op.config(partition).map(|_| ())) {
-            Ok(()) => Ok(false),
-            Err(StoreError::DataLost { .. }) => Ok(true),
-            Err(error) => Err(error),
-        }
+        // What is being salvaged is not lost, or not yet.
+        Ok(self.fate(partition)? == Fate::Lost)
     }
 
     fn lost_partitions(&self) -> StoreResult<Vec<usize>> {
@@ -182,6 +199,16 @@ impl Inner {
         }
     }
 
+    /// Notes that keys of a partition are lost, and has the listeners told; whether it is news.
+    pub(super) fn note_damage(&self, partition: usize) -> bool {
+        if partition >= self.placement.partitions || !self.salvage.note_damaged(partition) {
+            return false;
+        }
+        self.loss.told.store(u64::MAX, Ordering::Release);
+        let _ = self.job.ring(self.me());
+        true
+    }
+
     /// Notes that this member is asked to give up a partition.
     pub(super) fn want_acceptance(&self, from: MemberId, partition: usize) {
         if partition < self.placement.partitions {
@@ -236,7 +263,15 @@ impl Inner {
         if listeners.is_empty() || self.loss.told.load(Ordering::Acquire) == epoch.0 {
             return Time::NEVER;
         }
-        let Ok(lost) = self.lost_partitions() else { return self.job.now().after(PATIENCE) };
+        let fates: StoreResult<Vec<Fate>> =
+            (0..self.placement.partitions).map(|partition| self.fate(partition)).collect();
+        let Ok(fates) = fates else { return self.job.now().after(PATIENCE) };
+        if fates.contains(&Fate::Pending) {
+            return self.job.now().after(PATIENCE);
+        }
+        let damaged = self.salvage.damaged();
+        let is_lost = |partition: &usize| fates[*partition] == Fate::Lost || damaged.contains(partition);
+        let lost: Vec<usize> = (0..fates.len()).filter(is_lost).collect();
         self.loss.told.store(epoch.0, Ordering::Release);
         if !lost.is_empty() {
             // These are the program's, and wait as long as its calls do.
@@ -278,7 +313,7 @@ impl Op<'_> {
         let (store, me) = (self.store, self.store.me());
         // A1.
         match self.config(partition) {
-            Err(Halt::Fail(StoreError::DataLost { .. })) => {}
+            Err(Halt::Lost(_)) => {}
             Ok(_) => return Ok(Some(Vec::new())),
             Err(halt) => return Err(halt),
         }
@@ -288,10 +323,14 @@ impl Op<'_> {
         if homes.members.first() != Some(&me) {
             return Ok(None);
         }
-        let absent = State::new(Phase::Absent, stamp);
+        let (absent, lost) = (State::new(Phase::Absent, stamp), State::new(Phase::Lost, stamp));
         let state = self.state(me, partition)?;
+        if store.salvage.is_on && state != lost {
+            // It is being salvaged; whoever asked looks again.
+            return Ok(None);
+        }
         // A2.
-        if state.is_filling(stamp) {
+        if state.is_filling(stamp) || state == lost {
             if !self.swap_state(me, partition, state, absent)? {
                 return Err(Halt::Again);
             }

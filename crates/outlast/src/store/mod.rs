@@ -23,6 +23,7 @@ mod batch;
 mod checksum;
 mod cut;
 mod error;
+mod global;
 mod grace;
 mod head;
 mod hot;
@@ -41,6 +42,7 @@ mod placement;
 mod reclaim;
 mod remove;
 mod repair;
+mod salvage;
 mod slot;
 mod space;
 mod stats;
@@ -53,6 +55,7 @@ mod write;
 pub use batch::Fetch;
 pub(crate) use cut::{CutPart, whole_cut};
 pub use error::{StoreError, StoreResult};
+pub use global::{Mode, Recovery};
 pub use list::Death;
 pub use lock::LockGuard;
 pub use open::Options;
@@ -152,11 +155,22 @@ impl fmt::Debug for Store {
     }
 }
 
-fn check_key(key: &[u8]) -> StoreResult<()> {
+/// Whether there can be such a key.
+fn check_len(key: &[u8]) -> StoreResult<()> {
     if key.is_empty() || key.len() > KEY_LEN_MAX {
         return Err(StoreError::BadKey { len: key.len() });
     }
     Ok(())
+}
+
+/// Whether a program may change such a key: it is not one of the store's own, which are not listed and in no snapshot.
+#[inline]
+fn check_key(key: &[u8]) -> StoreResult<()> {
+    if key.starts_with(leave::RESERVED) {
+        let reason = "keys that begin with \"\\0outlast/\" are the store's own; choose another one".into();
+        return Err(StoreError::Invalid { reason });
+    }
+    check_len(key)
 }
 
 impl Store {
@@ -178,12 +192,14 @@ impl Store {
 
     /// Sets a key. `Ok`: every copy holds it.
     pub fn put(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
+        check_key(key)?;
         let put = || self.inner.write(key, false, |_, _| Ok(Change::Put(value)));
         Ok(self.inner.sample(&self.inner.counts.put, put)?.expect("a put changes the key"))
     }
 
     /// Sets a key if it is as expected; otherwise [`StoreError::Conflict`] with what is there.
     pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect) -> StoreResult<Version> {
+        check_key(key)?;
         let written =
             self.inner.write(key, false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
         Ok(written.expect("a put changes the key"))
@@ -191,6 +207,7 @@ impl Store {
 
     /// Deletes a key; whether it existed.
     pub fn delete(&self, key: &[u8]) -> StoreResult<bool> {
+        check_key(key)?;
         let written = self.inner.write(key, false, |current, _| {
             Ok(if current.is_some() { Change::Delete } else { Change::Nothing })
         })?;
@@ -199,6 +216,7 @@ impl Store {
 
     /// Adds to a key that holds a number of 8 bytes (or does not exist, which counts as 0), wrapping; the new number.
     pub fn add(&self, key: &[u8], delta: i64) -> StoreResult<i64> {
+        check_key(key)?;
         let mut sum = 0;
         self.inner.write(key, true, |current, buffer: &mut Vec<u8>| {
             let before = match current {

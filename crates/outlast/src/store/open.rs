@@ -3,10 +3,11 @@
 use super::access::Actors;
 use super::batch::Deferred;
 use super::cut::Frost;
+use super::global::{Global, Mode, rma_error};
 use super::head::{Phase, State};
 use super::hot::Hints;
 use super::late::Late;
-use super::layout::{PARTITION_BUCKETS, PARTITION_STATE, Root, TOMBSTONES};
+use super::layout::{MARK, PARTITION_BUCKETS, PARTITION_STATE, Root, TOMBSTONES};
 use super::leave::Leaving;
 use super::lock::Locks;
 use super::loss::Loss;
@@ -15,6 +16,7 @@ use super::placement::{Homes, Placement, REPLICAS_MAX};
 use super::reclaim::Reclaim;
 use super::remove::Removal;
 use super::repair::{Repair, Repaired};
+use super::salvage::Salvage;
 use super::space::{Place, Space};
 use super::stats::Counts;
 use super::tx::Transactions;
@@ -22,6 +24,7 @@ use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Message, Time, View};
 use crate::job::{Job, Service};
+use crate::rma::Communicator;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -35,6 +38,8 @@ pub struct Options {
     slab_len_max: u64,
     repair_percent: u32,
     checksums: bool,
+    mode: Mode,
+    salvage: bool,
 }
 
 impl Default for Options {
@@ -47,6 +52,8 @@ impl Default for Options {
             slab_len_max: 1 << 20,
             repair_percent: 100,
             checksums: false,
+            mode: Mode::Localized,
+            salvage: false,
         }
     }
 }
@@ -98,6 +105,32 @@ impl Options {
         self
     }
 
+    /// How the members go on after a death: each by itself, which is the default, or all together; see
+    /// [`Store::recover`](super::Store::recover).
+    pub fn mode(mut self, mode: Mode) -> Options {
+        self.mode = mode;
+        self
+    }
+
+    /// Whether survivors read the memory of the dead, where the engine keeps that (shm: the processes of one machine): then
+    /// even a store with one copy of each value survives the deaths of processes, all but one of them. Calls on what only the
+    /// dead had wait until it is salvaged. Switches [`Options::checksums`] on: what was damaged with its member is lost,
+    /// named by [`Store::lost_keys`], and never returned. The memory of the dead is kept until all is salvaged. It does not help
+    /// against the loss of the machine, and costs what checksums cost.
+    ///
+    /// ```
+    /// use outlast::store::{Options, Store};
+    /// let job = outlast::join()?;
+    /// let store = Store::open(&job, Options::new().replicas(1).salvage(true))?;
+    /// store.put(b"checkpoint/3", b"state")?; // Survives kill -9 of whoever holds it.
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn salvage(mut self, salvage: bool) -> Options {
+        self.salvage = salvage;
+        self
+    }
+
     /// The most bytes that a home carves into blocks at once.
     pub fn slab_len_max(mut self, bytes: u64) -> Options {
         self.slab_len_max = bytes.max(4096);
@@ -109,7 +142,7 @@ impl Options {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Note {
     /// I have opened the store: my root, and what options I was given.
-    Hello { root: u64, replicas: u64, partitions: u64, buckets: u64, checksums: u64 },
+    Hello { root: u64, replicas: u64, partitions: u64, buckets: u64, checksums: u64, mode: u64 },
     /// I need blocks of this class at your segment.
     Need { class: u64 },
     /// There are blocks of this class now.
@@ -136,13 +169,15 @@ pub(super) enum Note {
     Noted,
     /// All know that I am leaving: bring up the copies that are to replace mine.
     HandOver,
+    /// Keys of the partition are lost.
+    Damaged { partition: u64 },
 }
 
 impl Note {
     pub(super) fn encode(&self) -> Vec<u8> {
         let (tag, words, text): (u8, Vec<u64>, &str) = match self {
-            Note::Hello { root, replicas, partitions, buckets, checksums } => {
-                (0, vec![*root, *replicas, *partitions, *buckets, *checksums], "")
+            Note::Hello { root, replicas, partitions, buckets, checksums, mode } => {
+                (0, vec![*root, *replicas, *partitions, *buckets, *checksums, *mode], "")
             }
             Note::Need { class } => (1, vec![*class], ""),
             Note::Granted { class } => (2, vec![*class], ""),
@@ -157,6 +192,7 @@ impl Note {
             Note::Leaving => (20, vec![], ""),
             Note::Noted => (21, vec![], ""),
             Note::HandOver => (22, vec![], ""),
+            Note::Damaged { partition } => (23, vec![*partition], ""),
         };
         let mut bytes = vec![tag];
         words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
@@ -178,6 +214,7 @@ impl Note {
                 partitions: word(2)?,
                 buckets: word(3)?,
                 checksums: word(4)?,
+                mode: word(5)?,
             },
             1 => Note::Need { class: word(0)? },
             2 => Note::Granted { class: word(0)? },
@@ -192,6 +229,7 @@ impl Note {
             20 => Note::Leaving,
             21 => Note::Noted,
             22 => Note::HandOver,
+            23 => Note::Damaged { partition: word(0)? },
             _ => return None,
         })
     }
@@ -206,6 +244,7 @@ pub(super) struct Inner {
     pub(super) slab_len_max: u64,
     /// Whether values have checksums.
     pub(super) checksums: bool,
+    pub(super) salvage: Salvage,
     pub(super) layout: Root,
     /// Where each member's root is, plus 1; 0 while unknown.
     roots: Vec<AtomicU64>,
@@ -224,6 +263,7 @@ pub(super) struct Inner {
     pub(super) reclaim: Mutex<Reclaim>,
     pub(super) locks: Locks,
     pub(super) frost: Frost,
+    pub(super) global: Global,
     pub(super) loss: Loss,
     pub(super) leaving: Leaving,
     pub(super) deferred: Deferred,
@@ -271,19 +311,31 @@ impl Store {
                 options.replicas
             ));
         }
+        if options.salvage && job.obituary().is_none() {
+            return invalid(
+                "salvage needs an engine on which the memory of the dead can be read, which is shm; open the store without it"
+                    .into(),
+            );
+        }
         let replicas = options.replicas.min(regulars);
         let partitions = options.partitions.unwrap_or(256 * regulars).clamp(1, 1 << 20);
         let bucket_count = (options.expected_keys / partitions).next_power_of_two().clamp(4, 1 << 20);
         let domains = (0..members as u32).map(|member| job.domain(MemberId(member)));
         let domains = domains.collect::<Result<Vec<_>, _>>().map_err(StoreError::Engine)?;
         let layout = Root { partitions };
+        // Before the store's own service: what it has heard is then known when that one runs.
+        let communicator = match options.mode {
+            Mode::Localized => None,
+            Mode::Global => Some(Communicator::everyone(job).map_err(rma_error)?),
+        };
         let inner = Arc::new(Inner {
             job: job.clone(),
             placement: Placement::new(regulars, members - regulars, replicas, partitions, domains),
             bucket_count,
             hints: Hints::new(options.expected_keys),
             slab_len_max: options.slab_len_max,
-            checksums: options.checksums,
+            checksums: options.checksums || options.salvage,
+            salvage: Salvage::new(options.salvage),
             layout,
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
             actors: Actors::new(),
@@ -291,6 +343,7 @@ impl Store {
             pins: Pins::default(),
             space: Space::default(),
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
+            global: Global::new(options.mode, communicator, &view),
             view: Mutex::new(Arc::new(view)),
             repair: Mutex::default(),
             repaired: Repaired::default(),
@@ -356,7 +409,19 @@ impl Inner {
         }
         self.roots[me.index()].store(root + 1, Ordering::Release);
         // Set aside before there is anything to delete.
-        self.carve(TOMBSTONES)
+        self.carve(TOMBSTONES)?;
+        let mark = self.layout.mark(self.bucket_count).to_ne_bytes();
+        job.put(Epoch::ANY, me, root + MARK, &mark)
+    }
+
+    /// Notes where the root of a member is that did not come to say so.
+    pub(super) fn learn_root(&self, member: MemberId, root: u64) {
+        self.roots[member.index()].store(root + 1, Ordering::Release);
+    }
+
+    /// Whether it is known where a member's root is.
+    pub(super) fn knows_root(&self, member: MemberId) -> bool {
+        self.roots[member.index()].load(Ordering::Acquire) != 0
     }
 
     /// Makes an empty index for a partition at this member.
@@ -373,6 +438,11 @@ impl Inner {
         job.put(Epoch::ANY, me, word, &buckets.to_ne_bytes())
     }
 
+    /// What is compared of checksums and salvage.
+    fn checks(&self) -> u64 {
+        u64::from(self.checksums) | u64::from(self.salvage.is_on) << 1
+    }
+
     /// Tells all members where the root is, and waits until all who live have done the same.
     fn greet(&self) -> StoreResult<()> {
         let job = &self.job;
@@ -381,7 +451,8 @@ impl Inner {
             replicas: self.placement.replicas as u64,
             partitions: self.placement.partitions as u64,
             buckets: self.bucket_count as u64,
-            checksums: u64::from(self.checksums),
+            checksums: self.checks(),
+            mode: self.global.mode() as u64,
         };
         let others: Vec<MemberId> = job.view().living().filter(|&member| member != job.me()).collect();
         for member in others {
@@ -448,17 +519,18 @@ impl Inner {
         let Some(note) = Note::decode(&message.bytes) else { return };
         let from = message.from;
         match note {
-            Note::Hello { root, replicas, partitions, buckets, checksums } => {
-                let theirs = (replicas, partitions, buckets, checksums);
+            Note::Hello { root, replicas, partitions, buckets, checksums, mode } => {
+                let theirs = (replicas, partitions, buckets, checksums, mode);
                 let ours = (
                     self.placement.replicas as u64,
                     self.placement.partitions as u64,
                     self.bucket_count as u64,
-                    u64::from(self.checksums),
+                    self.checks(),
+                    self.global.mode() as u64,
                 );
                 if theirs != ours {
                     let reason = format!(
-                        "{from} opened the store with other options (copies, partitions, buckets, checksums): {theirs:?} there, {ours:?} here"
+                        "{from} opened the store with other options (copies, partitions, buckets, checksums plus 2 for salvage, mode): {theirs:?} there, {ours:?} here"
                     );
                     lock(&self.mismatch).get_or_insert(reason);
                 }
@@ -500,6 +572,9 @@ impl Inner {
             Note::Leaving => self.note_leaving(from),
             Note::Noted => self.leaving_noted(from),
             Note::HandOver => self.hand_over(from),
+            Note::Damaged { partition } => {
+                self.note_damage(partition as usize);
+            }
         }
     }
 
@@ -530,7 +605,8 @@ impl Inner {
             }
             job.park(bell, until);
         };
-        self.is_closed.store(true, Ordering::Release);
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.global.close_for_ever();
         result
     }
 
@@ -577,6 +653,8 @@ impl Service for Background {
             return Time::NEVER;
         }
         self.0.set_background(true);
+        // First: those who wait are to know.
+        self.0.watch_gate();
         self.0.accept_some();
         let leave = self.0.leave_some();
         // Several pieces, since it costs more to come here again than to do one.
@@ -589,6 +667,7 @@ impl Service for Background {
             repair = self.0.repair_some();
         }
         let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss());
+        let repair = repair.min(self.0.release_remains());
         let repair = repair.min(self.0.remove_some()).min(self.0.reclaim_some());
         repair.min(self.0.give_back_some()).min(self.0.look_for_late()).min(self.0.end_transactions())
     }
@@ -601,7 +680,7 @@ mod tests {
     #[test]
     fn notes_survive_the_way() {
         for note in [
-            Note::Hello { root: 1, replicas: 2, partitions: 3, buckets: 4, checksums: 1 },
+            Note::Hello { root: 1, replicas: 2, partitions: 3, buckets: 4, checksums: 1, mode: 1 },
             Note::Need { class: 5 },
             Note::Granted { class: 6 },
             Note::Refused { class: 7, reason: "no room".into() },
@@ -615,6 +694,7 @@ mod tests {
             Note::Leaving,
             Note::Noted,
             Note::HandOver,
+            Note::Damaged { partition: 12 },
         ] {
             assert_eq!(Note::decode(&note.encode()), Some(note));
         }

@@ -76,7 +76,8 @@ impl Store {
     pub fn pin(&self, key: &[u8]) -> StoreResult<Option<Pin>> {
         let (inner, key) = (&self.inner, self.inner.key_ref(key)?);
         let slot = inner.claim_pin()?;
-        let pinned = inner.announce_pins(slot).and_then(|()| inner.run(|op| op.try_pin(&key, slot)));
+        let pinned =
+            inner.announce_pins(slot).and_then(|()| inner.run_call(&key, |op| op.try_pin(&key, slot)));
         match pinned {
             Ok(Some((block, places))) => {
                 let (store, partition, key) = (self.clone(), key.partition, key.key.into());

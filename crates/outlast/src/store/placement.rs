@@ -10,6 +10,7 @@
 //! taken away, the others stay, and at most one comes in. A spare that is activated would break it, whether it stands in
 //! the middle of the order or brings a new domain; so the spares then come last, and only among the rest.
 
+use super::head::STAMP_MAX;
 use crate::engine::{MemberId, MemberSet, View};
 
 /// The most copies of a value.
@@ -158,7 +159,9 @@ impl Placement {
         let is_home =
             |member: &MemberId| chosen.contains(member) || is_leaving(*member) && view.is_active(*member);
         let members = before.iter().copied().filter(is_home).collect();
-        Homes { members, configuration: (1 + 2 * dead + leavers) as u64 }
+        // Only the last one of the most members that a job may have comes beyond it: nobody is left whom it could be mistaken
+        // by, and its number must not be the mark of removed records.
+        Homes { members, configuration: ((1 + 2 * dead + leavers) as u64).min(STAMP_MAX) }
     }
 }
 
@@ -168,6 +171,19 @@ mod tests {
 
     fn view(regulars: usize, spares: usize, dead: &[u32]) -> View {
         View::new(regulars, spares, dead.iter().copied().map(MemberId).collect(), MemberSet::new())
+    }
+
+    /// The last one of the largest job goes on.
+    #[test]
+    fn the_number_of_a_configuration_is_never_the_mark_of_removed_records() {
+        let members = crate::engine::MEMBERS_MAX;
+        let placement = placement(members, 0, 3);
+        let preference = placement.preference(0);
+        let dead: Vec<u32> = preference[..members - 1].iter().map(|member| member.0).collect();
+        let last = placement.homes(&preference, &view(members, 0, &dead), &MemberSet::new());
+        let before = placement.homes(&preference, &view(members, 0, &dead[1..]), &MemberSet::new());
+        assert_eq!(last.members, [preference[members - 1]]);
+        assert!(before.configuration < last.configuration && last.configuration <= STAMP_MAX, "{last:?}");
     }
 
     #[test]

@@ -222,6 +222,8 @@ impl Inner {
             Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Fail(StoreError::Timeout { .. })) => {
                 Ok(false)
             }
+            Err(Halt::Lost(_)) if self.salvage.is_on => Ok(false),
+            Err(Halt::Lost(partition)) => Err(StoreError::DataLost { partition }),
             Err(Halt::Fail(error)) => Err(error),
         }
     }

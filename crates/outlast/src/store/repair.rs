@@ -9,7 +9,8 @@ use super::head::{Phase, State};
 use super::index::KeyRef;
 use super::layout::ACTORS;
 use super::open::{Inner, Note, lock};
-use super::placement::{HOMES_MAX, hash_key};
+use super::placement::{HOMES_MAX, Homes, hash_key};
+use super::salvage::{Fate, Salvaged};
 use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, steps};
@@ -162,7 +163,7 @@ impl Inner {
             Err(halt) => Err(halt),
         };
         match &result {
-            Err(Halt::Fail(StoreError::DataLost { partition })) => {
+            Err(Halt::Lost(partition)) => {
                 tracing::error!(partition, "all copies of a partition are lost");
             }
             Err(Halt::Fail(StoreError::Timeout { member, .. })) => {
@@ -191,7 +192,7 @@ impl Inner {
                     repair.left.push_back(Work::new(work.partition))
                 }
                 // Lost, or closed: there is nothing to bring up. A home that does not answer is tried again.
-                Err(Halt::Fail(StoreError::DataLost { .. } | StoreError::Closed)) => {}
+                Err(Halt::Lost(_) | Halt::Fail(StoreError::Closed)) => {}
                 Err(Halt::Fail(_)) => {
                     let Work { partition, pulse, is_taken_over, .. } = work;
                     repair.waiting.push(Work { pulse, is_taken_over, ..Work::new(partition) });
@@ -249,7 +250,7 @@ impl Inner {
         let mut status = RepairStatus { copies_missing: 0, partitions_lost: 0 };
         let leaving = self.leaving.members();
         for partition in 0..self.placement.partitions {
-            let counted = self.run(|op| {
+            let counted = self.run_or_lost(|op| {
                 let config = op.config(partition)?;
                 let mut missing = 0;
                 if !only_mine || config.homes[config.primary] == self.me() {
@@ -260,8 +261,10 @@ impl Inner {
                 if op.is_current() { Ok(missing) } else { Err(Halt::Again) }
             });
             match counted {
-                Ok(count) => status.copies_missing += count,
-                Err(StoreError::DataLost { .. }) => status.partitions_lost += 1,
+                Ok(Some(count)) => status.copies_missing += count,
+                Ok(None) if self.fate(partition)? == Fate::Lost => status.partitions_lost += 1,
+                // It is being salvaged.
+                Ok(None) => status.copies_missing += 1,
                 Err(error) => return Err(error),
             }
         }
@@ -322,7 +325,10 @@ impl Op<'_> {
         if !homes.members.contains(&store.me()) {
             return Ok(Progress::Done);
         }
-        let config = self.config(work.partition)?;
+        let config = match self.config(work.partition) {
+            Err(Halt::Lost(_)) if store.salvage.is_on => return self.salvage_piece(work, &homes),
+            config => config?,
+        };
         if store.job.now() < work.retry {
             return Ok(Progress::Waiting(work));
         }
@@ -337,7 +343,7 @@ impl Op<'_> {
         let leaving = store.leaving.members();
         // R1: this member is new here.
         let state = self.state(store.me(), work.partition)?;
-        if state.phase() == Phase::Absent && !leaving.contains(store.me()) {
+        if state.is_absent() && !leaving.contains(store.me()) {
             steps::enter(steps::Step::MakeIndex);
             self.make_index(work.partition)?;
             let filling = State::new(Phase::Filling, config.stamp);
@@ -457,6 +463,29 @@ impl Op<'_> {
         Ok(Progress::Done)
     }
 
+    /// A piece of the salvage of a partition that is lost.
+    fn salvage_piece(&self, work: Work, homes: &Homes) -> Step<Progress> {
+        let (store, partition) = (self.store, work.partition);
+        let position = if work.stamp == homes.configuration { work.position } else { 0 };
+        match self.salvage(partition, homes, position)? {
+            Salvaged::Until(position) => {
+                let stamp = homes.configuration;
+                Ok(Progress::More(Work { position, stamp, ..Work::new(partition) }))
+            }
+            Salvaged::All => {
+                tracing::warn!(partition, "a lost partition was salvaged");
+                let note = Note::Fill { partition: partition as u64 }.encode();
+                for &home in homes.members.iter().filter(|&&home| home != store.me()) {
+                    // Whoever does not hear it is reminded by repair.
+                    let _ = store.job.send(home, PORT, &note);
+                }
+                Ok(Progress::More(Work::new(partition)))
+            }
+            Salvaged::ByAnother => Ok(Progress::Done),
+            Salvaged::Nothing => Err(Halt::Lost(partition)),
+        }
+    }
+
     /// Watches the primary, as another home: whether there is something left to watch. If the primary does nothing
     /// at all for a while (it is stopped) the work is taken over; several repairers are harmless.
     fn watch(&self, work: &mut Work, config: &Config, leaving: &MemberSet) -> Step<bool> {
@@ -477,9 +506,10 @@ impl Op<'_> {
         // Not complete itself: it may become so, and then have to fill another one that began later.
         let Some(rank) = own_rank else { return Ok(true) };
         let primary = config.homes[config.primary];
-        let mut pulse = 0;
+        let mut pulse = 0u64;
         for actor in 0..ACTORS {
-            pulse += self.load(primary, store.counter_word(primary, actor))?;
+            let count = self.load(primary, store.counter_word(primary, actor))?;
+            pulse = u64::wrapping_add(pulse, count);
         }
         let now = store.job.now();
         match work.pulse {

@@ -4,11 +4,10 @@ use super::index::KeyRef;
 use super::placement::hash_key;
 use super::stats::{Histogram, SAMPLE};
 use super::write::{Change, Current, Remembered};
-use super::{Expect, Store, StoreError, StoreResult, Value, Version};
+use super::{Expect, Store, StoreResult, Value, Version, check_key};
 use crate::engine::Engine;
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::sync::atomic::Ordering;
 
 /// A handle for one key, made by [`Store::slot`]: the hash, the homes and the place of the record are remembered, so that
 /// writing the key again costs one write of the value and one compare-and-swap for each copy.
@@ -51,6 +50,7 @@ impl fmt::Debug for Slot {
 impl Store {
     /// A handle for a key, which need not exist yet.
     pub fn slot(&self, key: &[u8]) -> StoreResult<Slot> {
+        check_key(key)?;
         let KeyRef { hash, partition, .. } = self.inner.key_ref(key)?;
         let state = RefCell::new(Remembered::NOTHING);
         let calls = Cell::new(0);
@@ -67,9 +67,7 @@ impl Slot {
     #[inline]
     fn key_ref(&self) -> StoreResult<KeyRef<'_>> {
         debug_assert_eq!(self.hash, hash_key(&self.key));
-        if self.store.inner.is_closed.load(Ordering::Acquire) {
-            return Err(StoreError::Closed);
-        }
+        // Whether the store is closed is found inside the operation, with its gate.
         Ok(KeyRef { key: &self.key, hash: self.hash, partition: self.partition as usize })
     }
 

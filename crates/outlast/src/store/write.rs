@@ -10,7 +10,7 @@ use super::layout::{
 use super::mutant::mutant;
 use super::open::Inner;
 use super::placement::{HOMES_MAX, Homes, hash_key};
-use super::{StoreError, StoreResult, Version, check_key};
+use super::{StoreError, StoreResult, Version, check_len};
 use crate::engine::{Engine, MemberId, Time, steps};
 use crate::job::Directly;
 use std::sync::OnceLock;
@@ -308,6 +308,9 @@ impl Patience {
     }
 }
 
+/// The length of a value from which on it is compared with the length of the segment.
+const LARGE_LEN: u64 = 1 << 20;
+
 /// Short values are put together with their header.
 const SHORT_LEN_MAX: usize = 224;
 
@@ -437,7 +440,7 @@ impl<'a> Op<'a> {
                 self.swap_state(home, partition, state, State::new(state.phase(), stamp))?;
             };
             match state.phase() {
-                Phase::Absent => {}
+                Phase::Absent | Phase::Lost => {}
                 Phase::Filling => {
                     ready |= 1 << index;
                     primary = if mutant("trust-absent") { Some(index) } else { primary };
@@ -450,19 +453,26 @@ impl<'a> Op<'a> {
                 }
             }
         }
-        let primary = primary.ok_or(Halt::Fail(StoreError::DataLost { partition }))?;
-        Ok(Config {
+        let primary = primary.ok_or(Halt::Lost(partition))?;
+        Ok(self.new_config(stamp, &homes.members, primary, ready))
+    }
+
+    fn new_config(&self, stamp: u64, homes: &[MemberId], primary: usize, ready: u64) -> Config {
+        Config {
             epoch: AtomicU64::new(self.epoch.0),
             stamp,
             primary,
             ready: AtomicU64::new(ready),
-            homes: HomeList::new(&homes.members),
-            roots: std::array::from_fn(|home| {
-                homes.members.get(home).map_or(0, |&home| self.store.root(home))
-            }),
+            homes: HomeList::new(homes),
+            roots: std::array::from_fn(|home| homes.get(home).map_or(0, |&home| self.store.root(home))),
             buckets: std::array::from_fn(|_| AtomicU64::new(0)),
             next: OnceLock::new(),
-        })
+        }
+    }
+
+    /// A configuration in which this member is alone, for what nobody else sees yet.
+    pub(super) fn config_alone(&self, stamp: u64) -> Config {
+        self.new_config(stamp, &[self.store.me()], 0, 1)
     }
 
     pub(super) fn buckets(&self, config: &Config, home: usize, partition: usize) -> Step<u64> {
@@ -481,7 +491,7 @@ impl<'a> Op<'a> {
     pub(super) fn find_new_homes(&self, config: &Config, partition: usize) -> Step<()> {
         for home in (0..config.homes.len()).filter(|&home| !config.is_ready(home)) {
             steps::enter(steps::Step::NewHomes);
-            if self.state(config.homes[home], partition)?.phase() != Phase::Absent {
+            if !self.state(config.homes[home], partition)?.is_absent() {
                 config.ready.fetch_or(1 << home, Ordering::AcqRel);
             }
         }
@@ -496,6 +506,10 @@ impl<'a> Op<'a> {
         let is_possible = block.writer.index() < self.store.job.members()
             && block.counter < COUNTER_MAX
             && class_of(value_start(block.len) + block.len).is_some();
+        // Nobody asks for memory for a value that is longer than the segment.
+        let is_possible = is_possible
+            && (block.len < LARGE_LEN
+                || offset + value_start(block.len) + block.len <= self.store.job.segment_len(home)?);
         match is_possible {
             true => Ok(block),
             false => Err(Halt::Fail(StoreError::Corrupt { member: home, what: "a value cannot be" })),
@@ -508,7 +522,7 @@ impl<'a> Op<'a> {
     }
 
     /// Fills a block at a home with a version.
-    fn fill_block(&self, home: MemberId, block: &Block, value: &[u8]) -> Step<u64> {
+    pub(super) fn fill_block(&self, home: MemberId, block: &Block, value: &[u8]) -> Step<u64> {
         steps::enter(steps::Step::Fill);
         let class = block_class(block, home)?;
         let block = Block { holder: holder(self.store.me()), ..*block };
@@ -533,7 +547,7 @@ impl<'a> Op<'a> {
     }
 
     /// Retires the block that a head named, after it was swapped out.
-    fn retire_head(&self, home: MemberId, head: Head) -> Step<()> {
+    pub(super) fn retire_head(&self, home: MemberId, head: Head) -> Step<()> {
         let Some(offset) = head.offset() else { return Ok(()) };
         let block = self.read_block(home, offset)?;
         self.retire_block(home, offset, &block, block_class(&block, home)?)
@@ -764,7 +778,7 @@ impl<'a> Op<'a> {
 
     /// Tells the writer of a version that it happened, if it lives. The word only grows: a late helper of an earlier
     /// operation takes nothing back.
-    fn tell_writer(&self, block: &Block) -> Step<()> {
+    pub(super) fn tell_writer(&self, block: &Block) -> Step<()> {
         let view = self.store.view(self.epoch).ok_or(Halt::Again)?;
         // A version that several may make has no writer who wants to know.
         if !view.is_living(block.writer) || block.operation == 0 {
@@ -836,6 +850,10 @@ impl<'a> Op<'a> {
             memory.at[config.primary].head = head;
         }
         self.finish(config, key, before, draft, 1 << config.primary)?;
+        // Before the mark: whoever builds on that tells nobody that the version happened.
+        if self.is_late() {
+            return Err(Halt::Again);
+        }
         // The version has happened: every complete home of the configuration holds it, or something later, so no failure
         // from here on can undo it.
         let _ = self.tidy_up(config, key, before, head);
@@ -1275,6 +1293,13 @@ impl<'a> Op<'a> {
         }
     }
 
+    /// Whether the view has changed, where that matters to a version that all homes of the configuration hold: those who
+    /// live keep it whatever happens, but what the dead have may have been salvaged before it was there.
+    #[inline]
+    pub(super) fn is_late(&self) -> bool {
+        self.store.salvage.is_on && !self.is_current() && !mutant("salvage-late")
+    }
+
     /// Keeps the blocks of a draft that nobody has seen.
     pub(super) fn keep_unused(&self, config: &Config, draft: &Draft<'_>) {
         for (&member, &offset) in config.homes.iter().zip(&draft.offsets).filter(|(_, offset)| **offset != 0)
@@ -1293,6 +1318,8 @@ impl<'a> Op<'a> {
                 Ok(true) => return Ok(Some(block.version())),
                 Ok(false) => return Err(Halt::Again),
                 Err(Halt::Again) => patience.check(self.store)?,
+                // What is salvaged tells.
+                Err(Halt::Lost(partition)) => self.store.await_salvage(partition)?,
                 // Nobody can tell whether the version stays.
                 Err(Halt::Fail(StoreError::OutOfMemory { member, .. })) => {
                     if !patience.wait_for_room(self.store) {
@@ -1405,7 +1432,7 @@ pub(super) fn block_class(block: &Block, home: MemberId) -> Step<usize> {
 
 impl Inner {
     pub(super) fn key_ref<'k>(&self, key: &'k [u8]) -> StoreResult<KeyRef<'k>> {
-        check_key(key)?;
+        check_len(key)?;
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
@@ -1416,6 +1443,17 @@ impl Inner {
     /// Runs an operation until it is done, beginning anew whenever the view has changed under it.
     pub(super) fn run<T>(&self, attempt: impl FnMut(&mut Op<'_>) -> Step<T>) -> StoreResult<T> {
         self.run_as(0, attempt)
+    }
+
+    /// The same; `None` if the partition that it needs is lost, or is being salvaged.
+    pub(super) fn run_or_lost<T>(
+        &self,
+        mut attempt: impl FnMut(&mut Op<'_>) -> Step<T>,
+    ) -> StoreResult<Option<T>> {
+        self.run(|op| match attempt(op) {
+            Err(Halt::Lost(_)) => Ok(None),
+            other => other.map(Some),
+        })
     }
 
     /// The same for a transaction that has failed so many times; see `tx`.
@@ -1437,6 +1475,7 @@ impl Inner {
                 Err(Halt::Fail(StoreError::OutOfMemory { .. }))
                     if lacks_tombstone && patience.wait_for_room(self) => {}
                 Err(Halt::Fail(error)) => return Err(error),
+                Err(Halt::Lost(partition)) => self.await_salvage(partition)?,
                 Err(Halt::Frozen) => self.wait_for_thaw()?,
                 Err(Halt::Again) => patience.check(self)?,
                 Err(Halt::Blocked(blocker)) => {
@@ -1447,6 +1486,22 @@ impl Inner {
         }
     }
 
+    /// The same for a call on a key, which passes the gate of global mode; what is the store's own does not have to.
+    #[inline]
+    pub(super) fn run_call<T>(
+        &self,
+        key: &KeyRef<'_>,
+        mut attempt: impl FnMut(&mut Op<'_>) -> Step<T>,
+    ) -> StoreResult<T> {
+        let is_own = key.key.starts_with(super::leave::RESERVED);
+        self.run(|op| {
+            if !is_own {
+                self.check_gate(op.epoch)?;
+            }
+            attempt(op)
+        })
+    }
+
     pub(super) fn write<'v>(
         &self,
         key: &[u8],
@@ -1454,7 +1509,7 @@ impl Inner {
         mut change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
     ) -> StoreResult<Option<Version>> {
         let key = self.key_ref(key)?;
-        self.run(|op| op.try_write(&key, None, &mut change, needs_value))
+        self.run_call(&key, |op| op.try_write(&key, None, &mut change, needs_value))
     }
 
     /// A put with what a handle remembers.
@@ -1473,7 +1528,7 @@ impl Inner {
         };
         match done {
             Ok(Some(version)) => return Ok(version),
-            Ok(None) | Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => {}
+            Ok(None) | Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Lost(_)) => {}
             Err(Halt::Fail(error)) => return Err(error),
         }
         let written = self.write_again(key, memory, false, |_, _| Ok(Change::Put(value)))?;
@@ -1488,7 +1543,7 @@ impl Inner {
         needs_value: bool,
         mut change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
     ) -> StoreResult<Option<Version>> {
-        self.run(|op| op.try_write(key, Some(memory), &mut change, needs_value))
+        self.run_call(key, |op| op.try_write(key, Some(memory), &mut change, needs_value))
     }
 
     #[inline]
@@ -1498,7 +1553,7 @@ impl Inner {
         mut take: impl FnMut(&Op<'_>, MemberId, u64, &Block) -> Step<T>,
     ) -> StoreResult<Option<T>> {
         let key = self.key_ref(key)?;
-        self.run(|op| op.try_read(&key, None, &mut take))
+        self.run_call(&key, |op| op.try_read(&key, None, &mut take))
     }
 
     /// Copies a value into a buffer.
@@ -1518,7 +1573,7 @@ impl Inner {
         if let Some(done) = done {
             return done;
         }
-        self.run(|op| {
+        self.run_call(key, |op| {
             op.try_read(key, memory.as_deref_mut(), &mut |op, home, offset, block| {
                 let given = buffer.len() as u64;
                 let Some(target) = buffer.get_mut(..block.len as usize) else {
@@ -1538,7 +1593,7 @@ impl Inner {
         memory: &mut Remembered,
         mut take: impl FnMut(&Op<'_>, MemberId, u64, &Block) -> Step<T>,
     ) -> StoreResult<Option<T>> {
-        self.run(|op| op.try_read(key, Some(memory), &mut take))
+        self.run_call(key, |op| op.try_read(key, Some(memory), &mut take))
     }
 
     /// Enters this member among those who are rung when something in the key's partition changes.

@@ -65,7 +65,7 @@ fn member(job: &Job, seed: u64, damage: &[u8]) {
         let key = format!("key/{}", random.below(12));
         let key = key.as_bytes();
         // Every outcome will do, also an error: what was destroyed cannot be read. But there must be one.
-        match random.below(8) {
+        match random.below(12) {
             0 => _ = store.get(key),
             1 => _ = store.delete(key),
             2 => _ = store.put_if(key, b"conditional", Expect::Absent),
@@ -73,6 +73,16 @@ fn member(job: &Job, seed: u64, damage: &[u8]) {
             4 => _ = store.keys(),
             5 => _ = store.memory_use(),
             6 => _ = store.slot(key).and_then(|slot| slot.put(&[7; 40]).and_then(|_| slot.get())),
+            7 => _ = store.pin(key).map(|pin| pin.map(|pin| pin.to_vec())),
+            8 => _ = store.lock(format!("lock/{}", random.below(2)).as_bytes(), job.now()),
+            9 | 10 => {
+                let others = [random.below(12), random.below(12)].map(|number| format!("key/{number}"));
+                _ = store.transaction(|tx| {
+                    let before = tx.get(others[0].as_bytes())?;
+                    tx.put(others[1].as_bytes(), &before.unwrap_or_default())?;
+                    tx.put(key, &vec![9; random.below(700) as usize])
+                })
+            }
             _ => _ = store.put(key, &vec![7; random.below(700) as usize]),
         }
     }

@@ -2,7 +2,7 @@
 //! and deaths at random steps. `promises_sim.rs` and `promises_shm.rs` run the same parts.
 
 use outlast::engine::Fault;
-use outlast::store::{Options, RepairStatus, Store, StoreError, StoreResult};
+use outlast::store::{Death, Mode, Options, RepairStatus, Store, StoreError, StoreResult, Tx};
 use outlast::{Engine, Epoch, Job, MemberId};
 use std::time::Duration;
 
@@ -369,4 +369,184 @@ pub(crate) fn clean(job: Job, chance: Chance) {
         MemberId(2) => drop(store),
         _ => {}
     }
+}
+
+// ---- Global mode.
+
+fn open_globally(job: &Job, replicas: usize) -> Store {
+    let options = Options::new().replicas(replicas).partitions(16).expected_keys(256).mode(Mode::Global);
+    Store::open(job, options).expect("opened")
+}
+
+fn decoded(bytes: Option<&[u8]>) -> i64 {
+    bytes.map_or(0, |bytes| i64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+}
+
+/// Each member's part of a recovery: all have done the same number of them; each death is adopted once; and the heir of
+/// the first one moves money.
+fn procedure(job: &Job, tx: &mut Tx, deaths: &[Death]) -> StoreResult<()> {
+    let mut counts = Vec::new();
+    for member in job.view().living() {
+        counts.push(decoded(tx.get(format!("recoveries/{}", member.0).as_bytes())?.as_deref()));
+    }
+    assert!(
+        counts.iter().all(|count| *count == counts[0]),
+        "some have recovered, and some have not: {counts:?}"
+    );
+    tx.add(format!("recoveries/{}", job.me().0).as_bytes(), 1)?;
+    for (index, death) in deaths.iter().enumerate().filter(|(_, death)| death.heir() == job.me()) {
+        assert_eq!(tx.add(format!("adopted/{}", death.member.0).as_bytes(), 1)?, 1);
+        if index == 0 {
+            tx.add(&account(0), -1)?;
+            tx.add(&account(1), 1)?;
+        }
+    }
+    Ok(())
+}
+
+/// Recovers until calls go through.
+fn recover(job: &Job, store: &Store) {
+    let deadline = job.now().after(Duration::from_secs(60));
+    while store.is_revoked() {
+        assert!(job.now() < deadline, "{} did not recover", job.me());
+        match store.recover(|tx, deaths| procedure(job, tx, deaths)) {
+            Ok(()) | Err(StoreError::Timeout { .. }) => {}
+            Err(error) => panic!("{}: {error}", job.me()),
+        }
+    }
+}
+
+/// Makes a call until no death is in its way. It may have had its effect before it was told of one.
+fn insist<T>(job: &Job, store: &Store, mut call: impl FnMut() -> StoreResult<T>) -> T {
+    loop {
+        match call() {
+            Ok(value) => return value,
+            Err(StoreError::Revoked) => recover(job, store),
+            Err(error) => panic!("{}: {error}", job.me()),
+        }
+    }
+}
+
+/// 6 in global mode. Transfers, and what all members' procedures do in a recovery, happen wholly or not at all, whoever
+/// dies in the middle of a transfer or of a recovery.
+pub(crate) fn all_or_nothing_globally(job: Job, chance: Chance, plan: impl Fn(&Job)) {
+    let store = open_globally(&job, 3);
+    let me = job.me();
+    if me == MemberId(0) {
+        (0..ACCOUNTS).for_each(|number| _ = store.add(&account(number), EACH).expect("added"));
+        store.put(b"permission", b"").expect("put");
+        store.put(b"ready", b"").expect("put");
+    }
+    let deadline = job.now().after(Duration::from_secs(40));
+    store.wait(b"ready", None, deadline).expect("waited").expect("ready");
+    store.add(b"all are ready", 1).expect("added");
+    let all = || match store.get(b"all are ready") {
+        Ok(value) => decoded(value.as_ref().map(|value| value.bytes())) == MEMBERS as i64,
+        // Somebody has gone on already, and died.
+        Err(error) => error == StoreError::Revoked,
+    };
+    nap(&job, all, "the others");
+    plan(&job);
+    let is_doomed = me == MemberId(1) || me == MemberId(3);
+    for number in 0.. {
+        if number >= u64::from(chance.calls) && !is_doomed {
+            break;
+        }
+        insist(&job, &store, || transfer(&store, chance, number << 3 | u64::from(me.0)));
+        if number % 8 == 0 {
+            let accounts = insist(&job, &store, || sum_of_accounts(&store));
+            assert_eq!(accounts, EACH * ACCOUNTS as i64);
+        }
+    }
+    while job.epoch() < Epoch(2) || store.is_revoked() {
+        recover(&job, &store);
+        job.park(job.bell(), job.now().after(Duration::from_millis(1)));
+    }
+    // Nobody dies any more.
+    store.add(b"done", 1).expect("added");
+    nap(&job, || store.get(b"done").expect("read").is_some_and(|value| value.bytes()[0] >= 3), "the others");
+    assert_eq!(sum_of_accounts(&store).expect("read"), EACH * ACCOUNTS as i64);
+    let number =
+        |key: String| decoded(store.get(key.as_bytes()).expect("read").as_ref().map(|value| value.bytes()));
+    let counts: Vec<i64> = [0, 2, 4].map(|member| number(format!("recoveries/{member}"))).to_vec();
+    assert!((1..=2).contains(&counts[0]) && counts.iter().all(|count| *count == counts[0]), "{counts:?}");
+    assert_eq!([1, 3].map(|dead| number(format!("adopted/{dead}"))), [1, 1]);
+    repaired(&job, &store);
+    end(&job, &store);
+}
+
+fn sum_of_accounts(store: &Store) -> StoreResult<i64> {
+    store
+        .transaction(|tx| (0..ACCOUNTS).map(|number| Ok(decoded(tx.get(&account(number))?.as_deref()))).sum())
+}
+
+/// The same with deaths at random steps.
+pub(crate) fn all_or_nothing_globally_at_random(job: Job, chance: Chance) {
+    all_or_nothing_globally(job, chance, |job| {
+        if job.me() == MemberId(1) || job.me() == MemberId(3) {
+            let steps = 1 + chance.below(u64::from(job.me().0), u64::from(chance.calls) * 200);
+            job.inject(Fault::DieAtStep(steps)).expect("planned");
+        }
+    });
+}
+
+/// 7 in global mode. More deaths than copies: the procedures are told what is lost, never that it does not exist; when the
+/// loss is accepted the store recovers, and the rest is there.
+pub(crate) fn honest_globally(job: Job, _: Chance) {
+    let store = open_globally(&job, 1);
+    let me = job.me();
+    let keys: Vec<String> = (0..60).map(|number| format!("key/{number}")).collect();
+    if me == MemberId(0) {
+        keys.iter().for_each(|key| _ = store.put(key.as_bytes(), b"before").expect("put"));
+    }
+    let is_lost: Vec<bool> = keys.iter().map(|key| store.homes(key.as_bytes()) == [MemberId(1)]).collect();
+    assert!(is_lost.contains(&true) && is_lost.contains(&false), "keys are spread");
+    let barrier = (0..).map(|number| format!("barrier/{number}"));
+    let barrier = barrier.into_iter().find(|key| store.homes(key.as_bytes()) == [MemberId(0)]).expect("one");
+    store.add(barrier.as_bytes(), 1).expect("added");
+    let count =
+        || store.get(barrier.as_bytes()).map(|value| decoded(value.as_ref().map(|value| value.bytes())));
+    // Whoever is told of the death knows that all have been here.
+    nap(&job, || count().is_ok_and(|count| count >= MEMBERS as i64) || store.is_revoked(), "the others");
+    if me == MemberId(1) {
+        job.inject(Fault::Kill(me)).expect("killed");
+        nap(&job, || false, "death");
+    }
+    nap(&job, || job.view().dead.contains(MemberId(1)), "the death");
+    assert_eq!(store.get(keys[0].as_bytes()), Err(StoreError::Revoked));
+    let is_about_loss = |error: &StoreError| {
+        matches!(
+            error,
+            StoreError::DataLost { .. } | StoreError::RecoveryFailed { .. } | StoreError::Timeout { .. }
+        )
+    };
+    // The procedure passes on what it is told; the recovery itself may need what is lost.
+    let told = store.recover(|tx, _| -> StoreResult<()> {
+        for (key, is_lost) in keys.iter().zip(&is_lost) {
+            match tx.get(key.as_bytes()) {
+                Err(StoreError::DataLost { .. }) => assert!(is_lost, "{key} has a copy"),
+                Ok(value) => assert!(!is_lost && value.as_deref() == Some(b"before"), "{key}: {value:?}"),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::WrongType { what: "this was only to look".into() })
+    });
+    let told = told.expect_err("only to look");
+    assert!(is_about_loss(&told) || matches!(told, StoreError::WrongType { .. }), "{told}");
+    let deadline = job.now().after(Duration::from_secs(100));
+    loop {
+        store.accept_loss().expect("given up");
+        match store.recover(|tx, _| tx.put(format!("late/{}", me.0).as_bytes(), b"")) {
+            Ok(()) => break,
+            Err(error) => assert!(is_about_loss(&error) && job.now() < deadline, "{error}"),
+        }
+    }
+    for (key, is_lost) in keys.iter().zip(&is_lost) {
+        let value = store.get(key.as_bytes()).expect("read");
+        assert_eq!(value.as_ref().map(|value| value.bytes()), (!is_lost).then_some(&b"before"[..]), "{key}");
+    }
+    assert_eq!(store.scan(b"late/").expect("listed").len(), MEMBERS - 1);
+    store.add(b"done", 1).expect("added");
+    nap(&job, || store.get(b"done").expect("read").is_some_and(|value| value.bytes()[0] >= 4), "the others");
+    end(&job, &store);
 }

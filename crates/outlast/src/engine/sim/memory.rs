@@ -196,15 +196,6 @@ impl World {
         Ok(())
     }
 
-    /// Changes what a dead member has left, for tests.
-    pub(super) fn damage(&mut self, dead: MemberId, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.check_member(dead)?;
-        let remains = &mut self.members[dead.index()].remains;
-        Operation::Put { offset, data: bytes }.check(dead, remains.len())?;
-        remains.put(offset, bytes, Subset::All, false);
-        Ok(())
-    }
-
     /// Does one phase of an operation to the target's memory. The range must have been checked.
     pub(super) fn apply(
         &mut self,

@@ -631,11 +631,6 @@ impl Engine for Sim {
 }
 
 impl Sim {
-    /// Changes what a dead member has left; whether there is so much.
-    pub(crate) fn damage(&self, dead: MemberId, offset: u64, bytes: &[u8]) -> bool {
-        self.world(|world| world.damage(dead, offset, bytes)).is_ok_and(|done| done.is_ok())
-    }
-
     /// Whether this member has left the job or its world is over.
     fn has_left(&self) -> bool {
         self.world(|world| world.has_ended(self.member)).unwrap_or(true)

@@ -63,8 +63,8 @@ use super::placement::{hash_key, mix};
 use super::write::{Change, Remembered};
 use super::{Expect, Store, StoreError, StoreResult, Value, Version, check_key};
 use crate::engine::steps::{self, within};
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
-use protocol::Seen;
+use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
+use protocol::{Attempt, Seen};
 use record::{Intent, IntentId, Mark, New, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -96,8 +96,15 @@ struct Unfinished {
     slot: Slot,
     id: IntentId,
     keys: Vec<Vec<u8>>,
+    /// Whether it is joined to a recovery.
+    is_joined: bool,
     due: Time,
+    /// Whether its decision may be under way: a frost waits until it is known (see `cut`).
+    is_deciding: bool,
 }
+
+/// Keys with the versions that they have.
+type Versions = Vec<(Vec<u8>, Version)>;
 
 /// What a member keeps for transactions.
 #[derive(Default)]
@@ -110,6 +117,8 @@ pub(super) struct Transactions {
     estate: Mutex<Estate>,
     /// How many transactions are between the beginning and the end of their decision; see `cut`.
     deciding: AtomicU64,
+    /// How many intents that are joined to a recovery have not been brought to their end.
+    joined: AtomicU64,
     /// The activities that run a closure.
     inside: Mutex<Vec<u64>>,
 }
@@ -119,17 +128,26 @@ impl Transactions {
     pub(super) fn is_deciding(&self) -> bool {
         self.deciding.load(Ordering::SeqCst) > 0
     }
+
+    /// An error if this activity runs a closure.
+    pub(super) fn check_not_inside(&self, activity: u64) -> StoreResult<()> {
+        if lock(&self.inside).contains(&activity) { Err(StoreError::Nested) } else { Ok(()) }
+    }
 }
 
 /// A transaction that is being decided: it goes on even if the store is frozen meanwhile.
 struct Deciding(Arc<Inner>);
 
 impl Deciding {
-    /// Waits until the store is not frozen. Whoever freezes it from then on waits for the end of this.
-    fn begin(store: &Arc<Inner>) -> StoreResult<Deciding> {
+    /// Waits until the store is not frozen. Whoever freezes it from then on waits for the end of this; and whoever closes the
+    /// gate of global mode, which only a recovery passes.
+    fn begin(store: &Arc<Inner>, is_recovery: bool) -> StoreResult<Deciding> {
         loop {
             store.transactions.deciding.fetch_add(1, Ordering::SeqCst);
             let deciding = Deciding(store.clone());
+            if !is_recovery {
+                store.check_gate(Epoch(0))?;
+            }
             if !store.frost.is_set() {
                 return Ok(deciding);
             }
@@ -137,6 +155,23 @@ impl Deciding {
             store.wait_for_thaw()?;
         }
     }
+}
+
+impl Deciding {
+    /// It goes on when this call has ended: whoever brings it to its end counts it off.
+    fn goes_on(self) {
+        self.0.transactions.deciding.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// G7: the verdict that a recovery is committed, not while the store is frozen.
+pub(super) fn decide_in_peace(
+    store: &Arc<Inner>,
+    attempt: u64,
+    recovered: Option<&MemberSet>,
+) -> StoreResult<record::Verdict> {
+    let _deciding = Deciding::begin(store, true)?;
+    store.decide(attempt, recovered, "")
 }
 
 impl Drop for Deciding {
@@ -150,6 +185,8 @@ struct Estate {
     epoch: Option<Epoch>,
     done: MemberSet,
     left: Vec<(MemberId, u32)>,
+    /// Whether one is being ended.
+    is_busy: bool,
     not_before: Option<Time>,
 }
 
@@ -181,8 +218,14 @@ struct Active {
 pub struct Tx {
     store: Store,
     rank: u32,
+    /// The attempt at a recovery that it is joined to, if it is a recovery's.
+    recovery: Option<u64>,
+    /// How many recoveries there had been when it began.
+    recoveries: u64,
     /// How it ended, if it has.
     over: Option<&'static str>,
+    /// Whether a member has not answered in time: then the call ends, and the background does the rest.
+    is_late: bool,
     reads: BTreeMap<Vec<u8>, Seen>,
     writes: BTreeMap<Vec<u8>, Write>,
     active: Option<Active>,
@@ -241,7 +284,7 @@ impl Store {
                     Err(error) => E::from(error),
                 },
                 Err(error) => {
-                    let is_true = tx.over.is_some() || tx.is_consistent().unwrap_or(true);
+                    let is_true = tx.over.is_some() || tx.is_late || tx.is_consistent().unwrap_or(true);
                     tx.abort();
                     if is_true {
                         return Err(error);
@@ -281,10 +324,18 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn begin(&self) -> Tx {
+        self.begin_in(None)
+    }
+
+    /// Begins a transaction, joined to an attempt at a recovery or not.
+    pub(super) fn begin_in(&self, recovery: Option<u64>) -> Tx {
         Tx {
             store: self.clone(),
             rank: 0,
+            recovery,
+            recoveries: self.inner.global.recoveries(),
             over: None,
+            is_late: false,
             reads: BTreeMap::new(),
             writes: BTreeMap::new(),
             active: None,
@@ -326,7 +377,22 @@ impl Drop for Inside<'_> {
 
 impl Tx {
     fn check_open(&self) -> StoreResult<()> {
-        self.over.map_or(Ok(()), |how| Err(StoreError::TransactionOver { how }))
+        if let Some(how) = self.over {
+            return Err(StoreError::TransactionOver { how });
+        }
+        // What was read before a recovery is of another time.
+        let is_of_now = self.recoveries == self.store.inner.global.recoveries();
+        if is_of_now { Ok(()) } else { Err(StoreError::Revoked) }
+    }
+
+    /// The transaction of a recovery has no end of its own.
+    fn check_own_end(&self, what: &str) -> StoreResult<()> {
+        if self.recovery.is_none() {
+            return Ok(());
+        }
+        let reason =
+            format!("{what} in a recovery: its transaction is carried out with those of all members");
+        Err(StoreError::Invalid { reason })
     }
 
     /// What the store has under a key, read once.
@@ -334,10 +400,19 @@ impl Tx {
         self.check_open()?;
         check_key(key)?;
         if !self.reads.contains_key(key) {
-            let seen = self.store.inner.look(self.rank, key, true)?;
+            let seen = self.look(key, true);
+            let seen = self.noted(seen)?;
             self.reads.insert(key.to_vec(), seen);
         }
         Ok(&self.reads[key])
+    }
+
+    fn attempt(&self) -> Attempt {
+        Attempt { rank: self.rank, recovery: self.recovery }
+    }
+
+    fn look(&self, key: &[u8], wants_value: bool) -> StoreResult<Seen> {
+        self.store.inner.look(self.attempt(), key, wants_value)
     }
 
     /// The value of a key as this transaction sees it: what it has put itself, or what the store has; `None` if it does not
@@ -418,8 +493,10 @@ impl Tx {
     /// [`Tx::retry`] begins it again). After [`StoreError::Timeout`] the outcome is unknown, to this member for now; it is
     /// all or nothing all the same.
     pub fn commit(&mut self) -> StoreResult<()> {
+        self.check_own_end("commit()")?;
         self.check_open()?;
         let result = self.try_commit();
+        let result = self.noted(result);
         self.over = Some(match &result {
             Ok(()) => COMMITTED,
             Err(StoreError::Aborted) => FAILED,
@@ -440,15 +517,18 @@ impl Tx {
     /// Begins the transaction again, empty. Each time others have more patience with it; from the third attempt on, the keys
     /// that the last one touched are kept from changing from here on, until it is committed, aborted or dropped.
     pub fn retry(&mut self) -> StoreResult<()> {
+        self.check_own_end("retry()")?;
         self.release();
+        self.recoveries = self.store.inner.global.recoveries();
         let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));
         self.versions.clear();
         self.rank = if self.over == Some(COMMITTED) { 0 } else { self.rank.saturating_add(1) };
-        self.over = None;
+        (self.over, self.is_late) = (None, false);
         if self.rank < EAGER {
             return Ok(());
         }
         let locked = self.lock_all(reads.into_keys().chain(writes.into_keys()).collect());
+        let locked = self.noted(locked);
         if locked.is_err() {
             self.over = Some(BROKEN);
             self.release();
@@ -482,7 +562,7 @@ impl Tx {
         let active = self.active.as_ref().expect("just announced");
         in_order(&active.keys).into_iter().try_for_each(|key| {
             let lock = |_: Option<MemberId>| New::Unchanged;
-            self.store.inner.lock_key(self.rank, key, active.id, None, lock, &[]).map(|_| ())
+            self.store.inner.lock_key(self.attempt(), key, active.id, None, lock, &[]).map(|_| ())
         })
     }
 
@@ -491,14 +571,21 @@ impl Tx {
         if self.reads.len() < 2 && self.active.is_none() {
             return Ok(true);
         }
-        self.look_again(|_| true)
+        let result = self.look_again(|_| true);
+        self.noted(result)
+    }
+
+    /// Notes whether a member has not answered in time.
+    fn noted<T>(&mut self, result: StoreResult<T>) -> StoreResult<T> {
+        self.is_late |= matches!(result, Err(StoreError::Timeout { .. }));
+        result
     }
 
     /// Whether the keys that are asked for are still as they were read.
     fn look_again(&self, is_asked: impl Fn(&[u8]) -> bool) -> StoreResult<bool> {
         let _step = within(steps::Step::Validate);
         for (key, seen) in self.reads.iter().filter(|(key, _)| is_asked(key)) {
-            if self.store.inner.look(self.rank, key, false)?.mark != seen.mark {
+            if self.look(key, false)?.mark != seen.mark {
                 return Ok(false);
             }
         }
@@ -519,6 +606,7 @@ impl Tx {
                 let slot = inner.take_slot()?;
                 let nonce = inner.transactions.nonce.fetch_add(1, Ordering::Relaxed) + 1;
                 let id = IntentId { member: inner.me(), slot: slot.number, nonce };
+                inner.transactions.joined.fetch_add(u64::from(self.recovery.is_some()), Ordering::SeqCst);
                 (slot, id, BTreeSet::new(), None)
             }
         };
@@ -526,6 +614,10 @@ impl Tx {
         all.extend(keys.iter().cloned());
         let mut slot = slot;
         let intent = self.intent(id, &all, State::Pending);
+        let intent = match self.recovery {
+            None => intent,
+            Some(recovery) => Intent { state: State::Joined, recovery, ..intent },
+        };
         match inner.write_intent(id, &mut slot.memory, expected, &intent) {
             Ok(version) => {
                 self.active = Some(Active { slot, id, version, keys: all });
@@ -533,14 +625,21 @@ impl Tx {
             }
             Err(error) => {
                 // No key has a provisional version beyond those of before.
-                inner.finish(slot, id, former, None);
+                let is_joined = self.recovery.is_some();
+                match error {
+                    StoreError::Timeout { .. } => {
+                        inner.finish_later(slot, id, former, is_joined, false, LATER)
+                    }
+                    _ => inner.finish(slot, id, former, None, is_joined),
+                }
                 Err(as_aborted(error))
             }
         }
     }
 
     fn intent(&self, id: IntentId, keys: &BTreeSet<Vec<u8>>, state: State) -> Intent {
-        Intent { nonce: id.nonce, state, rank: self.rank, keys: keys.iter().cloned().collect() }
+        let keys = keys.iter().cloned().collect();
+        Intent { nonce: id.nonce, state, rank: self.rank, recovery: 0, keys }
     }
 
     fn try_commit(&mut self) -> StoreResult<()> {
@@ -553,33 +652,11 @@ impl Tx {
         }
         let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
         self.announce(&keys)?;
+        let began = self.store.inner.job.epoch();
+        let (versions, locked) = self.lock_writes(&keys)?;
         let inner = &self.store.inner;
         let active = self.active.as_mut().expect("just announced");
-        let began = inner.job.epoch();
-        // X2.
-        let (mut versions, mut locked) = (Vec::new(), Vec::new());
-        for key in in_order(&keys) {
-            let seen = self.reads.get(key).map(|seen| seen.mark);
-            let mine = inner.me();
-            let (bytes, is_deleted, is_mine) = match &self.writes[key] {
-                Write::Put { value, is_mine } => (value.as_slice(), false, *is_mine),
-                Write::Delete => (&[][..], true, false),
-            };
-            let new = |owner: Option<MemberId>| match is_deleted {
-                true => New::Deleted,
-                false => New::Value { bytes: &[], owner: owner.filter(|_| !is_mine).unwrap_or(mine) },
-            };
-            match inner.lock_key(self.rank, key, active.id, seen, new, bytes)? {
-                Some(version) => {
-                    locked.push((key.clone(), version));
-                    if !is_deleted {
-                        versions.push((key.clone(), version));
-                    }
-                }
-                None => return Err(StoreError::Aborted),
-            }
-        }
-        let deciding = Deciding::begin(inner)?;
+        let deciding = Deciding::begin(inner, false)?;
         // X3. What is locked needs no second look.
         let is_locked: BTreeSet<&[u8]> = active.keys.iter().map(Vec::as_slice).collect();
         if self.reads.keys().any(|key| !is_locked.contains(key.as_slice())) {
@@ -587,6 +664,7 @@ impl Tx {
                 nonce: active.id.nonce,
                 state: State::Doubt,
                 rank: self.rank,
+                recovery: 0,
                 keys: active.keys.iter().cloned().collect(),
             };
             let id = active.id;
@@ -610,6 +688,36 @@ impl Tx {
         Ok(())
     }
 
+    /// X2, once the intent is announced: the keys with the versions that they will have, without and with those that are
+    /// deleted.
+    fn lock_writes(&self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<(Versions, Versions)> {
+        let inner = &self.store.inner;
+        let active = self.active.as_ref().expect("announced");
+        let (mut versions, mut locked) = (Vec::new(), Vec::new());
+        for key in in_order(keys) {
+            let seen = self.reads.get(key).map(|seen| seen.mark);
+            let mine = inner.me();
+            let (bytes, is_deleted, is_mine) = match &self.writes[key] {
+                Write::Put { value, is_mine } => (value.as_slice(), false, *is_mine),
+                Write::Delete => (&[][..], true, false),
+            };
+            let new = |owner: Option<MemberId>| match is_deleted {
+                true => New::Deleted,
+                false => New::Value { bytes: &[], owner: owner.filter(|_| !is_mine).unwrap_or(mine) },
+            };
+            match inner.lock_key(self.attempt(), key, active.id, seen, new, bytes)? {
+                Some(version) => {
+                    locked.push((key.clone(), version));
+                    if !is_deleted {
+                        versions.push((key.clone(), version));
+                    }
+                }
+                None => return Err(StoreError::Aborted),
+            }
+        }
+        Ok((versions, locked))
+    }
+
     /// X4 to X6.
     fn decide(&mut self, deciding: Deciding) -> StoreResult<()> {
         let Active { mut slot, id, version, keys } = self.active.take().expect("announced");
@@ -622,14 +730,22 @@ impl Tx {
         let step = within(steps::Step::Decide);
         let decided = inner.write_intent(id, &mut slot.memory, Some(version), &intent);
         drop(step);
-        drop(deciding);
-        let is_known = match &decided {
-            Ok(_) => Some(true),
-            Err(StoreError::Conflict { .. } | StoreError::OutOfMemory { .. }) => Some(false),
-            // The outcome is unknown for now.
-            Err(_) => None,
-        };
-        inner.finish(slot, id, keys, is_known);
+        match &decided {
+            // The outcome is unknown for now, and may still be decided.
+            Err(StoreError::Timeout { .. }) => {
+                deciding.goes_on();
+                inner.finish_later(slot, id, keys, false, true, LATER);
+            }
+            known => {
+                drop(deciding);
+                let is_known = match known {
+                    Ok(_) => Some(true),
+                    Err(StoreError::Conflict { .. } | StoreError::OutOfMemory { .. }) => Some(false),
+                    Err(_) => None,
+                };
+                inner.finish(slot, id, keys, is_known, false);
+            }
+        }
         decided.map(|_| ()).map_err(as_aborted)
     }
 
@@ -664,7 +780,40 @@ impl Tx {
     /// Lets go of what is locked, if the transaction was not decided.
     fn release(&mut self) {
         if let Some(Active { slot, id, keys, .. }) = self.active.take() {
-            self.store.inner.finish(slot, id, keys.into_iter().collect(), Some(false));
+            let (inner, keys) = (&self.store.inner, keys.into_iter().collect());
+            let is_joined = self.recovery.is_some();
+            match self.is_late {
+                true => inner.finish_later(slot, id, keys, is_joined, false, LATER),
+                false => inner.finish(slot, id, keys, Some(false), is_joined),
+            }
+        }
+    }
+
+    /// The transaction of a recovery, up to the decision: X1 and X2, and a second look at what was only read.
+    pub(super) fn prepare(&mut self) -> StoreResult<()> {
+        self.check_open()?;
+        let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
+        if !keys.is_empty() {
+            self.announce(&keys)?;
+            self.versions = self.lock_writes(&keys)?.0;
+        }
+        if self.look_again(|key| !keys.contains(key))? { Ok(()) } else { Err(StoreError::Aborted) }
+    }
+
+    /// Ends the transaction of a recovery as the verdict says.
+    pub(super) fn end_prepared(&mut self, is_committed: bool) {
+        if let Some(Active { slot, id, keys, .. }) = self.active.take() {
+            self.store.inner.finish(slot, id, keys.into_iter().collect(), Some(is_committed), true);
+        }
+        self.over = Some(if is_committed { COMMITTED } else { FAILED });
+    }
+
+    /// Leaves the end of a recovery's transaction to the background: the verdict is not known.
+    pub(super) fn abandon(&mut self) {
+        self.over = Some(BROKEN);
+        if let Some(Active { slot, id, keys, .. }) = self.active.take() {
+            let inner = &self.store.inner;
+            inner.finish_later(slot, id, keys.into_iter().collect(), true, false, Duration::ZERO);
         }
     }
 }
@@ -715,25 +864,59 @@ impl Inner {
 
     /// Brings an own transaction to its end, X5 or Y1 and Y2, or leaves that to the background. `is_committed` is how it was
     /// decided, if that is known; one that was not decided is aborted.
-    fn finish(&self, mut slot: Slot, id: IntentId, keys: Vec<Vec<u8>>, is_committed: Option<bool>) {
+    /// One that is joined to a recovery is over only when its record says no more that it is: the verdict may be
+    /// overwritten by the next attempt.
+    fn finish(
+        &self,
+        mut slot: Slot,
+        id: IntentId,
+        keys: Vec<Vec<u8>>,
+        is_committed: Option<bool>,
+        is_joined: bool,
+    ) {
         let ended = match is_committed {
             Some(true) if mutant("tx-drop-intent") => Ok(()),
             Some(true) => keys.iter().try_for_each(|key| self.resolve(key, id, true)),
             _ => self.conclude(id, &keys),
         };
         if ended.is_err() {
-            let due = self.job.now().after(LATER);
-            lock(&self.transactions.unfinished).push(Unfinished { slot, id, keys, due });
-            let _ = self.job.ring(self.me());
-            return;
+            return self.finish_later(slot, id, keys, is_joined, false, LATER);
         }
-        if keys.iter().map(Vec::len).sum::<usize>() > SHORT {
+        if is_joined || keys.iter().map(Vec::len).sum::<usize>() > SHORT {
             // Whoever still asks for it finds it gone, as after the next transaction.
             let _step = within(steps::Step::CleanUp);
-            let empty = Intent { nonce: 0, state: State::Aborted, rank: 0, keys: Vec::new() };
-            let _ = self.write_intent(id, &mut slot.memory, None, &empty);
+            let empty = Intent { nonce: 0, state: State::Aborted, rank: 0, recovery: 0, keys: Vec::new() };
+            let written = self.write_intent(id, &mut slot.memory, None, &empty);
+            if is_joined && written.is_err() {
+                return self.finish_later(slot, id, keys, is_joined, false, LATER);
+            }
         }
+        self.transactions.joined.fetch_sub(u64::from(is_joined), Ordering::SeqCst);
         lock(&self.transactions.free).push(slot);
+    }
+
+    /// Leaves that to the background.
+    fn finish_later(
+        &self,
+        slot: Slot,
+        id: IntentId,
+        keys: Vec<Vec<u8>>,
+        is_joined: bool,
+        is_deciding: bool,
+        pause: Duration,
+    ) {
+        let due = self.job.now().after(pause);
+        let unfinished = Unfinished { slot, id, keys, is_joined, due, is_deciding };
+        lock(&self.transactions.unfinished).push(unfinished);
+        let _ = self.job.ring(self.me());
+    }
+
+    /// Whether the transactions of those who are dead in this view, as far as they are this member's to end, are ended, and
+    /// its own that were joined to a recovery.
+    pub(super) fn has_ended_those_of_the_dead(&self, view: &View) -> bool {
+        let estate = lock(&self.transactions.estate);
+        let is_ended = estate.epoch == Some(view.epoch) && estate.left.is_empty() && !estate.is_busy;
+        is_ended && self.transactions.joined.load(Ordering::SeqCst) == 0
     }
 
     /// The background's part: own transactions that could not be brought to their end, and those of the dead whose heir this
@@ -748,14 +931,25 @@ impl Inner {
             let mut unfinished = lock(&self.transactions.unfinished);
             unfinished.iter().position(|one| one.due <= now).map(|index| unfinished.swap_remove(index))
         };
-        if let Some(Unfinished { slot, id, keys, .. }) = taken {
-            self.finish(slot, id, keys, None);
+        match taken {
+            // It may be decided until it is aborted, or found to be decided.
+            Some(Unfinished { slot, id, keys, is_joined, is_deciding: true, .. }) => {
+                let is_decided = self.decision(id).is_ok();
+                if is_decided {
+                    self.transactions.deciding.fetch_sub(1, Ordering::SeqCst);
+                }
+                self.finish_later(slot, id, keys, is_joined, !is_decided, LATER);
+            }
+            Some(Unfinished { slot, id, keys, is_joined, .. }) => {
+                self.finish(slot, id, keys, None, is_joined)
+            }
+            None => {}
         }
         lock(&self.transactions.unfinished).iter().map(|one| one.due).min().unwrap_or(Time::NEVER)
     }
 
     fn end_those_of_the_dead(&self) -> Time {
-        let view = self.current_view();
+        let (view, now) = (self.current_view(), self.job.now());
         let next = {
             let mut estate = lock(&self.transactions.estate);
             if estate.epoch != Some(view.epoch) {
@@ -769,15 +963,18 @@ impl Inner {
                     estate.left.extend((0..SLOTS).map(|slot| (dead, slot)));
                 }
             }
-            if let Some(due) = estate.not_before.filter(|&due| self.job.now() < due) {
+            if let Some(due) = estate.not_before.filter(|&due| now < due) {
                 return if estate.left.is_empty() { Time::NEVER } else { due };
             }
-            estate.left.pop()
+            let next = estate.left.pop();
+            estate.is_busy = next.is_some();
+            next
         };
         let Some((member, slot)) = next else { return Time::NEVER };
         let ended = self.end_intent_of_the_dead(member, slot);
         let now = self.job.now();
         let mut estate = lock(&self.transactions.estate);
+        estate.is_busy = false;
         match ended {
             // Lost: what it had locked is rolled back by whoever finds it, once the loss is accepted.
             Ok(()) | Err(StoreError::DataLost { .. } | StoreError::Closed) => {}
@@ -787,5 +984,62 @@ impl Inner {
             }
         }
         if estate.left.is_empty() { Time::NEVER } else { now }
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::Fault;
+    use crate::engine::sim::{self, Link, Options as SimOptions};
+    use crate::job::Job;
+    use crate::store::Options;
+
+    fn sleep(job: &Job, time: Duration) {
+        let until = job.now().after(time);
+        while job.now() < until {
+            job.park(job.bell(), until);
+        }
+    }
+
+    /// A decision that was not answered in time may still be made: a frost waits until it is known.
+    #[test]
+    fn a_decision_that_timed_out_is_one_until_it_is_known() {
+        for seed in 0..8 {
+            let options = SimOptions::new(3, seed).link(Link::Network);
+            let report = sim::run(&options, |job: Job| {
+                let options = Options::new().replicas(1).partitions(16).expected_keys(64);
+                let store = Store::open(&job, options).expect("open");
+                // The intent is at one member, and the keys are at another.
+                let stopped = store.homes(&record::intent_key(MemberId(0), 0))[0];
+                assert_ne!(stopped, MemberId(0), "with this many partitions");
+                let other = MemberId(3 - stopped.0);
+                sleep(&job, Duration::from_secs(1));
+                if job.me() == MemberId(0) {
+                    let keys = (0..100u32).map(|number| number.to_le_bytes());
+                    let keys: Vec<[u8; 4]> = keys.filter(|key| store.homes(key) == [other]).take(2).collect();
+                    let mut tx = store.begin();
+                    for attempt in 0..3 {
+                        keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
+                        if attempt < 2 {
+                            tx.retry().expect("begun again");
+                        }
+                    }
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    let committed = tx.commit();
+                    assert!(matches!(committed, Err(StoreError::Timeout { .. })), "{committed:?}");
+                    assert!(store.inner.transactions.is_deciding());
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
+                    sleep(&job, Duration::from_secs(100));
+                    assert!(!store.inner.transactions.is_deciding());
+                    let found = keys.iter().filter(|key| store.exists(&key[..]).expect("read")).count();
+                    assert!(found == 0 || found == 2, "{found}");
+                }
+                sleep(&job, Duration::from_secs(200));
+                let _ = store.close();
+                let _ = job.leave();
+            });
+            assert!(report.is_ok(), "seed {seed}: {:?} {:#?}", report.outcome, report.panics);
+        }
     }
 }

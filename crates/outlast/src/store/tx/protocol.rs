@@ -2,10 +2,10 @@
 
 use super::record::{
     INTENT_HEAD, Intent, IntentId, Mark, New, PROVISIONAL_HEAD, Provisional, RESTORED_HEAD, State,
-    decode_restored, encode_restored, intent_key,
+    VERDICT_HEAD, Verdict, decode_restored, encode_restored, intent_key,
 };
 use crate::engine::steps::{self, within};
-use crate::engine::{Engine, MemberId, Time};
+use crate::engine::{Engine, MemberId, MemberSet, Time};
 use crate::store::access::{Halt, Op, Step};
 use crate::store::index::KeyRef;
 use crate::store::layout::{Block, Kind, value_start};
@@ -23,6 +23,15 @@ const PATIENCE: Duration = Duration::from_micros(200);
 const DOUBLINGS: u32 = 9;
 /// How often one who waits looks.
 const LOOK: Duration = Duration::from_micros(20);
+
+/// Which attempt at a transaction asks.
+#[derive(Clone, Copy)]
+pub(super) struct Attempt {
+    /// How often it has failed.
+    pub(super) rank: u32,
+    /// The attempt at a recovery that it is joined to.
+    pub(super) recovery: Option<u64>,
+}
 
 /// What keeps an operation from going on.
 #[derive(Debug)]
@@ -43,9 +52,11 @@ pub(super) struct Seen {
 
 /// How a transaction stands, as its intent says.
 pub(super) struct Standing {
-    /// `None`: there is no such intent any more.
+    /// `None`: there is no such intent any more. `Joined`: to a recovery for which there is no verdict.
     pub(super) state: Option<State>,
     rank: u32,
+    /// The recovery that it is joined to, or 0.
+    recovery: u64,
 }
 
 impl Op<'_> {
@@ -75,24 +86,69 @@ impl Op<'_> {
 
     /// How a transaction stands.
     fn standing(&self, id: &IntentId) -> Step<Standing> {
-        let gone = Standing { state: None, rank: 0 };
-        let key = intent_key(id.member, id.slot);
-        let key = self.key_ref(&key);
+        let standing = self.said_by_intent(id)?;
+        if standing.state != Some(State::Joined) {
+            return Ok(standing);
+        }
+        let state = match self.verdict_of(standing.recovery)? {
+            Some(true) => State::Committed,
+            Some(false) => State::Aborted,
+            // The verdict is overwritten by the next recovery, when all intents of this one have been ended: as long as this
+            // one is there, there was none.
+            None if self.said_by_intent(id)?.state == Some(State::Joined) => State::Joined,
+            None => return Err(Halt::Again),
+        };
+        Ok(Standing { state: Some(state), ..standing })
+    }
+
+    /// What the intent itself says.
+    fn said_by_intent(&self, id: &IntentId) -> Step<Standing> {
+        let gone = Standing { state: None, rank: 0, recovery: 0 };
+        const JOINED: usize = INTENT_HEAD + 8;
+        let mut bytes = [0; JOINED];
+        let len = self.read_own(&intent_key(id.member, id.slot), &mut bytes, INTENT_HEAD)?;
+        let Some(intent) = Intent::decode_head(&bytes[..len]).filter(|intent| intent.nonce == id.nonce)
+        else {
+            return Ok(gone);
+        };
+        let mut standing = Standing { state: Some(intent.state), rank: intent.rank, recovery: 0 };
+        if intent.state == State::Joined {
+            let len = self.read_own(&intent_key(id.member, id.slot), &mut bytes, JOINED)?;
+            match Intent::decode_head(&bytes[..len]) {
+                Some(again) if again.nonce == id.nonce && len == JOINED => {
+                    standing.recovery = u64::from_le_bytes(bytes[INTENT_HEAD..].try_into().expect("8 bytes"));
+                }
+                _ => return Err(Halt::Again),
+            }
+        }
+        Ok(standing)
+    }
+
+    /// Whether a recovery is committed or aborted; `None` if the verdict is about another one.
+    fn verdict_of(&self, recovery: u64) -> Step<Option<bool>> {
+        let mut bytes = [0; VERDICT_HEAD];
+        let len = self.read_own(&Verdict::key(), &mut bytes, VERDICT_HEAD)?;
+        let verdict = Verdict::decode_head(&bytes[..len]).filter(|&(about, _)| about == recovery);
+        Ok(verdict.map(|(_, is_committed)| is_committed))
+    }
+
+    /// The first bytes of one of the store's own records; how many, 0 if it has fewer than `len` or is not there.
+    fn read_own(&self, key: &[u8], bytes: &mut [u8], len: usize) -> Step<usize> {
+        let key = self.key_ref(key);
         let config = self.config(key.partition)?;
         let Some(offset) = self.find_head(config, &key, None)?.and_then(|head| head.offset()) else {
-            return Ok(gone);
+            return Ok(0);
         };
         let primary = config.homes[config.primary];
         let block = self.read_block(primary, offset)?;
-        if block.is_deleted || block.len < INTENT_HEAD as u64 {
-            return Ok(gone);
+        if block.kind == Kind::Lost {
+            return Err(Halt::Fail(StoreError::DataLost { partition: key.partition }));
         }
-        let mut bytes = [0; INTENT_HEAD];
-        self.get(primary, offset + value_start(block.len), &mut bytes)?;
-        Ok(match Intent::decode_head(&bytes).filter(|intent| intent.nonce == id.nonce) {
-            Some(intent) => Standing { state: Some(intent.state), rank: intent.rank },
-            None => gone,
-        })
+        if block.is_deleted || block.len < len as u64 {
+            return Ok(0);
+        }
+        self.get(primary, offset + value_start(block.len), &mut bytes[..len])?;
+        Ok(len)
     }
 
     /// What a reader is to see of a version at the primary, as a place and a header; the place is such that the value is
@@ -154,6 +210,7 @@ impl Op<'_> {
         match block.kind {
             Kind::Plain => return Ok((offset, *block)),
             Kind::Restored => return self.restored(primary, offset, block),
+            Kind::Lost => return Err(Halt::Fail(StoreError::DataLost { partition: key.partition })),
             Kind::Provisional => {}
         }
         let found = self.read_provisional(primary, offset, block)?;
@@ -190,7 +247,9 @@ impl Op<'_> {
                 };
                 Ok((start + new_at - value_start(new.len), new))
             }
-            Some(State::Pending | State::Aborted) => Ok((start + old_at - value_start(old.len), old)),
+            Some(State::Pending | State::Aborted | State::Joined) => {
+                Ok((start + old_at - value_start(old.len), old))
+            }
             Some(State::Doubt) if mutant("tx-read-past") => Ok((start + old_at - value_start(old.len), old)),
             None if is_frozen => Ok((start + old_at - value_start(old.len), old)),
             Some(State::Doubt) | None => Err(blocked(found.id, key)),
@@ -209,6 +268,7 @@ impl Op<'_> {
     ) -> Step<(u64, Block)> {
         match block.kind {
             Kind::Provisional => Err(blocked(self.read_provisional(primary, offset, block)?.id, key)),
+            Kind::Lost => Err(Halt::Fail(StoreError::DataLost { partition: key.partition })),
             _ => {
                 let seen = self.restored(primary, offset, block)?;
                 self.resealed(key, primary, offset, block, seen)
@@ -263,11 +323,15 @@ impl Op<'_> {
     fn lock_key(
         &mut self,
         key: &KeyRef<'_>,
+        recovery: Option<u64>,
         id: IntentId,
         seen: Option<Mark>,
         new: impl Fn(Option<MemberId>) -> New<'static>,
         new_bytes: &[u8],
     ) -> Step<Option<Version>> {
+        if recovery.is_none() {
+            self.store.check_gate(self.epoch)?;
+        }
         if self.store.frost.is_set() {
             return Err(Halt::Frozen);
         }
@@ -282,11 +346,17 @@ impl Op<'_> {
             Some((offset, block)) if block.kind == Kind::Provisional => {
                 let found = self.read_provisional(primary, offset, &block)?;
                 if found.id != id {
+                    if let Some(recovery) = recovery {
+                        self.check_overlap(key, recovery, &found.id)?;
+                    }
                     return Err(blocked(found.id, key));
                 }
                 self.check_whole(key, primary, offset, &block)?;
                 let at = offset + value_start(block.len) + found.places().0;
                 (found.old, found.old_owner, self.read_bytes(primary, at, found.old_len)?)
+            }
+            Some((_, block)) if block.kind == Kind::Lost => {
+                return Err(Halt::Fail(StoreError::DataLost { partition: key.partition }));
             }
             Some((offset, block)) => {
                 self.check_whole(key, primary, offset, &block)?;
@@ -309,6 +379,21 @@ impl Op<'_> {
         let shape = Shape { kind: Kind::Provisional, is_deleted: false, owner: old_owner, author: None };
         let written = self.replace(config, key, before, &bytes, shape)?;
         Ok(written.map(|version| Version { counter: version.counter + 1, ..version }))
+    }
+
+    /// An error if a key that a recovery's procedure changes is changed by another member's procedure.
+    fn check_overlap(&self, key: &KeyRef<'_>, recovery: u64, other: &IntentId) -> Step<()> {
+        let standing = self.standing(other)?;
+        if standing.state != Some(State::Joined) || standing.recovery != recovery {
+            return Ok(());
+        }
+        let reason = format!(
+            "the procedures of {} and {} both change the key {:?}; let only one of them do it, such as the heir",
+            self.store.me(),
+            other.member,
+            String::from_utf8_lossy(key.key)
+        );
+        Err(Halt::Fail(StoreError::RecoveryFailed { reason }))
     }
 
     /// X5 for one key: puts the value after, or the one before, in the place of a transaction's provisional version, if that
@@ -400,17 +485,59 @@ impl Inner {
     pub(super) fn abort_intent(&self, id: IntentId) -> StoreResult<()> {
         let _step = within(steps::Step::Abort);
         let key = intent_key(id.member, id.slot);
+        let mut joined = None;
         self.write(&key, true, |current, bytes| {
             let intent =
                 current.and_then(|_| Intent::decode(bytes)).filter(|intent| intent.nonce == id.nonce);
+            joined = intent.as_ref().filter(|intent| intent.state == State::Joined).map(|one| one.recovery);
             Ok(match intent {
+                // It shares the fate of its recovery.
+                Some(_) if joined.is_some() => Change::Nothing,
                 Some(intent) if !intent.state.is_decided() || mutant("tx-abort-late") => {
                     Change::Owned(Intent { state: State::Aborted, ..intent }.encode())
                 }
                 _ => Change::Nothing,
             })
-        })
-        .map(|_| ())
+        })?;
+        if let Some(recovery) = joined {
+            self.decide(recovery, None, "a part of it was given up")?;
+        }
+        Ok(())
+    }
+
+    /// The verdict about an attempt at a recovery: committed, with the members that the store has then recovered from, or
+    /// aborted; unless there is one already, which it is then.
+    pub(in crate::store) fn decide(
+        &self,
+        recovery: u64,
+        recovered: Option<&MemberSet>,
+        reason: &str,
+    ) -> StoreResult<Verdict> {
+        let mut verdict = None;
+        self.write(&Verdict::key(), true, |current, bytes| {
+            let found = current.and_then(|_| Verdict::decode(bytes));
+            let is_there = found.as_ref().is_some_and(|found| found.recovery == recovery);
+            let made = match found {
+                Some(found) if is_there => found,
+                found => Verdict {
+                    recovery,
+                    is_committed: recovered.is_some(),
+                    recovered: recovered.cloned().or(found.map(|found| found.recovered)).unwrap_or_default(),
+                    reason: if recovered.is_some() { String::new() } else { reason.into() },
+                },
+            };
+            let bytes = made.encode();
+            verdict = Some(made);
+            Ok(if is_there { Change::Nothing } else { Change::Owned(bytes) })
+        })?;
+        Ok(verdict.expect("the verdict was looked at"))
+    }
+
+    /// The last verdict.
+    pub(in crate::store) fn verdict(&self) -> StoreResult<Option<Verdict>> {
+        let key = Verdict::key();
+        let found = self.run(|op| op.look(&self.any_key_ref(&key), true))?;
+        Ok(found.value.and_then(|value| Verdict::decode(value.bytes())))
     }
 
     /// X5 for one key. If its partition is lost there is nothing left to do.
@@ -438,21 +565,26 @@ impl Inner {
         KeyRef { key, hash, partition: self.placement.partition(hash) }
     }
 
-    /// Brings a transaction to its end, whatever it is, at all its keys.
-    pub(super) fn conclude(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<()> {
+    /// Whether a transaction has happened; if that is not decided, it does not.
+    pub(super) fn decision(&self, id: IntentId) -> StoreResult<bool> {
         let mut standing = self.standing(&id)?;
         if standing.state.is_some_and(|state| !state.is_decided()) {
             self.abort_intent(id)?;
             standing = self.standing(&id)?;
         }
-        let is_committed = standing.state == Some(State::Committed);
+        Ok(standing.state == Some(State::Committed))
+    }
+
+    /// Brings a transaction to its end, whatever it is, at all its keys.
+    pub(super) fn conclude(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<()> {
+        let is_committed = self.decision(id)?;
         keys.iter().try_for_each(|key| self.resolve(key, id, is_committed))
     }
 
     /// X2 for one key; see [`Op::lock_key`].
     pub(super) fn lock_key(
         &self,
-        rank: u32,
+        by: Attempt,
         key: &[u8],
         id: IntentId,
         seen: Option<Mark>,
@@ -461,13 +593,18 @@ impl Inner {
     ) -> StoreResult<Option<Version>> {
         let _step = within(steps::Step::LockKey);
         let key = self.key_ref(key)?;
-        self.run_as(rank, |op| op.lock_key(&key, id, seen, &new, new_bytes))
+        self.run_as(by.rank, |op| op.lock_key(&key, by.recovery, id, seen, &new, new_bytes))
     }
 
     /// Reads a key for a transaction.
-    pub(super) fn look(&self, rank: u32, key: &[u8], wants_value: bool) -> StoreResult<Seen> {
+    pub(super) fn look(&self, by: Attempt, key: &[u8], wants_value: bool) -> StoreResult<Seen> {
         let key = self.key_ref(key)?;
-        self.run_as(rank, |op| op.look(&key, wants_value))
+        self.run_as(by.rank, |op| {
+            if by.recovery.is_none() {
+                self.check_gate(op.epoch)?;
+            }
+            op.look(&key, wants_value)
+        })
     }
 
     /// Whether the partition of a key has not been given up since this version was made; otherwise it is `DataLost`. If it is

@@ -1,6 +1,6 @@
 //! What transactions write: intents, provisional versions, and versions that were restored.
 
-use crate::engine::MemberId;
+use crate::engine::{MemberId, MemberSet};
 use crate::store::Version;
 use crate::store::leave::RESERVED;
 
@@ -37,6 +37,8 @@ pub(super) enum State {
     Committed = 3,
     /// It will never happen.
     Aborted = 4,
+    /// It happens if the recovery does that it is a part of: see [`Verdict`].
+    Joined = 5,
 }
 
 impl State {
@@ -45,13 +47,16 @@ impl State {
     }
 }
 
-/// An intent record: 24 bytes, then the keys, each after its length in two bytes.
+/// An intent record: 24 bytes, for one that is joined to a recovery 8 bytes with its name, then the keys, each after its
+/// length in two bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Intent {
     pub(super) nonce: u64,
     pub(super) state: State,
     /// How often the transaction had failed before.
     pub(super) rank: u32,
+    /// The attempt at a recovery that it is joined to, or 0.
+    pub(super) recovery: u64,
     /// Every key that may have a provisional version of the transaction.
     pub(super) keys: Vec<Vec<u8>>,
 }
@@ -66,6 +71,9 @@ impl Intent {
     pub(super) fn encode(&self) -> Vec<u8> {
         let state = u64::from(self.rank) << 8 | self.state as u64;
         let mut bytes = [self.nonce, state, self.keys.len() as u64].map(u64::to_le_bytes).concat();
+        if self.state == State::Joined {
+            bytes.extend(self.recovery.to_le_bytes());
+        }
         for key in &self.keys {
             bytes.extend((key.len() as u16).to_le_bytes());
             bytes.extend(key);
@@ -80,15 +88,21 @@ impl Intent {
             2 => State::Doubt,
             3 => State::Committed,
             4 => State::Aborted,
+            5 => State::Joined,
             _ => return None,
         };
-        Some(Intent { nonce: word(bytes, 0)?, state, rank: (word(bytes, 1)? >> 8) as u32, keys: Vec::new() })
+        let rank = (word(bytes, 1)? >> 8) as u32;
+        Some(Intent { nonce: word(bytes, 0)?, state, rank, recovery: 0, keys: Vec::new() })
     }
 
     /// What the bytes say; `None` if no transaction wrote them.
     pub(super) fn decode(bytes: &[u8]) -> Option<Intent> {
         let mut intent = Intent::decode_head(bytes)?;
         let mut rest = bytes.get(INTENT_HEAD..)?;
+        if intent.state == State::Joined {
+            intent.recovery = word(bytes, INTENT_HEAD / 8)?;
+            rest = &rest[8..];
+        }
         for _ in 0..word(bytes, 2)? {
             let (len, after) = rest.split_first_chunk()?;
             let (key, after) = after.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
@@ -96,6 +110,49 @@ impl Intent {
             rest = after;
         }
         Some(intent)
+    }
+}
+
+/// How the last attempt at a recovery ended, in one record of the store: it decides about all intents that are joined to
+/// that attempt. Four words (which attempt, whether it is committed, how many members follow, 0), then the members that the store
+/// has recovered from, four bytes each, and why it was aborted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::store) struct Verdict {
+    pub(in crate::store) recovery: u64,
+    pub(in crate::store) is_committed: bool,
+    /// Who was dead in the last one that was committed.
+    pub(in crate::store) recovered: MemberSet,
+    pub(in crate::store) reason: String,
+}
+
+pub(super) const VERDICT_HEAD: usize = 32;
+
+impl Verdict {
+    /// The key of the record.
+    pub(in crate::store) fn key() -> Vec<u8> {
+        [RESERVED, INTENTS, b"verdict of the last recovery"].concat()
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let words = [self.recovery, u64::from(self.is_committed), self.recovered.len() as u64, 0];
+        let mut bytes = words.map(u64::to_le_bytes).concat();
+        self.recovered.iter().for_each(|member| bytes.extend(member.0.to_le_bytes()));
+        bytes.extend(self.reason.as_bytes());
+        bytes
+    }
+
+    /// Which attempt, and whether it is committed, from the first bytes.
+    pub(super) fn decode_head(bytes: &[u8]) -> Option<(u64, bool)> {
+        Some((word(bytes, 0)?, word(bytes, 1)? == 1))
+    }
+
+    pub(in crate::store) fn decode(bytes: &[u8]) -> Option<Verdict> {
+        let (recovery, is_committed) = Verdict::decode_head(bytes)?;
+        let count = usize::try_from(word(bytes, 2)?).ok()?.checked_mul(4)?;
+        let (members, reason) = bytes.get(VERDICT_HEAD..)?.split_at_checked(count)?;
+        let member = |bytes: &[u8]| MemberId(u32::from_le_bytes(bytes.try_into().expect("4 bytes")));
+        let recovered = members.chunks_exact(4).map(member).collect();
+        Some(Verdict { recovery, is_committed, recovered, reason: String::from_utf8_lossy(reason).into() })
     }
 }
 
@@ -225,18 +282,32 @@ mod tests {
     #[test]
     fn an_intent_keeps_what_it_is_given() {
         let keys = vec![b"a".to_vec(), vec![7; 1024], vec![0; 9]];
-        for state in [State::Pending, State::Doubt, State::Committed, State::Aborted] {
-            let intent = Intent { nonce: u64::MAX - 3, state, rank: 70_000, keys: keys.clone() };
+        for state in [State::Pending, State::Doubt, State::Committed, State::Aborted, State::Joined] {
+            let recovery = if state == State::Joined { u64::MAX - 9 } else { 0 };
+            let intent = Intent { nonce: u64::MAX - 3, state, rank: 70_000, recovery, keys: keys.clone() };
             let bytes = intent.encode();
             assert_eq!(Intent::decode(&bytes), Some(intent.clone()));
             assert_eq!(
                 Intent::decode_head(&bytes[..INTENT_HEAD]),
-                Some(Intent { keys: Vec::new(), ..intent })
+                Some(Intent { keys: Vec::new(), recovery: 0, ..intent })
             );
             // Cut short, or of somebody else, it says nothing.
             assert!((0..bytes.len()).all(|len| Intent::decode(&bytes[..len]).is_none()));
         }
         assert_eq!(Intent::decode(&[0; 64]), None);
+    }
+
+    #[test]
+    fn a_verdict_keeps_what_it_is_given() {
+        for (is_committed, reason) in [(true, ""), (false, "member 3 did not like it")] {
+            let recovered = [MemberId(0), MemberId(70), MemberId(4095)].into_iter().collect();
+            let verdict = Verdict { recovery: 1 << 44, is_committed, recovered, reason: reason.into() };
+            let bytes = verdict.encode();
+            assert_eq!(Verdict::decode(&bytes), Some(verdict));
+            assert_eq!(Verdict::decode_head(&bytes), Some((1 << 44, is_committed)));
+            assert!((0..VERDICT_HEAD + 12).all(|len| Verdict::decode(&bytes[..len]).is_none()));
+        }
+        assert!(is_intent(&Verdict::key()));
     }
 
     #[test]

@@ -1,0 +1,477 @@
+//! Salvage: survivors read the memory of the dead, with real processes on shm and under the simulator.
+//!
+//! A test with real processes starts this test binary again, once per member, with the name of the test. What each member
+//! was acknowledged is in a file that outlives it.
+
+use outlast::launch::{Launch, Output, Running};
+use outlast::store::{Options, Store, StoreError};
+use outlast::{Engine, Epoch, Job, JoinOptions, MemberId, Time};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const ROLE: &str = "OUTLAST_TEST_MEMBER_OF";
+const FOLDER: &str = "OUTLAST_TEST_FOLDER";
+/// How many keys each member has.
+const KEYS: u64 = 40;
+
+fn options(replicas: usize) -> Options {
+    Options::new().replicas(replicas).partitions(32).expected_keys(1024).salvage(true)
+}
+
+fn wait_until(job: &Job, what: &str, mut condition: impl FnMut() -> bool) {
+    let until = job.now().after(Duration::from_secs(30));
+    while !condition() {
+        assert!(job.now() < until, "{} waited in vain for: {what}", job.me());
+        job.park(job.bell(), job.now().after(Duration::from_millis(1)));
+    }
+}
+
+/// Plays the member's part in a member; otherwise starts `count` of them, and does something to them.
+fn play(test: &str, count: usize, member: impl FnOnce(Job, &Path), act: impl FnOnce(&mut Running, &Path)) {
+    if std::env::var(ROLE).is_ok_and(|name| name == test) {
+        let folder = PathBuf::from(std::env::var_os(FOLDER).expect("a folder"));
+        return member(JoinOptions::new().join().expect("a member"), &folder);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut running = Launch::new(count)
+        .program(std::env::current_exe().expect("own path"))
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, test)
+        .env(FOLDER, folder.path().to_str().expect("a plain path"))
+        .segment_limit(64 << 20)
+        .output(Output::Capture)
+        .start()
+        .expect("started");
+    act(&mut running, folder.path());
+    let outcome = running.wait(LIMIT);
+    if !outcome.survivors_ok() {
+        for end in &outcome.members {
+            println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
+        }
+        panic!("{outcome}");
+    }
+}
+
+fn value(member: u32, count: u64) -> Vec<u8> {
+    let text = format!("{member}/{count}/");
+    text.bytes().cycle().take(20 + (count * 37 % 900) as usize).collect()
+}
+
+/// The number in a value, if it is whole.
+fn count_in(member: u32, bytes: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(bytes);
+    let count = text.split('/').nth(1).and_then(|count| count.parse().ok()).expect("a count");
+    assert_eq!(bytes, value(member, count), "torn");
+    count
+}
+
+fn key(member: u32, number: u64) -> Vec<u8> {
+    format!("own/{member}/{number}").into_bytes()
+}
+
+/// Every member puts its keys over and over, until so many have died; then each survivor reads everything back.
+fn put_until_deaths(job: &Job, folder: &Path, replicas: usize, deaths: u64) {
+    let store = Store::open(job, options(replicas)).expect("opened");
+    let (me, members) = (job.me().0, job.members() as u32);
+    let ledger = std::fs::File::create(folder.join(format!("ledger-{me}"))).expect("a ledger");
+    std::fs::write(folder.join(format!("open-{me}")), b"").expect("noted");
+    let slots: Vec<_> = (0..KEYS).map(|number| store.slot(&key(me, number)).expect("a handle")).collect();
+    let mut count = 0u64;
+    // Some more after the last death, so that all who live write to what was salvaged.
+    let mut last = None;
+    while last.is_none_or(|last: Instant| last.elapsed() < Duration::from_millis(50)) {
+        count += 1;
+        let number = count % KEYS;
+        match number % 3 {
+            0 => store.put(&key(me, number), &value(me, count)).map(drop).expect("put"),
+            1 => slots[number as usize].put(&value(me, count)).map(drop).expect("put"),
+            _ => store.transaction(|tx| tx.put(&key(me, number), &value(me, count))).expect("put"),
+        }
+        store.add(b"sum", 1).expect("added");
+        ledger.write_all_at(&count.to_le_bytes(), 0).expect("noted");
+        if job.epoch().0 >= deaths && last.is_none() {
+            last = Some(Instant::now());
+        }
+    }
+    let until = job.now().after(Duration::from_secs(20));
+    assert!(store.wait_repaired(until).expect("known").is_repaired(), "copies are missing");
+    store.add(b"done", 1).expect("added");
+    let survivors = i64::from(members) - deaths as i64;
+    wait_until(job, "the others", || store.add(b"done", 0).expect("read") >= survivors);
+    let mut sum = 0;
+    for member in 0..members {
+        let bytes = std::fs::read(folder.join(format!("ledger-{member}"))).expect("its ledger");
+        let acked = bytes.try_into().map_or(0, u64::from_le_bytes);
+        sum += acked;
+        for number in 0..KEYS {
+            let newest = (0..=acked).rev().find(|count| count % KEYS == number && *count > 0);
+            let found = store.get(&key(member, number)).expect("read");
+            let found = found.map(|found| count_in(member, found.bytes()));
+            assert!(found >= newest, "{member}/{number}: {found:?}, and {newest:?} was acknowledged");
+            assert!(found.is_none_or(|found| found <= acked + 1), "{found:?} after {acked}");
+        }
+    }
+    // One more for each of the dead, which may have died after it added and before it noted that.
+    let found = store.add(b"sum", 0).expect("read") as u64;
+    assert!((sum..=sum + deaths).contains(&found), "{found} additions, {sum} acknowledged");
+    assert_eq!((store.lost_partitions(), store.lost_keys()), (Ok(vec![]), Ok(vec![])));
+    store.add(b"read", 1).expect("added");
+    wait_until(job, "the others", || store.add(b"read", 0).expect("read") >= survivors);
+    store.close().expect("closed");
+    job.leave().expect("left");
+}
+
+/// Waits until all have opened the store, then kills these, some together.
+fn kill(running: &mut Running, folder: &Path, waves: &[&[u32]]) {
+    let until = Instant::now() + LIMIT;
+    let members = running.pids().len();
+    while !(0..members).all(|member| folder.join(format!("open-{member}")).exists()) {
+        assert!(Instant::now() < until, "the store was not opened");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    for wave in waves {
+        std::thread::sleep(Duration::from_millis(60));
+        for &member in *wave {
+            assert!(running.kill(MemberId(member)).expect("signalled"), "it ran");
+        }
+    }
+}
+
+/// One copy, and kill -9 in the middle of puts: everything that was acknowledged is there.
+#[test]
+fn one_copy_survives_kills_in_the_middle_of_puts() {
+    let test = "one_copy_survives_kills_in_the_middle_of_puts";
+    let act = |running: &mut Running, folder: &Path| kill(running, folder, &[&[1], &[3]]);
+    play(test, 4, |job, folder| put_until_deaths(&job, folder, 1, 2), act);
+}
+
+#[test]
+fn one_copy_survives_when_all_but_one_die() {
+    let test = "one_copy_survives_when_all_but_one_die";
+    let act = |running: &mut Running, folder: &Path| kill(running, folder, &[&[0], &[4, 1], &[3]]);
+    play(test, 5, |job, folder| put_until_deaths(&job, folder, 1, 4), act);
+}
+
+/// Two copies, and two members at once: of some keys both copies.
+#[test]
+fn two_copies_survive_the_death_of_both_homes_at_once() {
+    let test = "two_copies_survive_the_death_of_both_homes_at_once";
+    let act = |running: &mut Running, folder: &Path| kill(running, folder, &[&[1, 2], &[0, 4]]);
+    play(test, 5, |job, folder| put_until_deaths(&job, folder, 2, 4), act);
+}
+
+/// Where in a living member's memory these bytes are.
+fn find(job: &Job, member: MemberId, bytes: &[u8]) -> Vec<u64> {
+    let mut memory = vec![0; job.segment_len(member).expect("living") as usize];
+    job.get(Epoch::ANY, member, 0, &mut memory).expect("read");
+    (0..memory.len()).filter(|&at| memory[at..].starts_with(bytes)).map(|at| at as u64).collect()
+}
+
+/// Something has overwritten a byte of a value before its member died: that key is lost, by name, and nothing else is.
+fn damage_is_named(job: &Job) {
+    let store = Store::open(job, options(1)).expect("opened");
+    let told: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let sink = told.clone();
+    store.on_loss(move |lost| sink.lock().unwrap().extend(lost));
+    let victim = MemberId(1);
+    let names = (0..).map(|number| format!("key/{number}").into_bytes());
+    let keys: Vec<Vec<u8>> = names.filter(|key| store.homes(key) == [victim]).take(12).collect();
+    let value = |number: usize| format!("the value of number {number} is this").into_bytes();
+    if job.me() == victim {
+        // Until it is killed.
+        return wait_until(job, "the end", || false);
+    }
+    for (number, key) in keys.iter().enumerate() {
+        store.put(key, &value(number)).expect("put");
+    }
+    store.delete(&keys[1]).expect("deleted");
+    let places = find(job, victim, &value(5));
+    assert_eq!(places.len(), 1, "one copy");
+    job.put(Epoch::ANY, victim, places[0] + 9, b"!").expect("damaged");
+    job.fence(victim, job.now().after(Duration::from_secs(10))).expect("killed");
+    for (number, key) in keys.iter().enumerate() {
+        let found = store.get(key).map(|found| found.map(|found| found.into_bytes()));
+        let lost = StoreError::DataLost { partition: store.partition_of(key).expect("a key") };
+        match number {
+            1 => assert_eq!(found, Ok(None)),
+            5 => {
+                assert_eq!(found, Err(lost.clone()));
+                assert_eq!(store.put(key, b"new").map(drop), Err(lost.clone()));
+                assert_eq!(store.delete(key).map(drop), Err(lost.clone()));
+                let slot = store.slot(key).expect("a handle");
+                assert_eq!(slot.put(b"new").map(drop), Err(lost.clone()));
+                assert_eq!(slot.get_into(&mut [0; 100]).map(drop), Err(lost.clone()));
+                let both = store.transaction(|tx| {
+                    tx.put(key, b"new")?;
+                    tx.put(&keys[2], b"new")
+                });
+                assert_eq!(both, Err(lost));
+            }
+            _ => assert_eq!(found, Ok(Some(value(number)))),
+        }
+    }
+    assert_eq!(store.lost_keys(), Ok(vec![keys[5].clone()]));
+    assert_eq!(store.lost_partitions(), Ok(vec![]));
+    let partition = store.partition_of(&keys[5]).expect("a key");
+    wait_until(job, "the listener", || told.lock().unwrap().contains(&partition));
+    assert_eq!(store.accept_loss(), Ok(vec![partition]));
+    assert_eq!((store.lost_keys(), store.get(&keys[5])), (Ok(vec![]), Ok(None)));
+    store.put(&keys[5], b"new").expect("put");
+    assert_eq!(store.get(&keys[2]).expect("read").expect("there").bytes(), value(2));
+    assert_eq!(store.accept_loss(), Ok(vec![]));
+    // What the dead had is given back.
+    wait_until(job, "the release", || {
+        let mut byte = [0; 64];
+        let read = job.read_remains(victim, places[0] & !63, &mut byte);
+        read.is_err() || byte == [0; 64]
+    });
+    store.close().expect("closed");
+    job.leave().expect("left");
+}
+
+#[test]
+fn what_was_damaged_is_lost_by_name() {
+    play("what_was_damaged_is_lost_by_name", 2, |job, _| damage_is_named(&job), |_, _| {});
+}
+
+/// A whole job's memory comes back when its members have died: what the dead had does not add up.
+#[test]
+fn the_memory_of_the_dead_is_given_back() {
+    let act = |running: &mut Running, folder: &Path| kill(running, folder, &[]);
+    play(
+        "the_memory_of_the_dead_is_given_back",
+        3,
+        |job, folder| {
+            let store = Store::open(&job, options(1)).expect("opened");
+            let me = job.me().0;
+            std::fs::write(folder.join(format!("open-{me}")), b"").expect("noted");
+            for number in 0..KEYS {
+                store.put(&key(me, number), &vec![me as u8; 100_000]).expect("put");
+            }
+            store.add(b"put", 1).expect("added");
+            wait_until(&job, "all", || store.add(b"put", 0).expect("read") >= 3);
+            if me != 0 {
+                store.add(b"gone", 1).expect("added");
+                wait_until(&job, "the other", || store.add(b"gone", 0).expect("read") >= 2);
+                job.fence(job.me(), Time::NEVER).expect("killed");
+            }
+            wait_until(&job, "the deaths", || job.epoch() == Epoch(2));
+            for member in 0..3 {
+                for number in 0..KEYS {
+                    let found = store.get(&key(member, number)).expect("read").expect("there");
+                    assert_eq!(found.bytes(), vec![member as u8; 100_000]);
+                }
+            }
+            wait_until(&job, "the release", || {
+                (1..3).map(MemberId).all(|dead| {
+                    let mut memory = vec![1; 1 << 20];
+                    job.read_remains(dead, 0, &mut memory).is_ok() && memory.iter().all(|byte| *byte == 0)
+                })
+            });
+            store.close().expect("closed");
+            job.leave().expect("left");
+        },
+        act,
+    );
+}
+
+#[cfg(feature = "sim")]
+mod sim {
+    use super::*;
+    use outlast::engine::Fault;
+    use outlast::engine::sim::{self, Link, Options as SimOptions};
+
+    fn run(test: &str, members: usize, seeds: u64, body: impl Fn(u64, Job) + Clone + 'static) {
+        for seed in 0..seeds {
+            let mut plan = SimOptions::new(members, seed);
+            plan.remains = true;
+            let body = body.clone();
+            let report = sim::run(&plan, move |job| body(seed, job));
+            assert!(report.is_ok(), "{test}, seed {seed}: {:?} {:#?}", report.outcome, report.panics);
+        }
+    }
+
+    #[test]
+    fn what_was_damaged_is_lost_by_name_in_the_simulator() {
+        run("damage", 2, 40, |_, job| damage_is_named(&job));
+    }
+
+    /// Any bytes anywhere in the memory of the dead: every call ends, and no wrong value is returned.
+    #[test]
+    fn arbitrary_bytes_are_borne() {
+        let outcomes = Arc::new(Mutex::new([0; 3]));
+        let counted = outcomes.clone();
+        run("arbitrary", 2, 150, move |seed, job| {
+            let store = Store::open(&job, options(1).partitions(4).expected_keys(32)).expect("opened");
+            let victim = MemberId(1);
+            if job.me() == victim {
+                return wait_until(&job, "the end", || false);
+            }
+            let value = |number: u64| format!("{number} and some more").into_bytes();
+            let keys: Vec<Vec<u8>> = (0..40u64).map(|number| key(9, number)).collect();
+            for (number, key) in keys.iter().enumerate() {
+                store.put(key, &value(number as u64)).expect("put");
+            }
+            let _: Result<(), StoreError> = store.transaction(|tx| {
+                tx.put(&keys[3], &value(3))?;
+                tx.put(&keys[4], &value(4))
+            });
+            // A few words, or a whole range, of what the store has written: zeros stay as they are for the most part.
+            let mut memory = vec![0; job.segment_len(victim).expect("living") as usize];
+            job.get(Epoch::ANY, victim, 0, &mut memory).expect("read");
+            let used: Vec<u64> = (0..memory.len() as u64 / 8)
+                .filter(|word| memory[*word as usize * 8..][..8] != [0; 8])
+                .collect();
+            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut next = move || {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random
+            };
+            for _ in 0..1 + seed % 12 {
+                let at = used[next() as usize % used.len()] * 8;
+                let word = match next() % 4 {
+                    0 => next(),
+                    1 => (next() % (memory.len() as u64 * 2)) & !15,
+                    2 => {
+                        memory[at as usize..][..8].try_into().map(u64::from_ne_bytes).unwrap()
+                            ^ 1 << (next() % 64)
+                    }
+                    _ => used[next() as usize % used.len()] * 8,
+                };
+                job.put(Epoch::ANY, victim, at, &word.to_ne_bytes()).expect("damaged");
+            }
+            job.inject(Fault::Kill(victim)).expect("killed");
+            wait_until(&job, "the death", || !job.view().is_living(victim));
+            for (number, key) in keys.iter().enumerate() {
+                let outcome = match store.get(key) {
+                    Ok(Some(found)) => {
+                        assert_eq!(found.bytes(), value(number as u64), "seed {seed}");
+                        0
+                    }
+                    // An index word that was overwritten by another that can be: no checksum covers it.
+                    Ok(None) => 1,
+                    Err(StoreError::DataLost { .. }) => 2,
+                    Err(error) => panic!("{error}"),
+                };
+                counted.lock().unwrap()[outcome] += 1;
+            }
+            store.accept_loss().expect("accepted");
+            assert_eq!(store.lost_keys(), Ok(vec![]));
+            for key in &keys {
+                store.put(key, b"new").expect("put");
+            }
+            store.close().expect("closed");
+            let _ = job.leave();
+        });
+        let [right, absent, lost] = *outcomes.lock().unwrap();
+        println!("{right} right, {absent} absent, {lost} lost");
+        assert!(right > 1000 && lost > 50, "{right} right, {absent} absent, {lost} lost");
+    }
+
+    /// A writer is stopped at each step of its calls; meanwhile the only home dies and is salvaged, and others write. What it is
+    /// told to have written is there, and what it added counts once.
+    #[test]
+    fn what_ends_late_is_not_acknowledged_in_vain() {
+        let outcomes = Arc::new(Mutex::new([0; 2]));
+        for step in 1..240 {
+            for seed in 0..16 {
+                let mut plan = SimOptions::new(3, seed);
+                plan.remains = true;
+                let counted = outcomes.clone();
+                let report = sim::run(&plan, move |job| late(&job, step, &counted));
+                assert!(
+                    report.is_ok(),
+                    "step {step}, seed {seed}: {:?} {:#?}",
+                    report.outcome,
+                    report.panics
+                );
+            }
+        }
+        let [stopped, all] = *outcomes.lock().unwrap();
+        println!("{stopped} of {all} writers were stopped in the middle");
+        assert!(stopped > 1000, "{stopped} of {all} writers were stopped in the middle");
+    }
+
+    fn late(job: &Job, step: u64, counted: &Mutex<[u64; 2]>) {
+        let store = Store::open(job, options(1).partitions(16).expected_keys(64)).expect("opened");
+        let (home, writer, me) = (MemberId(0), MemberId(1), job.me());
+        let at = |member: MemberId, salt: &str| {
+            let names = (0..).map(|number| format!("{salt}/{number}").into_bytes());
+            names.into_iter().find(|key| store.homes(key) == [member]).expect("one")
+        };
+        let (value, sum, begun) = (at(home, "value"), at(home, "sum"), at(MemberId(2), "begun"));
+        if me == home {
+            // Until it is killed.
+            return wait_until(job, "the end", || false);
+        }
+        let number = |key: &[u8]| store.add(key, 0).expect("read");
+        if me == writer {
+            let slot = store.slot(&value).expect("a handle");
+            slot.put(b"first").expect("put");
+            slot.put(b"second").expect("put");
+            store.add(&sum, 1).expect("added");
+            store.add(&begun, 1).expect("added");
+            job.inject(Fault::StopAtStep(step)).expect("planned");
+            slot.put(b"third").expect("put");
+            assert_eq!(store.get(&value).expect("read").expect("there").bytes(), b"third");
+            store.add(&sum, 10).expect("added");
+            store.put(&value, b"fourth").expect("put");
+            assert_eq!(slot.get().expect("read").expect("there").bytes(), b"fourth");
+            store.add(&sum, 100).expect("added");
+            let is_late = !job.view().dead.is_empty();
+            let mut counted = counted.lock().unwrap();
+            counted[0] += u64::from(is_late);
+            counted[1] += 1;
+            drop(counted);
+            store.add(&begun, 10).expect("added");
+        } else {
+            wait_until(job, "the writer", || number(&begun) > 0);
+            job.inject(Fault::Kill(home)).expect("killed");
+            wait_until(job, "the death", || !job.view().is_living(home));
+            let (may_resume, is_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+            let (resumer, flags) = (job.clone(), (may_resume.clone(), is_over.clone()));
+            let resume = move || {
+                while !flags.1.load(Ordering::Relaxed) {
+                    if flags.0.load(Ordering::Relaxed) {
+                        let _ = resumer.inject(Fault::Resume(writer));
+                    }
+                    resumer.park(resumer.bell(), resumer.now().after(Duration::from_millis(1)));
+                }
+            };
+            job.spawn("resumer", Box::new(resume)).expect("spawned");
+            // The one that is stopped may have to salvage it.
+            let is_needed = [&value, &sum].iter().any(|key| store.homes(key) == [writer]);
+            may_resume.store(is_needed, Ordering::Relaxed);
+            // Waits for the salvage.
+            store.add(&sum, 1000).expect("added");
+            store.get(&value).expect("read");
+            may_resume.store(true, Ordering::Relaxed);
+            wait_until(job, "the writer", || number(&begun) >= 11);
+            assert_eq!(number(&sum), 1111, "after step {step}");
+            is_over.store(true, Ordering::Relaxed);
+        }
+        let _ = store.close();
+        let _ = job.leave();
+    }
+
+    /// Where the memory of the dead cannot be read, the store is not opened so.
+    #[test]
+    fn salvage_needs_an_engine_that_keeps_what_the_dead_had() {
+        for (link, remains) in [(Link::Network, true), (Link::Memory, false)] {
+            let mut plan = SimOptions::new(2, 1).link(link);
+            plan.remains = remains;
+            let report = sim::run(&plan, |job| {
+                let error = Store::open(&job, options(1)).expect_err("refused");
+                assert!(error.to_string().contains("salvage needs an engine"), "{error}");
+                let _ = job.leave();
+            });
+            assert!(report.is_ok(), "{:?} {:#?}", report.outcome, report.panics);
+        }
+    }
+}
