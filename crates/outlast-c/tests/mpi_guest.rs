@@ -37,7 +37,13 @@ fn compile(program: &Path) {
 }
 
 fn run(ranks: usize, program: &Path, arguments: &[&Path]) -> Outcome {
-    let launch = Launch::new(ranks).program(program).args(arguments).output(Output::Capture);
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
+    let launch = Launch::new(ranks)
+        .program(program)
+        .args(arguments)
+        .env("PYTHONPATH", python)
+        .env("OUTLAST_LIBRARY", library_folder().join("liboutlast_c.so"))
+        .output(Output::Capture);
     let mut running = launch.mpirun(Mpirun::new(of_mpi("mpirun"))).start().expect("mpirun starts");
     let outcome = running.wait(LIMIT);
     assert!(!outcome.timed_out, "hung: {outcome}{}", said(&outcome));
@@ -71,8 +77,7 @@ fn c_programs_have_a_guest() {
 #[test]
 fn python_programs_have_a_guest() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest.py");
-    let library = library_folder().join("liboutlast_c.so");
-    let outcome = run(3, &of_mpi("python"), &[&script, &library]);
+    let outcome = run(3, &of_mpi("python"), &[&script]);
     for member in 0..2 {
         assert_eq!(outcome.stdout(MemberId(member)), "ok\n", "{outcome}{}", said(&outcome));
     }

@@ -273,7 +273,7 @@ Examples:
   A program of yours over MPI on three hosts ({options} stands for the options of mpirun that know them):
       outlast hosts 3 -- mpirun {options} --with-ft ulfm -n 6 ./program
 
-It needs root. Everything is taken down at the end, also after Ctrl-C.";
+The variable OUTLAST_MPIRUN_OPTIONS has those options, too. It needs root. Everything is taken down at the end, also after Ctrl-C.";
 
 /// Make several hosts of this machine, out of network namespaces, and run a command on the first of them.
 #[derive(Args)]
@@ -299,7 +299,10 @@ impl HostsCommand {
             .command
             .into_iter()
             .flat_map(|word| if word == "{options}" { hosts.mpirun_options() } else { vec![word] });
-        let mut child = Command::new(enter).arg(first).args(words).spawn().context("entering a host")?;
+        let options = hosts.mpirun_options().join(&OsString::from(" "));
+        let mut command = Command::new(enter);
+        command.arg(first).args(words).env("OUTLAST_MPIRUN_OPTIONS", options);
+        let mut child = command.spawn().context("entering a host")?;
         let status = loop {
             if let Some(status) = child.try_wait()? {
                 break status;

@@ -2,8 +2,10 @@
 
 mod common;
 
-use common::{outlast, shared_memory_names};
+use common::{LIMIT, OUTLAST, outlast, shared_memory_names, start, wait_until};
 use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
 use std::sync::Mutex;
 
 /// One job at a time: the machine is small, and mpirun's processes take all there is.
@@ -68,6 +70,45 @@ fn the_demo_loses_nothing() {
     let run = run(&["demo", "--engine", "mpi", "--json", "-"]);
     let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
     assert_eq!((run.code(), &report["ok"], &report["lost"]), (0, &true.into(), &0.into()), "{run:?}");
+}
+
+/// Inside an mpirun of the user's the ranks are the members, and rank 0 is the command as well.
+#[test]
+fn the_ranks_of_an_mpirun_become_members() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mpi/bin/mpirun");
+    let mpirun = if installed.exists() { installed } else { "mpirun".into() };
+    let mut command = Command::new("timeout");
+    command.arg(LIMIT.as_secs().to_string()).arg(mpirun);
+    command.args(["--with-ft", "ulfm", "--oversubscribe", "-n", "4", OUTLAST, "chaos", "--engine", "mpi"]);
+    command.args(["--kills", "2", "--seconds", "1.5", "--seed", "6", "--json", "-"]);
+    for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
+        command.env(name, "1").env(format!("{name}_CONFIRM"), "1");
+    }
+    let output = command.output().expect("mpirun starts; `cargo xtask mpi` installs it");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let report: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    assert_eq!((&report["ok"], &report["kills"]), (&true.into(), &2.into()), "{output:?}");
+}
+
+/// Whether there are namespaces that this process has made.
+fn has_namespaces(pid: u32) -> bool {
+    let list = Command::new("ip").args(["netns", "list"]).output().expect("ip starts");
+    String::from_utf8_lossy(&list.stdout).contains(&format!("outlast-{pid}-"))
+}
+
+#[test]
+fn hosts_are_taken_down_after_an_interruption() {
+    if !is_root() {
+        return check_without_root(&run(&["hosts", "2", "--", "true"]));
+    }
+    let hosts = start(&["hosts", "2", "--", "sleep", "60"]);
+    let pid = hosts.pid();
+    wait_until("the hosts", || has_namespaces(pid));
+    hosts.signal(rustix::process::Signal::INT);
+    let run = hosts.finish();
+    assert!(run.code() == 1 && run.stderr.contains("the hosts are taken down"), "{run:?}");
+    assert!(!has_namespaces(pid));
 }
 
 #[test]

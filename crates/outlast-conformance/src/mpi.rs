@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 /// its members. `path` says how they reach each other: `nodes`, by shared memory, since they are of one node; or
 /// `messages`. Returns how long it took, or what went wrong. Nothing of it is left running.
 ///
+/// Further options of mpirun are in OUTLAST_MPIRUN_OPTIONS, where `outlast hosts` puts them.
+///
 /// The exit status of mpirun says nothing once a process has died, so it is the members that tell how they fared.
 pub fn run(
     mpirun: &Path,
@@ -20,7 +22,9 @@ pub fn run(
 ) -> Result<Duration, String> {
     let began = Instant::now();
     let mut command = Command::new(mpirun);
+    let options = std::env::var("OUTLAST_MPIRUN_OPTIONS").unwrap_or_default();
     command
+        .args(options.split_whitespace())
         .args(["--with-ft", "ulfm", "--oversubscribe", "-n", &scenario.total().to_string()])
         .arg(program)
         .args(["member", "--scenario", scenario.name, "--seed", &seed.to_string()])

@@ -56,7 +56,8 @@ fn piece_len_max(members: usize) -> usize {
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) pid: i32,
-    pub(super) host: String,
+    /// The same for all that can signal each other.
+    pub(super) kernel: String,
     pub(super) domain: String,
 }
 
@@ -183,7 +184,7 @@ impl Core {
         };
         for index in elsewhere {
             core.receive_from(index);
-            let payload = format!("{}\n{}", myself.host, myself.domain).into_bytes();
+            let payload = format!("{}\n{}", myself.kernel, myself.domain).into_bytes();
             core.links[index].queue.push_back(Outgoing::Small { header: hello, payload });
         }
         core
@@ -560,9 +561,9 @@ impl Core {
         match (header.kind, port) {
             (Kind::Hello, _) => {
                 let text = String::from_utf8_lossy(payload);
-                let (host, domain) = text.split_once('\n').unwrap_or((&text, ""));
+                let (kernel, domain) = text.split_once('\n').unwrap_or((&text, ""));
                 self.links[from.index()].peer =
-                    Some(Peer { pid: header.words[0] as i32, host: host.into(), domain: domain.into() });
+                    Some(Peer { pid: header.words[0] as i32, kernel: kernel.into(), domain: domain.into() });
                 node.ring_own();
             }
             (

@@ -11,10 +11,10 @@
 //! activities waits in the engine does so, or else its background activity. All calls of MPI are made under one lock,
 //! none of them waits, and no operation needs anyone but its caller and its target.
 //!
-//! MPI has no wait that another thread can end, so waiting means testing: a waiting activity tests for
-//! 50 us, giving way to other processes in between, then sleeps between tests, longer each time, up to
-//! 1 ms. The background activity never spins. An operation on a member of another node that computes therefore takes
-//! up to about a millisecond, while one on a member that waits in the engine takes some microseconds. Where all
+//! MPI has no wait that another thread can end, so waiting means testing: a waiting activity tests for 50 us after the last
+//! thing that moved, giving way to other processes in between, then sleeps between tests, for an eighth of the time since
+//! then, up to 1 ms. The background activity never spins. An operation on a member of another node that computes, or has
+//! heard nothing for long, therefore takes up to about a millisecond more than one on a member that is busy serving. Where all
 //! members are of one node nobody calls MPI after joining.
 //!
 //! # View
@@ -41,7 +41,7 @@ use crate::{JoinError, JoinOptions};
 use outlast_mpi_sys as mpi;
 pub use outlast_mpi_sys::Comm as Communicator;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -94,6 +94,10 @@ pub struct Mpi {
     core: Option<Mutex<Core>>,
     /// How many foreground activities wait: while there is one, it moves the data and the background rests.
     waiting: AtomicUsize,
+    /// Held by the activity that moves the data.
+    mover: Mutex<()>,
+    /// When something was last moved, or asked for: how soon the next thing is to be expected.
+    moved_at: AtomicU64,
     /// Who this member is to those of other nodes.
     myself: Peer,
     /// This engine's own duplicate of the program's communicator.
@@ -201,7 +205,9 @@ impl Mpi {
             own
         } else {
             drop(own);
-            JobMemory::fetch(all[first].pid, all[first].descriptor)?
+            JobMemory::fetch(all[first].pid, all[first].descriptor).map_err(|error| JoinError::Mpi {
+                reason: format!("{error}; where ranks of one host may not see each other's memory, set OUTLAST_MPI_PATH=messages"),
+            })?
         };
         let neighbours = is_neighbour.iter().filter(|&&is| is).count();
         let domain = options.domain.clone().or_else(|| std::env::var("OUTLAST_DOMAIN").ok());
@@ -216,13 +222,22 @@ impl Mpi {
         // To the launcher a process is its rank in the world, whichever communicator the program has passed.
         let (world_rank, _) = mpi::Comm::world().rank_and_size().map_err(mpi_error)?;
         mpi::die_on_exit(&HAS_LEFT, world_rank, report.as_deref()).map_err(mpi_error)?;
-        let myself = Peer { pid: pid as i32, host: host_identity(), domain };
+        let myself = Peer { pid: pid as i32, kernel: kernel_identity(), domain };
         let node_of = all.iter().map(|one| all.iter().position(|other| other.node == one.node).unwrap_or(0));
         let node_of: Vec<usize> = node_of.collect();
         let core =
             (neighbours < members).then(|| Mutex::new(Core::new(comm, &node, node_of, myself.clone())));
         *joined = Some(me);
-        Ok(Mpi { node, is_neighbour, core, waiting: AtomicUsize::new(0), myself, comm })
+        Ok(Mpi {
+            node,
+            is_neighbour,
+            core,
+            waiting: AtomicUsize::new(0),
+            mover: Mutex::new(()),
+            moved_at: AtomicU64::new(0),
+            myself,
+            comm,
+        })
     }
 
     pub(crate) fn start_background(
@@ -294,7 +309,11 @@ impl Mpi {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        core.progress(&self.node)
+        let has_moved = core.progress(&self.node);
+        if has_moved {
+            self.moved_at.store(self.now().0, Ordering::Relaxed);
+        }
+        has_moved
     }
 
     /// Locks the way to a member of another node that lives.
@@ -321,13 +340,14 @@ impl Mpi {
         {
             return Err(Error::Unaligned { offset: operation.range().0 });
         }
+        self.moved_at.store(self.now().0, Ordering::Relaxed);
         Ok(self.reach(core, target)?.start(&self.node, at, target, operation))
     }
 
-    /// Sends a signal to a member that runs under the same kernel and host name.
+    /// Sends a signal to a member that runs under the same kernel.
     fn signal(&self, member: MemberId, signal: Signal) -> Result<()> {
         let Some(core) = self.elsewhere(member) else { return self.node.signal(member, signal) };
-        let peer = lock(core).peer(member).filter(|peer| peer.host == self.myself.host).cloned();
+        let peer = lock(core).peer(member).filter(|peer| peer.kernel == self.myself.kernel).cloned();
         let Some(pid) = peer.and_then(|peer| Pid::from_raw(peer.pid)) else {
             return Err(Error::Unsupported {
                 what: "signalling a member on another host; send the signal on its own host",
@@ -344,31 +364,45 @@ impl Mpi {
         }
     }
 
-    /// The loop of both kinds of parking, where there are other nodes.
+    /// The loop of both kinds of parking, where there are other nodes. One activity of a member moves its data, and the
+    /// others sleep meanwhile: where ranks outnumber cores, each one more that tests takes the time of one that would answer.
     fn park_moving(&self, seen: Bell, until: Time, is_background: bool) {
-        let mut idle_since = self.now();
-        let mut sleep = SLEEP_MIN;
+        let mut role: Option<MutexGuard<'_, ()>> = None;
         while !self.has_ended() && !self.node.has_rung(seen, is_background) {
             let now = self.now();
             if now >= until {
-                return;
+                break;
             }
-            // While an activity of the program waits, it moves the data itself: two would only get in each
-            // other's way.
+            // While an activity of the program waits, the background rests.
             let is_relieved = is_background && self.waiting.load(Ordering::Relaxed) > 0;
-            if is_relieved {
-                sleep = SLEEP_MAX;
-            } else if self.progress() {
-                idle_since = now;
-                sleep = SLEEP_MIN;
+            if role.is_none() && !is_relieved {
+                role = match self.mover.try_lock() {
+                    Ok(guard) => Some(guard),
+                    Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                    Err(TryLockError::WouldBlock) => None,
+                };
+            }
+            if role.is_none() {
+                self.node.sleep(seen, until.min(now.after(SLEEP_MAX)), is_background);
                 continue;
             }
-            if !is_background && now.since(idle_since) < SPIN_MAX {
+            if self.progress() {
+                continue;
+            }
+            let idle = now.since(Time(self.moved_at.load(Ordering::Relaxed)));
+            if !is_background && idle < SPIN_MAX {
                 std::thread::yield_now();
             } else {
+                // In proportion, so that what comes after a pause waits for a fraction of the pause.
+                let sleep = (idle / 8).clamp(SLEEP_MIN, SLEEP_MAX);
+                // One that has just asked for something must not wait for the end of this sleep.
+                role = None;
                 self.node.sleep(seen, until.min(now.after(sleep)), is_background);
-                sleep = (sleep * 2).min(SLEEP_MAX);
             }
+        }
+        // Whoever sleeps in its place is to move the data now.
+        if role.take().is_some() && self.waiting.load(Ordering::Relaxed) > usize::from(!is_background) {
+            self.node.ring_for_calls();
         }
     }
 }
@@ -705,7 +739,7 @@ fn initialize(options: &JoinOptions) -> std::result::Result<(), JoinError> {
 /// What the members of one node, and no others, have in common.
 fn node_identity(path: Path, rank: usize) -> [u64; 2] {
     let alone = if path == Path::Messages { format!(" {rank}") } else { String::new() };
-    let identity = host_identity() + &alone;
+    let identity = format!("{} {}{alone}", host_name(), kernel_identity());
     // FNV-1a, twice: members may be of different programs and compilers, so it is written out.
     [0xcbf2_9ce4_8422_2325_u64, 0x8422_2325_cbf2_9ce4].map(|start| {
         identity.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
@@ -716,11 +750,11 @@ fn host_name() -> String {
     read_trimmed("/proc/sys/kernel/hostname")
 }
 
-/// Members with the same identity have the same kernel and the same process numbers: they can signal each other and map
-/// each other's memory. The name is part of it because tests make several hosts of one machine.
-fn host_identity() -> String {
+/// Members under the same kernel have the same process numbers, and can signal each other. Whether they are of one node is
+/// a matter of the host's name, too: tests make several hosts of one machine.
+fn kernel_identity() -> String {
     let pids = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    format!("{} {} {}", host_name(), read_trimmed("/proc/sys/kernel/random/boot_id"), pids.display())
+    format!("{} {}", read_trimmed("/proc/sys/kernel/random/boot_id"), pids.display())
 }
 
 fn read_trimmed(path: &str) -> String {

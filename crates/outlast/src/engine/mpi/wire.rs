@@ -21,7 +21,7 @@ pub(super) const HEADER_LEN: usize = 48;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// Who the sender is: process number in the first word; payload: host, newline, failure domain.
+    /// Who the sender is: process number in the first word; payload: kernel, newline, failure domain.
     Hello = 1,
     /// A piece of a put: offset, length of the whole, where the piece begins.
     Put,

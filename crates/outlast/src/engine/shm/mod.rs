@@ -287,7 +287,10 @@ impl Shm {
         let members = self.tables().layout.members();
         (1..members)
             .map(|distance| MemberId(((self.me.index() + distance) % members) as u32))
-            .filter(|&member| !self.is_known_dead(member))
+            // Who has not come yet owns no word; whoever comes rings for all.
+            .filter(|&member| {
+                !self.is_known_dead(member) && self.tables().pid(member).load(Ordering::SeqCst) != 0
+            })
             .take(sys::WAIT_WORDS_MAX - 1)
             .map(|member| self.tables().robust_word(member))
             .map(|word| (word, word.load(Ordering::SeqCst)))
