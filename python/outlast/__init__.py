@@ -18,7 +18,7 @@ import os
 import pathlib
 from collections.abc import MutableMapping
 
-__all__ = ["join", "Job", "Store", "Transaction", "Death", "OutlastError", "Conflict", "DataLost", "Timeout", "Locked", "Aborted", "MemberDied"]
+__all__ = ["join", "Job", "Store", "Transaction", "Death", "OutlastError", "Conflict", "DataLost", "Timeout", "Locked", "Aborted", "Revoked", "MemberDied"]
 
 
 class OutlastError(Exception):
@@ -47,12 +47,16 @@ class Locked(OutlastError):
     """The lock is held by another."""
 
 
+class Revoked(OutlastError):
+    """Global mode: a member has died; all have to call recover()."""
+
+
 class MemberDied(OutlastError):
     """The member that was waited for is dead, and has not put the key."""
 
 
 _OK, _ABSENT, _DIED, _TOO_SMALL = 0, 1, 2, -10
-_ERRORS = {-3: DataLost, -4: Timeout, -5: Conflict, -6: Aborted, -8: Locked}
+_ERRORS = {-3: DataLost, -4: Timeout, -5: Conflict, -6: Aborted, -8: Locked, -16: Revoked}
 
 
 class _Version(ctypes.Structure):
@@ -65,6 +69,8 @@ class _Options(ctypes.Structure):
         ("allow_fewer", ctypes.c_uint32),
         ("expected_keys", ctypes.c_uint64),
         ("checksums", ctypes.c_uint32),
+        ("global_mode", ctypes.c_uint32),
+        ("salvage", ctypes.c_uint32),
     ]
 
 
@@ -107,6 +113,8 @@ def _load():
         "lock": [p, *key, ctypes.c_uint64, handle, number], "unlock": [p],
         "tx_begin": [p, handle], "tx_get": [p, *key, *out], "tx_put": [p, *key, bytes_, size],
         "tx_delete": [p, *key], "tx_add": [p, *key, ctypes.c_int64, number], "tx_adopt": [p, *key],
+        "revoke": [p], "is_revoked": [p], "recover_begin": [p, handle], "recover_end": [p], "recover_fail": [p],
+        "recovery_death": [p, size, ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(ctypes.c_uint32)],
         "tx_commit": [p], "tx_abort": [p], "tx_retry": [p],
     }  # fmt: skip
     for name, arguments in calls.items():
@@ -115,6 +123,7 @@ def _load():
     for name, arguments, result in [
         ("me", [p], ctypes.c_uint32), ("members", [p], ctypes.c_uint32), ("living", [p], ctypes.c_uint32),
         ("epoch", [p], ctypes.c_uint64), ("error", [], ctypes.c_char_p), ("tx_free", [p], None),
+        ("recovery_tx", [p], p),
     ]:  # fmt: skip
         call = getattr(library, "outlast_" + name)
         call.argtypes, call.restype = arguments, result
@@ -205,9 +214,10 @@ class Job:
     def living(self):
         return _library.outlast_living(self._handle)
 
-    def open(self, replicas=0, allow_fewer=False, expected_keys=0, checksums=False):
-        """Opens the store; all members do, with the same options."""
-        return Store(self, _Options(replicas, allow_fewer, expected_keys, checksums))
+    def open(self, replicas=0, allow_fewer=False, expected_keys=0, checksums=False, global_mode=False, salvage=False):
+        """Opens the store; all members do, with the same options. In global mode all stop at a death and recover together; with
+        salvage survivors read the memory of the dead."""
+        return Store(self, _Options(replicas, allow_fewer, expected_keys, checksums, global_mode, salvage))
 
 
 class Store(MutableMapping):
@@ -338,6 +348,45 @@ class Store(MutableMapping):
                     return result
                 except Aborted:
                     _check(_library.outlast_tx_retry(tx._handle))
+
+
+    @property
+    def is_revoked(self):
+        """Whether calls raise Revoked."""
+        return _library.outlast_is_revoked(self._handle) != 0
+
+    def revoke(self):
+        """Stops all members, as a death does in global mode."""
+        _check(_library.outlast_revoke(self._handle))
+
+    def recover(self, procedure):
+        """Global mode: all living members call it after Revoked. procedure(tx, deaths) runs again if another one dies; what the
+        procedures of all members do happens together, or not at all."""
+        while True:
+            handle = _new(_library.outlast_recover_begin, self._handle)
+            try:
+                tx = Transaction.__new__(Transaction)
+                tx._handle = _library.outlast_recovery_tx(handle)
+                result = procedure(tx, _deaths_of(handle))
+            except BaseException:
+                _library.outlast_recover_fail(handle)
+                raise
+            finally:
+                tx._handle = None
+            try:
+                _check(_library.outlast_recover_end(handle))
+                return result
+            except Revoked:
+                pass
+
+
+def _deaths_of(recovery):
+    found, member, heir = [], ctypes.c_uint32(), ctypes.c_uint32()
+    while True:
+        code = _library.outlast_recovery_death(recovery, len(found), ctypes.byref(member), ctypes.byref(heir))
+        if _check(code) == _ABSENT:
+            return found
+        found.append(Death(member.value, heir.value))
 
 
 class _Lock:

@@ -62,7 +62,12 @@ enum outlast_status {
     /* Anything else; the message says it. */
     OUTLAST_FAILED = -14,
     /* A transaction was begun inside the callback of another. */
-    OUTLAST_NESTED = -15
+    OUTLAST_NESTED = -15,
+    /* Global mode: a member has died, or somebody called outlast_revoke; all have to recover. Whether a write that was under way
+     * had an effect is unknown. */
+    OUTLAST_REVOKED = -16,
+    /* Global mode: the recovery was not carried out, at no member. */
+    OUTLAST_RECOVERY_FAILED = -17
 };
 
 /* What the last call of this thread that failed has to say; never NULL. */
@@ -73,6 +78,7 @@ typedef struct outlast_store outlast_store;
 typedef struct outlast_slot outlast_slot;
 typedef struct outlast_tx outlast_tx;
 typedef struct outlast_lock_guard outlast_lock_guard;
+typedef struct outlast_recovery outlast_recovery;
 
 /* Versions of a key only grow: by counter, then by writer. */
 typedef struct outlast_version {
@@ -107,6 +113,8 @@ typedef struct outlast_options {
     uint32_t allow_fewer;   /* not 0: open with fewer copies if the job is too small */
     uint64_t expected_keys; /* how many keys the index is made for */
     uint32_t checksums;     /* not 0: values have checksums */
+    uint32_t global_mode;   /* not 0: all members stop at a death and recover together */
+    uint32_t salvage;       /* not 0: survivors read the memory of the dead (processes of one machine) */
 } outlast_options;
 
 /* Opens the store; all members do. options may be NULL. */
@@ -188,6 +196,33 @@ void outlast_tx_free(outlast_tx *tx);
 /* By callback, which is called again until it is carried out. If it returns anything but 0 the transaction is aborted and
  * that is returned, so let it return what the calls on tx return. It must not free, commit or abort tx. */
 int outlast_transaction(const outlast_store *store, int (*body)(void *context, outlast_tx *tx), void *context);
+
+/* ---- Global mode: all stop at the first death, and recover together ---- */
+
+/* Stops all members, as a death does. */
+int outlast_revoke(const outlast_store *store);
+/* Not 0 while calls return OUTLAST_REVOKED. */
+int outlast_is_revoked(const outlast_store *store);
+/* All living members call it after OUTLAST_REVOKED. The store is repaired; then each member works on the recovery's transaction
+ * (outlast_tx_get and so on, not commit, abort or free), and all call outlast_recover_end. OUTLAST_REVOKED from that: another
+ * one died, nothing has changed, begin again.
+ *
+ *     do {
+ *         outlast_recovery *recovery;
+ *         if ((status = outlast_recover_begin(store, &recovery)) != 0) break;
+ *         outlast_tx_put(outlast_recovery_tx(recovery), ...);
+ *         status = outlast_recover_end(recovery);
+ *     } while (status == OUTLAST_REVOKED);
+ */
+int outlast_recover_begin(const outlast_store *store, outlast_recovery **recovery);
+/* The transaction of this member; it belongs to the recovery. */
+outlast_tx *outlast_recovery_tx(outlast_recovery *recovery);
+/* The deaths since the last recovery, by number from 0: OUTLAST_OK, or OUTLAST_ABSENT after the last one. */
+int outlast_recovery_death(const outlast_recovery *recovery, size_t number, uint32_t *member, uint32_t *heir);
+/* Carries out what all members have done, wholly or not at all, and frees the handle whatever is returned. */
+int outlast_recover_end(outlast_recovery *recovery);
+/* Gives the recovery up at all members, and frees the handle; outlast_recover_begin may be called again. */
+int outlast_recover_fail(outlast_recovery *recovery);
 
 #ifdef __cplusplus
 }

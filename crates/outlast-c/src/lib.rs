@@ -8,7 +8,9 @@
     reason = "only C calls these; the header says what pointers must be"
 )]
 
-use outlast::store::{Expect, LockGuard, Options, Slot, Store, StoreError, Tx, Version, Waited};
+use outlast::store::{
+    Expect, LockGuard, Mode, Options, Recovery, Slot, Store, StoreError, Tx, Version, Waited,
+};
 use outlast::{Engine, Epoch, Job, MemberId, Time};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -38,6 +40,8 @@ pub enum Status {
     Corrupt = -13,
     Failed = -14,
     Nested = -15,
+    Revoked = -16,
+    RecoveryFailed = -17,
 }
 
 /// A version as C has it.
@@ -56,6 +60,8 @@ pub struct COptions {
     allow_fewer: u32,
     expected_keys: u64,
     checksums: u32,
+    global_mode: u32,
+    salvage: u32,
 }
 
 /// A call that comes back for each key.
@@ -88,6 +94,8 @@ impl From<StoreError> for Failure {
             StoreError::Aborted | StoreError::Contended { .. } => Status::Aborted,
             StoreError::TransactionOver { .. } => Status::Over,
             StoreError::Nested => Status::Nested,
+            StoreError::Revoked => Status::Revoked,
+            StoreError::RecoveryFailed { .. } => Status::RecoveryFailed,
             StoreError::Locked { .. } => Status::Locked,
             StoreError::OutOfMemory { .. } => Status::OutOfMemory,
             StoreError::BadKey { .. } | StoreError::Invalid { .. } => Status::Invalid,
@@ -289,7 +297,10 @@ pub extern "C" fn outlast_open(job: *const Job, options: *const COptions, store:
             if options.expected_keys != 0 {
                 wanted = wanted.expected_keys(options.expected_keys as usize);
             }
-            wanted = wanted.checksums(options.checksums != 0);
+            wanted = wanted.checksums(options.checksums != 0).salvage(options.salvage != 0);
+            if options.global_mode != 0 {
+                wanted = wanted.mode(Mode::Global);
+            }
         }
         give(store, CStore { store: Store::open(job, wanted)?, job: job.clone() })
     })
@@ -718,5 +729,72 @@ pub extern "C" fn outlast_transaction(store: *const CStore, body: Body, context:
                 }
             }
         })
+    })
+}
+
+/// See outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_revoke(store: *const CStore) -> c_int {
+    call(|| {
+        given(store)?.store.revoke()?;
+        Ok(Status::Ok)
+    })
+}
+
+/// See outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_is_revoked(store: *const CStore) -> c_int {
+    given(store).map_or(0, |store| c_int::from(store.store.is_revoked()))
+}
+
+/// See outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_recover_begin(store: *const CStore, recovery: *mut *mut Recovery) -> c_int {
+    call(|| {
+        let store = given(store)?;
+        if recovery.is_null() {
+            return Err(failure(Status::Invalid, "the place for the new handle is NULL"));
+        }
+        give(recovery, store.store.recover_begin()?)
+    })
+}
+
+/// See outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_recovery_tx(recovery: *mut Recovery) -> *mut Tx {
+    given_mut(recovery).map_or(std::ptr::null_mut(), |recovery| recovery.tx())
+}
+
+/// See outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_recovery_death(
+    recovery: *const Recovery,
+    number: usize,
+    member: *mut u32,
+    heir: *mut u32,
+) -> c_int {
+    call(|| {
+        let Some(death) = given(recovery)?.deaths().get(number) else { return Ok(Status::Absent) };
+        store_at(member, death.member.0);
+        store_at(heir, death.heir().0);
+        Ok(Status::Ok)
+    })
+}
+
+/// See outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_recover_end(recovery: *mut Recovery) -> c_int {
+    call(|| {
+        taken(recovery)?.end()?;
+        Ok(Status::Ok)
+    })
+}
+
+/// See outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_recover_fail(recovery: *mut Recovery) -> c_int {
+    call(|| {
+        taken(recovery)?.fail("a member gave it up")?;
+        Ok(Status::Ok)
     })
 }

@@ -15,14 +15,13 @@ fn library_folder() -> PathBuf {
     own.parent().expect("a folder").to_path_buf()
 }
 
-fn compile(compiler: &str, args: &[&str], program: &Path) {
+fn compile(source: &str, program: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let library = library_folder();
-    let output = Command::new(compiler)
-        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+    let output = Command::new("cc")
+        .args(["-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
         .arg(program)
-        .args(args)
-        .arg(root.join("tests/c/members.c"))
+        .arg(root.join("tests/c").join(source))
         .arg(format!("-I{}", root.join("include").display()))
         .arg(format!("-L{}", library.display()))
         .arg(format!("-Wl,-rpath,{}", library.display()))
@@ -57,20 +56,36 @@ fn kill_the_last_of(launch: Launch) {
 fn c_programs_are_members_and_outlast_one_of_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("members");
-    compile("cc", &["-std=c11", "-D_DEFAULT_SOURCE"], &program);
+    compile("members.c", &program);
     kill_the_last_of(Launch::new(4).program(&program));
 }
 
 #[test]
-fn python_programs_are_members_and_outlast_one_of_them() {
+fn c_programs_recover_together() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("recover");
+    compile("recover.c", &program);
+    kill_the_last_of(Launch::new(4).program(&program));
+}
+
+fn python(program: &str) -> Launch {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
-    let launch = Launch::new(4)
+    Launch::new(4)
         .program("python3")
-        .args([python.join("tests/members.py")])
+        .args([python.join("tests").join(program)])
         .env("PYTHONPATH", &python)
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("OUTLAST_LIBRARY", library_folder().join("liboutlast_c.so"));
-    kill_the_last_of(launch);
+        .env("OUTLAST_LIBRARY", library_folder().join("liboutlast_c.so"))
+}
+
+#[test]
+fn python_programs_are_members_and_outlast_one_of_them() {
+    kill_the_last_of(python("members.py"));
+}
+
+#[test]
+fn python_programs_recover_together() {
+    kill_the_last_of(python("recover.py"));
 }
 
 #[test]
@@ -110,6 +125,8 @@ fn codes_are_those_of_the_header() {
         ("OUTLAST_CORRUPT", Status::Corrupt),
         ("OUTLAST_FAILED", Status::Failed),
         ("OUTLAST_NESTED", Status::Nested),
+        ("OUTLAST_REVOKED", Status::Revoked),
+        ("OUTLAST_RECOVERY_FAILED", Status::RecoveryFailed),
     ];
     for (name, status) in all {
         let line = header.lines().find_map(|line| line.trim().strip_prefix(&format!("{name} = ")));

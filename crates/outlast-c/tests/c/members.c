@@ -2,31 +2,7 @@
  * A job of C programs: every call once, then the last member says that it is ready to be killed, and the others take over
  * what it owned.
  */
-#include "outlast.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#define EXPECT(wanted, call)                                                                              \
-    do {                                                                                                  \
-        int status = (call);                                                                              \
-        if (status != (wanted)) {                                                                         \
-            fprintf(stderr, "line %d: %s is %d: %s\n", __LINE__, #call, status, outlast_error());         \
-            exit(1);                                                                                      \
-        }                                                                                                 \
-    } while (0)
-
-#define CHECK(condition)                                                                                  \
-    do {                                                                                                  \
-        if (!(condition)) {                                                                               \
-            fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition);                               \
-            exit(1);                                                                                      \
-        }                                                                                                 \
-    } while (0)
-
-static outlast_store *store;
+#include "check.h"
 
 static int count_keys(void *context, const void *key, size_t len) {
     CHECK(key != NULL && len > 0);
@@ -49,15 +25,6 @@ static int refuse(void *context, outlast_tx *tx) {
     (void)context;
     EXPECT(OUTLAST_OK, outlast_tx_put(tx, "refused", 7, "x", 1));
     return 77;
-}
-
-static void meet(outlast_job *job, const char *place) {
-    int64_t here;
-    EXPECT(OUTLAST_OK, outlast_add(store, place, strlen(place), 1, &here));
-    while (here < outlast_members(job)) {
-        usleep(1000);
-        EXPECT(OUTLAST_OK, outlast_add(store, place, strlen(place), 0, &here));
-    }
 }
 
 static void every_call_once(uint32_t me) {

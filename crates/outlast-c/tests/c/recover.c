@@ -1,0 +1,55 @@
+/* A job of C programs in global mode: the last member is killed, and the others recover together. */
+#include "check.h"
+
+int main(void) {
+    outlast_job *job;
+    outlast_options options = {.replicas = 2, .global_mode = 1};
+    EXPECT(OUTLAST_OK, outlast_join(&job));
+    uint32_t me = outlast_me(job), last = outlast_members(job) - 1;
+    EXPECT(OUTLAST_OK, outlast_open(job, &options, &store));
+    char key[32];
+    int key_len = snprintf(key, sizeof key, "task/%u", me);
+    EXPECT(OUTLAST_OK, outlast_put(store, key, key_len, "half done", 9, NULL));
+    meet(job, "done");
+    if (me == last) {
+        /* The others must be through that meeting, too. */
+        usleep(100000);
+        printf("ready\n");
+        fflush(stdout);
+        sleep(60);
+        return 1;
+    }
+    /* Whoever only waits is told, too. */
+    EXPECT(OUTLAST_REVOKED, outlast_wait(store, "never", 5, NULL, 30000, -1, NULL, 0, NULL, NULL));
+    CHECK(outlast_is_revoked(store));
+    EXPECT(OUTLAST_REVOKED, outlast_put(store, key, key_len, "x", 1, NULL));
+    outlast_recovery *recovery;
+    EXPECT(OUTLAST_OK, outlast_recover_begin(store, &recovery));
+    uint32_t dead, heir;
+    EXPECT(OUTLAST_OK, outlast_recovery_death(recovery, 0, &dead, &heir));
+    CHECK(dead == last && heir < last);
+    EXPECT(OUTLAST_ABSENT, outlast_recovery_death(recovery, 1, &dead, &heir));
+    outlast_tx *tx = outlast_recovery_tx(recovery);
+    if (heir == me) {
+        key_len = snprintf(key, sizeof key, "task/%u", last);
+        char buffer[16];
+        size_t len;
+        EXPECT(OUTLAST_OK, outlast_tx_get(tx, key, key_len, buffer, sizeof buffer, &len));
+        CHECK(len == 9);
+        EXPECT(OUTLAST_OK, outlast_tx_adopt(tx, key, key_len));
+    }
+    char mark[32];
+    int mark_len = snprintf(mark, sizeof mark, "recovered/%u", me);
+    EXPECT(OUTLAST_OK, outlast_tx_put(tx, mark, mark_len, "", 0));
+    EXPECT(OUTLAST_OK, outlast_recover_end(recovery));
+    /* All of it is there, also what the others did. */
+    CHECK(!outlast_is_revoked(store));
+    for (uint32_t member = 0; member < last; member++) {
+        mark_len = snprintf(mark, sizeof mark, "recovered/%u", member);
+        EXPECT(OUTLAST_OK, outlast_exists(store, mark, mark_len));
+    }
+    EXPECT(OUTLAST_OK, outlast_close(store));
+    EXPECT(OUTLAST_OK, outlast_leave(job));
+    printf("ok\n");
+    return 0;
+}
