@@ -5,7 +5,9 @@
 #define _DEFAULT_SOURCE 1 /* for on_exit */
 #include <mpi.h>
 #include <mpi-ext.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -30,13 +32,7 @@ int outlast_mpi_init(int *provided, int *is_ours) {
     if (is_initialized)
         return MPI_Query_thread(provided);
     code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, provided);
-    if (code != MPI_SUCCESS)
-        return code;
-    /* Errors that belong to no communicator of ours are raised on these two, and end the process by default. */
-    code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    if (code != MPI_SUCCESS)
-        return code;
-    return MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    return code;
 }
 
 int outlast_mpi_thread_multiple(void) { return MPI_THREAD_MULTIPLE; }
@@ -52,9 +48,35 @@ int outlast_mpi_has_ulfm(int *has_ulfm) {
     return code;
 }
 
-/* Begins to duplicate the world; `comm` is valid once `request` is complete, and must not move until then. */
-int outlast_mpi_dup_world(MPI_Comm *comm, MPI_Request *request) {
-    return MPI_Comm_idup(MPI_COMM_WORLD, comm, request);
+MPI_Comm outlast_mpi_world(void) { return MPI_COMM_WORLD; }
+
+/* Begins to duplicate; `comm` is valid once `request` is complete, and must not move until then. */
+int outlast_mpi_dup(MPI_Comm parent, MPI_Comm *comm, MPI_Request *request) {
+    return MPI_Comm_idup(parent, comm, request);
+}
+
+/* The communicator of those that live. Waits for all of them. */
+int outlast_mpi_shrink(MPI_Comm comm, MPI_Comm *shrunken) { return MPIX_Comm_shrink(comm, shrunken); }
+
+/* Begins to tell all members some words; both buffers stay where they are until `request` is complete. */
+int outlast_mpi_gather(const uint64_t *mine, uint64_t *all, int words, MPI_Comm comm, MPI_Request *request) {
+    return MPI_Iallgather(mine, words, MPI_UINT64_T, all, words, MPI_UINT64_T, comm, request);
+}
+
+/* Whether errors on the world end the process, as they do unless the program says otherwise. */
+int outlast_mpi_world_is_fatal(int *is_fatal) {
+    MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+    int code = MPI_Comm_get_errhandler(MPI_COMM_WORLD, &handler);
+    if (code != MPI_SUCCESS)
+        return code;
+    *is_fatal = handler == MPI_ERRORS_ARE_FATAL || handler == MPI_ERRORS_ABORT;
+    return MPI_Errhandler_free(&handler);
+}
+
+/* Has errors on the world, and those that belong to no communicator, return. */
+int outlast_mpi_set_errhandlers(void) {
+    int code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    return code != MPI_SUCCESS ? code : MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
 }
 
 int outlast_mpi_errors_return(MPI_Comm comm) { return MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN); }
@@ -155,6 +177,7 @@ int outlast_mpi_error_text_max(void) { return MPI_MAX_ERROR_STRING; }
 
 static const volatile int *outlast_has_left;
 static pid_t outlast_member_pid;
+static int outlast_rank, outlast_report = -1;
 
 /* The launcher tells the other ranks of a death by signal and of an exit with status 0, but not of an exit with
  * another status: for that it lets them wait, and ends the whole job about a second later. So such an exit, and
@@ -163,6 +186,8 @@ static void outlast_at_exit(int status, void *context) {
     (void)context;
     if (getpid() != outlast_member_pid)
         return; /* A forked child is no member, and ends as it likes. */
+    if (outlast_report >= 0)
+        dprintf(outlast_report, "%d exited %d\n", outlast_rank, status);
     int is_finalized = 0;
     if (MPI_Finalized(&is_finalized) == MPI_SUCCESS && is_finalized)
         return; /* The program has ended MPI itself: the launcher takes any status from now on. */
@@ -172,9 +197,15 @@ static void outlast_at_exit(int status, void *context) {
     }
 }
 
-/* From now on an exit of this process with a status other than 0, or while `*has_left` is 0, is a death. */
-int outlast_mpi_die_on_exit(const volatile int *has_left) {
+/* From now on an exit of this process with a status other than 0, or while `*has_left` is 0, is a death. If `report`
+ * names a file, this and later the status of an exit is written there, a line each: it is lost otherwise. */
+int outlast_mpi_die_on_exit(const volatile int *has_left, int rank, const char *report) {
     outlast_has_left = has_left;
+    outlast_rank = rank;
+    if (report != NULL)
+        outlast_report = open(report, O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK);
+    if (outlast_report >= 0)
+        dprintf(outlast_report, "%d joined\n", rank);
     outlast_member_pid = getpid();
     return on_exit(outlast_at_exit, NULL) == 0 ? MPI_SUCCESS : MPI_ERR_NO_MEM;
 }

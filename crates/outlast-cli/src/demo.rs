@@ -5,10 +5,10 @@
 //! dead included, and compares it byte by byte.
 
 use crate::control::{Member, Phase, Place, Shared};
+use crate::hosts;
 use crate::members::{
     Lines, News, Watch, describe, left_behind, machine_ns, shared_memory_names, show_log, tell,
 };
-use crate::quantity;
 use crate::report::{say, write_json};
 use crate::usage_error;
 use anyhow::{Context, bail, ensure};
@@ -66,9 +66,8 @@ pub(crate) struct Demo {
     /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
-    /// The engine below the job
-    #[arg(long, value_name = "NAME", value_parser = quantity::engine, default_value = "shm")]
-    engine: String,
+    #[command(flatten)]
+    place: hosts::Place,
 }
 
 /// A member of the demo; started by it.
@@ -144,9 +143,13 @@ impl DemoMember {
         };
         watch_until(Phase::Rest)?;
         stop.store(true, Ordering::Release);
+        // One thread that panicked is a member that failed. Before the word: what is read back is what is noted then.
+        while !writer.is_finished() {
+            let bell = job.bell();
+            job.park(bell, job.now().after(REST));
+        }
         tell(&Line::Rests)?;
         watch_until(Phase::ReadBack)?;
-        // One thread that panicked is a member that failed.
         writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
         let (keys, wrong) = read_back(&job, &store, &member)?;
         let is_ok = wrong.is_empty();
@@ -258,20 +261,24 @@ struct Show<'a> {
 }
 
 impl Demo {
-    pub(crate) fn execute(self) -> anyhow::Result<bool> {
+    pub(crate) fn execute(mut self) -> anyhow::Result<bool> {
+        if let Some(ranks) = self.place.join_mpirun()? {
+            self.members = ranks;
+        }
         if !(3..=64).contains(&self.members) {
             usage_error("demo", format!("{} members; the demo kills two and takes 3 to 64", self.members));
         }
+        self.place.check("demo");
         let before = shared_memory_names();
         let shared = Shared::new(self.members, 0)?;
-        let running = Launch::new(self.members)
+        let launch = Launch::new(self.members)
             .program(std::env::current_exe().context("finding this program's own path")?)
             .args(["demo-member", &serde_json::to_string(&shared.place())?])
-            .env("OUTLAST_ENGINE", &self.engine)
             .segment_limit(256 << 20)
             .die_with_launcher(true)
-            .output(Output::Capture)
-            .start()?;
+            .output(Output::Capture);
+        let (launch, hosts) = self.place.prepare(launch, self.members)?;
+        let running = launch.start()?;
         let pids = running.pids();
         let lines = Lines::new(self.members);
         let mut show = Show { demo: &self, running, lines, heard: Heard::default(), shared, began: None };
@@ -283,6 +290,7 @@ impl Demo {
         show_log(&outcome);
         let Show { running, heard, shared, .. } = show;
         drop(running);
+        drop(hosts);
 
         let killed: BTreeSet<u32> = kills.iter().map(|kill: &Kill| kill.member).collect();
         let mut wrong: Vec<String> = heard.read_back.values().flat_map(|(_, wrong)| wrong.clone()).collect();
@@ -392,8 +400,9 @@ impl Show<'_> {
         let began = Instant::now();
         self.line(format_args!("all have opened the store and write; each value has {COPIES} copies"));
 
-        // The lowest member dies too: nobody is special.
-        let victims = [members as u32 / 2, 0];
+        // The lowest member dies too: nobody is special, unless it is this command as well, inside the user's own mpirun.
+        let lowest = u32::from(outlast::launch::rank().is_some());
+        let victims = [members as u32 / 2 + lowest, lowest];
         let mut survivors: BTreeSet<u32> = (0..members as u32).collect();
         for (victim, at) in victims.into_iter().zip(KILLS_AT) {
             self.let_pass(began + at)?;

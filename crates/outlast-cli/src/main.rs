@@ -9,6 +9,7 @@ mod chaos;
 mod control;
 mod demo;
 mod doctor;
+mod hosts;
 mod members;
 mod quantity;
 mod report;
@@ -37,6 +38,7 @@ enum Command {
     Sim(sim::Sim),
     Bench(bench::Bench),
     Snapshot(snapshot::Snapshot),
+    Hosts(hosts::HostsCommand),
     #[command(hide = true)]
     ChaosMember(chaos::ChaosMember),
     #[command(hide = true)]
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
         Command::ChaosMember(member) => member.execute(),
         Command::Bench(bench) => bench.execute(),
         Command::Snapshot(snapshot) => snapshot.execute(),
+        Command::Hosts(hosts) => hosts.execute(),
         Command::DetectionMember(member) => member.execute(),
         Command::FailureMember(member) => member.execute(),
         Command::SampleMember(member) => member.execute(),

@@ -130,10 +130,20 @@ pub(crate) fn shared_memory_names() -> BTreeSet<String> {
 /// What the job has left behind: processes, and new names in /dev/shm that are its own. Other programs may make
 /// names meanwhile, so that only those count that carry ours or one of our pids.
 pub(crate) fn left_behind(before: &BTreeSet<String>, pids: &[u32]) -> Vec<String> {
-    let processes = pids.iter().filter(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists());
+    // One that has ended and that its parent, which may be mpirun, has not waited for is none any more.
+    let is_running = |pid: &&u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    };
+    let processes = pids.iter().filter(is_running);
     let mut left: Vec<String> = processes.map(|pid| format!("process {pid}")).collect();
+    // The folders for Open MPI carry the number of the command that made them, which may be another one.
+    let is_others = |name: &str| {
+        let pid = name.strip_prefix("outlast-mpi-").and_then(|rest| rest.split('-').next());
+        pid.is_some_and(|pid| pid != std::process::id().to_string())
+    };
     let is_ours = |name: &&String| {
-        name.contains("outlast")
+        (name.contains("outlast") && !is_others(name))
             || name
                 .split(|c: char| !c.is_ascii_digit())
                 .any(|part| pids.iter().any(|pid| part == pid.to_string()))

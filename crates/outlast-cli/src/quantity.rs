@@ -35,14 +35,28 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
-/// An engine on which this command can start a job: its name for `OUTLAST_ENGINE`.
-pub(crate) fn engine(name: &str) -> Result<String, String> {
+/// An engine on which this command can start a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EngineName {
+    Shm,
+    Mpi,
+}
+
+impl std::fmt::Display for EngineName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == EngineName::Shm { "shm" } else { "mpi" })
+    }
+}
+
+/// The engine of that name.
+pub(crate) fn engine(name: &str) -> Result<EngineName, String> {
     match name {
-        "shm" => Ok(name.to_string()),
-        "sim" => Err("the simulator runs inside a test, not as processes; this command has: shm".to_string()),
-        "mpi" => Err("jobs on the mpi engine are started by mpirun --with-ft ulfm (see `outlast doctor`); \
-                      this command has: shm"
+        "shm" => Ok(EngineName::Shm),
+        "mpi" if cfg!(feature = "mpi") => Ok(EngineName::Mpi),
+        "mpi" => Err("this build has no mpi engine; type `cargo xtask mpi` and then \
+                      `cargo build --release -p outlast-cli --features mpi` (see `outlast doctor`)"
             .to_string()),
+        "sim" => Err("the simulator runs inside a test, not as processes; this command has: shm".to_string()),
         other => Err(format!("unknown engine `{other}`; this command has: shm")),
     }
 }

@@ -1,5 +1,6 @@
 //! `outlast run`: starts a job, with faults if asked for, and reports how it ended.
 
+use crate::hosts;
 use crate::quantity::{self, seconds};
 use crate::usage_error;
 use anyhow::Context;
@@ -76,9 +77,8 @@ pub(crate) struct Run {
     /// Kill what is still running after this time, and exit with status 1
     #[arg(long, value_name = "TIME", value_parser = quantity::time)]
     time_limit: Option<Duration>,
-    /// The engine below the job
-    #[arg(long, value_name = "NAME", value_parser = quantity::engine, default_value = "shm")]
-    engine: String,
+    #[command(flatten)]
+    place: hosts::Place,
     /// The program, and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM ARGS")]
     program: Vec<OsString>,
@@ -158,7 +158,6 @@ impl Run {
             .spares(self.spares)
             .program(program)
             .args(arguments)
-            .env("OUTLAST_ENGINE", &self.engine)
             .die_with_launcher(self.die_with_launcher)
             .output(if self.prefix { Output::Prefix } else { Output::Inherit })
             .stdin_to_first(true);
@@ -168,6 +167,7 @@ impl Run {
         // Before the first process starts, so that a signal in between is not lost.
         let signals = SignalsInfo::<WithOrigin>::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2])
             .context("catching signals")?;
+        let (launch, hosts) = self.place.prepare(launch, self.members + self.spares)?;
         let running = match launch.start() {
             Ok(running) => running,
             Err(
@@ -181,11 +181,14 @@ impl Run {
             Err(error) => return Err(error).context("cannot start the job"),
         };
         forward_signals(signals, running.control())?;
-        Ok(self.watch(running, faults))
+        let is_ok = self.watch(running, faults);
+        drop(hosts);
+        Ok(is_ok)
     }
 
     /// Ends with status 2 if the arguments contradict each other.
     fn check(&self) {
+        self.place.check("run");
         let total = self.members.saturating_add(self.spares);
         if self.members == 0 || total > outlast::engine::MEMBERS_MAX {
             let error = LaunchError::Members { members: self.members, spares: self.spares };

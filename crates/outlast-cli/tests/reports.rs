@@ -86,6 +86,11 @@ fn the_demo_refuses_what_it_cannot_show() {
     let run = outlast(&["demo", "--engine", "foo"]);
     assert_eq!(run.code(), 2, "{run:?}");
     assert!(run.stderr.contains("unknown engine `foo`; this command has: shm"), "{run:?}");
+    if !cfg!(feature = "mpi") {
+        let run = outlast(&["demo", "--engine", "mpi"]);
+        assert_eq!(run.code(), 2, "{run:?}");
+        assert!(run.stderr.contains("cargo build --release -p outlast-cli --features mpi"), "{run:?}");
+    }
 }
 
 /// Snapshots are measured and nothing is left of them; where they cannot be written, the reason is told.

@@ -135,7 +135,7 @@ fn wrong_usage_exits_with_status_2_and_says_why() {
         (&["run", "-n", "2"], "required"),
         (&["run", "true"], "--members"),
         (&["run", "-n", "2", "--engine", "foo", "true"], "unknown engine `foo`; this command has: shm"),
-        (&["run", "-n", "2", "--engine", "mpi", "true"], "mpirun --with-ft ulfm"),
+        (&["run", "-n", "2", "--hosts", "2", "true"], "say --engine mpi as well"),
         (&["run", "-n", "2", "--kill", "2@1s", "true"], "its members are 0 to 1"),
         (&["run", "-n", "2", "--kill", "1@1", "true"], "write it as 500ms"),
         (

@@ -166,10 +166,10 @@ impl Scenario {
         !self.does_need(Need::Launcher)
     }
 
-    /// Whether it is in the part that the mpi engine is held to: it has neither spares nor a launcher of ours, its room
-    /// for messages is bounded, and its processes are too heavy for crowds.
+    /// Whether it is in the part that the mpi engine is held to: it has no launcher of ours, its room for messages is
+    /// bounded, and its processes are too heavy for crowds.
     pub fn runs_on_mpi(&self) -> bool {
-        let is_beyond = |need: &Need| matches!(need, Need::Spares | Need::Launcher | Need::Room);
+        let is_beyond = |need: &Need| matches!(need, Need::Launcher | Need::Room);
         self.members <= 8 && !self.slow && !self.needs.iter().any(is_beyond)
     }
 }

@@ -62,6 +62,9 @@ enum Subcommands {
         /// The seeds: A..B without B.
         #[arg(long, value_parser = seeds, default_value = "0..1")]
         seeds: Range<u64>,
+        /// How members reach each other: by messages, or, as members of one node do, by shared memory (nodes).
+        #[arg(long, default_value = "messages", value_parser = ["messages", "nodes"])]
+        path: String,
         /// The mpirun to use.
         #[arg(long, default_value = "mpirun")]
         mpirun: PathBuf,
@@ -145,10 +148,10 @@ fn main() -> ExitCode {
             let scenarios = chosen(scenario, |scenario| slow || !scenario.slow);
             run_processes("shm", &scenarios, &seeds, keep_going, shm::run)
         }
-        Subcommands::Mpi { scenario, seeds, mpirun, keep_going } => {
+        Subcommands::Mpi { scenario, seeds, path, mpirun, keep_going } => {
             let scenarios = chosen(scenario, Scenario::runs_on_mpi);
             run_processes("mpi", &scenarios, &seeds, keep_going, |program, scenario, seed| {
-                mpi::run(&mpirun, program, scenario, seed)
+                mpi::run(&mpirun, program, scenario, seed, &path)
             })
         }
         Subcommands::Member { scenario, seed } => match be_member(scenario, seed) {

@@ -17,14 +17,19 @@ fn mpirun() -> PathBuf {
 /// One job after the other: on a small machine mpirun's processes take all there is.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
+/// All of them by messages: by shared memory they are those of the shm engine.
 fn run(name: &str) {
+    run_by("messages", name);
+}
+
+fn run_by(path: &str, name: &str) {
     let scenario = scenario(name).expect("a scenario of that name");
     let program = Path::new(env!("CARGO_BIN_EXE_outlast-conformance"));
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Err(failure) = mpi::run(&mpirun(), program, scenario, 1) {
+    if let Err(failure) = mpi::run(&mpirun(), program, scenario, 1, path) {
         let (program, mpirun) = (program.display(), mpirun());
         panic!(
-            "{failure}\n  again: {program} mpi --scenario {name} --seeds 1..2 --mpirun {}",
+            "{failure}\n  again: {program} mpi --scenario {name} --seeds 1..2 --path {path} --mpirun {}",
             mpirun.display()
         );
     }
@@ -59,9 +64,11 @@ outlast_conformance::tests! {
     all_but_one_die => "all-but-one-die",
     death_while_parked => "death-while-parked",
     ends_without_leaving => "ends-without-leaving",
+    view_rules => "view-rules",
     stale_is_refused => "stale-is-refused",
     past_is_refused => "past-is-refused",
     epoch_before_action => "epoch-before-action",
+    spares_activated => "spares-activated",
     leaving => "leaving",
     fence_kills_the_living => "fence-kills-the-living",
     fence_oneself => "fence-oneself",
@@ -79,11 +86,20 @@ fn every_scenario_of_the_part_for_mpi_has_a_test() {
     assert_eq!(TESTED, part);
 }
 
+/// Members of one node, under mpirun: joining, deaths, stops and leaving are those of the shm engine.
+#[test]
+fn neighbours_share_their_memory() {
+    for name in ["one-sided-pairs", "two-deaths-at-once", "writer-stopped-mid-put", "leaving", "storm"] {
+        run_by("nodes", name);
+    }
+}
+
 /// A scenario that fails is reported as failed: mpirun's own status says nothing.
 #[test]
 fn a_program_that_is_no_member_fails() {
     let scenario = scenario("one-sided-pairs").expect("a scenario of that name");
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let failure = mpi::run(&mpirun(), Path::new("/bin/true"), scenario, 1).expect_err("nobody finished");
+    let failure =
+        mpi::run(&mpirun(), Path::new("/bin/true"), scenario, 1, "nodes").expect_err("nobody finished");
     assert!(failure.contains("0 members began and 0 finished"), "{failure}");
 }

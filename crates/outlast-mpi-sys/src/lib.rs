@@ -8,7 +8,7 @@
 
 #![cfg(feature = "link")]
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 
 /// An error of MPI.
@@ -74,7 +74,18 @@ unsafe extern "C" {
     fn outlast_mpi_thread_multiple() -> c_int;
     fn outlast_mpi_request_null() -> *mut c_void;
     fn outlast_mpi_has_ulfm(has_ulfm: *mut c_int) -> c_int;
-    fn outlast_mpi_dup_world(comm: *mut Comm, request: *mut Request) -> c_int;
+    fn outlast_mpi_world() -> Comm;
+    fn outlast_mpi_dup(parent: Comm, comm: *mut Comm, request: *mut Request) -> c_int;
+    fn outlast_mpi_shrink(comm: Comm, shrunken: *mut Comm) -> c_int;
+    fn outlast_mpi_gather(
+        mine: *const u64,
+        all: *mut u64,
+        words: c_int,
+        comm: Comm,
+        request: *mut Request,
+    ) -> c_int;
+    fn outlast_mpi_world_is_fatal(is_fatal: *mut c_int) -> c_int;
+    fn outlast_mpi_set_errhandlers() -> c_int;
     fn outlast_mpi_errors_return(comm: Comm) -> c_int;
     fn outlast_mpi_rank_and_size(comm: Comm, rank: *mut c_int, size: *mut c_int) -> c_int;
     fn outlast_mpi_isend(
@@ -109,7 +120,7 @@ unsafe extern "C" {
     fn outlast_mpi_error_class(code: c_int) -> c_int;
     fn outlast_mpi_error_text(code: c_int, text: *mut c_char) -> c_int;
     fn outlast_mpi_error_text_max() -> c_int;
-    fn outlast_mpi_die_on_exit(has_left: *const c_int) -> c_int;
+    fn outlast_mpi_die_on_exit(has_left: *const c_int, rank: c_int, report: *const c_char) -> c_int;
 }
 
 /// Turns MPI's code into a result.
@@ -155,7 +166,53 @@ pub fn has_ulfm() -> Result<bool> {
     Ok(has_ulfm != 0)
 }
 
-/// A duplicate of the world that is being made. All members take part, so it takes as long as the last of them.
+/// Whether an error on MPI_COMM_WORLD ends the process, as it does unless the program says otherwise. Errors that belong to
+/// no communicator of ours are raised there, and so are those of a failed process.
+pub fn world_is_fatal() -> Result<bool> {
+    let mut is_fatal = 0;
+    // SAFETY: the pointer is valid.
+    check("MPI_Comm_get_errhandler", unsafe { outlast_mpi_world_is_fatal(&mut is_fatal) })?;
+    Ok(is_fatal != 0)
+}
+
+/// Has errors on MPI_COMM_WORLD and MPI_COMM_SELF return.
+pub fn set_errhandlers() -> Result<()> {
+    // SAFETY: the function has no preconditions but that MPI is initialized, which it checks.
+    check("MPI_Comm_set_errhandler", unsafe { outlast_mpi_set_errhandlers() })
+}
+
+/// Words that all members tell each other. It takes as long as the last of them.
+pub struct Gather<const N: usize> {
+    // On the heap and leaked unless completed: MPI reads and writes them at unknown times.
+    mine: &'static mut [u64; N],
+    all: &'static mut [u64],
+    request: Request,
+}
+
+impl<const N: usize> Gather<N> {
+    /// Begins to tell all members of `comm`, which has `members` of them.
+    pub fn begin(comm: Comm, members: usize, mine: [u64; N]) -> Result<Gather<N>> {
+        let mine = Box::leak(Box::new(mine));
+        let all = Box::leak(vec![0; N * members].into_boxed_slice());
+        let mut request = Request::null();
+        // SAFETY: the buffers have that many words, and are never freed before the request is complete.
+        check("MPI_Iallgather", unsafe {
+            outlast_mpi_gather(mine.as_ptr(), all.as_mut_ptr(), N as c_int, comm, &mut request)
+        })?;
+        Ok(Gather { mine, all, request })
+    }
+
+    /// What all members have told, in their order, once it is there.
+    pub fn poll(&mut self) -> Result<Option<Vec<[u64; N]>>> {
+        if !self.request.test()? {
+            return Ok(None);
+        }
+        debug_assert!(self.all.chunks_exact(N).any(|words| words == &self.mine[..]));
+        Ok(Some(self.all.chunks_exact(N).map(|words| words.try_into().expect("N words")).collect()))
+    }
+}
+
+/// A duplicate of a communicator that is being made. All members take part, so it takes as long as the last of them.
 pub struct Duplicate {
     // On the heap and leaked unless completed: MPI writes it at an unknown time.
     comm: &'static mut Comm,
@@ -163,12 +220,12 @@ pub struct Duplicate {
 }
 
 impl Duplicate {
-    /// Begins to duplicate the world.
-    pub fn begin() -> Result<Duplicate> {
+    /// Begins to duplicate.
+    pub fn begin(parent: Comm) -> Result<Duplicate> {
         let comm = Box::leak(Box::new(Comm(std::ptr::null_mut())));
         let mut request = Request::null();
         // SAFETY: `comm` is never freed before the request is complete.
-        check("MPI_Comm_idup", unsafe { outlast_mpi_dup_world(comm, &mut request) })?;
+        check("MPI_Comm_idup", unsafe { outlast_mpi_dup(parent, comm, &mut request) })?;
         Ok(Duplicate { comm, request })
     }
 
@@ -185,6 +242,36 @@ impl Duplicate {
 }
 
 impl Comm {
+    /// All processes that mpirun has started.
+    pub fn world() -> Comm {
+        // SAFETY: the function has no preconditions.
+        unsafe { outlast_mpi_world() }
+    }
+
+    /// A communicator of the program, as Open MPI's `MPI_Comm`, which is a pointer.
+    ///
+    /// # Safety
+    /// It is a communicator, and is not freed while it is used here.
+    pub unsafe fn from_raw(comm: *mut c_void) -> Comm {
+        Comm(comm)
+    }
+
+    /// The communicator as Open MPI's `MPI_Comm`.
+    pub fn as_raw(self) -> *mut c_void {
+        self.0
+    }
+
+    /// A communicator of those of its members that live, with errors that return. All of them must call this; it waits
+    /// for them, so call it where a bound is kept.
+    pub fn shrink(self) -> Result<Comm> {
+        let mut shrunken = Comm(std::ptr::null_mut());
+        // SAFETY: the pointer is valid.
+        check("MPIX_Comm_shrink", unsafe { outlast_mpi_shrink(self, &mut shrunken) })?;
+        // SAFETY: the communicator is complete.
+        check("MPI_Comm_set_errhandler", unsafe { outlast_mpi_errors_return(shrunken) })?;
+        Ok(shrunken)
+    }
+
     /// This process's rank and how many there are.
     pub fn rank_and_size(self) -> Result<(usize, usize)> {
         let (mut rank, mut size) = (0, 0);
@@ -302,8 +389,14 @@ impl Tester {
 }
 
 /// Makes an exit of this process with a status other than 0, or while `has_left` is 0, a death by SIGKILL: the
-/// launcher does not tell the others of an exit with another status. Call it once.
-pub fn die_on_exit(has_left: &'static std::sync::atomic::AtomicI32) -> Result<()> {
-    // SAFETY: the word lives for ever and is only read.
-    check("on_exit", unsafe { outlast_mpi_die_on_exit(has_left.as_ptr()) })
+/// launcher does not tell the others of an exit with another status. Call it once. `report` is a file to which `RANK joined`
+/// is written now and `RANK exited STATUS` then; one that cannot be opened is passed over.
+pub fn die_on_exit(
+    has_left: &'static std::sync::atomic::AtomicI32,
+    rank: usize,
+    report: Option<&CStr>,
+) -> Result<()> {
+    let report = report.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: the word lives for ever and is only read; the name is null or ends with a zero.
+    check("on_exit", unsafe { outlast_mpi_die_on_exit(has_left.as_ptr(), rank as c_int, report) })
 }

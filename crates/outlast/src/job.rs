@@ -69,11 +69,21 @@ pub struct JoinOptions {
     pub(crate) time_limit: Duration,
     pub(crate) segment_limit: Option<u64>,
     pub(crate) domain: Option<String>,
+    pub(crate) set_errhandlers: bool,
+    #[cfg(feature = "mpi")]
+    pub(crate) communicator: Option<mpi::Communicator>,
 }
 
 impl Default for JoinOptions {
     fn default() -> JoinOptions {
-        JoinOptions { time_limit: Duration::from_secs(30), segment_limit: None, domain: None }
+        JoinOptions {
+            time_limit: Duration::from_secs(30),
+            segment_limit: None,
+            domain: None,
+            set_errhandlers: false,
+            #[cfg(feature = "mpi")]
+            communicator: None,
+        }
     }
 }
 
@@ -98,6 +108,22 @@ impl JoinOptions {
     /// The failure domain of this member, such as `rack3/node17`; `OUTLAST_DOMAIN` by default.
     pub fn domain(mut self, path: &str) -> JoinOptions {
         self.domain = Some(path.to_string());
+        self
+    }
+
+    /// On the mpi engine, in a program that has initialized MPI itself: have errors on `MPI_COMM_WORLD` and
+    /// `MPI_COMM_SELF` return, without which the death of a rank may end the program. Not done without a word, since
+    /// they are the program's.
+    pub fn set_errhandlers(mut self, set: bool) -> JoinOptions {
+        self.set_errhandlers = set;
+        self
+    }
+
+    /// On the mpi engine: the members are the processes of this communicator of the program, in the order of its ranks,
+    /// and not all of `MPI_COMM_WORLD`. A duplicate is used; the communicator itself stays the program's.
+    #[cfg(feature = "mpi")]
+    pub fn communicator(mut self, communicator: mpi::Communicator) -> JoinOptions {
+        self.communicator = Some(communicator);
         self
     }
 
@@ -289,6 +315,12 @@ impl Job {
     /// A member's memory, for several operations on one check of the view; see [`Reach`].
     #[inline(always)]
     pub(crate) fn reach(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
+        #[cfg(feature = "mpi")]
+        if let Backend::Mpi(mpi) = &self.inner.backend
+            && let Some(node) = mpi.neighbour(target)
+        {
+            return node.reach(at, target).map(Reach::Shm);
+        }
         match &self.inner.backend {
             Backend::Shm(shm) => shm.reach(at, target).map(Reach::Shm),
             #[cfg(any(feature = "mpi", feature = "sim"))]
@@ -305,17 +337,37 @@ impl Job {
         match &self.inner.backend {
             Backend::Shm(shm) => Some(Directly::Shm(shm)),
             #[cfg(feature = "mpi")]
-            Backend::Mpi(_) => None,
+            Backend::Mpi(mpi) => mpi.only_node().map(Directly::Shm),
             #[cfg(feature = "sim")]
             Backend::Sim(sim) => sim.is_direct().then_some(Directly::Sim(self)),
         }
     }
 
-    /// The floor of benchmarks: the C library's memcpy into a member's segment, on shm; whether there is such a thing.
+    /// On the mpi engine, for the program: a communicator of the members that live, made by Open MPI's own
+    /// `MPIX_Comm_shrink`. All living members call this, and wait for each other within the time limit.
+    #[cfg(feature = "mpi")]
+    pub fn shrunken_communicator(&self) -> Result<mpi::Communicator> {
+        match &self.inner.backend {
+            Backend::Mpi(mpi) => mpi.shrink(),
+            _ => Err(Error::Unsupported { what: "an MPI communicator on another engine than mpi" }),
+        }
+    }
+
+    /// The engine, if all members are processes of one machine.
+    fn shared_memory(&self) -> Option<&shm::Shm> {
+        match &self.inner.backend {
+            Backend::Shm(shm) => Some(shm),
+            #[cfg(feature = "mpi")]
+            Backend::Mpi(mpi) => mpi.only_node(),
+            #[cfg(feature = "sim")]
+            Backend::Sim(_) => None,
+        }
+    }
+
+    /// The floor of benchmarks: the C library's memcpy into a member's segment, on one machine; whether there is such a thing.
     #[doc(hidden)]
     pub fn memcpy_in(&self, target: MemberId, offset: u64, bytes: &[u8]) -> bool {
-        #[allow(irrefutable_let_patterns, reason = "with one engine there is one pattern")]
-        let Backend::Shm(shm) = &self.inner.backend else { return false };
+        let Some(shm) = self.shared_memory() else { return false };
         shm.copy_in(target, offset, bytes);
         true
     }
@@ -323,8 +375,7 @@ impl Job {
     /// The same out of it.
     #[doc(hidden)]
     pub fn memcpy_out(&self, target: MemberId, offset: u64, bytes: &mut [u8]) -> bool {
-        #[allow(irrefutable_let_patterns, reason = "with one engine there is one pattern")]
-        let Backend::Shm(shm) = &self.inner.backend else { return false };
+        let Some(shm) = self.shared_memory() else { return false };
         shm.copy_out(target, offset, bytes);
         true
     }

@@ -19,6 +19,10 @@
 //! The launcher makes the job's memory, starts the processes, and tells the job when one of them has ended. The
 //! members do not need it: they detect deaths among themselves, and when the launcher dies they go on, unless
 //! [`Launch::die_with_launcher`] was asked for.
+//!
+//! With [`Launch::mpirun`] the members are ranks of Open MPI, and everything else stays the same.
+
+mod mpirun;
 
 use crate::engine::shm::JobMemory;
 use crate::engine::{MEMBERS_MAX, MemberId};
@@ -37,6 +41,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub use mpirun::{Mpirun, follow, rank};
+#[cfg(feature = "mpi")]
+pub(crate) use mpirun::{REPORT_VARIABLE, SEGMENT_LIMIT_VARIABLE, SPARES_VARIABLE};
 pub use rustix::process::Signal;
 
 /// How long the launcher waits for processes that it has killed. Longer only if the kernel is stuck in them.
@@ -80,6 +87,7 @@ pub struct Launch {
     die_with_launcher: bool,
     output: Output,
     stdin_to_first: bool,
+    mpirun: Option<Mpirun>,
 }
 
 /// Why a job could not be started. Nothing is left running.
@@ -115,6 +123,12 @@ pub enum LaunchError {
         /// What to do about it; empty if nothing is known.
         hint: &'static str,
     },
+    /// mpirun did not start the ranks.
+    #[error("mpirun did not start the job: {reason}")]
+    Mpirun {
+        /// What went wrong, with what mpirun said.
+        reason: String,
+    },
     /// There is no such member in the job.
     #[error("there is no {member} in a job of {members} members")]
     UnknownMember {
@@ -148,6 +162,7 @@ impl Launch {
             die_with_launcher: false,
             output: Output::Inherit,
             stdin_to_first: false,
+            mpirun: None,
         }
     }
 
@@ -206,41 +221,47 @@ impl Launch {
         self
     }
 
+    /// Lets mpirun start the members as ranks of Open MPI, on the hosts that its options name. The members join over the
+    /// mpi engine. All hosts must share this machine's process numbers, as network namespaces of it do: it is how
+    /// the launcher watches and signals the ranks. [`Launch::stdin_to_first`] has no effect.
+    pub fn mpirun(mut self, mpirun: Mpirun) -> Launch {
+        self.mpirun = Some(mpirun);
+        self
+    }
+
     /// Starts the processes. It returns when all of them run their program, which may be before they have joined.
     pub fn start(self) -> Result<Running, LaunchError> {
         if self.members == 0 || self.members.saturating_add(self.spares) > MEMBERS_MAX {
             return Err(LaunchError::Members { members: self.members, spares: self.spares });
         }
         let program = self.program.clone().ok_or(LaunchError::NoProgram)?;
+        if let Some(mpirun) = self.mpirun.clone() {
+            return mpirun::start(self, mpirun, program);
+        }
         let memory = JobMemory::create(self.members, self.spares, self.segment_limit)?;
-        let (report, started) = mpsc::channel();
         // The kernel ties a member's "die with the launcher" to the thread that started it. So one thread starts
         // all members and stays until the last of them has ended, whatever becomes of the caller's thread.
-        let keeper = std::thread::Builder::new()
-            .name("outlast-launch".to_string())
-            .spawn(move || match start_all(&self, &program, &memory) {
-                Ok((children, streams, shared)) => match streams.start(&shared) {
-                    Ok(()) => {
-                        let _ = report.send(Ok(shared.clone()));
-                        keep(children, &memory, &shared);
-                    }
-                    Err(error) => {
-                        drop(Started(children));
-                        let _ = report.send(Err(error));
-                    }
-                },
-                Err(error) => drop(report.send(Err(error))),
-            })
-            .map_err(|error| LaunchError::System { what: "starting the launcher's thread", error })?;
-        let shared = match started.recv() {
-            Ok(Ok(shared)) => shared,
-            Ok(Err(error)) => {
-                let _ = keeper.join();
-                return Err(error);
-            }
-            Err(_) => unreachable!("the keeper reports before it ends"),
-        };
-        Ok(Running { control: Control { shared }, keeper: Some(keeper) })
+        new_running(move |report| match start_all(&self, &program, &memory) {
+            Ok((mut children, streams, shared)) => match streams.start(&shared) {
+                Ok(()) => {
+                    let _ = report.send(Ok(shared.clone()));
+                    keep(&shared, |member| {
+                        // Somebody else in this process may have reaped the child (SIGCHLD ignored, wait for any
+                        // child): its status is lost then and must not count as success.
+                        let status =
+                            children[member.index()].wait().unwrap_or(ExitStatus::from_raw(255 << 8));
+                        let joined = memory.has_joined(member);
+                        memory.process_ended(member);
+                        (status, joined)
+                    });
+                }
+                Err(error) => {
+                    drop(Started(children));
+                    let _ = report.send(Err(error));
+                }
+            },
+            Err(error) => drop(report.send(Err(error))),
+        })
     }
 
     fn command(&self, program: &Path, member: MemberId) -> Command {
@@ -260,6 +281,26 @@ impl Launch {
         command.stdout(stream()).stderr(stream());
         command
     }
+}
+
+/// Runs `keeper` in a thread of its own, which reports that the members have started and then stays until they have ended.
+fn new_running(
+    keeper: impl FnOnce(&mpsc::Sender<Result<Arc<Shared>, LaunchError>>) + Send + 'static,
+) -> Result<Running, LaunchError> {
+    let (report, started) = mpsc::channel();
+    let keeper = std::thread::Builder::new()
+        .name("outlast-launch".to_string())
+        .spawn(move || keeper(&report))
+        .map_err(|error| LaunchError::System { what: "starting the launcher's thread", error })?;
+    let shared = match started.recv() {
+        Ok(Ok(shared)) => shared,
+        Ok(Err(error)) => {
+            let _ = keeper.join();
+            return Err(error);
+        }
+        Err(_) => unreachable!("the keeper reports before it ends"),
+    };
+    Ok(Running { control: Control { shared }, keeper: Some(keeper) })
 }
 
 /// Children that are killed and reaped when a start fails half-way.
@@ -307,14 +348,7 @@ fn start_all(
         processes.push(Process { pid, pidfd });
     }
     let children = std::mem::take(&mut started.0);
-    let state = State {
-        ends: vec![None; total],
-        running: total,
-        events: VecDeque::new(),
-        captured: vec![Captured::default(); total],
-        has_output: false,
-    };
-    let shared = Arc::new(Shared { processes, began, state: Mutex::new(state), changed: Condvar::new() });
+    let shared = Arc::new(Shared::new(processes, began, State::new(total)));
     Ok((children, streams, shared))
 }
 
@@ -335,13 +369,14 @@ fn hint(program: &Path, error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Waits for the members, without using the processor meanwhile, and tells the job of each one that has ended.
-fn keep(children: Vec<Child>, memory: &JobMemory, shared: &Shared) {
-    let mut left: Vec<(MemberId, Child)> = (0..).map(MemberId).zip(children).collect();
+/// Waits for the members, without using the processor meanwhile, and notes each one that has ended; `end_of` tells how
+/// it did, and whether it had joined.
+fn keep(shared: &Shared, mut end_of: impl FnMut(MemberId) -> (ExitStatus, bool)) {
+    let mut left: Vec<MemberId> = (0..shared.processes.len() as u32).map(MemberId).collect();
     while !left.is_empty() {
         let mut fds: Vec<PollFd<'_>> = left
             .iter()
-            .map(|(member, _)| PollFd::new(&shared.processes[member.index()].pidfd, PollFlags::IN))
+            .map(|member| PollFd::new(&shared.processes[member.index()].pidfd, PollFlags::IN))
             .collect();
         if poll(&mut fds, None).is_err() {
             // Interrupted, or out of kernel memory for the moment; the next attempt must not spin.
@@ -351,23 +386,13 @@ fn keep(children: Vec<Child>, memory: &JobMemory, shared: &Shared) {
         let is_over: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         let mut is_over = is_over.into_iter();
-        left.retain_mut(|(member, child)| {
+        left.retain(|&member| {
             if !is_over.next().expect("one answer for each") {
                 return true;
             }
-            // Somebody else in this process may have reaped the child (SIGCHLD ignored, wait for any child): its
-            // status is lost then and must not count as success.
-            let status = child.wait().unwrap_or(ExitStatus::from_raw(255 << 8));
-            let after = shared.began.elapsed();
-            let joined = memory.has_joined(*member);
-            memory.process_ended(*member);
-            let end = MemberEnd {
-                member: *member,
-                pid: shared.processes[member.index()].pid,
-                status,
-                after,
-                joined,
-            };
+            let (status, joined) = end_of(member);
+            let (pid, after) = (shared.processes[member.index()].pid, shared.began.elapsed());
+            let end = MemberEnd { member, pid, status, after, joined };
             let mut state = shared.lock();
             state.ends[member.index()] = Some(end.clone());
             state.running -= 1;
@@ -401,7 +426,23 @@ struct State {
     has_output: bool,
 }
 
+impl State {
+    fn new(members: usize) -> State {
+        State {
+            ends: vec![None; members],
+            running: members,
+            events: VecDeque::new(),
+            captured: vec![Captured::default(); members],
+            has_output: false,
+        }
+    }
+}
+
 impl Shared {
+    fn new(processes: Vec<Process>, began: Instant, state: State) -> Shared {
+        Shared { processes, began, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }

@@ -322,3 +322,23 @@ fn a_member_that_does_not_answer_is_named() {
     let report = sim::run(&options, body);
     assert!(report.is_ok(), "{:?}\n{:#?}\n{:#?}", report.outcome, report.panics, report.hung);
 }
+
+/// A thread whose put failed is told so by its own flush, whoever has flushed before.
+#[test]
+fn each_thread_is_told_of_its_own_puts() {
+    run(
+        1,
+        |options| options.segment_limit = 1 << 20,
+        |job| {
+            let store = Store::open(&job, options(1)).expect("open");
+            store.put_nb(b"large", &vec![1; 2 << 20]).expect("told later");
+            let other = store.clone();
+            let flush = move || assert_eq!(other.flush(), Ok(()));
+            let flush = job.spawn("flushes", Box::new(flush)).expect("spawned");
+            job.wait_for(&flush, Time::NEVER);
+            assert!(matches!(store.flush(), Err(StoreError::OutOfMemory { .. })));
+            assert_eq!(store.flush(), Ok(()));
+            end(&job, &store);
+        },
+    );
+}

@@ -3,6 +3,7 @@
 use super::ping::{Ping, SURVIVE, survive};
 use super::redis::Redis;
 use super::{Common, Row, expect_ok, publish, times};
+use crate::hosts;
 use crate::quantity;
 use crate::report::say;
 use anyhow::{Context, ensure};
@@ -124,6 +125,8 @@ struct Shape {
     /// The sizes of the values
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, value_delimiter = ',')]
     sizes: Vec<u64>,
+    #[command(flatten)]
+    place: hosts::Place,
     /// How long each size is measured
     #[arg(long, value_name = "S", default_value_t = 2.0)]
     seconds: f64,
@@ -199,6 +202,9 @@ fn run(
     common: Common,
     mut asked: Asked,
 ) -> anyhow::Result<bool> {
+    shape.place.check("bench");
+    let shape =
+        Shape { ranks: shape.place.join_mpirun()?.map_or(shape.ranks, |ranks| ranks as u16), ..shape };
     let (ranks, replicas) = (usize::from(shape.ranks), usize::from(shape.replicas));
     ensure!(replicas <= ranks, "{replicas} copies need as many ranks, and there are {ranks}");
     ensure!(shape.seconds > 0.0 && shape.seconds <= 600.0, "--seconds must be between 0 and 600");
@@ -217,7 +223,7 @@ fn run(
         Ok(())
     };
     measure_theirs(&mut asked.others)?;
-    let running = Launch::new(ranks)
+    let launch = Launch::new(ranks)
         .program(std::env::current_exe()?)
         .args(["store-bench-member", "--what", what, "--keys", &keys.to_string()])
         .args(["--replicas", &replicas.to_string(), "--sizes", &joined])
@@ -225,11 +231,13 @@ fn run(
         .args(asked.checksums.then_some("--checksums"))
         .args(asked.sole_writers.then_some("--sole-writers"))
         .die_with_launcher(true)
-        .output(Output::Capture)
-        .start()?;
+        .output(Output::Capture);
+    let (launch, hosts) = shape.place.prepare(launch, ranks)?;
+    let running = launch.start()?;
     let limit = Duration::from_secs_f64(60.0 + 4.0 * shape.seconds * sizes.len() as f64);
     let mut running = running;
     let outcome = running.wait(limit);
+    drop(hosts);
     expect_ok(&outcome)?;
     measure_theirs(&mut asked.others)?;
     let output = running.output(MemberId(0));
@@ -243,7 +251,7 @@ fn run(
         let samples: Result<Vec<u64>, _> = samples.split(' ').map(str::parse).collect();
         let row = Row {
             what: what.into(),
-            engine: "shm".into(),
+            engine: shape.place.engine.to_string(),
             ranks,
             replicas: Some(replicas),
             size: Some(size.parse().context("a size")?),

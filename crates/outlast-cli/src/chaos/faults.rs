@@ -17,6 +17,8 @@ const ARMED_FOR: Duration = Duration::from_millis(400);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Kill,
+    /// Kill all members of the host.
+    KillHost,
     Stop(Duration),
 }
 
@@ -35,6 +37,9 @@ pub(super) struct Faults {
     ranks: u32,
     replicas: usize,
     kills: usize,
+    /// The members of the host that is to be killed.
+    of_host: Vec<u32>,
+    spared: Option<u32>,
     beyond: bool,
     failpoints: bool,
     /// Which step of the protocol the next victim dies in.
@@ -56,7 +61,10 @@ impl Faults {
             Duration::from_secs_f64(chaos.seconds * (from + (to - from) * part))
         };
         let mut planned: Vec<(Duration, What)> = Vec::new();
-        planned.extend((0..chaos.kills).map(|_| (when(0.05, 0.85), What::Kill)));
+        match chaos.victim_host() {
+            Some(_) => planned.push((when(0.2, 0.6), What::KillHost)),
+            None => planned.extend((0..chaos.kills).map(|_| (when(0.05, 0.85), What::Kill))),
+        }
         let beyond = chaos.beyond || chaos.salvage;
         if beyond {
             // As many as there are copies at one time: a repair is faster than the next random moment.
@@ -78,6 +86,8 @@ impl Faults {
             ranks: u32::from(chaos.ranks),
             replicas: chaos.replicas,
             kills: chaos.kills,
+            of_host: chaos.victim_host().map_or(Vec::new(), |host| chaos.members_of(host).collect()),
+            spared: chaos.spared,
             beyond,
             failpoints: chaos.failpoints,
             next_step: chaos.die_in.unwrap_or((seed as usize).wrapping_mul(3) % steps::NAMES.len()),
@@ -122,6 +132,11 @@ impl Faults {
             What::Stop(length) => {
                 if !self.stop(length, known, running)? {
                     return Ok(false);
+                }
+            }
+            What::KillHost => {
+                for member in std::mem::take(&mut self.of_host) {
+                    self.kill_now(member, known, running)?;
                 }
             }
             What::Kill if self.may_kill(known) => {
@@ -170,8 +185,11 @@ impl Faults {
 
     fn kill(&mut self, known: &mut Known, running: &Running, shared: &Shared) -> anyhow::Result<()> {
         let living = known.living(self.ranks);
-        let candidates: Vec<u32> = living.into_iter().filter(|m| !self.armed.contains_key(m)).collect();
-        ensure!(candidates.len() > 1, "nobody is left to kill");
+        let is_spared = |member: &u32| self.spared == Some(*member);
+        ensure!(living.len() > 1, "nobody is left to kill");
+        let candidates: Vec<u32> =
+            living.into_iter().filter(|m| !self.armed.contains_key(m) && !is_spared(m)).collect();
+        ensure!(!candidates.is_empty(), "nobody is left to kill");
         let victim = candidates[self.random.below(candidates.len() as u64) as usize];
         // One that waits in a step of repair needs a death to get there.
         if !self.failpoints || !self.armed.is_empty() {

@@ -11,8 +11,8 @@ mod member;
 
 use crate::actor::{Programs, THREADS_MAX};
 use crate::control::{Phase, Shared};
+use crate::hosts;
 use crate::members::{Lines, News, describe, left_behind, machine_ns, shared_memory_names, show_log};
-use crate::quantity;
 use crate::report::write_json;
 use crate::usage_error;
 use crate::warden::LossNews;
@@ -55,6 +55,9 @@ Examples:
       outlast chaos --ranks 6 --replicas 1 --kills 5 --salvage
   Steals of tasks, each a transaction over three keys:
       outlast chaos --programs steal
+  On the mpi engine, over three hosts made of this machine, one of which loses all its members (root; builds with the
+  feature `mpi`):
+      outlast chaos --engine mpi --hosts 3 --kill-host
   For programs; standard output gets nothing but the report:
       outlast chaos --json -
   Deaths inside the steps of the protocol, in a build for tests:
@@ -95,9 +98,8 @@ impl From<Mode> for outlast::store::Mode {
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Chaos {
-    /// The engine below the job
-    #[arg(long, value_name = "NAME", value_parser = quantity::engine, default_value = "shm")]
-    engine: String,
+    #[command(flatten)]
+    place: hosts::Place,
     /// How many processes the job has
     #[arg(short = 'n', long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=128))]
     ranks: u16,
@@ -113,6 +115,9 @@ pub(crate) struct Chaos {
     /// How many members to kill with SIGKILL
     #[arg(long, value_name = "K", default_value_t = 2)]
     kills: usize,
+    /// With --hosts: kill all members of one host at once, and nobody else; no two copies are on one host
+    #[arg(long, requires = "hosts", conflicts_with_all = ["kills", "failpoints", "beyond"])]
+    kill_host: bool,
     /// How many times to stop a member with SIGSTOP, and to let it go on with SIGCONT
     #[arg(long, value_name = "S", default_value_t = 0)]
     stops: usize,
@@ -140,6 +145,9 @@ pub(crate) struct Chaos {
     /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
+    /// Who is not killed: rank 0 of the user's own mpirun is also this command
+    #[arg(skip)]
+    spared: Option<u32>,
     /// Write the record of all calls to this file, as text
     #[arg(long, value_name = "PATH")]
     history: Option<PathBuf>,
@@ -245,12 +253,19 @@ impl Known {
 
 impl Chaos {
     pub(crate) fn execute(mut self) -> anyhow::Result<bool> {
+        self.spared = self.place.join_mpirun()?.map(|ranks| {
+            self.ranks = u16::try_from(ranks).unwrap_or(u16::MAX);
+            0
+        });
         self.check();
         let seed = self.seed.unwrap_or_else(|| {
             // Short enough to type, different enough from run to run.
             Random::new(machine_ns() ^ u64::from(std::process::id())).below(1_000_000)
         });
         self.seed = Some(seed);
+        if let Some(host) = self.victim_host() {
+            self.kills = self.members_of(host).count();
+        }
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
         {
@@ -273,14 +288,14 @@ impl Chaos {
             place: shared.place(),
         };
         let before = shared_memory_names();
-        let mut running = Launch::new(ranks)
+        let launch = Launch::new(ranks)
             .program(std::env::current_exe().context("finding this program's own path")?)
             .args(["chaos-member", &serde_json::to_string(&plan)?])
-            .env("OUTLAST_ENGINE", &self.engine)
             .segment_limit(256 << 20)
             .die_with_launcher(true)
-            .output(Output::Capture)
-            .start()?;
+            .output(Output::Capture);
+        let (launch, hosts) = self.place.prepare(launch, ranks)?;
+        let mut running = launch.start()?;
         let pids = running.pids();
         let mut known = Known::default();
         let result = self.run(&mut running, &shared, &mut known, &interrupted);
@@ -308,6 +323,7 @@ impl Chaos {
             }
         }
         drop(running);
+        drop(hosts);
         known
             .failures
             .extend(left_behind(&before, &pids).into_iter().map(|left| format!("left behind: {left}")));
@@ -322,8 +338,21 @@ impl Chaos {
         Ok(report.ok)
     }
 
+    /// The host whose members are to be killed.
+    fn victim_host(&self) -> Option<u16> {
+        let hosts = self.place.hosts.filter(|_| self.kill_host)?;
+        Some((self.seed.unwrap_or_default() % u64::from(hosts)) as u16)
+    }
+
+    /// The members on a host: mpirun deals them out in turn.
+    fn members_of(&self, host: u16) -> impl Iterator<Item = u32> + use<> {
+        let hosts = self.place.hosts.unwrap_or(1);
+        (0..self.ranks).filter(move |rank| rank % hosts == host).map(u32::from)
+    }
+
     /// Ends with status 2 if the arguments contradict each other.
     fn check(&self) {
+        self.place.check("chaos");
         let (ranks, kills, replicas) = (usize::from(self.ranks), self.kills, self.replicas);
         let usage = |message: String| usage_error("chaos", message);
         if kills > ranks - 1 {
@@ -332,6 +361,9 @@ impl Chaos {
         if !(1..=REPLICAS_MAX).contains(&replicas) || replicas > ranks {
             let most = REPLICAS_MAX.min(ranks);
             usage(format!("{replicas} copies in a job of {ranks} cannot be; 1 to {most}"));
+        }
+        if self.kill_host && (self.place.hosts < Some(2) || ranks < 2 || replicas < 2) {
+            usage("killing a host needs another one, and copies there: --hosts 2 --ranks 2 --replicas 2 or more".into());
         }
         if replicas == 1 && kills > 0 && !self.beyond && !self.salvage {
             usage(
@@ -364,6 +396,7 @@ impl Chaos {
 
     /// The command that makes the same choices again.
     fn command(&self) -> String {
+        let place = self.place.arguments();
         let Chaos { ranks, replicas, programs, mode, kills, stops, seconds, threads, .. } = self;
         let seed = self.seed.unwrap_or_default();
         let beyond = match (self.beyond, self.salvage) {
@@ -371,12 +404,14 @@ impl Chaos {
             (_, true) => " --salvage",
             _ => "",
         };
+        let kill_host = if self.kill_host { " --kill-host" } else { "" };
+        let kills = if self.kill_host { String::new() } else { format!(" --kills {kills}") };
         let failpoints = if self.failpoints { " --failpoints" } else { "" };
         let die_in = self.die_in.map_or(String::new(), |step| {
             format!(" --die-in {}", steps::NAMES[step].split(' ').next().unwrap_or_default())
         });
         format!(
-            "outlast chaos --engine shm --ranks {ranks} --replicas {replicas} --programs {programs} --mode {mode} --kills {kills} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
+            "outlast chaos {place} --ranks {ranks} --replicas {replicas} --programs {programs} --mode {mode}{kills}{kill_host} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
         )
     }
 

@@ -88,6 +88,14 @@ impl Actors {
     }
 }
 
+#[cfg(all(test, feature = "sim"))]
+impl Actors {
+    /// The magazines, while nobody uses them.
+    pub(super) fn magazines(&self) -> impl Iterator<Item = &Magazine> {
+        self.actors.iter().filter_map(|actor| actor.magazine.get()).map(Box::as_ref)
+    }
+}
+
 /// An operation that is under way: while it exists, nothing that it may have seen is reused.
 pub(super) struct Op<'a> {
     pub(super) store: &'a Inner,

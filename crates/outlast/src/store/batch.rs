@@ -9,11 +9,12 @@
 use super::open::{Inner, lock};
 use super::{Store, StoreError, StoreResult, Value, Version};
 use crate::engine::Engine;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// The first error of a call that did not wait, until `flush` has told it.
+/// The first error of a call that did not wait, by the thread that made it, until its `flush` has told it.
 #[derive(Default)]
-pub(super) struct Deferred(Mutex<Option<StoreError>>);
+pub(super) struct Deferred(Mutex<BTreeMap<u64, StoreError>>);
 
 /// A get that was begun with [`Store::get_nb`]. Dropping it is safe.
 #[derive(Debug)]
@@ -55,9 +56,10 @@ impl Store {
     }
 
     /// Waits until all earlier [`Store::put_nb`] of this member have been acknowledged by every copy; the first error, if
-    /// any of them failed since the last flush.
+    /// any of the calling thread's failed since its last flush.
     pub fn flush(&self) -> StoreResult<()> {
-        let deferred = lock(&self.inner.deferred.0).take();
+        let thread = self.inner.job.activity();
+        let deferred = lock(&self.inner.deferred.0).remove(&thread);
         deferred.map_or_else(|| self.inner.check_gate(self.inner.job.epoch()), Err)
     }
 
@@ -81,6 +83,7 @@ impl Store {
 
 impl Inner {
     fn defer(&self, error: StoreError) {
-        lock(&self.deferred.0).get_or_insert(error);
+        let thread = self.job.activity();
+        lock(&self.deferred.0).entry(thread).or_insert(error);
     }
 }

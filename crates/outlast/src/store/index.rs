@@ -128,26 +128,40 @@ impl Op<'_> {
         let (member, bucket) = (config.homes[home], self.bucket(config, home, key)?);
         let class = class_of(NODE_KEY + key.key.len() as u64).expect("keys are short");
         let mut fresh = None;
+        let result = self.link(member, bucket, key, config.empty_head(), class, &mut fresh);
+        if let Some(unused) = fresh {
+            self.keep_unless_late(member, class, unused, &result);
+        }
+        result
+    }
+
+    /// The same; a block that was taken for the record and not used is left in `fresh`.
+    fn link(
+        &self,
+        member: MemberId,
+        bucket: u64,
+        key: &KeyRef<'_>,
+        head: Head,
+        class: usize,
+        fresh: &mut Option<u64>,
+    ) -> Step<u64> {
         loop {
             let first = self.load(member, bucket)?;
             if let Some((word, _)) = self.find_from(member, first, key)? {
-                if let Some(unused) = fresh {
-                    self.keep(member, class, unused);
-                }
                 return Ok(word);
             }
-            let node = match fresh {
+            let node = match *fresh {
                 Some(node) => node,
-                None => self.take_block(member, class)?,
+                None => *fresh.insert(self.take_block(member, class)?),
             };
-            fresh = Some(node);
             let mut bytes = Vec::with_capacity(NODE_KEY as usize + key.key.len());
             bytes.extend(first.to_ne_bytes());
-            bytes.extend(config.empty_head().0.to_ne_bytes());
+            bytes.extend(head.0.to_ne_bytes());
             bytes.extend(node_word(key, holder(self.store.me())).to_ne_bytes());
             bytes.extend(key.key);
             self.put(member, node, &bytes)?;
             if self.swap(member, bucket, first, node)? {
+                *fresh = None;
                 return Ok(node + NODE_HEAD);
             }
         }

@@ -235,6 +235,16 @@ impl Magazine {
         self.is_due.load(Ordering::Relaxed)
     }
 
+    /// All blocks that are in it.
+    #[cfg(all(test, feature = "sim"))]
+    pub(super) fn places(&self) -> Vec<Place> {
+        let of = |way: &Way| {
+            let [taken, put] = [&way.taken, &way.put].map(load);
+            way.places(taken, put.wrapping_sub(taken)).collect::<Vec<_>>()
+        };
+        self.ways.iter().flat_map(of).collect()
+    }
+
     /// Nobody sees what was retired. Those for which there is no room are returned.
     pub(super) fn free_retired(&self) -> Vec<Place> {
         self.is_due.store(false, Ordering::Relaxed);

@@ -121,8 +121,35 @@ impl Store {
     }
 }
 
+/// What a block is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Record,
+    Value,
+    Free,
+    /// At hand of this member, which lives.
+    Held(MemberId),
+    HeldByDead,
+}
+
 impl Op<'_> {
     fn survey(&self) -> Step<MemoryUse> {
+        let mut found = MemoryUse::default();
+        self.for_each_block(|_, class, what| {
+            let field = match what {
+                What::Record => &mut found.records,
+                What::Value => &mut found.values,
+                What::Free => &mut found.free,
+                What::Held(_) => &mut found.at_hand,
+                What::HeldByDead => &mut found.of_the_dead,
+            };
+            *field += class_size(class);
+        })?;
+        Ok(found)
+    }
+
+    /// Goes through all blocks of this member.
+    fn for_each_block(&self, mut each: impl FnMut(u64, usize, What)) -> Step<()> {
         let (store, job, me) = (self.store, &self.store.job, self.store.me());
         let load = |offset: u64| job.load(Epoch::ANY, me, offset);
         let (mut nodes, mut values) = (BTreeSet::new(), BTreeSet::new());
@@ -139,22 +166,23 @@ impl Op<'_> {
         }
         let view = store.current_view();
         let slabs: Vec<_> = lock(&store.space.slabs).all.iter().map(|(&base, &slab)| (base, slab)).collect();
-        let mut found = MemoryUse::default();
         for (base, (class, count)) in slabs {
             let size = class_size(class);
             for offset in (0..count).map(|index| base + index * size) {
                 let holder = load(offset + BLOCK_HOLDER)? & HOLDER_MASK;
-                let field = match holder {
-                    _ if nodes.contains(&offset) => &mut found.records,
-                    _ if values.contains(&offset) => &mut found.values,
-                    0 => &mut found.free,
-                    holder if view.is_living(MemberId(holder as u32 - 1)) => &mut found.at_hand,
-                    _ => &mut found.of_the_dead,
+                let what = match holder {
+                    _ if nodes.contains(&offset) => What::Record,
+                    _ if values.contains(&offset) => What::Value,
+                    0 => What::Free,
+                    holder if view.is_living(MemberId(holder as u32 - 1)) => {
+                        What::Held(MemberId(holder as u32 - 1))
+                    }
+                    _ => What::HeldByDead,
                 };
-                *field += size;
+                each(offset, class, what);
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     fn reclaim_piece(&self, round: &mut Round) -> Step<Option<Time>> {
@@ -236,5 +264,84 @@ impl Op<'_> {
         let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER)?;
         let word = word & !HOLDER_MASK | holder(self.store.me());
         job.put(Epoch::ANY, home, offset + BLOCK_HOLDER, &word.to_ne_bytes())
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::sim::{self, Action, Link, Options as SimOptions, Random, When};
+    use crate::job::Job;
+    use crate::store::Options;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    fn sleep(job: &Job, time: Duration) {
+        let until = job.now().after(time);
+        while job.now() < until {
+            job.park(job.bell(), until);
+        }
+    }
+
+    /// A block, as its home and its offset.
+    type At = (MemberId, u64);
+
+    /// A home dies in the middle of everything that the others do. When all is quiet, every block that no record names is known
+    /// to its holder, or on its home's stack. (The dead one writes nothing itself: what it had just swapped out, and not
+    /// marked as its own, would be nobody's.)
+    #[test]
+    fn nobody_forgets_a_block_when_a_view_changes() {
+        let mut deaths = 0;
+        for seed in 0..100 {
+            let options = SimOptions::new(5, seed).link(Link::Memory);
+            let when = When::AtStep(MemberId(0), 500 + 150 * (seed % 40));
+            let options = options.fault(when, Action::Kill(MemberId(4)));
+            let known: Rc<RefCell<BTreeSet<At>>> = Rc::default();
+            let held: Rc<RefCell<Vec<(At, MemberId, usize)>>> = Rc::default();
+            let (known_here, held_here) = (known.clone(), held.clone());
+            let report = sim::run(&options, move |job: Job| {
+                let options = Options::new().replicas(3).partitions(8).expected_keys(32);
+                let Ok(store) = Store::open(&job, options) else { return };
+                let mut random = Random::new(seed << 8 | u64::from(job.me().0));
+                let slot = store.slot(format!("slot/{}", job.me().0).as_bytes()).expect("a key");
+                for _ in 0..if job.me().0 == 4 { 0 } else { 80 } {
+                    let key = format!("key/{}", random.below(12));
+                    let value = vec![7; random.below(300) as usize];
+                    let done = match random.below(8) {
+                        0 => store.delete(key.as_bytes()).map(|_| ()),
+                        1 | 2 => slot.put(&value).map(|_| ()),
+                        3 => store.transaction(|tx| {
+                            tx.put(key.as_bytes(), &value)?;
+                            tx.put(b"key/0", &value)
+                        }),
+                        _ => store.put(key.as_bytes(), &value).map(|_| ()),
+                    };
+                    done.expect("done");
+                }
+                sleep(&job, Duration::from_secs(20));
+                known_here.borrow_mut().extend(store.inner.known_blocks());
+                let me = job.me();
+                let mut found = Vec::new();
+                let op = Op::begin(&store.inner).expect("begun");
+                op.for_each_block(|offset, class, what| {
+                    if let What::Held(holder) = what {
+                        found.push(((me, offset), holder, class));
+                    }
+                })
+                .expect("gone through");
+                drop(op);
+                held_here.borrow_mut().extend(found);
+                sleep(&job, Duration::from_secs(1));
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            assert!(report.is_ok(), "seed {seed}: {:?} {:#?}", report.outcome, report.panics);
+            deaths += report.kills;
+            let known = known.borrow();
+            let forgotten: Vec<_> =
+                held.borrow().iter().filter(|(at, ..)| !known.contains(at)).copied().collect();
+            assert!(forgotten.is_empty(), "seed {seed}: {forgotten:?}");
+        }
+        assert!(deaths > 80, "{deaths} deaths");
     }
 }

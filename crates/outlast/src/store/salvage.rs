@@ -594,7 +594,10 @@ impl<'a> Op<'a> {
     fn put_own_head(&self, word: u64, old: Head, new: Head) -> Step<()> {
         let me = self.store.me();
         match self.swap(me, word, old.0, new.0)? {
-            true => self.retire_head(me, old),
+            true => {
+                self.retire_head(me, old);
+                Ok(())
+            }
             false => Err(Halt::Again),
         }
     }

@@ -501,6 +501,19 @@ impl Inner {
         }
     }
 
+    /// The blocks that this member has at hand, anywhere.
+    #[cfg(all(test, feature = "sim"))]
+    pub(super) fn known_blocks(&self) -> Vec<(MemberId, u64)> {
+        let space = &self.space;
+        let mut places = lock(&space.retired).clone();
+        lock(&space.batches).iter().for_each(|batch| places.extend(&batch.blocks));
+        for (&kind, offsets) in &*lock(&space.spare) {
+            places.extend(offsets.iter().map(|&offset| Place::of_kind(kind, offset)));
+        }
+        self.actors.magazines().for_each(|magazine| places.extend(magazine.places()));
+        places.iter().map(|place| (place.home(), place.offset())).collect()
+    }
+
     /// Whether blocks wait until nobody can still see them.
     pub(super) fn has_batches(&self) -> bool {
         self.space.batch_count.load(Ordering::Relaxed) > 0

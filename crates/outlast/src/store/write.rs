@@ -11,7 +11,7 @@ use super::mutant::mutant;
 use super::open::Inner;
 use super::placement::{HOMES_MAX, Homes, hash_key};
 use super::{StoreError, StoreResult, Version, check_len};
-use crate::engine::{Engine, MemberId, Time, steps};
+use crate::engine::{Engine, Epoch, MemberId, Time, steps};
 use crate::job::Directly;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -541,19 +541,31 @@ impl<'a> Op<'a> {
             true => Ok(()),
             false => self.put(home, offset + value_start(content.rest.len() as u64), content.rest),
         });
-        // After a refusal nothing was written. After a timeout something may still be, whenever the home goes on: the
-        // block must not be used for anything else.
-        if matches!(filled, Err(Halt::Again)) {
-            self.keep(home, class, offset);
+        if filled.is_err() {
+            self.keep_unless_late(home, class, offset, &filled);
         }
         filled.map(|()| offset)
     }
 
-    /// Retires the block that a head named, after it was swapped out.
-    pub(super) fn retire_head(&self, home: MemberId, head: Head) -> Step<()> {
-        let Some(offset) = head.offset() else { return Ok(()) };
-        let block = self.read_block(home, offset)?;
-        self.retire_block(home, offset, &block, block_class(&block, home)?)
+    /// Keeps a block that was not used, since somebody was faster or the view has changed: after a refusal nothing was written.
+    /// After a timeout something may still be, whenever the home goes on: the block must not be used for anything else.
+    pub(super) fn keep_unless_late<T>(&self, home: MemberId, class: usize, offset: u64, result: &Step<T>) {
+        if let Ok(_) | Err(Halt::Again) = result {
+            self.keep(home, class, offset);
+        }
+    }
+
+    /// Retires the block that a head named, after it was swapped out: under any view, since nobody else does. Whatever fails,
+    /// it was swapped out all the same.
+    pub(super) fn retire_head(&self, home: MemberId, head: Head) {
+        let Some(offset) = head.offset() else { return };
+        let mut bytes = [0; BLOCK_HEADER_LEN as usize];
+        let read = self.store.job.get(Epoch::ANY, home, offset, &mut bytes);
+        if read.map_err(|error| self.noted(home, error)).is_ok() {
+            let block = Block::decode(&bytes);
+            let _ =
+                block_class(&block, home).and_then(|class| self.retire_block(home, offset, &block, class));
+        }
     }
 
     /// Retires a block that was swapped out, which holds this version: this member is its holder from now on.
@@ -597,7 +609,7 @@ impl<'a> Op<'a> {
                 return Ok(None);
             }
             if self.swap(member, word, found.0, Head::new(config.stamp, offset).0)? {
-                self.retire_head(member, found)?;
+                self.retire_head(member, found);
                 return Ok(Some(word));
             }
         }
@@ -704,13 +716,14 @@ impl<'a> Op<'a> {
                 },
             };
             steps::enter(steps::Step::Settle);
-            if !self.swap(member, word, head.0, new.0)? {
+            let swapped = self.swap(member, word, head.0, new.0);
+            if !matches!(swapped, Ok(true)) {
                 if let (Some(offset), Some((block, _))) = (new.offset(), &version) {
-                    self.keep(member, block_class(block, member)?, offset);
+                    self.keep_unless_late(member, block_class(block, member)?, offset, &swapped);
                 }
-                return Ok(());
+                return swapped.map(|_| ());
             }
-            self.retire_head(member, head)?;
+            self.retire_head(member, head);
             if home == config.primary {
                 primary_head = new;
             }
@@ -756,21 +769,23 @@ impl<'a> Op<'a> {
             let wanted = self.counter(primary, head)?;
             let is_older = found.stamp() < config.stamp || self.counter(member, found)? < wanted;
             if is_older || mutant("repair-over-newer") {
-                let new = match head.offset() {
-                    None => Head::new(config.stamp, 0),
+                let (new, class) = match head.offset() {
+                    None => (Head::new(config.stamp, 0), None),
                     Some(offset) => {
                         let block = self.read_block(primary, offset)?;
                         let mut value = vec![0; block.len as usize];
                         self.get(primary, offset + value_start(block.len), &mut value)?;
-                        Head::new(config.stamp, self.fill_block(member, &block, &value)?)
+                        let filled = self.fill_block(member, &block, &value)?;
+                        (Head::new(config.stamp, filled), Some(block_class(&block, member)?))
                     }
                 };
-                if self.swap(member, target_word, found.0, new.0)? {
-                    self.retire_head(member, found)?;
-                } else if let Some(offset) = new.offset() {
-                    let block = self.read_block(member, offset)?;
-                    self.keep(member, block_class(&block, member)?, offset);
+                let swapped = self.swap(member, target_word, found.0, new.0);
+                match (&swapped, new.offset().zip(class)) {
+                    (Ok(true), _) => self.retire_head(member, found),
+                    (_, Some((offset, class))) => self.keep_unless_late(member, class, offset, &swapped),
+                    (_, None) => {}
                 }
+                swapped?;
             }
             // Once more if the source has changed meanwhile.
             if self.load(primary, word)? == head.0 || mutant("repair-over-newer") {
@@ -852,15 +867,22 @@ impl<'a> Op<'a> {
         if let Some(memory) = &mut before.memory {
             memory.at[config.primary].head = head;
         }
-        self.finish(config, key, before, draft, 1 << config.primary)?;
+        let mut finished = self.finish(config, key, before, draft, 1 << config.primary);
         // Before the mark: whoever builds on that tells nobody that the version happened.
-        if self.is_late() {
-            return Err(Halt::Again);
+        if finished.is_ok() && self.is_late() {
+            finished = Err(Halt::Again);
         }
-        // The version has happened: every complete home of the configuration holds it, or something later, so no failure
-        // from here on can undo it.
-        let _ = self.tidy_up(config, key, before, head);
-        Ok(true)
+        if finished.is_ok() {
+            // The version has happened: every complete home of the configuration holds it, or something later, so no
+            // failure from here on can undo it.
+            let _ = self.tidy_up(config, key, before, head);
+        }
+        if let (Some(offset), Some(block)) = (before.head.offset(), &before.block) {
+            // It was swapped out, whatever has become of the rest.
+            let _ = block_class(block, primary)
+                .and_then(|class| self.retire_block(primary, offset, block, class));
+        }
+        finished.map(|()| true)
     }
 
     /// W6 and W7: makes every home hold the version; `is_done` has a bit for each one that does.
@@ -937,21 +959,24 @@ impl<'a> Op<'a> {
             offset => offset,
         };
         steps::enter(steps::Step::Install);
-        if !self.install_again(config, home, before, offset)? {
-            let word = match self.install(config, home, key, draft, offset) {
-                Ok(word) => word,
-                Err(halt) => {
-                    if let Halt::Fail(StoreError::OutOfMemory { .. }) = &halt {
-                        // There was no room for a record, and nobody has seen the block.
-                        draft.offsets[home] = offset;
-                    }
-                    return Err(halt);
+        let installed = match self.install_again(config, home, before, offset) {
+            Ok(true) => return Ok(()),
+            Ok(false) => self.install(config, home, key, draft, offset),
+            Err(halt) => Err(halt),
+        };
+        let word = match installed {
+            Ok(word) => word,
+            Err(halt) => {
+                if let Halt::Again | Halt::Fail(StoreError::OutOfMemory { .. }) = &halt {
+                    // The view has changed, or there was no room for a record, and nobody has seen the block.
+                    draft.offsets[home] = offset;
                 }
-            };
-            if let Some(memory) = &mut before.memory {
-                memory.at[home].word = word.unwrap_or(0);
-                memory.at[home].head = Head::new(config.stamp, offset);
+                return Err(halt);
             }
+        };
+        if let Some(memory) = &mut before.memory {
+            memory.at[home].word = word.unwrap_or(0);
+            memory.at[home].head = Head::new(config.stamp, offset);
         }
         Ok(())
     }
@@ -1014,12 +1039,12 @@ impl<'a> Op<'a> {
         }
         memory.at[home].head = new;
         if let Some(offset) = old.offset() {
-            self.retire_block(member, offset, block, memory.class)?;
+            let _ = self.retire_block(member, offset, block, memory.class);
         }
         Ok(true)
     }
 
-    /// W8 and what else is good to do.
+    /// W8.
     #[inline]
     fn tidy_up(&self, config: &Config, key: &KeyRef<'_>, before: &mut Before<'_>, head: Head) -> Step<()> {
         let primary = config.homes[config.primary];
@@ -1030,12 +1055,7 @@ impl<'a> Op<'a> {
         if before.memory.is_none() {
             self.swap(primary, before.word, head.0, head.stable().0)?;
         }
-        match (before.head.offset(), &before.block) {
-            (Some(offset), Some(block)) => {
-                self.retire_block(primary, offset, block, block_class(block, primary)?)
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     #[inline(always)]

@@ -1,14 +1,25 @@
-//! Moving data: the one place where a member talks to MPI, under one lock and never waiting.
+//! Moving data between nodes: the one place where a member talks to MPI, under one lock and never waiting.
 //!
-//! To each other member there is a *link*: frames wait in the order in which they were started, up to
+//! To each member of another node there is a *link*: frames wait in the order in which they were started, up to
 //! [`IN_FLIGHT_MAX`] of them are being sent, and one receive is posted. A receive from a dead member ends with an
 //! error by itself, so it is also the detector. There is no receive from any source.
+//!
+//! # Deaths
+//! What MPI says of a failed member is a *suspicion* only. Its neighbours still reach its memory, and while they do not
+//! know of the death they may read there what others have replaced. So it is acted upon, by entering it into the log of
+//! this member's own node, once
+//!
+//! - a frame says so, of one of its neighbours, whose node has then raised its epoch, or of someone who had it from there;
+//! - or MPI says so of all its neighbours as well: nobody is left who could read.
+//!
+//! A neighbour that learns of a death, from the kernel, sends the news to all members of other nodes. If it dies before
+//! it came to that, another one of its node does the same, or none of them is left.
 
-use super::shared::{Shared, lock};
 use super::wire::{self, Deaths, Ending, Header, Kind};
+use crate::engine::shm::Shm;
 use crate::engine::{
-    Completer, Done, Epoch, Error, MESSAGE_LEN_MAX, MemberId, MemberSet, Message, Operation, Pending, Port,
-    Result, Time,
+    Completer, Done, Engine, Epoch, Error, MESSAGE_LEN_MAX, MemberId, MemberSet, Message, Operation, Pending,
+    Port, Result, Time,
 };
 use outlast_mpi_sys::{Comm, Completed, Request, Tester};
 use std::collections::{HashMap, VecDeque};
@@ -45,7 +56,8 @@ fn piece_len_max(members: usize) -> usize {
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) pid: i32,
-    pub(super) host: String,
+    /// The same for all that can signal each other.
+    pub(super) kernel: String,
     pub(super) domain: String,
 }
 
@@ -66,7 +78,7 @@ struct Link {
     in_flight: usize,
     /// Bytes of gets that were asked for and have not arrived.
     get_bytes: usize,
-    /// Which version of this member's view the other has been sent.
+    /// The epoch of the last view of this node that the other has been sent.
     taught: u64,
     /// The put whose first piece was accepted here and whose last has not arrived.
     accepted: Option<u64>,
@@ -114,8 +126,13 @@ pub(super) struct Core {
     waiting: HashMap<u64, Waiting>,
     id_next: u64,
     inbox: [VecDeque<Message>; Port::COUNT],
-    /// How often this member's view has changed.
-    version: u64,
+    /// The node of each member; this member's own is that of its neighbours.
+    node_of: Vec<usize>,
+    /// The epoch of this node up to which this part has acted on the deaths, and the dead of it.
+    seen_epoch: u64,
+    dead: MemberSet,
+    /// Who has failed, as MPI says, and is not dead yet.
+    suspected: MemberSet,
     /// Whether MPI reported an error since the failed were last asked for.
     has_trouble: bool,
     /// Whether something arrived that an activity in the middle of a call may wait for.
@@ -128,18 +145,22 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(comm: Comm, shared: &Shared, myself: Peer) -> Core {
-        let members = shared.members;
+    /// The part of a member whose neighbours are those with the same number in `node_of`.
+    pub(super) fn new(comm: Comm, node: &Shm, node_of: Vec<usize>, myself: Peer) -> Core {
+        let members = node_of.len();
         let piece_len = piece_len_max(members);
         let frame_len = wire::HEADER_LEN + wire::deaths_len_max(members) + piece_len;
         let hello = Header::new(Kind::Hello, 0, 0, [myself.pid as u64, 0, 0]);
+        let own = node_of[node.me().index()];
+        let is_elsewhere = |&index: &usize| node_of[index] != own;
+        let elsewhere: Vec<usize> = (0..members).filter(is_elsewhere).collect();
         let mut core = Core {
             comm,
             tester: Tester::default(),
             completed: Vec::new(),
             receives: vec![Request::null(); members],
             receive_buffers: (0..members)
-                .map(|member| if member == shared.me.index() { 0 } else { frame_len })
+                .map(|index| if is_elsewhere(&index) { frame_len } else { 0 })
                 .map(|len| &mut *Box::leak(vec![0; len].into_boxed_slice()))
                 .collect(),
             sends: Vec::new(),
@@ -150,21 +171,30 @@ impl Core {
             waiting: HashMap::new(),
             id_next: 1,
             inbox: Default::default(),
-            version: 0,
+            seen_epoch: 0,
+            dead: MemberSet::new(),
+            suspected: MemberSet::new(),
             has_trouble: false,
             has_answers: false,
             detect_at: Time(0),
             failed_ranks: vec![0; members],
             farewells: None,
             piece_len,
+            node_of,
         };
-        for index in (0..members).filter(|&index| index != shared.me.index()) {
+        for index in elsewhere {
             core.receive_from(index);
-            let payload = format!("{}\n{}", myself.host, myself.domain).into_bytes();
+            let payload = format!("{}\n{}", myself.kernel, myself.domain).into_bytes();
             core.links[index].queue.push_back(Outgoing::Small { header: hello, payload });
         }
-        core.links[shared.me.index()].peer = Some(myself);
         core
+    }
+
+    /// The members of other nodes that are not known to be dead.
+    fn living_elsewhere(&self, node: &Shm) -> Vec<MemberId> {
+        let own = self.node_of[node.me().index()];
+        let members = (0..self.node_of.len() as u32).map(MemberId);
+        members.filter(|m| self.node_of[m.index()] != own && !self.dead.contains(*m)).collect()
     }
 
     /// Who a member is, if it has said so.
@@ -175,27 +205,29 @@ impl Core {
     // ---- Progress.
 
     /// Moves data without waiting; whether anything happened.
-    pub(super) fn progress(&mut self, shared: &Shared) -> bool {
-        if shared.has_ended() {
+    pub(super) fn progress(&mut self, node: &Shm) -> bool {
+        // A member that leaves has ended, but has the others' farewells to wait for.
+        if node.is_forked() || (node.has_ended() && self.farewells.is_none()) {
             return false;
         }
-        let mut has_moved = self.finish_receives(shared);
+        let mut has_moved = self.notice(node);
+        has_moved |= self.finish_receives(node);
         has_moved |= self.finish_sends();
-        let now = shared.now();
+        let now = node.now();
         if self.has_trouble || now >= self.detect_at {
-            has_moved |= self.detect(shared);
+            has_moved |= self.detect(node);
             self.detect_at = now.after(DETECT_PERIOD);
         }
         for index in 0..self.links.len() {
-            has_moved |= self.pump(shared, index);
+            has_moved |= self.pump(node, index);
         }
         if std::mem::take(&mut self.has_answers) {
-            shared.ring_for_calls();
+            node.ring_for_calls();
         }
         has_moved
     }
 
-    fn finish_receives(&mut self, shared: &Shared) -> bool {
+    fn finish_receives(&mut self, node: &Shm) -> bool {
         let mut completed = std::mem::take(&mut self.completed);
         if self.tester.test_some(&mut self.receives, &mut completed).is_err() {
             self.has_trouble = true;
@@ -206,7 +238,7 @@ impl Core {
                 Ok(len) => {
                     // Taken out while the frame is handled; the next receive into it is posted afterwards.
                     let buffer = std::mem::take(&mut self.receive_buffers[index]);
-                    self.handle(shared, MemberId(index as u32), &buffer[..len]);
+                    self.handle(node, MemberId(index as u32), &buffer[..len]);
                     self.receive_buffers[index] = buffer;
                     self.receive_from(index);
                 }
@@ -255,24 +287,27 @@ impl Core {
     }
 
     /// Gives waiting frames to MPI.
-    fn pump(&mut self, shared: &Shared, index: usize) -> bool {
+    fn pump(&mut self, node: &Shm, index: usize) -> bool {
         let mut has_moved = false;
         while self.links[index].in_flight < IN_FLIGHT_MAX {
-            let Some(frame) = self.next_frame(shared, index) else { break };
-            shared.step();
+            let Some((frame, taught)) = self.next_frame(node, index) else { break };
+            node.step();
             // SAFETY: the frame's bytes are on the heap and owned by `sending` until the request is complete.
             match unsafe { self.comm.isend(&frame, index, TAG) } {
                 Ok(request) => {
                     self.sends.push(request);
                     self.sending.push((MemberId(index as u32), frame));
                     self.links[index].in_flight += 1;
-                    self.links[index].taught = self.version;
+                    self.links[index].taught = taught;
                     self.advance(index);
                     has_moved = true;
                 }
                 Err(_) => {
                     // The frame stays in front: it goes with the link if the member turns out to be dead.
                     self.has_trouble = true;
+                    if self.dead.contains(MemberId(index as u32)) {
+                        self.links[index].queue.clear();
+                    }
                     break;
                 }
             }
@@ -281,8 +316,15 @@ impl Core {
     }
 
     /// The frame to be sent next, if there is one and it may be sent.
-    fn next_frame(&mut self, shared: &Shared, index: usize) -> Option<Vec<u8>> {
-        let deaths = (self.links[index].taught < self.version).then(|| lock(&shared.deaths).clone());
+    /// With it the epoch that the other knows of once it has the frame: whatever this member did before, it did before
+    /// that epoch was looked at.
+    fn next_frame(&mut self, node: &Shm, index: usize) -> Option<(Vec<u8>, u64)> {
+        self.links[index].queue.front()?;
+        let deaths: Option<Deaths> = (self.links[index].taught < node.epoch().0).then(|| {
+            let view = node.view();
+            (view.dead, view.left)
+        });
+        let taught = deaths.as_ref().map_or(self.links[index].taught, |(dead, _)| dead.len() as u64);
         loop {
             let link = &mut self.links[index];
             let is_wanted = match link.queue.front()? {
@@ -328,7 +370,7 @@ impl Core {
                     (header, &[][..])
                 }
             };
-            return Some(wire::encode(header, deaths.as_ref(), payload, shared.members));
+            return Some((wire::encode(header, deaths.as_ref(), payload, self.node_of.len()), taught));
         }
     }
 
@@ -357,38 +399,35 @@ impl Core {
         }
     }
 
-    fn enqueue(&mut self, shared: &Shared, to: MemberId, outgoing: Outgoing) {
+    fn enqueue(&mut self, node: &Shm, to: MemberId, outgoing: Outgoing) {
         self.links[to.index()].queue.push_back(outgoing);
-        self.pump(shared, to.index());
+        self.pump(node, to.index());
     }
 
-    fn enqueue_small(&mut self, shared: &Shared, to: MemberId, header: Header) {
-        self.enqueue(shared, to, Outgoing::Small { header, payload: Vec::new() });
+    fn enqueue_small(&mut self, node: &Shm, to: MemberId, header: Header) {
+        self.enqueue(node, to, Outgoing::Small { header, payload: Vec::new() });
     }
 
     // ---- Deaths.
 
-    /// Asks MPI who has failed; whether anyone new has.
-    fn detect(&mut self, shared: &Shared) -> bool {
+    /// Asks MPI who has failed; whether anyone is newly dead by that.
+    fn detect(&mut self, node: &Shm) -> bool {
         self.has_trouble = false;
         let mut ranks = std::mem::take(&mut self.failed_ranks);
-        let dead: MemberSet = match self.comm.get_failed(&mut ranks) {
-            Ok(failed) => failed
-                .iter()
-                .filter_map(|&rank| u32::try_from(rank).ok())
-                .filter(|&rank| (rank as usize) < shared.members)
-                .map(MemberId)
-                .collect(),
-            // Asked again after the period.
-            Err(_) => MemberSet::new(),
-        };
+        // If it cannot tell, it is asked again after the period.
+        if let Ok(failed) = self.comm.get_failed(&mut ranks) {
+            let failed = failed.iter().filter_map(|&rank| u32::try_from(rank).ok());
+            let members = failed.filter(|&rank| (rank as usize) < self.node_of.len()).map(MemberId);
+            for member in members.filter(|&member| !self.dead.contains(member)) {
+                self.suspected.insert(member);
+            }
+        }
         self.failed_ranks = ranks;
-        let has_news = self.learn(shared, &(dead, MemberSet::new()));
+        let has_news = self.bury(node);
         // A receive that ended with an error while its member lives is posted again, at most once in a period.
-        for index in 0..self.receives.len() {
-            let member = MemberId(index as u32);
-            if member != shared.me && self.receives[index] == Request::null() && !shared.is_dead(member) {
-                self.receive_from(index);
+        for member in self.living_elsewhere(node) {
+            if self.receives[member.index()] == Request::null() {
+                self.receive_from(member.index());
             }
         }
         // An error at once again waits for the next period: asking in a loop would bring nothing new.
@@ -396,20 +435,45 @@ impl Core {
         has_news
     }
 
-    /// Merges deaths into the view and ends what waits for the dead; whether there was anything new.
-    fn learn(&mut self, shared: &Shared, deaths: &Deaths) -> bool {
-        // The epoch is raised in here, before anything below acts on the deaths.
-        let (new, has_changed) = shared.merge(deaths);
-        if !has_changed {
+    /// Declares those dead who are suspected together with all their neighbours; whether there were any.
+    fn bury(&mut self, node: &Shm) -> bool {
+        let own = self.node_of[node.me().index()];
+        let gone = |index: usize| {
+            let member = MemberId(index as u32);
+            self.suspected.contains(member) || self.dead.contains(member)
+        };
+        let is_over =
+            |which: usize| (0..self.node_of.len()).filter(|&index| self.node_of[index] == which).all(gone);
+        let dead: MemberSet = self
+            .suspected
+            .iter()
+            // Of its own neighbours the kernel tells.
+            .filter(|member| self.node_of[member.index()] != own && is_over(self.node_of[member.index()]))
+            .collect();
+        !dead.is_empty() && self.learn(node, &(dead, MemberSet::new()))
+    }
+
+    /// Enters deaths into the log of this node and acts on them; whether there was anything new.
+    fn learn(&mut self, node: &Shm, (dead, left): &Deaths) -> bool {
+        if dead.iter().any(|member| !self.dead.contains(member)) {
+            // The epoch is raised in here, before anything below acts on the deaths.
+            node.declare_dead(dead.iter().map(|member| (member, left.contains(member))));
+        }
+        self.notice(node)
+    }
+
+    /// Acts on the deaths in the log of this node, whoever entered them; whether there was anything new.
+    fn notice(&mut self, node: &Shm) -> bool {
+        if node.epoch().0 == self.seen_epoch {
             return false;
         }
-        self.version += 1;
-        for &member in &new {
-            if member == shared.me {
-                // Another member declared this one dead: it must not answer anyone any more.
-                self.end(shared);
-                return true;
-            }
+        let view = node.view();
+        self.seen_epoch = view.epoch.0;
+        let own = self.node_of[node.me().index()];
+        let mut has_neighbour = false;
+        let new: Vec<MemberId> = view.dead.iter().filter(|&member| !self.dead.contains(member)).collect();
+        for member in new {
+            has_neighbour |= self.node_of[member.index()] == own && member != node.me();
             let link = &mut self.links[member.index()];
             link.queue.clear();
             link.rings = false;
@@ -419,7 +483,16 @@ impl Core {
                 *farewells = farewells.iter().filter(|&other| other != member).collect();
             }
         }
-        shared.ring();
+        self.suspected = self.suspected.iter().filter(|&member| !view.dead.contains(member)).collect();
+        self.dead = view.dead;
+        self.has_answers = true;
+        if has_neighbour {
+            for member in self.living_elsewhere(node) {
+                self.enqueue_small(node, member, Header::new(Kind::News, 0, 0, [0; 3]));
+            }
+        }
+        // The last neighbour of one that is suspected may be among the dead now.
+        self.bury(node);
         true
     }
 
@@ -434,9 +507,27 @@ impl Core {
         });
     }
 
-    /// Ends this member's part: nothing is served or sent from now on.
-    fn end(&mut self, shared: &Shared) {
+    /// Gives up all that waits: this member leaves, and serves nobody any more.
+    pub(super) fn begin_leave(&mut self, node: &Shm) {
         self.fail(|_| true, || Error::Ended);
+        self.farewells = Some(self.living_elsewhere(node).into_iter().collect());
+    }
+
+    /// Tells the members of other nodes, once this node has it in its log, that this member has left.
+    pub(super) fn say_farewell(&mut self, node: &Shm) {
+        for member in self.living_elsewhere(node) {
+            self.enqueue_small(node, member, Header::new(Kind::Leave, 0, 0, [0; 3]));
+        }
+    }
+
+    /// Whether all others know that this member leaves.
+    pub(super) fn may_leave(&self) -> bool {
+        self.farewells.as_ref().is_none_or(MemberSet::is_empty)
+    }
+
+    /// Leaves, whether or not all others know.
+    pub(super) fn finish_leave(&mut self) {
+        self.farewells = None;
         for link in &mut self.links {
             link.queue.clear();
         }
@@ -444,165 +535,143 @@ impl Core {
             // A receive that cannot be cancelled only keeps its buffer, which is never freed anyway.
             let _ = request.cancel();
         }
-        shared.end();
-    }
-
-    /// Tells all living members that this one leaves.
-    pub(super) fn begin_leave(&mut self, shared: &Shared) {
-        let others: MemberSet = shared.view().living().filter(|&member| member != shared.me).collect();
-        let myself: MemberSet = [shared.me].into_iter().collect();
-        self.fail(|_| true, || Error::Ended);
-        shared.merge(&(myself.clone(), myself));
-        self.version += 1;
-        for member in others.iter() {
-            self.enqueue_small(shared, member, Header::new(Kind::Leave, 0, 0, [0; 3]));
-        }
-        self.farewells = Some(others);
-    }
-
-    /// Whether all others know that this member leaves.
-    pub(super) fn may_leave(&self) -> bool {
-        self.farewells.as_ref().is_none_or(|farewells| farewells.iter().next().is_none())
-    }
-
-    /// Leaves, whether or not all others know.
-    pub(super) fn finish_leave(&mut self, shared: &Shared) {
-        self.end(shared);
     }
 
     // ---- What arrives.
 
-    fn handle(&mut self, shared: &Shared, from: MemberId, frame: &[u8]) {
-        if shared.has_ended() {
-            return;
-        }
+    fn handle(&mut self, node: &Shm, from: MemberId, frame: &[u8]) {
         let Some((header, deaths, payload)) = wire::decode(frame) else {
             debug_assert!(false, "{from} sent a frame that is none");
             return;
         };
         // A frame of the dead that was under way: its sender's view is not one that anybody may act on. Only who
         // leaves is answered, also when others were faster to tell.
-        if header.kind != Kind::Leave && shared.is_dead(from) {
+        if header.kind != Kind::Leave && self.dead.contains(from) {
             return;
         }
-        shared.step();
+        node.step();
         if let Some(deaths) = deaths {
-            self.learn(shared, &deaths);
-            if shared.has_ended() {
-                return;
-            }
+            self.learn(node, &deaths);
+        }
+        // A member that leaves serves nobody any more.
+        if node.has_ended() && !matches!(header.kind, Kind::Leave | Kind::Farewell) {
+            return;
         }
         let port = Port::from_index(header.detail.into());
         match (header.kind, port) {
             (Kind::Hello, _) => {
                 let text = String::from_utf8_lossy(payload);
-                let (host, domain) = text.split_once('\n').unwrap_or((&text, ""));
+                let (kernel, domain) = text.split_once('\n').unwrap_or((&text, ""));
                 self.links[from.index()].peer =
-                    Some(Peer { pid: header.words[0] as i32, host: host.into(), domain: domain.into() });
-                shared.ring();
+                    Some(Peer { pid: header.words[0] as i32, kernel: kernel.into(), domain: domain.into() });
+                node.ring_own();
             }
             (
                 Kind::Put | Kind::Get | Kind::Load | Kind::CompareAndSwap | Kind::FetchAdd | Kind::SegmentLen,
                 _,
-            ) => self.serve(shared, from, header, payload),
-            (Kind::Reply, _) => self.complete(shared, from, header, payload),
-            (Kind::Message, Some(port)) => self.take_message(shared, from, port, header, payload),
+            ) => self.serve(node, from, header, payload),
+            (Kind::Reply, _) => self.complete(node, from, header, payload),
+            (Kind::Message, Some(port)) => self.take_message(node, from, port, header, payload),
             (Kind::Credit, Some(port)) => {
                 self.links[from.index()].credit[port as usize] += header.words[0];
                 self.has_answers = true;
             }
-            (Kind::Ring, _) => shared.ring(),
+            (Kind::Ring, _) => node.ring_own(),
             // That the sender is dead and has left stood in the frame's sets.
-            (Kind::Leave, _) => self.enqueue_small(shared, from, Header::new(Kind::Farewell, 0, 0, [0; 3])),
+            (Kind::Leave, _) => self.enqueue_small(node, from, Header::new(Kind::Farewell, 0, 0, [0; 3])),
             (Kind::Farewell, _) => {
                 self.has_answers = true;
                 if let Some(farewells) = &mut self.farewells {
                     *farewells = farewells.iter().filter(|&other| other != from).collect();
                 }
             }
+            // The dead stood in the frame's sets.
+            (Kind::News, _) => {}
+            (Kind::Fence, _) => {
+                let victim = MemberId(header.words[0] as u32);
+                if victim.index() < self.node_of.len() {
+                    // Of oneself it does not return. One that is gone already needs no signal.
+                    let _ = match victim == node.me() {
+                        true => node.fence(victim, Time(0)),
+                        false => node.signal(victim, rustix::process::Signal::KILL),
+                    };
+                }
+            }
             (Kind::Message | Kind::Credit, None) => debug_assert!(false, "{from} named an unknown port"),
         }
     }
 
-    /// Does what another member asks for.
-    fn serve(&mut self, shared: &Shared, from: MemberId, header: Header, payload: &[u8]) {
-        let [offset, len, piece] = header.words;
+    /// Does what another member asks for, in this member's own segment, by the same instructions as its neighbours: a
+    /// word has one way of being changed.
+    ///
+    /// The view may change between the check and the operation, as for a neighbour. The answer then carries the new
+    /// view, since it is looked at after the operation, and the caller finds its epoch raised.
+    fn serve(&mut self, node: &Shm, from: MemberId, header: Header, payload: &[u8]) {
+        let ([offset, len, piece], me) = (header.words, node.me());
         let is_range = matches!(header.kind, Kind::Put | Kind::Get);
         // The later pieces belong to a request that was let in with its first piece: refusing one of them would
         // leave a put half done and called "stale, changed nothing".
         let is_first = !is_range || piece == 0;
-        let is_stale = is_first && header.epoch < shared.epoch().0;
-        let mut segment = lock(&shared.segment);
-        let touched = match header.kind {
-            Kind::SegmentLen => 0,
-            _ if is_range => len,
-            _ => 8,
+        let at = if is_first { Epoch(header.epoch) } else { Epoch::ANY };
+        let link = &mut self.links[from.index()];
+        if header.kind == Kind::Put {
+            if is_first {
+                link.accepted = Some(header.id);
+            }
+            // The pieces after a refused first one get no answer of their own.
+            if link.accepted != Some(header.id) {
+                return;
+            }
+        }
+        // The whole range, before its first piece is touched.
+        let whole = Operation::Get { offset, len: usize::try_from(len).unwrap_or(usize::MAX) };
+        let may = match (is_range, node.segment_len(me)) {
+            (true, Ok(segment_len)) => whole.check(me, segment_len),
+            (_, other) => other.map(drop),
         };
-        let reply = |ending: Ending, word: u64, data: Vec<u8>| {
+        let result: Result<(u64, Vec<u8>)> = may.and_then(|()| match header.kind {
+            Kind::Put => {
+                let end = piece.saturating_add(payload.len() as u64);
+                if end > len {
+                    debug_assert!(false, "{from} sent more than it had announced");
+                    return Err(Error::Ended);
+                }
+                node.put(at, me, offset + piece, payload).map(|()| (0, Vec::new()))
+            }
+            Kind::Get => {
+                let mut data = vec![0; piece_of(len, piece, self.piece_len)];
+                // Beyond the end there is nothing to read, and nothing is asked for.
+                let at_offset = offset + piece.min(len);
+                node.get(at, me, at_offset, &mut data).map(|()| (0, data))
+            }
+            Kind::Load => node.load(at, me, offset).map(|word| (word, Vec::new())),
+            Kind::CompareAndSwap => {
+                node.compare_and_swap(at, me, offset, len, piece).map(|word| (word, Vec::new()))
+            }
+            Kind::FetchAdd => node.fetch_add(at, me, offset, piece).map(|word| (word, Vec::new())),
+            _ => node.segment_len(me).map(|word| (word, Vec::new())),
+        });
+        let is_last = header.kind != Kind::Put || piece.saturating_add(payload.len() as u64) == len;
+        let (ending, word, data) = match result {
+            Ok((word, data)) => (Ending::Done, word, data),
+            Err(Error::Stale { .. }) => (Ending::Stale, 0, Vec::new()),
+            Err(Error::OutOfRange { segment_len, .. }) => (Ending::OutOfRange, segment_len, Vec::new()),
+            // This member has ended, or the request is none.
+            Err(_) => return,
+        };
+        if header.kind == Kind::Put && (is_last || ending != Ending::Done) {
+            link.accepted = None;
+        }
+        if is_last || ending != Ending::Done {
             let words = if header.kind == Kind::Get { [word, len, piece] } else { [word, 0, 0] };
             let header = Header::new(Kind::Reply, header.id, 0, words).detail(ending as u8);
-            Outgoing::Small { header, payload: data }
-        };
-        let link = &mut self.links[from.index()];
-        let refusal = if is_stale {
-            Some(reply(Ending::Stale, 0, Vec::new()))
-        } else if header.kind != Kind::SegmentLen && segment.check(offset, touched).is_err() {
-            Some(reply(Ending::OutOfRange, segment.len(), Vec::new()))
-        } else {
-            None
-        };
-        let answer = match (refusal, header.kind) {
-            (Some(refusal), Kind::Put) => {
-                link.accepted = None;
-                // The pieces after a refused first one get no answer of their own.
-                is_first.then_some(refusal)
-            }
-            (Some(refusal), _) => Some(refusal),
-            (None, Kind::Put) => {
-                if is_first {
-                    link.accepted = Some(header.id);
-                }
-                let end = piece + payload.len() as u64;
-                if link.accepted != Some(header.id) || end > len {
-                    None
-                } else {
-                    let (front, back) = payload.split_at(payload.len() / 2);
-                    segment.write(offset + piece, front);
-                    shared.step();
-                    segment.write(offset + piece + front.len() as u64, back);
-                    (end == len).then(|| {
-                        link.accepted = None;
-                        reply(Ending::Done, 0, Vec::new())
-                    })
-                }
-            }
-            (None, Kind::Get) => {
-                let data = match len.checked_sub(piece) {
-                    Some(_) => segment.read(offset + piece, piece_of(len, piece, self.piece_len)).to_vec(),
-                    None => Vec::new(),
-                };
-                Some(reply(Ending::Done, 0, data))
-            }
-            (None, Kind::Load) => Some(reply(Ending::Done, segment.update(offset, |_| None), Vec::new())),
-            (None, Kind::CompareAndSwap) => {
-                let word = segment.update(offset, |word| (word == len).then_some(piece));
-                Some(reply(Ending::Done, word, Vec::new()))
-            }
-            (None, Kind::FetchAdd) => {
-                let word = segment.update(offset, |word| Some(word.wrapping_add(piece)));
-                Some(reply(Ending::Done, word, Vec::new()))
-            }
-            (None, _) => Some(reply(Ending::Done, segment.len(), Vec::new())),
-        };
-        drop(segment);
-        if let Some(answer) = answer {
-            shared.step();
-            self.enqueue(shared, from, answer);
+            node.step();
+            self.enqueue(node, from, Outgoing::Small { header, payload: data });
         }
     }
 
     /// Takes the answer to a request of this member.
-    fn complete(&mut self, shared: &Shared, from: MemberId, header: Header, payload: &[u8]) {
+    fn complete(&mut self, node: &Shm, from: MemberId, header: Header, payload: &[u8]) {
         let [word, len, piece] = header.words;
         let link = &mut self.links[from.index()];
         link.get_bytes = link.get_bytes.saturating_sub(piece_of(len, piece, self.piece_len));
@@ -610,7 +679,7 @@ impl Core {
         let Some(waiting) = self.waiting.get_mut(&header.id) else { return };
         let result = match Ending::from_byte(header.detail) {
             // The refusing view stood in this frame or in an earlier one, so it is part of this member's by now.
-            Some(Ending::Stale) => Err(Error::Stale { now: shared.epoch() }),
+            Some(Ending::Stale) => Err(Error::Stale { now: node.epoch() }),
             Some(Ending::OutOfRange) => Err(Error::OutOfRange {
                 member: from,
                 offset: waiting.range.0,
@@ -645,7 +714,7 @@ impl Core {
         self.has_answers = true;
     }
 
-    fn take_message(&mut self, shared: &Shared, from: MemberId, port: Port, header: Header, payload: &[u8]) {
+    fn take_message(&mut self, node: &Shm, from: MemberId, port: Port, header: Header, payload: &[u8]) {
         let partial = &mut self.links[from.index()].partial[port as usize];
         let [_, len, piece] = header.words;
         debug_assert_eq!(partial.len() as u64, piece, "the pieces of a message arrive in order");
@@ -653,7 +722,7 @@ impl Core {
         if partial.len() as u64 >= len {
             let bytes = std::mem::take(partial);
             self.inbox[port as usize].push_back(Message { from, epoch: Epoch(header.epoch), bytes });
-            shared.ring();
+            node.ring_for_own_message(port);
         }
     }
 
@@ -662,7 +731,7 @@ impl Core {
     /// Starts an operation on another member that lives.
     pub(super) fn start(
         &mut self,
-        shared: &Shared,
+        node: &Shm,
         at: Epoch,
         target: MemberId,
         operation: Operation<'_>,
@@ -686,14 +755,14 @@ impl Core {
             Operation::Get { .. } => Outgoing::Get { header, asked: 0 },
             _ => Outgoing::Small { header, payload: Vec::new() },
         };
-        self.enqueue(shared, target, outgoing);
+        self.enqueue(node, target, outgoing);
         pending
     }
 
     /// Asks another member how long its segment is.
-    pub(super) fn start_segment_len(&mut self, shared: &Shared, target: MemberId) -> Pending {
+    pub(super) fn start_segment_len(&mut self, node: &Shm, target: MemberId) -> Pending {
         let (pending, id) = self.await_reply(target, (0, 0), Awaited::Word);
-        self.enqueue_small(shared, target, Header::new(Kind::SegmentLen, id, Epoch::ANY.0, [0; 3]));
+        self.enqueue_small(node, target, Header::new(Kind::SegmentLen, id, Epoch::ANY.0, [0; 3]));
         pending
     }
 
@@ -707,57 +776,63 @@ impl Core {
     }
 
     /// Sends a message, if the receiver has room for it: whether it had.
-    pub(super) fn send(&mut self, shared: &Shared, to: MemberId, port: Port, bytes: &[u8]) -> bool {
+    pub(super) fn send(&mut self, node: &Shm, to: MemberId, port: Port, bytes: &[u8]) -> bool {
         let cost = message_cost(bytes.len());
         let credit = &mut self.links[to.index()].credit[port as usize];
         if *credit < cost {
             return false;
         }
         *credit -= cost;
-        let epoch = shared.epoch();
-        if to == shared.me {
-            self.inbox[port as usize].push_back(Message { from: to, epoch, bytes: bytes.to_vec() });
-            shared.ring();
-        } else {
-            let header =
-                Header::new(Kind::Message, 0, epoch.0, [0, bytes.len() as u64, 0]).detail(port as u8);
-            self.enqueue(shared, to, Outgoing::Data { header, data: bytes.to_vec(), sent: 0 });
-        }
+        let header =
+            Header::new(Kind::Message, 0, node.epoch().0, [0, bytes.len() as u64, 0]).detail(port as u8);
+        self.enqueue(node, to, Outgoing::Data { header, data: bytes.to_vec(), sent: 0 });
         true
     }
 
     /// The next message for a port.
-    pub(super) fn receive(&mut self, shared: &Shared, port: Port) -> Option<Message> {
+    pub(super) fn receive(&mut self, node: &Shm, port: Port) -> Option<Message> {
         let message = self.inbox[port as usize].pop_front()?;
         let link = &mut self.links[message.from.index()];
         let cost = message_cost(message.bytes.len());
-        if message.from == shared.me {
-            link.credit[port as usize] += cost;
-        } else {
-            link.owed[port as usize] += cost;
-            // Reported in large portions: a frame for each message would double their number.
-            if link.owed[port as usize] >= MESSAGE_WINDOW / 4 && !shared.is_dead(message.from) {
-                let owed = std::mem::take(&mut link.owed[port as usize]);
-                let header = Header::new(Kind::Credit, 0, 0, [owed, 0, 0]).detail(port as u8);
-                self.enqueue_small(shared, message.from, header);
-            }
+        link.owed[port as usize] += cost;
+        // Reported in large portions: a frame for each message would double their number.
+        if link.owed[port as usize] >= MESSAGE_WINDOW / 4 && !self.dead.contains(message.from) {
+            let owed = std::mem::take(&mut link.owed[port as usize]);
+            let header = Header::new(Kind::Credit, 0, 0, [owed, 0, 0]).detail(port as u8);
+            self.enqueue_small(node, message.from, header);
         }
         Some(message)
     }
 
+    /// Whether a message for a port is there.
+    pub(super) fn has_message(&self, port: Port) -> bool {
+        !self.inbox[port as usize].is_empty()
+    }
+
     /// Rings the bell of another member that lives.
-    pub(super) fn ring(&mut self, shared: &Shared, member: MemberId) {
+    pub(super) fn ring(&mut self, node: &Shm, member: MemberId) {
         let link = &mut self.links[member.index()];
         if !link.rings {
             link.rings = true;
-            self.enqueue_small(shared, member, Header::new(Kind::Ring, 0, 0, [0; 3]));
+            self.enqueue_small(node, member, Header::new(Kind::Ring, 0, 0, [0; 3]));
         }
     }
 
-    /// The first member that has neither said who it is nor died.
-    pub(super) fn first_missing(&self, shared: &Shared) -> Option<MemberId> {
-        let view = shared.view();
-        view.living().find(|member| self.links[member.index()].peer.is_none())
+    /// Asks those who can to end a member of another node: its neighbours, and itself.
+    pub(super) fn fence(&mut self, node: &Shm, victim: MemberId) {
+        let of_its_node = self.node_of[victim.index()];
+        for member in self.living_elsewhere(node) {
+            if self.node_of[member.index()] == of_its_node {
+                let header = Header::new(Kind::Fence, 0, 0, [u64::from(victim.0), 0, 0]);
+                self.enqueue_small(node, member, header);
+            }
+        }
+    }
+
+    /// Whether a member of another node is dead, as far as this part has acted on it.
+    pub(super) fn is_dead(&mut self, node: &Shm, member: MemberId) -> bool {
+        self.notice(node);
+        self.dead.contains(member)
     }
 }
 
@@ -769,27 +844,4 @@ fn is_wanted(waiting: &HashMap<u64, Waiting>, id: u64) -> bool {
 /// How long the piece of a range is that begins at `piece`.
 fn piece_of(len: u64, piece: u64, piece_len: usize) -> usize {
     usize::try_from(len.saturating_sub(piece)).unwrap_or(usize::MAX).min(piece_len)
-}
-
-/// Does an operation on this member's own segment.
-pub(super) fn operate_locally(shared: &Shared, operation: Operation<'_>) -> Result<Done> {
-    let mut segment = lock(&shared.segment);
-    operation.check(shared.me, segment.len())?;
-    Ok(match operation {
-        Operation::Put { offset, data } => {
-            let (front, back) = data.split_at(data.len() / 2);
-            segment.write(offset, front);
-            shared.step();
-            segment.write(offset + front.len() as u64, back);
-            Done::Put
-        }
-        Operation::Get { offset, len } => Done::Get(segment.read(offset, len).to_vec()),
-        Operation::Load { offset } => Done::Word(segment.update(offset, |_| None)),
-        Operation::CompareAndSwap { offset, expected, new } => {
-            Done::Word(segment.update(offset, |word| (word == expected).then_some(new)))
-        }
-        Operation::FetchAdd { offset, delta } => {
-            Done::Word(segment.update(offset, |word| Some(word.wrapping_add(delta))))
-        }
-    })
 }

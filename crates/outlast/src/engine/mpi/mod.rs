@@ -1,43 +1,49 @@
-//! The mpi engine: ranks of a job under `mpirun --with-ft ulfm`, over messages alone.
+//! The mpi engine: ranks of a job under `mpirun --with-ft ulfm`.
 //!
-//! Every member holds its segment in its own memory. One-sided operations are requests that the target's own code
-//! serves and acknowledges: whichever of its activities waits in the engine, or else its background activity. All
-//! calls of MPI are made under one lock, none of them waits (see `core.rs`), and no operation needs anyone but its
-//! caller and its target.
+//! The members of one *node* (one kernel, one host name) are a job of the shm engine: they map each other's segments,
+//! put, get and swap words in them by their own instructions, and learn of each other's deaths from the kernel. That
+//! job has places for all members, so that numbers are the same everywhere; those of other nodes never take theirs.
+//! Its log of deaths and its epoch are those of the node: what one member learns of another node's dead, all of the
+//! node know.
 //!
-//! MPI has no wait that another thread can end, so waiting means testing: a waiting activity tests for
-//! 50 us, giving way to other processes in between, then sleeps between tests, longer each time, up to
-//! 1 ms. The background activity never spins. An operation on a member that computes therefore takes up to
-//! about a millisecond, while one on a member that waits in the engine takes some microseconds.
+//! Members of other nodes are reached by messages alone (`core.rs`): an operation is a request that the target's own
+//! code serves, in its own segment, by the same instructions as its neighbours, and acknowledges. Whichever of its
+//! activities waits in the engine does so, or else its background activity. All calls of MPI are made under one lock,
+//! none of them waits, and no operation needs anyone but its caller and its target.
+//!
+//! MPI has no wait that another thread can end, so waiting means testing: a waiting activity tests for 50 us after the last
+//! thing that moved, giving way to other processes in between, then sleeps between tests, for an eighth of the time since
+//! then, up to 1 ms. The background activity never spins. An operation on a member of another node that computes, or has
+//! heard nothing for long, therefore takes up to about a millisecond more than one on a member that is busy serving. Where all
+//! members are of one node nobody calls MPI after joining.
 //!
 //! # View
-//! Deaths come from `MPIX_Comm_get_failed`, which is asked after every error of whatever class and every 10 ms, and
-//! from the frames of others: a frame carries the sender's dead until the receiver was told. The target merges them
-//! before it looks at the operation's epoch. Epochs are numbers, and two members that each know of one death may
-//! mean different ones, but after the merge the target's set contains the caller's, so that equal numbers mean
-//! equal sets.
+//! Each node has a view of its own: its log of deaths. A frame carries the sender's dead until the receiver was told, and
+//! the target merges them before it looks at the operation's epoch. Epochs are numbers, and two nodes that each know of
+//! one death may mean different ones, but after the merge the target's set contains the caller's, so that equal
+//! numbers mean equal sets. `core.rs` says when a death at another node is acted upon.
 //!
 //! # Ending
 //! `MPI_Finalize` waits for all others, and hangs if one ended in a way that the launcher did not report. It is not
-//! called: a member that has left exits, which the launcher takes as a failure that nobody asks about any more.
+//! called: a member that has left exits, which the launcher takes as a failure that nobody asks about any more. A
+//! program that initialized MPI itself may call it after leaving.
 
 mod core;
-mod segment;
-mod shared;
 mod wire;
 
-use self::core::{Core, Peer, operate_locally};
-use self::shared::{Shared, lock};
+use self::core::{Core, Peer};
+use super::shm::{JobMemory, SHM_MEMBERS_MAX, Shm, available_memory};
 use super::{
-    Activity, Bell, Done, Engine, Epoch, Error, Fault, MEMBERS_MAX, MESSAGE_LEN_MAX, MemberId, Message,
-    Operation, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View,
+    Activity, Bell, Done, Engine, Epoch, Error, Fault, MESSAGE_LEN_MAX, MemberId, Message, Operation,
+    Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View,
 };
 use crate::{JoinError, JoinOptions};
 use outlast_mpi_sys as mpi;
-use rustix::process::{Pid, Signal, getpid, kill_process};
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
-use std::time::Duration;
+pub use outlast_mpi_sys::Comm as Communicator;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 /// How long a waiting activity tests without sleeping.
 const SPIN_MAX: Duration = Duration::from_micros(50);
@@ -80,240 +86,368 @@ impl Patience {
 
 /// A member on the mpi engine.
 pub struct Mpi {
-    shared: Arc<Shared>,
-    core: Mutex<Core>,
-    /// The process that joined: a forked child must not touch the parent's connections.
-    pid: Pid,
+    /// The members of this node, and the view.
+    node: Shm,
+    /// Which members are of this node.
+    is_neighbour: Vec<bool>,
+    /// The way to the members of other nodes; none if there are no others.
+    core: Option<Mutex<Core>>,
+    /// How many foreground activities wait: while there is one, it moves the data and the background rests.
+    waiting: AtomicUsize,
+    /// Held by the activity that moves the data.
+    mover: Mutex<()>,
+    /// When something was last moved, or asked for: how soon the next thing is to be expected.
+    moved_at: AtomicU64,
+    /// Who this member is to those of other nodes.
+    myself: Peer,
+    /// This engine's own duplicate of the program's communicator.
+    comm: mpi::Comm,
+}
+
+/// Locks, also when a thread that held the lock has panicked: a member is never wedged by another activity's defect.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 fn mpi_error(error: mpi::Error) -> JoinError {
     JoinError::Mpi { reason: error.to_string() }
 }
 
+/// Which members share a node, from the variable OUTLAST_MPI_PATH.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Path {
+    /// Those of one node share its memory; messages are for other nodes.
+    Nodes,
+    /// None: messages between all. For tests, and to compare.
+    Messages,
+}
+
+impl Path {
+    fn chosen() -> std::result::Result<Path, JoinError> {
+        match std::env::var("OUTLAST_MPI_PATH").as_deref() {
+            Err(_) | Ok("" | "nodes") => Ok(Path::Nodes),
+            Ok("messages") => Ok(Path::Messages),
+            Ok(other) => Err(JoinError::Mpi {
+                reason: format!("OUTLAST_MPI_PATH is `{other}`; it may be nodes (the default) or messages"),
+            }),
+        }
+    }
+}
+
+/// What members tell each other when they join.
+struct Introduction {
+    node: [u64; 2],
+    pid: u32,
+    descriptor: i32,
+}
+
+/// Polls for something that all members take part in: one that never joins must not hold the others for ever.
+fn poll_for_all<T>(
+    until: Instant,
+    limit: Duration,
+    mut poll: impl FnMut() -> mpi::Result<Option<T>>,
+) -> std::result::Result<T, JoinError> {
+    loop {
+        if let Some(found) = poll().map_err(mpi_error)? {
+            return Ok(found);
+        }
+        if Instant::now() >= until {
+            return Err(JoinError::Mpi {
+                reason: format!(
+                    "not all ranks have joined within {limit:?}; does every rank call outlast::join(), and do all live?"
+                ),
+            });
+        }
+        std::thread::sleep(SLEEP_MIN);
+    }
+}
+
 impl Mpi {
     pub(crate) fn attach(options: &JoinOptions) -> std::result::Result<Mpi, JoinError> {
-        let until = std::time::Instant::now() + options.time_limit;
-        let pid = getpid();
+        let until = Instant::now() + options.time_limit;
+        let pid = std::process::id();
+        let path = Path::chosen()?;
         // Held until this process is a member: a second join would wait for the others to join twice.
         let mut joined = lock(&JOINED);
         if let Some(member) = *joined {
-            return Err(JoinError::AlreadyJoined { member, pid: pid.as_raw_nonzero().get() as u32 });
+            return Err(JoinError::AlreadyJoined { member, pid });
         }
-        let initialized = mpi::init().map_err(mpi_error)?;
-        if !initialized.thread_multiple {
-            return Err(JoinError::Mpi {
-                reason: "the program initialized MPI without MPI_THREAD_MULTIPLE; ask for it in MPI_Init_thread, or let outlast initialize MPI".into(),
-            });
-        }
-        if !mpi::has_ulfm().map_err(mpi_error)? {
-            return Err(JoinError::Mpi {
-                reason: "ULFM is not in force; start the job with `mpirun --with-ft ulfm`".into(),
-            });
-        }
-        // Making the duplicate needs all members, so it is polled: one that never joins must not hold the others.
-        let mut duplicate = mpi::Duplicate::begin().map_err(mpi_error)?;
-        let comm = loop {
-            if let Some(comm) = duplicate.poll().map_err(mpi_error)? {
-                break comm;
-            }
-            if std::time::Instant::now() >= until {
-                return Err(JoinError::Mpi {
-                    reason: format!(
-                        "not all ranks have joined within {:?}; does every rank call outlast::join()?",
-                        options.time_limit
-                    ),
-                });
-            }
-            std::thread::sleep(SLEEP_MIN);
-        };
+        initialize(options)?;
+        let mut duplicate = mpi::Duplicate::begin(options.communicator.unwrap_or_else(mpi::Comm::world))
+            .map_err(mpi_error)?;
+        let comm = poll_for_all(until, options.time_limit, || duplicate.poll())?;
         let (rank, members) = comm.rank_and_size().map_err(mpi_error)?;
         let me = MemberId(rank as u32);
-        if members > MEMBERS_MAX {
+        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        let spares = number(crate::launch::SPARES_VARIABLE).unwrap_or(0) as usize;
+        if members > SHM_MEMBERS_MAX || spares >= members {
             return Err(JoinError::Invalid {
-                reason: format!("a job of {members} ranks; at most {MEMBERS_MAX} are supported"),
+                reason: format!(
+                    "a job of {members} ranks, {spares} of them spares; 1 to {SHM_MEMBERS_MAX} are supported, and one must not be a spare"
+                ),
             });
         }
-        mpi::die_on_exit(&HAS_LEFT).map_err(mpi_error)?;
-        let segment_limit = options.segment_limit.unwrap_or_else(|| memory_available() / 2 / members as u64);
-        let shared = Arc::new(Shared::new(me, members, options.time_limit, segment_limit));
-        let domain = options.domain.clone().or_else(|| std::env::var("OUTLAST_DOMAIN").ok());
-        let myself = Peer {
-            pid: pid.as_raw_nonzero().get(),
-            host: host_identity(),
-            domain: domain.unwrap_or_else(host_name),
+        // Which memory of a node becomes the node's is known when all have told: everyone makes one, of which nothing is
+        // backed but the tables.
+        let wanted = options.segment_limit.or_else(|| number(crate::launch::SEGMENT_LIMIT_VARIABLE));
+        let limit = wanted.unwrap_or_else(|| available_memory() / 2).min((1 << 45) / members as u64);
+        let own = JobMemory::create(members - spares, spares, Some(limit))?;
+        let node = node_identity(path, rank);
+        let words = [node[0], node[1], u64::from(pid), own.descriptor() as u64];
+        let mut gather = mpi::Gather::begin(comm, members, words).map_err(mpi_error)?;
+        let all: Vec<Introduction> = poll_for_all(until, options.time_limit, || gather.poll())?
+            .into_iter()
+            .map(|[a, b, pid, file]| Introduction { node: [a, b], pid: pid as u32, descriptor: file as i32 })
+            .collect();
+        let is_neighbour: Vec<bool> = all.iter().map(|other| other.node == node).collect();
+        let first = is_neighbour.iter().position(|&is| is).unwrap_or(rank);
+        let memory = if first == rank {
+            own
+        } else {
+            drop(own);
+            JobMemory::fetch(all[first].pid, all[first].descriptor).map_err(|error| JoinError::Mpi {
+                reason: format!("{error}; where ranks of one host may not see each other's memory, set OUTLAST_MPI_PATH=messages"),
+            })?
         };
-        let core = Mutex::new(Core::new(comm, &shared, myself));
+        let neighbours = is_neighbour.iter().filter(|&&is| is).count();
+        let domain = options.domain.clone().or_else(|| std::env::var("OUTLAST_DOMAIN").ok());
+        let domain = domain.unwrap_or_else(host_name);
+        // Without a word the members of a node share what it has.
+        let own_limit = wanted.unwrap_or_else(|| limit / neighbours as u64);
+        let place =
+            JoinOptions { domain: Some(domain.clone()), segment_limit: Some(own_limit), ..options.clone() };
+        let node = Shm::take_place(memory, me, neighbours, &place)?;
+        let report = std::env::var_os(crate::launch::REPORT_VARIABLE);
+        let report = report.and_then(|path| std::ffi::CString::new(path.into_encoded_bytes()).ok());
+        // To the launcher a process is its rank in the world, whichever communicator the program has passed.
+        let (world_rank, _) = mpi::Comm::world().rank_and_size().map_err(mpi_error)?;
+        mpi::die_on_exit(&HAS_LEFT, world_rank, report.as_deref()).map_err(mpi_error)?;
+        let myself = Peer { pid: pid as i32, kernel: kernel_identity(), domain };
+        let node_of = all.iter().map(|one| all.iter().position(|other| other.node == one.node).unwrap_or(0));
+        let node_of: Vec<usize> = node_of.collect();
+        let core =
+            (neighbours < members).then(|| Mutex::new(Core::new(comm, &node, node_of, myself.clone())));
         *joined = Some(me);
-        Ok(Mpi { shared, core, pid })
+        Ok(Mpi {
+            node,
+            is_neighbour,
+            core,
+            waiting: AtomicUsize::new(0),
+            mover: Mutex::new(()),
+            moved_at: AtomicU64::new(0),
+            myself,
+            comm,
+        })
     }
 
     pub(crate) fn start_background(
         &self,
         body: Box<dyn FnOnce() + Send>,
     ) -> std::result::Result<(), JoinError> {
-        std::thread::Builder::new()
-            .name("outlast".into())
-            .spawn(body)
-            .map(drop)
-            .map_err(|error| JoinError::System { what: "starting the background thread", error })
+        self.node.start_background(body)
     }
 
     pub(crate) fn wait_for_all(&self) -> std::result::Result<(), JoinError> {
-        let limit = self.shared.time_limit;
+        let limit = self.node.time_limit();
         let until = self.now().after(limit);
         loop {
             let bell = self.bell();
-            let Some(member) = lock(&self.core).first_missing(&self.shared) else { return Ok(()) };
+            let has_joined = |member: MemberId| match self.elsewhere(member) {
+                None => self.node.has_joined(member),
+                Some(core) => lock(core).peer(member).is_some(),
+            };
+            let Some(member) = self.view().living().find(|&member| !has_joined(member)) else {
+                return Ok(());
+            };
             if self.now() >= until {
+                // Not a member that others could rely on: it leaves, so that nobody waits for it.
+                let _ = self.leave();
                 return Err(JoinError::Timeout { member, limit });
             }
             self.park(bell, until);
         }
     }
 
-    /// Whether calls may be made at all.
-    fn check_usable(&self) -> Result<()> {
-        if getpid() != self.pid {
-            return Err(Error::Forked);
+    /// A communicator of the members that live, for the program: all of them call this, and wait for each other within
+    /// the time limit. It works after leaving, too. If one of them never calls, a thread of this process stays in MPI.
+    pub(crate) fn shrink(&self) -> Result<mpi::Comm> {
+        let failed = |error: String| Error::System { what: "MPIX_Comm_shrink", error };
+        let (comm, (sender, receiver)) = (self.comm, std::sync::mpsc::channel());
+        std::thread::Builder::new()
+            .name("outlast-shrink".into())
+            .spawn(move || sender.send(comm.shrink()))
+            .map_err(|error| failed(error.to_string()))?;
+        let limit = self.node.time_limit();
+        match receiver.recv_timeout(limit) {
+            Ok(result) => result.map_err(|error| failed(error.to_string())),
+            Err(_) => Err(failed(format!("not all living members have called it within {limit:?}"))),
         }
-        if self.shared.has_ended() { Err(Error::Ended) } else { Ok(()) }
     }
 
-    /// Whether calls may be made and there is such a member.
-    fn check_member(&self, member: MemberId) -> Result<()> {
-        self.check_usable()?;
-        if member.index() >= self.shared.members {
-            return Err(Error::UnknownMember { member, members: self.shared.members });
-        }
-        Ok(())
+    /// The members of this node, as a job of their own, if a member is one of them.
+    pub(crate) fn neighbour(&self, member: MemberId) -> Option<&Shm> {
+        self.elsewhere(member).is_none().then_some(&self.node)
+    }
+
+    /// The members of this node, as a job of their own, if all are.
+    pub(crate) fn only_node(&self) -> Option<&Shm> {
+        self.core.is_none().then_some(&self.node)
+    }
+
+    /// The way to a member of another node. Of one that does not exist the node says so.
+    #[inline]
+    fn elsewhere(&self, member: MemberId) -> Option<&Mutex<Core>> {
+        let core = self.core.as_ref()?;
+        (!self.is_neighbour.get(member.index()).copied().unwrap_or(true)).then_some(core)
     }
 
     /// Moves data if no other activity is doing so already; whether anything happened.
     fn progress(&self) -> bool {
-        if getpid() != self.pid {
-            // A forked child would take the parent's data.
-            return false;
-        }
-        let mut core = match self.core.try_lock() {
+        let Some(core) = &self.core else { return false };
+        let mut core = match core.try_lock() {
             Ok(core) => core,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        core.progress(&self.shared)
+        let has_moved = core.progress(&self.node);
+        if has_moved {
+            self.moved_at.store(self.now().0, Ordering::Relaxed);
+        }
+        has_moved
     }
 
-    /// Starts an operation, or says why not.
-    fn try_start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Result<Pending> {
-        self.check_member(target)?;
-        self.shared.step();
+    /// Locks the way to a member of another node that lives.
+    fn reach<'a>(&self, core: &'a Mutex<Core>, target: MemberId) -> Result<MutexGuard<'a, Core>> {
+        self.node.check_target(Epoch::ANY, target)?;
+        let mut core = lock(core);
+        // Under the lock: whoever dies from here on is found dead by the next one who holds it.
+        if core.is_dead(&self.node, target) { Err(Error::Dead { member: target }) } else { Ok(core) }
+    }
+
+    /// Starts an operation on a member of another node, or says why not.
+    fn start_elsewhere(
+        &self,
+        core: &Mutex<Core>,
+        at: Epoch,
+        target: MemberId,
+        operation: Operation<'_>,
+    ) -> Result<Pending> {
+        self.node.check_target(at, target)?;
+        self.node.step();
         // The target's segment length is known only at the target; only the alignment is checked here.
         if !matches!(operation, Operation::Put { .. } | Operation::Get { .. })
             && !operation.range().0.is_multiple_of(8)
         {
             return Err(Error::Unaligned { offset: operation.range().0 });
         }
-        let mut core = lock(&self.core);
-        // Under the lock, the view does not change until the operation is in its place in the order.
-        if self.shared.has_ended() {
-            return Err(Error::Ended);
-        }
-        if self.shared.is_dead(target) {
-            return Err(Error::Dead { member: target });
-        }
-        let now = self.shared.epoch();
-        if at < now {
-            return Err(Error::Stale { now });
-        }
-        if target == self.shared.me {
-            return Ok(Pending::ready(target, operate_locally(&self.shared, operation)));
-        }
-        Ok(core.start(&self.shared, at, target, operation))
+        self.moved_at.store(self.now().0, Ordering::Relaxed);
+        Ok(self.reach(core, target)?.start(&self.node, at, target, operation))
     }
 
-    /// Sends a signal to a member of the same host.
+    /// Sends a signal to a member that runs under the same kernel.
     fn signal(&self, member: MemberId, signal: Signal) -> Result<()> {
-        let core = lock(&self.core);
-        let is_here = |peer: &&Peer| core.peer(self.shared.me).is_some_and(|myself| myself.host == peer.host);
-        let pid = core.peer(member).filter(is_here).and_then(|peer| Pid::from_raw(peer.pid));
-        drop(core);
-        let Some(pid) = pid else {
+        let Some(core) = self.elsewhere(member) else { return self.node.signal(member, signal) };
+        let peer = lock(core).peer(member).filter(|peer| peer.kernel == self.myself.kernel).cloned();
+        let Some(pid) = peer.and_then(|peer| Pid::from_raw(peer.pid)) else {
             return Err(Error::Unsupported {
                 what: "signalling a member on another host; send the signal on its own host",
             });
         };
-        match kill_process(pid, signal) {
+        let sent = pidfd_open(pid, PidfdFlags::empty()).and_then(|pidfd| {
+            // Looked at after the descriptor was opened: a number that was given on would be another process.
+            if self.view().dead.contains(member) { Ok(()) } else { pidfd_send_signal(pidfd, signal) }
+        });
+        match sent {
             // No such process: it has ended already, and the notice is on its way.
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(error) => Err(Error::System { what: "sending a signal", error: error.to_string() }),
         }
     }
 
-    /// The loop of both kinds of parking.
-    fn park_as(&self, seen: Bell, until: Time, is_background: bool) {
-        let has_rung = || match is_background {
-            true => Shared::rings_of(self.shared.bell()) != Shared::rings_of(seen.0),
-            false => self.shared.bell() != seen.0,
-        };
-        let mut idle_since = self.now();
-        let mut sleep = SLEEP_MIN;
-        while !has_rung() && !self.has_ended() {
+    /// The loop of both kinds of parking, where there are other nodes. One activity of a member moves its data, and the
+    /// others sleep meanwhile: where ranks outnumber cores, each one more that tests takes the time of one that would answer.
+    fn park_moving(&self, seen: Bell, until: Time, is_background: bool) {
+        let mut role: Option<MutexGuard<'_, ()>> = None;
+        while !self.has_ended() && !self.node.has_rung(seen, is_background) {
             let now = self.now();
             if now >= until {
-                return;
+                break;
             }
-            // While an activity of the program waits, it moves the data itself: two would only get in each
-            // other's way.
-            let is_relieved = is_background && self.shared.waiting.load(Ordering::Relaxed) > 0;
-            if is_relieved {
-                sleep = SLEEP_MAX;
-            } else if self.progress() {
-                idle_since = now;
-                sleep = SLEEP_MIN;
+            // While an activity of the program waits, the background rests.
+            let is_relieved = is_background && self.waiting.load(Ordering::Relaxed) > 0;
+            if role.is_none() && !is_relieved {
+                role = match self.mover.try_lock() {
+                    Ok(guard) => Some(guard),
+                    Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                    Err(TryLockError::WouldBlock) => None,
+                };
+            }
+            if role.is_none() {
+                self.node.sleep(seen, until.min(now.after(SLEEP_MAX)), is_background);
                 continue;
             }
-            if !is_background && now.since(idle_since) < SPIN_MAX {
+            if self.progress() {
+                continue;
+            }
+            let idle = now.since(Time(self.moved_at.load(Ordering::Relaxed)));
+            if !is_background && idle < SPIN_MAX {
                 std::thread::yield_now();
             } else {
-                self.shared.sleep(sleep.min(until.since(now)));
-                sleep = (sleep * 2).min(SLEEP_MAX);
+                // In proportion, so that what comes after a pause waits for a fraction of the pause.
+                let sleep = (idle / 8).clamp(SLEEP_MIN, SLEEP_MAX);
+                // One that has just asked for something must not wait for the end of this sleep.
+                role = None;
+                self.node.sleep(seen, until.min(now.after(sleep)), is_background);
             }
+        }
+        // Whoever sleeps in its place is to move the data now.
+        if role.take().is_some() && self.waiting.load(Ordering::Relaxed) > usize::from(!is_background) {
+            self.node.ring_for_calls();
         }
     }
 }
 
 impl Engine for Mpi {
     fn me(&self) -> MemberId {
-        self.shared.me
+        self.node.me()
     }
 
     fn members(&self) -> usize {
-        self.shared.members
+        self.node.members()
     }
 
     fn domain(&self, member: MemberId) -> Result<String> {
-        self.check_member(member)?;
-        Ok(lock(&self.core).peer(member).map(|peer| peer.domain.clone()).unwrap_or_default())
+        let Some(core) = self.elsewhere(member) else { return self.node.domain(member) };
+        if self.node.is_forked() {
+            return Err(Error::Forked);
+        }
+        Ok(lock(core).peer(member).map(|peer| peer.domain.clone()).unwrap_or_default())
     }
 
+    #[inline]
     fn epoch(&self) -> Epoch {
-        self.shared.epoch()
+        self.node.epoch()
     }
 
     fn view(&self) -> View {
-        self.shared.view()
+        self.node.view()
     }
 
     fn fence(&self, member: MemberId, until: Time) -> Result<()> {
-        self.check_member(member)?;
+        let Some(core) = self.elsewhere(member) else { return self.node.fence(member, until) };
         let started = self.now();
-        if !self.shared.is_dead(member) {
-            self.signal(member, Signal::KILL)?;
+        match self.reach(core, member) {
+            Err(Error::Dead { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+            Ok(mut core) => core.fence(&self.node, member),
         }
+        // At once, where that is possible; it may be stopped, and without neighbours.
+        let _ = self.signal(member, Signal::KILL);
         loop {
             let bell = self.bell();
-            self.check_usable()?;
-            if self.shared.is_dead(member) {
-                return Ok(());
+            match self.node.check_target(Epoch::ANY, member) {
+                Err(Error::Dead { .. }) => return Ok(()),
+                other => other?,
             }
             if self.now() >= until {
                 return Err(Error::Timeout { member, limit: until.since(started) });
@@ -322,45 +456,50 @@ impl Engine for Mpi {
         }
     }
 
+    #[inline]
     fn has_ended(&self) -> bool {
-        self.shared.has_ended()
+        self.node.has_ended()
     }
 
     fn leave(&self) -> Result<()> {
-        self.check_usable()?;
-        let until = self.now().after(LEAVE_MAX.min(self.shared.time_limit));
-        lock(&self.core).begin_leave(&self.shared);
-        loop {
-            let bell = self.bell();
-            if self.now() >= until || lock(&self.core).may_leave() {
-                break;
-            }
-            self.park(bell, until);
+        if let Some(core) = &self.core {
+            // Before the lock, which a forked child may find held for ever.
+            self.node.check_target(Epoch::ANY, self.me())?;
+            lock(core).begin_leave(&self.node);
         }
-        lock(&self.core).finish_leave(&self.shared);
+        // This node first: its members still reach this one's memory.
+        self.node.leave()?;
+        if let Some(core) = &self.core {
+            lock(core).say_farewell(&self.node);
+            let until = self.now().after(LEAVE_MAX.min(self.node.time_limit()));
+            while self.now() < until && !lock(core).may_leave() {
+                if !self.progress() {
+                    std::thread::sleep(SLEEP_MIN);
+                }
+            }
+            lock(core).finish_leave();
+        }
         HAS_LEFT.store(1, Ordering::Release);
         Ok(())
     }
 
     fn segment_len(&self, target: MemberId) -> Result<u64> {
-        self.check_member(target)?;
-        if target == self.shared.me {
-            return Ok(lock(&self.shared.segment).len());
-        }
-        if self.shared.is_dead(target) {
-            return Err(Error::Dead { member: target });
-        }
-        let pending = lock(&self.core).start_segment_len(&self.shared, target);
+        let Some(core) = self.elsewhere(target) else { return self.node.segment_len(target) };
+        let pending = self.reach(core, target)?.start_segment_len(&self.node, target);
         self.wait(pending).map(Done::word)
     }
 
     fn grow(&self, len: u64) -> Result<()> {
-        self.check_usable()?;
-        lock(&self.shared.segment).grow(len)
+        self.node.grow(len)
     }
 
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
-        self.try_start(at, target, operation).unwrap_or_else(|error| Pending::ready(target, Err(error)))
+        match self.elsewhere(target) {
+            None => self.node.start(at, target, operation),
+            Some(core) => self
+                .start_elsewhere(core, at, target, operation)
+                .unwrap_or_else(|error| Pending::ready(target, Err(error))),
+        }
     }
 
     fn poll(&self, pending: &mut Pending) -> Option<Result<Done>> {
@@ -372,7 +511,10 @@ impl Engine for Mpi {
     }
 
     fn wait(&self, mut pending: Pending) -> Result<Done> {
-        let limit = self.shared.time_limit;
+        if let Some(result) = pending.take() {
+            return result;
+        }
+        let limit = self.node.time_limit();
         let mut patience = Patience { left: limit };
         loop {
             let bell = self.bell();
@@ -385,24 +527,83 @@ impl Engine for Mpi {
         }
     }
 
+    #[inline]
+    fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
+        match self.elsewhere(target) {
+            None => self.node.put(at, target, offset, data),
+            Some(_) => self.wait(self.start(at, target, Operation::Put { offset, data })).map(|_| ()),
+        }
+    }
+
+    #[inline]
+    fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        if self.elsewhere(target).is_none() {
+            return self.node.get(at, target, offset, buffer);
+        }
+        match self.wait(self.start(at, target, Operation::Get { offset, len: buffer.len() }))? {
+            Done::Get(bytes) => buffer.copy_from_slice(&bytes),
+            other => unreachable!("a get completed as {other:?}"),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
+        match self.elsewhere(target) {
+            None => self.node.load(at, target, offset),
+            Some(_) => self.wait(self.start(at, target, Operation::Load { offset })).map(Done::word),
+        }
+    }
+
+    #[inline]
+    fn compare_and_swap(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64> {
+        match self.elsewhere(target) {
+            None => self.node.compare_and_swap(at, target, offset, expected, new),
+            Some(_) => {
+                let operation = Operation::CompareAndSwap { offset, expected, new };
+                self.wait(self.start(at, target, operation)).map(Done::word)
+            }
+        }
+    }
+
+    #[inline]
+    fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64> {
+        match self.elsewhere(target) {
+            None => self.node.fetch_add(at, target, offset, delta),
+            Some(_) => {
+                self.wait(self.start(at, target, Operation::FetchAdd { offset, delta })).map(Done::word)
+            }
+        }
+    }
+
+    #[inline]
+    fn is_direct(&self) -> bool {
+        self.core.is_none()
+    }
+
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
+        let Some(core) = self.elsewhere(to) else { return self.node.send(to, port, bytes) };
         if bytes.len() > MESSAGE_LEN_MAX {
             return Err(Error::MessageTooLong { len: bytes.len() });
         }
-        let limit = self.shared.time_limit;
+        let limit = self.node.time_limit();
         let mut patience = Patience { left: limit };
         loop {
-            self.check_member(to)?;
             let bell = self.bell();
-            let mut core = lock(&self.core);
-            if self.shared.is_dead(to) {
-                return Err(Error::Dead { member: to });
+            {
+                let mut core = self.reach(core, to)?;
+                self.node.step();
+                if core.send(&self.node, to, port, bytes) {
+                    return Ok(());
+                }
             }
-            self.shared.step();
-            if core.send(&self.shared, to, port, bytes) {
-                return Ok(());
-            }
-            drop(core);
             if !patience.park(self, bell) {
                 return Err(Error::Timeout { member: to, limit });
             }
@@ -410,122 +611,150 @@ impl Engine for Mpi {
     }
 
     fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool> {
+        let Some(core) = self.elsewhere(to) else { return self.node.try_send(to, port, bytes) };
         if bytes.len() > TRY_SEND_LEN_MAX {
             return Err(Error::MessageTooLong { len: bytes.len() });
         }
-        self.check_member(to)?;
-        let mut core = lock(&self.core);
-        if self.shared.is_dead(to) {
-            return Err(Error::Dead { member: to });
+        let mut core = self.reach(core, to)?;
+        self.node.step();
+        Ok(core.send(&self.node, to, port, bytes))
+    }
+
+    fn can_publish(&self) -> bool {
+        self.core.is_none()
+    }
+
+    fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool> {
+        match self.only_node() {
+            Some(node) => node.try_publish(to, port, bytes),
+            None => Err(Error::Unsupported { what: "publishing messages to several nodes" }),
         }
-        self.shared.step();
-        Ok(core.send(&self.shared, to, port, bytes))
     }
 
     fn receive(&self, port: Port) -> Option<Message> {
-        self.check_usable().ok()?;
-        let mut core = lock(&self.core);
-        if let Some(message) = core.receive(&self.shared, port) {
-            return Some(message);
+        let message = self.node.receive(port);
+        let Some(core) = self.core.as_ref().filter(|_| message.is_none() && !self.node.is_forked()) else {
+            return message;
+        };
+        let mut core = lock(core);
+        core.receive(&self.node, port).or_else(|| {
+            core.progress(&self.node);
+            core.receive(&self.node, port)
+        })
+    }
+
+    fn set_attending(&self, port: Port, attending: bool) {
+        self.node.set_attending(port, attending);
+        // What came from elsewhere while the port was attended to was not rung for at the background.
+        if !attending && self.core.as_ref().is_some_and(|core| lock(core).has_message(port)) {
+            self.node.ring_own();
         }
-        core.progress(&self.shared);
-        core.receive(&self.shared, port)
     }
 
     fn now(&self) -> Time {
-        self.shared.now()
+        self.node.now()
     }
 
     fn time_limit(&self) -> Duration {
-        self.shared.time_limit
+        self.node.time_limit()
     }
 
     fn bell(&self) -> Bell {
-        Bell(self.shared.bell())
+        self.node.bell()
     }
 
     fn park(&self, seen: Bell, until: Time) {
-        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        self.park_as(seen, until, false);
-        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        if self.core.is_none() || self.has_ended() {
+            return self.node.park(seen, until);
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.park_moving(seen, until, false);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn ring(&self, member: MemberId) -> Result<()> {
-        self.check_member(member)?;
-        if member == self.shared.me {
-            self.shared.ring();
-        } else {
-            let mut core = lock(&self.core);
-            if !self.shared.is_dead(member) {
-                core.ring(&self.shared, member);
-            }
+        let Some(core) = self.elsewhere(member) else { return self.node.ring(member) };
+        match self.reach(core, member) {
+            Ok(mut core) => core.ring(&self.node, member),
+            // Nobody is there to hear it.
+            Err(Error::Dead { .. }) => {}
+            Err(error) => return Err(error),
         }
         Ok(())
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> Result<Activity> {
-        self.check_usable()?;
-        let activity = Activity::new();
-        let (finished, shared) = (activity.clone(), self.shared.clone());
-        std::thread::Builder::new()
-            .name(name.into())
-            .spawn(move || {
-                // Also when the body panics: whoever waits for the activity must not wait for ever.
-                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-                finished.finish();
-                shared.ring();
-            })
-            .map(|_| activity)
-            .map_err(|error| Error::System { what: "starting a thread", error: error.to_string() })
+        self.node.spawn(name, body)
     }
 
     fn park_in_background(&self, seen: Bell, until: Time) {
-        self.park_as(seen, until, true);
-    }
-
-    #[cfg(feature = "faults")]
-    fn inject(&self, fault: Fault) -> Result<()> {
-        match fault {
-            Fault::Kill(member) => self.check_member(member).and_then(|()| self.signal(member, Signal::KILL)),
-            Fault::Stop(member) => self.check_member(member).and_then(|()| self.signal(member, Signal::STOP)),
-            Fault::Resume(member) => {
-                self.check_member(member).and_then(|()| self.signal(member, Signal::CONT))
-            }
-            Fault::DieAtStep(steps) => {
-                self.shared.faults.die_at(steps);
-                Ok(())
-            }
-            Fault::StopAtStep(steps) => {
-                self.shared.faults.stop_at(steps);
-                Ok(())
-            }
+        match self.core {
+            None => self.node.park_in_background(seen, until),
+            Some(_) => self.park_moving(seen, until, true),
         }
     }
 
-    #[cfg(not(feature = "faults"))]
-    fn inject(&self, _fault: Fault) -> Result<()> {
-        Err(Error::Unsupported { what: "fault injection; build with the cargo feature `faults`" })
+    fn inject(&self, fault: Fault) -> Result<()> {
+        if !cfg!(feature = "faults") {
+            return Err(Error::Unsupported {
+                what: "fault injection; build with the cargo feature `faults`",
+            });
+        }
+        let (member, signal) = match fault {
+            Fault::Kill(member) => (member, Signal::KILL),
+            Fault::Stop(member) => (member, Signal::STOP),
+            Fault::Resume(member) => (member, Signal::CONT),
+            own => return self.node.inject(own),
+        };
+        match self.elsewhere(member) {
+            None => self.node.inject(fault),
+            Some(_) => self.signal(member, signal),
+        }
     }
 }
 
-/// What the machine has to give, in bytes.
-fn memory_available() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    // Without a number, a size that any machine has.
-    kib.map_or(1 << 30, |kib| kib.saturating_mul(1024))
+/// Initializes MPI, unless the program has, and sees to it that it is what this engine needs.
+fn initialize(options: &JoinOptions) -> std::result::Result<(), JoinError> {
+    let refuse = |reason: &str| Err(JoinError::Mpi { reason: reason.into() });
+    let initialized = mpi::init().map_err(mpi_error)?;
+    if !initialized.thread_multiple {
+        return refuse(
+            "the program initialized MPI without MPI_THREAD_MULTIPLE; ask for it in MPI_Init_thread, or let outlast initialize MPI",
+        );
+    }
+    if !mpi::has_ulfm().map_err(mpi_error)? {
+        return refuse("ULFM is not in force; start the job with `mpirun --with-ft ulfm`");
+    }
+    if initialized.is_ours || options.set_errhandlers {
+        mpi::set_errhandlers().map_err(mpi_error)
+    } else if mpi::world_is_fatal().map_err(mpi_error)? {
+        refuse(
+            "an error on MPI_COMM_WORLD, such as the death of a rank, would end this process; write MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN) before joining, or join with JoinOptions::set_errhandlers",
+        )
+    } else {
+        Ok(())
+    }
+}
+
+/// What the members of one node, and no others, have in common.
+fn node_identity(path: Path, rank: usize) -> [u64; 2] {
+    let alone = if path == Path::Messages { format!(" {rank}") } else { String::new() };
+    let identity = format!("{} {}{alone}", host_name(), kernel_identity());
+    // FNV-1a, twice: members may be of different programs and compilers, so it is written out.
+    [0xcbf2_9ce4_8422_2325_u64, 0x8422_2325_cbf2_9ce4].map(|start| {
+        identity.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    })
 }
 
 fn host_name() -> String {
     read_trimmed("/proc/sys/kernel/hostname")
 }
 
-/// Two members with the same identity can signal each other by process number: same kernel, same process numbers.
-/// The name is part of it because tests make several hosts of one machine.
-fn host_identity() -> String {
+/// Members under the same kernel have the same process numbers, and can signal each other. Whether they are of one node is
+/// a matter of the host's name, too: tests make several hosts of one machine.
+fn kernel_identity() -> String {
     let pids = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    format!("{} {} {}", host_name(), read_trimmed("/proc/sys/kernel/random/boot_id"), pids.display())
+    format!("{} {}", read_trimmed("/proc/sys/kernel/random/boot_id"), pids.display())
 }
 
 fn read_trimmed(path: &str) -> String {

@@ -21,7 +21,7 @@ pub(super) const HEADER_LEN: usize = 48;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// Who the sender is: process number in the first word; payload: host, newline, failure domain.
+    /// Who the sender is: process number in the first word; payload: kernel, newline, failure domain.
     Hello = 1,
     /// A piece of a put: offset, length of the whole, where the piece begins.
     Put,
@@ -47,11 +47,15 @@ pub(super) enum Kind {
     Leave,
     /// The leave was seen.
     Farewell,
+    /// Nothing but the dead: a member of the sender's node has died, and its node knows.
+    News,
+    /// The member of this number is to end: the receiver, or one that it can signal.
+    Fence,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
-        const ALL: [Kind; 13] = [
+        const ALL: [Kind; 15] = [
             Kind::Hello,
             Kind::Put,
             Kind::Get,
@@ -65,6 +69,8 @@ impl Kind {
             Kind::Ring,
             Kind::Leave,
             Kind::Farewell,
+            Kind::News,
+            Kind::Fence,
         ];
         ALL.get(usize::from(byte).checked_sub(1)?).copied()
     }

@@ -113,7 +113,7 @@ impl Tables {
         }
     }
 
-    fn ring_foreground(&self, member: MemberId) {
+    pub(super) fn ring_foreground(&self, member: MemberId) {
         // The order with `sleepers` is what matters: either this sees the sleeper, or the sleeper sees the ring.
         self.bell(member).fetch_add(1, Ordering::SeqCst);
         if self.sleepers(member).load(Ordering::SeqCst) != 0 {

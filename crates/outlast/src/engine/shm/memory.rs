@@ -87,6 +87,17 @@ impl JobMemory {
             return Err(refuse(format!("`{variable}` is not of the form shm:FILE:LAUNCHER:MEMBER")));
         };
         let file = open_inherited(file, launcher).map_err(refuse)?;
+        let memory = JobMemory::open(file)?;
+        let members = memory.tables.layout.members();
+        if member as usize >= members {
+            return Err(refuse(format!("there is no member {member} in a job of {members}")));
+        }
+        Ok(Some((memory, MemberId(member))))
+    }
+
+    /// Maps the memory of a job that another process has made.
+    fn open(file: OwnedFd) -> Result<JobMemory, JoinError> {
+        let refuse = |reason: String| JoinError::NotAMember { reason };
         let file_len = rustix::fs::fstat(&file).map_or(0, |status| status.st_size as u64);
         if file_len < PAGE as u64 {
             return Err(refuse("the file that it names is too short".into()));
@@ -95,15 +106,25 @@ impl JobMemory {
         let read = Tables::read_layout(&first, file_len);
         first.unmap();
         let (layout, start_ns) = read.map_err(refuse)?;
-        if member as usize >= layout.members() {
-            return Err(refuse(format!("there is no member {member} in a job of {}", layout.members())));
-        }
         let mapping = map(file.as_fd(), layout.total_len)?;
         let tables = Tables { mapping, layout, start_ns };
-        Ok(Some((
-            JobMemory { file: Arc::new(file), tables, mapped_by: std::process::id() },
-            MemberId(member),
-        )))
+        Ok(JobMemory { file: Arc::new(file), tables, mapped_by: std::process::id() })
+    }
+
+    /// The number of the descriptor under which others find the memory in this process: see [`JobMemory::fetch`].
+    #[cfg(feature = "mpi")]
+    pub(in crate::engine) fn descriptor(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
+    /// The memory that the process `maker`, of the same user, has under this descriptor.
+    #[cfg(feature = "mpi")]
+    pub(in crate::engine) fn fetch(maker: u32, descriptor: i32) -> Result<JobMemory, JoinError> {
+        let path = format!("/proc/{maker}/fd/{descriptor}");
+        let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        JobMemory::open(file.map_err(|error| JoinError::NotAMember {
+            reason: format!("the memory of this node cannot be opened as {path} ({error}); has its process died, or is it another user's?"),
+        })?)
     }
 
     /// Prepares a command so that the process it starts can join as `member`. With `die_with_launcher` the process

@@ -39,6 +39,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// If asked to, prepares a command so that the kernel asks its process to end when the thread that started it ends: for
+/// a program that has others to end before itself.
+pub(crate) fn terminate_with_launcher(command: &mut std::process::Command, terminate: bool) {
+    if terminate {
+        sys::terminate_with_parent(command);
+    }
+}
+
 /// How often a waiting thread looks at its bell before it lets others run, if members share cores: short enough not to
 /// take a core from the one who is to answer.
 const SPIN_SHARED: u32 = 4;
@@ -101,13 +109,15 @@ impl Shm {
             Some(found) => found,
             None => (JobMemory::create(1, 0, options.segment_limit)?, MemberId(0)),
         };
-        Shm::take_place(memory, me, options)
+        let members = memory.tables.layout.members();
+        Shm::take_place(memory, me, members, options)
     }
 
-    /// Takes the place of member `me` in a job.
-    fn take_place(
+    /// Takes the place of member `me` in a job that has so many members on this machine.
+    pub(in crate::engine) fn take_place(
         memory: JobMemory,
         me: MemberId,
+        neighbours: usize,
         options: &JoinOptions,
     ) -> std::result::Result<Shm, JoinError> {
         let domain = match &options.domain {
@@ -142,7 +152,7 @@ impl Shm {
             epoch_word,
             segments,
             mailboxes: Mailboxes::new(members),
-            spin: if members <= cores { SPIN_ALONE } else { SPIN_SHARED },
+            spin: if neighbours <= cores { SPIN_ALONE } else { SPIN_SHARED },
             waiting_senders: AtomicU32::new(0),
             growing: Mutex::new(()),
             #[cfg(feature = "faults")]
@@ -277,7 +287,10 @@ impl Shm {
         let members = self.tables().layout.members();
         (1..members)
             .map(|distance| MemberId(((self.me.index() + distance) % members) as u32))
-            .filter(|&member| !self.is_known_dead(member))
+            // Who has not come yet owns no word; whoever comes rings for all.
+            .filter(|&member| {
+                !self.is_known_dead(member) && self.tables().pid(member).load(Ordering::SeqCst) != 0
+            })
             .take(sys::WAIT_WORDS_MAX - 1)
             .map(|member| self.tables().robust_word(member))
             .map(|word| (word, word.load(Ordering::SeqCst)))
@@ -348,7 +361,7 @@ impl Shm {
     /// What every operation on another member begins with: may this process, is the view right, does the target
     /// exist and live.
     #[inline]
-    fn check_target(&self, at: Epoch, target: MemberId) -> Result<()> {
+    pub(in crate::engine) fn check_target(&self, at: Epoch, target: MemberId) -> Result<()> {
         let guard = self.check_guard()?;
         let mut epoch = self.tables().current_epoch();
         if epoch.0 + 1 != guard {
@@ -479,13 +492,13 @@ impl Shm {
 
     /// Counts an engine step, at which a planned fault may strike.
     #[inline]
-    fn step(&self) {
+    pub(in crate::engine) fn step(&self) {
         #[cfg(feature = "faults")]
         self.planned.step();
     }
 
     /// Sends a signal to a member that is not known to be dead.
-    fn signal(&self, member: MemberId, signal: Signal) -> Result<()> {
+    pub(in crate::engine) fn signal(&self, member: MemberId, signal: Signal) -> Result<()> {
         self.check_member(member)?;
         let pid = self.tables().pid(member).load(Ordering::SeqCst);
         let failed = |error: rustix::io::Errno| Error::System {
@@ -504,6 +517,68 @@ impl Shm {
             Err(rustix::io::Errno::SRCH) => Ok(()),
             other => other.map_err(failed),
         }
+    }
+}
+
+/// For the mpi engine, which puts the members of each node into one such job, with places for all members: those of other
+/// nodes never take theirs, and are declared dead by what the messages between nodes say.
+#[cfg(feature = "mpi")]
+impl Shm {
+    /// Whether this process is a forked child of a member, which may touch nothing.
+    pub(in crate::engine) fn is_forked(&self) -> bool {
+        self.guard.word().load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether the member has taken its place here, now or in the past.
+    pub(in crate::engine) fn has_joined(&self, member: MemberId) -> bool {
+        self.tables().has_joined(member)
+    }
+
+    /// Enters deaths that other nodes know of into this node's log, and raises its epoch. Ends the process if it is
+    /// among them and has not left.
+    pub(in crate::engine) fn declare_dead(&self, members: impl Iterator<Item = (MemberId, bool)>) {
+        for (member, has_left) in members {
+            self.tables().declare_dead(member, has_left);
+        }
+        let _ = self.catch_up();
+    }
+
+    /// Wakes the activities of this member that are in the middle of a call.
+    pub(in crate::engine) fn ring_for_calls(&self) {
+        self.tables().ring_foreground(self.me);
+    }
+
+    /// Rings this member's own bell for a message that came from elsewhere.
+    pub(in crate::engine) fn ring_for_own_message(&self, port: Port) {
+        self.tables().ring_for_message(self.me, port);
+    }
+
+    /// Rings this member's own bell.
+    pub(in crate::engine) fn ring_own(&self) {
+        self.tables().ring_bell(self.me);
+    }
+
+    /// Whether the bell has rung since, for the background or for all others.
+    pub(in crate::engine) fn has_rung(&self, seen: Bell, for_background: bool) -> bool {
+        match for_background {
+            true => self.bell_now().0 >> 32 != seen.0 >> 32,
+            false => self.bell_now().0 as u32 != seen.0 as u32,
+        }
+    }
+
+    /// Sleeps until the bell rings, without looking at it for a while first: the caller has done so.
+    pub(in crate::engine) fn sleep(&self, seen: Bell, until: Time, for_background: bool) {
+        if for_background {
+            return self.park_in_background(seen, until);
+        }
+        let (bell, sleepers) = (self.tables().bell(self.me), self.tables().sleepers(self.me));
+        if IS_BACKGROUND.get() {
+            return self.watch(bell, seen.0 as u32, sleepers, until);
+        }
+        // As in `park_foreground`.
+        sleepers.fetch_add(1, Ordering::SeqCst);
+        sys::wait_on(bell, seen.0 as u32, self.until_ns(until));
+        sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -611,6 +611,27 @@ pub(super) fn inherit(
     unsafe { command.pre_exec(prepare) };
 }
 
+/// Has the kernel ask the process that a command starts to end (SIGTERM) when the thread that started it ends.
+pub(super) fn terminate_with_parent(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    let parent = std::process::id();
+    let prepare = move || {
+        // SAFETY: prctl, getppid and _exit are safe between fork and exec.
+        unsafe {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) == -1 {
+                return Err(io::Error::last_os_error());
+            }
+            // The parent may have died before the call above.
+            if libc::getppid() as u32 != parent {
+                libc::_exit(1);
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: as in `inherit`.
+    unsafe { command.pre_exec(prepare) };
+}
+
 /// Ends this process at once, as if killed: no destructor and no exit handler of the program runs.
 pub(super) fn end_now() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);

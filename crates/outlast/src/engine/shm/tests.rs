@@ -124,7 +124,7 @@ fn first_of_two() -> Arc<Shm> {
 /// Member 0 of a job, with a background that works between its waits.
 fn first_of(members: usize, work: impl Fn(&Shm) + Send + 'static) -> Arc<Shm> {
     let memory = JobMemory::create(members, 0, Some(1 << 20)).unwrap();
-    let shm = Arc::new(Shm::take_place(memory, MemberId(0), &JoinOptions::new()).unwrap());
+    let shm = Arc::new(Shm::take_place(memory, MemberId(0), 1, &JoinOptions::new()).unwrap());
     let background = shm.clone();
     let body = move || {
         while !background.has_ended() {

@@ -1,0 +1,28 @@
+# A program over mpi4py with a store as its guest. Loses a rank, and goes on.
+import os
+import signal
+import time
+
+from mpi4py import MPI  # initializes MPI with MPI_THREAD_MULTIPLE, and has errors raised as exceptions
+
+import outlast
+
+world = MPI.COMM_WORLD
+rank, size = world.Get_rank(), world.Get_size()
+assert world.allreduce(1) == size
+job = outlast.join()
+store = job.open()
+store[f"result/{rank}"] = b"of rank %d" % rank
+world.Barrier()
+if rank == size - 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+until = time.monotonic() + 20
+while job.living == size and time.monotonic() < until:
+    time.sleep(0.005)
+assert job.living == size - 1
+for other in range(size):
+    assert store[f"result/{other}"] == b"of rank %d" % other
+store.close()
+job.leave()
+print("ok", flush=True)
+os._exit(0)  # without MPI_Finalize, which mpi4py would call

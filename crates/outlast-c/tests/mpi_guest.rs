@@ -1,0 +1,84 @@
+//! The store as a guest of programs over MPI: one in C and one over mpi4py, under a real mpirun, with a rank that dies.
+
+use outlast::MemberId;
+use outlast::launch::{Launch, Mpirun, Outcome, Output};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A program of Open MPI: that of `cargo xtask mpi`, or that of the PATH.
+fn of_mpi(program: &str) -> PathBuf {
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mpi/bin").join(program);
+    if installed.exists() { installed } else { program.into() }
+}
+
+/// Where cargo puts the library that these tests belong to.
+fn library_folder() -> PathBuf {
+    let own = std::env::current_exe().expect("own path");
+    own.parent().expect("a folder").to_path_buf()
+}
+
+fn compile(program: &Path) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let library = library_folder();
+    let output = Command::new(of_mpi("mpicc"))
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-std=c11", "-D_DEFAULT_SOURCE", "-o"])
+        .arg(program)
+        .arg(root.join("tests/c/guest.c"))
+        .arg(format!("-I{}", root.join("include").display()))
+        .arg(format!("-L{}", library.display()))
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg("-loutlast_c")
+        .output()
+        .expect("mpicc starts; `cargo xtask mpi` installs it");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn run(ranks: usize, program: &Path, arguments: &[&Path]) -> Outcome {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
+    let launch = Launch::new(ranks)
+        .program(program)
+        .args(arguments)
+        .env("PYTHONPATH", python)
+        .env("OUTLAST_LIBRARY", library_folder().join("liboutlast_c.so"))
+        .output(Output::Capture);
+    let mut running = launch.mpirun(Mpirun::new(of_mpi("mpirun"))).start().expect("mpirun starts");
+    let outcome = running.wait(LIMIT);
+    assert!(!outcome.timed_out, "hung: {outcome}{}", said(&outcome));
+    outcome
+}
+
+fn said(outcome: &Outcome) -> String {
+    outcome.members.iter().map(|end| outcome.stderr(end.member)).collect()
+}
+
+#[test]
+fn c_programs_have_a_guest() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("guest");
+    compile(&program);
+    // The store is in the way of nothing that the program had: its communicator, its handlers, its tags, its end.
+    let outcome = run(4, &program, &[Path::new("guest")]);
+    for member in 0..3 {
+        assert_eq!(outcome.stdout(MemberId(member)), "ok\n", "{outcome}{}", said(&outcome));
+    }
+    assert!(outcome.survivors_ok() && outcome.deaths().count() == 1, "{outcome}{}", said(&outcome));
+    for (mode, missing) in [
+        ("fatal", "MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)"),
+        ("single", "without MPI_THREAD_MULTIPLE; ask for it in MPI_Init_thread"),
+    ] {
+        let outcome = run(2, &program, &[Path::new(mode)]);
+        assert!(outcome.stdout(MemberId(1)).contains(missing), "{outcome}{}", said(&outcome));
+    }
+}
+
+#[test]
+fn python_programs_have_a_guest() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest.py");
+    let outcome = run(3, &of_mpi("python"), &[&script]);
+    for member in 0..2 {
+        assert_eq!(outcome.stdout(MemberId(member)), "ok\n", "{outcome}{}", said(&outcome));
+    }
+}

@@ -1,0 +1,14 @@
+//! Passes the run path of the MPI library on to this package's command, and says which mpirun belongs to it.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    for folder in
+        std::env::var("DEP_OUTLAST_MPI_RPATH").unwrap_or_default().split(':').filter(|f| !f.is_empty())
+    {
+        println!("cargo::rustc-link-arg=-Wl,-rpath,{folder}");
+        let mpirun = std::path::Path::new(folder).join("../bin/mpirun");
+        if mpirun.exists() {
+            println!("cargo::rustc-env=OUTLAST_MPIRUN={}", mpirun.display());
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The commands on the mpi engine, under a real mpirun, on one host and on hosts made of network namespaces.
+
+mod common;
+
+use common::{LIMIT, OUTLAST, outlast, shared_memory_names, start, wait_until};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+
+/// One job at a time: the machine is small, and mpirun's processes take all there is.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn run(arguments: &[&str]) -> common::Finished {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let run = outlast(arguments);
+    assert_eq!(shared_memory_names(), [""; 0], "{run:?}");
+    run
+}
+
+fn check_chaos(arguments: &[&str], kills: u64) {
+    let run = run(&[&["chaos", "--engine", "mpi", "--json", "-"], arguments].concat());
+    let report: Value = serde_json::from_str(&run.stdout)
+        .unwrap_or_else(|error| panic!("standard output is JSON alone: {error}: {run:?}"));
+    assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
+    assert_eq!(report["kills"], kills, "{run:?}");
+    assert!(run.stderr.contains("mpirun --with-ft ulfm"), "the launch line is printed: {run:?}");
+}
+
+#[test]
+fn kills_and_stops_break_no_promise() {
+    check_chaos(&["--ranks", "5", "--kills", "2", "--stops", "1", "--seconds", "2", "--seed", "5"], 2);
+}
+
+/// Whether hosts can be made of this machine.
+fn is_root() -> bool {
+    rustix::process::getuid().is_root()
+}
+
+/// What a command says that cannot make hosts.
+fn check_without_root(run: &common::Finished) {
+    assert!(run.code() == 1 && run.stderr.contains("needs root"), "{run:?}");
+}
+
+#[test]
+fn three_hosts_lose_one_of_them_and_nothing_else() {
+    let arguments = ["--ranks", "6", "--hosts", "3", "--kill-host", "--seconds", "2", "--seed", "4"];
+    if is_root() {
+        check_chaos(&arguments, 2);
+    } else {
+        check_without_root(&run(&[&["chaos", "--engine", "mpi"][..], &arguments].concat()));
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_status_2_and_says_why() {
+    let cases: [(&[&str], &str); 3] = [
+        (&["chaos", "--hosts", "2"], "say --engine mpi as well"),
+        (&["chaos", "--engine", "mpi", "--kill-host"], "--hosts"),
+        (&["chaos", "--engine", "mpi", "--hosts", "1", "--kill-host"], "needs another one"),
+    ];
+    for (arguments, message) in cases {
+        let run = run(arguments);
+        assert!(run.code() == 2 && run.stderr.contains(message), "{arguments:?}: {run:?}");
+    }
+}
+
+#[test]
+fn the_demo_loses_nothing() {
+    let run = run(&["demo", "--engine", "mpi", "--json", "-"]);
+    let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
+    assert_eq!((run.code(), &report["ok"], &report["lost"]), (0, &true.into(), &0.into()), "{run:?}");
+}
+
+/// Inside an mpirun of the user's the ranks are the members, and rank 0 is the command as well.
+#[test]
+fn the_ranks_of_an_mpirun_become_members() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mpi/bin/mpirun");
+    let mpirun = if installed.exists() { installed } else { "mpirun".into() };
+    let mut command = Command::new("timeout");
+    command.arg(LIMIT.as_secs().to_string()).arg(mpirun);
+    command.args(["--with-ft", "ulfm", "--oversubscribe", "-n", "4", OUTLAST, "chaos", "--engine", "mpi"]);
+    command.args(["--kills", "2", "--seconds", "1.5", "--seed", "6", "--json", "-"]);
+    for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
+        command.env(name, "1").env(format!("{name}_CONFIRM"), "1");
+    }
+    let output = command.output().expect("mpirun starts; `cargo xtask mpi` installs it");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let report: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    assert_eq!((&report["ok"], &report["kills"]), (&true.into(), &2.into()), "{output:?}");
+}
+
+/// Whether there are namespaces that this process has made.
+fn has_namespaces(pid: u32) -> bool {
+    let list = Command::new("ip").args(["netns", "list"]).output().expect("ip starts");
+    String::from_utf8_lossy(&list.stdout).contains(&format!("outlast-{pid}-"))
+}
+
+#[test]
+fn hosts_are_taken_down_after_an_interruption() {
+    if !is_root() {
+        return check_without_root(&run(&["hosts", "2", "--", "true"]));
+    }
+    let hosts = start(&["hosts", "2", "--", "sleep", "60"]);
+    let pid = hosts.pid();
+    wait_until("the hosts", || has_namespaces(pid));
+    hosts.signal(rustix::process::Signal::INT);
+    let run = hosts.finish();
+    assert!(run.code() == 1 && run.stderr.contains("the hosts are taken down"), "{run:?}");
+    assert!(!has_namespaces(pid));
+}
+
+#[test]
+fn hosts_are_made_or_it_is_said_why_not() {
+    let run = run(&["hosts", "2", "--", "sh", "-c", "hostname; grep host2 /etc/hosts"]);
+    if is_root() {
+        assert_eq!((run.code(), run.stdout.as_str()), (0, "host1\n10.77.0.2 host2\n"), "{run:?}");
+    } else {
+        check_without_root(&run);
+    }
+}
