@@ -61,7 +61,7 @@ const CHAOS_KILLS: u64 = 500;
 const CHAOS_KILLS_MAX: u64 = 700;
 
 /// The mutants: what is broken, and by which name.
-const MUTANTS: [(&str, &str); 23] = [
+const MUTANTS: [(&str, &str); 22] = [
     ("ack-early", "acknowledge before the last copy"),
     ("publish-early", "publish before the payload"),
     ("skip-epoch", "skip the epoch check"),
@@ -78,7 +78,6 @@ const MUTANTS: [(&str, &str); 23] = [
     ("tx-abort-late", "abort what is committed"),
     ("tx-drop-intent", "drop the intent"),
     ("accept-keeps", "give up a partition and keep what is left"),
-    ("recover-skip-drain", "recover amid own operations"),
     ("recover-partly-visible", "show a part of a recovery early"),
     ("recover-skip-vote", "decide alone about a recovery"),
     ("recover-skip-abort", "carry out what was given up"),

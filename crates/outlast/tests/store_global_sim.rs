@@ -544,3 +544,70 @@ fn calls_that_are_under_way_end_before_the_procedures_run() {
         });
     }
 }
+
+/// The option by which nobody else writes a key between two recoveries: what a recovery does to the key is not overlooked.
+#[test]
+fn a_sole_writer_finds_what_a_recovery_has_changed() {
+    let options = || {
+        let options = Options::new().replicas(2).partitions(8).expected_keys(64).slab_len_max(16 << 10);
+        options.sole_writers(true)
+    };
+    run(1, 2, move |job| {
+        let Err(StoreError::Invalid { reason }) = Store::open(&job, options()) else { panic!("localized") };
+        assert!(reason.contains("Mode::Global"), "{reason}");
+        job.leave().expect("left");
+    });
+    for seed in seeds(40) {
+        run(seed, 4, move |job| {
+            let store = Store::open(&job, options().mode(Mode::Global)).expect("open");
+            let key = format!("own/{}", job.me().0);
+            let slot = store.slot(key.as_bytes()).expect("slot");
+            let mut last = None;
+            let mut put = |round: u64| {
+                let version = slot.put(&round.to_le_bytes()).expect("put");
+                assert!(last < Some(version), "{last:?} and then {version}");
+                last = Some(version);
+            };
+            for recovery in 0..4 {
+                (0..8).for_each(&mut put);
+                meet(&job, &store, &format!("ready {recovery}"), 4);
+                store.revoke().expect("revoked");
+                // Each changes the key of its neighbour, more often than there are blocks at hand.
+                let other = format!("own/{}", (job.me().0 + 1) % 4);
+                for _ in 0..=seed % 3 {
+                    store.recover(|tx, _| tx.put(other.as_bytes(), &[recovery as u8; 8])).expect("recovered");
+                }
+                let mut value = [0; 8];
+                assert_eq!(slot.get_into(&mut value).expect("read").expect("there").0, 8);
+                assert_eq!(value, [recovery as u8; 8]);
+                meet(&job, &store, &format!("read {recovery}"), 4);
+            }
+            put(99);
+            meet(&job, &store, "done", 4);
+            end(&job, &store);
+        });
+    }
+}
+
+/// Who breaks that promise is told so in a build like this.
+#[test]
+fn two_writers_of_a_key_with_a_sole_writer_are_noticed() {
+    if !cfg!(debug_assertions) {
+        return;
+    }
+    let is_noticed = |seed: u64| {
+        let report = sim::run(&SimOptions::new(3, seed).link(Link::Memory), |job| {
+            let options = Options::new().replicas(2).partitions(8).expected_keys(64).slab_len_max(16 << 10);
+            let store = Store::open(&job, options.mode(Mode::Global).sole_writers(true)).expect("open");
+            let slot = store.slot(b"key").expect("slot");
+            for round in 0..50u64 {
+                match slot.put(&round.to_le_bytes()) {
+                    Ok(_) | Err(StoreError::Revoked) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        report.panics.iter().any(|panic| panic.message.contains("with a sole writer"))
+    };
+    assert!((0..20).any(is_noticed));
+}

@@ -9,7 +9,7 @@ use crate::report::say;
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use outlast::launch::{Launch, Output};
-use outlast::store::{Options, Store};
+use outlast::store::{Mode, Options, Store};
 use outlast::{Engine, Epoch, Job, JoinOptions, MemberId};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -51,6 +51,9 @@ pub(super) struct Put {
     /// The store keeps checksums of the values
     #[arg(long)]
     checksums: bool,
+    /// The store is in global mode, and is promised that nobody else writes these keys
+    #[arg(long)]
+    sole_writers: bool,
     /// Measure this one in the same run, too
     #[arg(long, value_name = "PEER")]
     peers: Option<Peer>,
@@ -144,6 +147,8 @@ pub(crate) struct StoreBenchMember {
     seconds: f64,
     #[arg(long)]
     checksums: bool,
+    #[arg(long)]
+    sole_writers: bool,
 }
 
 /// The most bytes of values, without their copies.
@@ -163,7 +168,8 @@ impl Put {
             Ok(others) => others,
             Err(error) => crate::usage_error("bench", format!("{error:#}")),
         };
-        let asked = Asked { checksums: self.checksums, others, kills: self.kills };
+        let asked =
+            Asked { checksums: self.checksums, sole_writers: self.sole_writers, others, kills: self.kills };
         run("put", self.keys, &[64, 1024, 65536], self.shape, self.common, asked)
     }
 }
@@ -183,6 +189,7 @@ fn keys_of(keys: usize, size: u64) -> usize {
 #[derive(Default)]
 struct Asked {
     checksums: bool,
+    sole_writers: bool,
     others: Vec<Other>,
     kills: u16,
 }
@@ -222,6 +229,7 @@ fn run(
         .args(["--replicas", &replicas.to_string(), "--sizes", &joined])
         .args(["--seconds", &shape.seconds.to_string()])
         .args(asked.checksums.then_some("--checksums"))
+        .args(asked.sole_writers.then_some("--sole-writers"))
         .die_with_launcher(true)
         .output(Output::Capture);
     let (launch, hosts) = shape.place.prepare(launch, ranks)?;
@@ -309,6 +317,10 @@ impl StoreBenchMember {
         let job = JoinOptions::new().time_limit(Duration::from_secs(3600)).join()?;
         let options = Options::new().replicas(self.replicas).expected_keys(self.keys.max(1024));
         let options = options.checksums(self.checksums);
+        let options = match self.sole_writers {
+            true => options.mode(Mode::Global).sole_writers(true),
+            false => options,
+        };
         let store = Store::open(&job, options)?;
         // The floor is measured in the same kind of memory: each member lends a range for it.
         let floor_len = self.sizes.iter().map(|&size| keys_of(self.keys, size) * stride(size as usize)).max();

@@ -95,7 +95,10 @@ impl<'a> Op<'a> {
         }
         let members = &config.homes.members;
         let Some(first) = direct.reach(members[primary]) else { return Ok(None) };
-        let Some(before) = remembered_head(first, primary, memory) else { return Ok(None) };
+        // What happened in a recovery is looked at once.
+        let recoveries = store.sole_writers.then(|| store.global.recoveries());
+        let is_sole = recoveries == Some(memory.recoveries);
+        let Some(before) = remembered_head(first, primary, memory, is_sole) else { return Ok(None) };
         let me = store.me();
         let block = Block {
             counter: memory.block.counter + 1,
@@ -170,6 +173,13 @@ impl<'a> Op<'a> {
         let is_published =
             filled == count && first.swap(memory.at[primary].word, before.0, head.0) == Some(true);
         if !is_published {
+            if cfg!(debug_assertions) && store.sole_writers && filled == count {
+                // A reader may have said that it is stable, and a death may have changed the stamp.
+                let found = first.load(memory.at[primary].word).map(|[head]| Head(head));
+                let is_other =
+                    |found: Head| found.stamp() == config.stamp && found.stable() != before.stable();
+                assert!(!found.is_some_and(is_other), "two members write a key with a sole writer at once");
+            }
             self.keep_all(&config.homes, class, &offsets);
             return Ok(None);
         }
@@ -207,6 +217,9 @@ impl<'a> Op<'a> {
             known.head = new(offsets[home]);
         }
         (memory.block, memory.class, memory.hint) = (block, class, offsets[primary]);
+        if let Some(recoveries) = recoveries {
+            memory.recoveries = recoveries;
+        }
         let waiters = config.roots[primary] + store.layout.partition(key.partition) + PARTITION_WAITERS;
         if first.load(waiters).is_none_or(|[waiters]| waiters & WAITER_BITS != 0) {
             let _ = self.ring_waiters(members[primary], key.partition);
@@ -428,13 +441,21 @@ impl Hints {
 
 /// The head of a key at the primary, if it is still what the handle remembers.
 #[inline(always)]
-fn remembered_head(reach: impl Memory, primary: usize, memory: &Remembered) -> Option<Head> {
+fn remembered_head(reach: impl Memory, primary: usize, memory: &Remembered, is_sole: bool) -> Option<Head> {
     let known = &memory.at[primary];
     let offset = known.head.offset()?;
     let [head] = reach.load(known.word)?;
-    // A block is used again, and its head looks the same: only the version tells.
-    let is_same = Head(head).stable() == known.head.stable() && reach.load(offset)? == [memory.block.counter];
-    is_same.then_some(Head(head))
+    if Head(head).stable() != known.head.stable() {
+        return None;
+    }
+    // A block is used again, and its head looks the same: only the version tells. Who is the only one to write the key
+    // needs not ask.
+    let is_same = || reach.load(offset) == Some([memory.block.counter]);
+    if is_sole {
+        debug_assert!(is_same(), "a key with a sole writer was written by another one: {:?}", memory.block);
+        return Some(Head(head));
+    }
+    is_same().then_some(Head(head))
 }
 
 /// The node of a key and its head at the primary, as in `index.rs`, if there is a record; `None` if the ordinary way must be

@@ -3,7 +3,7 @@
 
 /// The names, and what they break. xtask has the same list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 22] = [
     // A write is acknowledged before the last home holds it.
     "ack-early",
     // The head names a block whose value is not there yet.
@@ -36,8 +36,6 @@ const NAMES: [&str; 23] = [
     "tx-drop-intent",
     // A partition that is given up keeps what an incomplete home had of it.
     "accept-keeps",
-    // A recovery does not wait for the operations of this member that are under way.
-    "recover-skip-drain",
     // The changes of a recovery can be seen before all members have prepared theirs.
     "recover-partly-visible",
     // A member takes a recovery to be decided when it has prepared its own part.

@@ -39,6 +39,7 @@ pub struct Options {
     repair_percent: u32,
     checksums: bool,
     mode: Mode,
+    sole_writers: bool,
     salvage: bool,
 }
 
@@ -53,6 +54,7 @@ impl Default for Options {
             repair_percent: 100,
             checksums: false,
             mode: Mode::Localized,
+            sole_writers: false,
             salvage: false,
         }
     }
@@ -109,6 +111,14 @@ impl Options {
     /// [`Store::recover`](super::Store::recover).
     pub fn mode(mut self, mode: Mode) -> Options {
         self.mode = mode;
+        self
+    }
+
+    /// Promises that between two recoveries each key is written by one handle alone ([`Store::slot`]), so that a put by
+    /// handle need not look whether its key has been written by others. For [`Mode::Global`] alone. In builds with debug
+    /// assertions a broken promise is a panic; in others the version of a value may then come twice.
+    pub fn sole_writers(mut self, sole_writers: bool) -> Options {
+        self.sole_writers = sole_writers;
         self
     }
 
@@ -264,6 +274,8 @@ pub(super) struct Inner {
     pub(super) locks: Locks,
     pub(super) frost: Frost,
     pub(super) global: Global,
+    /// Whether each key is written by one handle alone between two recoveries.
+    pub(super) sole_writers: bool,
     pub(super) loss: Loss,
     pub(super) leaving: Leaving,
     pub(super) deferred: Deferred,
@@ -317,6 +329,11 @@ impl Store {
                     .into(),
             );
         }
+        if options.sole_writers && options.mode != Mode::Global {
+            return invalid(
+                "sole_writers() needs mode(Mode::Global): in localized mode nobody knows when others take over a key".into(),
+            );
+        }
         let replicas = options.replicas.min(regulars);
         let partitions = options.partitions.unwrap_or(256 * regulars).clamp(1, 1 << 20);
         let bucket_count = (options.expected_keys / partitions).next_power_of_two().clamp(4, 1 << 20);
@@ -344,6 +361,7 @@ impl Store {
             space: Space::default(),
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             global: Global::new(options.mode, communicator, &view),
+            sole_writers: options.sole_writers,
             view: Mutex::new(Arc::new(view)),
             repair: Mutex::default(),
             repaired: Repaired::default(),

@@ -121,6 +121,8 @@ pub(super) struct Remembered {
     /// The version that these heads name, and the class of its blocks.
     pub(super) block: Block,
     pub(super) class: usize,
+    /// How many recoveries there had been when the handle wrote it; none has had the greatest number.
+    pub(super) recoveries: u64,
 }
 
 /// What a handle remembers of one home.
@@ -170,6 +172,7 @@ impl Remembered {
             checksum: 0,
         },
         class: 0,
+        recoveries: u64::MAX,
     };
 
     /// Looks everything up the next time.
