@@ -18,6 +18,31 @@ fn run(arguments: &[&str]) -> common::Finished {
     run
 }
 
+/// Nodes of two ranks each on one host, which needs no root: neighbours share memory, the others speak by messages.
+#[test]
+fn nodes_outlast_their_members() {
+    let mut command = Command::new(OUTLAST);
+    command.args([
+        "chaos",
+        "--engine",
+        "mpi",
+        "--ranks",
+        "6",
+        "--kills",
+        "2",
+        "--seconds",
+        "2",
+        "--seed",
+        "8",
+    ]);
+    command.args(["--threads", "1", "--json", "-"]).env("OUTLAST_MPI_PATH", "groups:2");
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let output = command.output().expect("the command starts");
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    assert_eq!((&report["ok"], &report["kills"]), (&true.into(), &2.into()), "{output:?}");
+}
+
 fn check_chaos(arguments: &[&str], kills: u64) {
     let run = run(&[&["chaos", "--engine", "mpi", "--json", "-"], arguments].concat());
     let report: Value = serde_json::from_str(&run.stdout)

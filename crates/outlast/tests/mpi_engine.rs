@@ -50,13 +50,19 @@ fn mpirun() -> PathBuf {
 /// The options of mpirun for jobs that outlast deaths.
 const ULFM: &[&str] = &["--with-ft", "ulfm"];
 
-/// Runs the named test on this many members, each of whom plays the part.
+/// Runs the named test on this many members, each of whom plays the part. They reach each other by messages: the members of
+/// one node are a job of the shm engine.
 fn run(test: &str, members: usize, part: fn(&Member)) -> Ran {
     run_with(test, members, ULFM, || play(part, Duration::from_secs(30)))
 }
 
 /// As [`run`], with other options of mpirun, and a part that joins by itself. It does not return in a member.
 fn run_with(test: &str, members: usize, options: &[&str], part: impl FnOnce()) -> Ran {
+    run_by("messages", test, members, options, part)
+}
+
+/// As [`run_with`], with another OUTLAST_MPI_PATH.
+fn run_by(path: &str, test: &str, members: usize, options: &[&str], part: impl FnOnce()) -> Ran {
     if std::env::var(ROLE).is_ok_and(|name| name == test) {
         be_member(part);
     }
@@ -72,8 +78,7 @@ fn run_with(test: &str, members: usize, options: &[&str], part: impl FnOnce()) -
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env(ROLE, test)
         .env(FOLDER, folder.path())
-        // All of this is about messages between nodes; the members of one node are a job of the shm engine.
-        .env("OUTLAST_MPI_PATH", "messages")
+        .env("OUTLAST_MPI_PATH", path)
         .env_remove("OUTLAST_ENGINE")
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a second handle"))
@@ -184,6 +189,15 @@ impl Member {
             self.job.fetch_add(Epoch::ANY, MemberId(0), BARRIER, 1).expect("member 0 waits");
         }
         self.job.leave().expect("leaving");
+    }
+
+    /// Whether no thread of a member runs: a stop takes a moment.
+    fn is_stopped(&self, member: MemberId) -> bool {
+        let pid = std::fs::read_to_string(self.folder.join(format!("pid.{}", member.0))).expect("its number");
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads").flatten();
+        let mut states =
+            tasks.map(|task| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default());
+        states.all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
     }
 
     fn nap(&self) {
@@ -395,6 +409,49 @@ fn gets(m: &Member) {
         assert!(bytes.iter().all(|&byte| usize::from(byte) == other.index() + 1), "bytes of {other}");
     }
     m.barrier(2);
+    m.end(2, "");
+}
+
+#[test]
+fn a_death_counts_elsewhere_only_once_its_node_knows() {
+    let test = "a_death_counts_elsewhere_only_once_its_node_knows";
+    let ran = run_by("groups:2", test, 4, ULFM, || play(deaths_of_nodes, Duration::from_secs(30)));
+    ran.expect_finished(&[0, 1, 3]);
+}
+
+/// Two nodes of two. Member 2 dies while its only neighbour is stopped: MPI tells the other node of it, but the neighbour
+/// might read in the memory of the dead as soon as it goes on. Then the whole other node dies, and MPI's word is enough.
+fn deaths_of_nodes(m: &Member) {
+    let (job, me) = (&m.job, m.me());
+    let (dead, neighbour) = (MemberId(2), MemberId(3));
+    m.barrier(4);
+    match me {
+        0 => {
+            job.inject(Fault::Stop(neighbour)).expect("a stop");
+            // Nobody rings for it. The deadline of the job bounds it.
+            while !m.is_stopped(neighbour) {
+                m.nap();
+            }
+            job.inject(Fault::Kill(dead)).expect("a kill");
+            // MPI takes some milliseconds. What is asked from the dead is not answered, and not refused.
+            let pending = job.start(Epoch::ANY, dead, Operation::Load { offset: WORD });
+            m.sleep(Duration::from_millis(1500));
+            assert_eq!(job.epoch(), Epoch(0), "nobody of its node knows of the death");
+            job.inject(Fault::Resume(neighbour)).expect("a resume");
+            assert_eq!(job.wait(pending), Err(Error::Dead { member: dead }));
+            assert!(job.view().dead.contains(dead));
+        }
+        2 => m.sleep(Duration::from_secs(50)),
+        _ => m.wait_until("the notice of a death", || job.view().dead.contains(dead)),
+    }
+    m.barrier(3);
+    if me == 3 {
+        m.finish("");
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
+            .expect("a kill");
+    }
+    m.wait_until("the notice of the other death", || job.view().dead.contains(neighbour));
+    assert_eq!(job.epoch(), Epoch(2));
     m.end(2, "");
 }
 

@@ -48,6 +48,12 @@ use std::time::{Duration, Instant};
 /// How long a waiting activity tests without sleeping.
 const SPIN_MAX: Duration = Duration::from_micros(50);
 
+/// A waiting activity that gives way and comes to run again only after so long shares its processor with others. One that
+/// sleeps has the better chance there: whoever wakes comes before those who are always ready to run. So for a while it
+/// sleeps between tests instead.
+const YIELD_MAX: Duration = Duration::from_micros(200);
+const CROWDED_FOR: Duration = Duration::from_millis(20);
+
 /// The shortest and the longest sleep between two tests.
 const SLEEP_MIN: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
@@ -96,6 +102,8 @@ pub struct Mpi {
     waiting: AtomicUsize,
     /// Held by the activity that moves the data.
     mover: Mutex<()>,
+    /// Until when giving way is not worth it: the processor went to somebody else for long.
+    crowded_until: AtomicU64,
     /// When something was last moved, or asked for: how soon the next thing is to be expected.
     moved_at: AtomicU64,
     /// Who this member is to those of other nodes.
@@ -113,24 +121,19 @@ fn mpi_error(error: mpi::Error) -> JoinError {
     JoinError::Mpi { reason: error.to_string() }
 }
 
-/// Which members share a node, from the variable OUTLAST_MPI_PATH.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Path {
-    /// Those of one node share its memory; messages are for other nodes.
-    Nodes,
-    /// None: messages between all. For tests, and to compare.
-    Messages,
-}
-
-impl Path {
-    fn chosen() -> std::result::Result<Path, JoinError> {
-        match std::env::var("OUTLAST_MPI_PATH").as_deref() {
-            Err(_) | Ok("" | "nodes") => Ok(Path::Nodes),
-            Ok("messages") => Ok(Path::Messages),
-            Ok(other) => Err(JoinError::Mpi {
-                reason: format!("OUTLAST_MPI_PATH is `{other}`; it may be nodes (the default) or messages"),
-            }),
-        }
+/// How many ranks, at most, count as neighbours, from the variable OUTLAST_MPI_PATH: all that a node has, unless tests want
+/// several nodes on one host. `messages` is for none, so that everybody is reached by messages.
+fn group_len() -> std::result::Result<Option<usize>, JoinError> {
+    let text = std::env::var("OUTLAST_MPI_PATH").unwrap_or_default();
+    match (text.as_str(), text.strip_prefix("groups:").and_then(|len| len.parse().ok())) {
+        ("" | "nodes", _) => Ok(None),
+        ("messages", _) => Ok(Some(1)),
+        (_, Some(len)) if len > 0 => Ok(Some(len)),
+        _ => Err(JoinError::Mpi {
+            reason: format!(
+                "OUTLAST_MPI_PATH is `{text}`; it may be nodes (the default), messages, or groups:N"
+            ),
+        }),
     }
 }
 
@@ -166,7 +169,7 @@ impl Mpi {
     pub(crate) fn attach(options: &JoinOptions) -> std::result::Result<Mpi, JoinError> {
         let until = Instant::now() + options.time_limit;
         let pid = std::process::id();
-        let path = Path::chosen()?;
+        let group_len = group_len()?;
         // Held until this process is a member: a second join would wait for the others to join twice.
         let mut joined = lock(&JOINED);
         if let Some(member) = *joined {
@@ -192,7 +195,7 @@ impl Mpi {
         let wanted = options.segment_limit.or_else(|| number(crate::launch::SEGMENT_LIMIT_VARIABLE));
         let limit = wanted.unwrap_or_else(|| available_memory() / 2).min((1 << 45) / members as u64);
         let own = JobMemory::create(members - spares, spares, Some(limit))?;
-        let node = node_identity(path, rank);
+        let node = node_identity(group_len.map(|len| rank / len));
         let words = [node[0], node[1], u64::from(pid), own.descriptor() as u64];
         let mut gather = mpi::Gather::begin(comm, members, words).map_err(mpi_error)?;
         let all: Vec<Introduction> = poll_for_all(until, options.time_limit, || gather.poll())?
@@ -234,6 +237,7 @@ impl Mpi {
             core,
             waiting: AtomicUsize::new(0),
             mover: Mutex::new(()),
+            crowded_until: AtomicU64::new(0),
             moved_at: AtomicU64::new(0),
             myself,
             comm,
@@ -390,8 +394,13 @@ impl Mpi {
                 continue;
             }
             let idle = now.since(Time(self.moved_at.load(Ordering::Relaxed)));
-            if !is_background && idle < SPIN_MAX {
+            let is_crowded = now.0 < self.crowded_until.load(Ordering::Relaxed);
+            if !is_background && idle < SPIN_MAX && !is_crowded {
                 std::thread::yield_now();
+                let after = self.now();
+                if after.since(now) > YIELD_MAX {
+                    self.crowded_until.store(after.after(CROWDED_FOR).0, Ordering::Relaxed);
+                }
             } else {
                 // In proportion, so that what comes after a pause waits for a fraction of the pause.
                 let sleep = (idle / 8).clamp(SLEEP_MIN, SLEEP_MAX);
@@ -737,9 +746,8 @@ fn initialize(options: &JoinOptions) -> std::result::Result<(), JoinError> {
 }
 
 /// What the members of one node, and no others, have in common.
-fn node_identity(path: Path, rank: usize) -> [u64; 2] {
-    let alone = if path == Path::Messages { format!(" {rank}") } else { String::new() };
-    let identity = format!("{} {}{alone}", host_name(), kernel_identity());
+fn node_identity(group: Option<usize>) -> [u64; 2] {
+    let identity = format!("{} {} {group:?}", host_name(), kernel_identity());
     // FNV-1a, twice: members may be of different programs and compilers, so it is written out.
     [0xcbf2_9ce4_8422_2325_u64, 0x8422_2325_cbf2_9ce4].map(|start| {
         identity.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
