@@ -51,7 +51,8 @@ fn run(ranks: usize, program: &Path, arguments: &[&Path]) -> Outcome {
 }
 
 fn said(outcome: &Outcome) -> String {
-    outcome.members.iter().map(|end| outcome.stderr(end.member)).collect()
+    let each = outcome.members.iter().map(|end| outcome.stdout(end.member) + &outcome.stderr(end.member));
+    each.collect()
 }
 
 #[test]

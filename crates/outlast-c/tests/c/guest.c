@@ -62,8 +62,15 @@ int main(int argc, char **argv) {
     snprintf(value, sizeof value, "of rank %d", rank);
     CHECK(outlast_put(store, key, strlen(key), value, sizeof value, NULL) == OUTLAST_OK);
     CHECK(sum(own, 1) == size);
-    if (rank == size - 1)
-        kill(getpid(), SIGKILL);
+    /* All are through: a death inside a collective call is the program's affair. */
+    int64_t through = 0;
+    CHECK(outlast_add(store, "through", 7, 1, &through) == OUTLAST_OK);
+    while (rank == size - 1) {
+        CHECK(outlast_add(store, "through", 7, 0, &through) == OUTLAST_OK);
+        if (through == size)
+            kill(getpid(), SIGKILL);
+        usleep(1000);
+    }
     for (int tries = 0; outlast_living(job) == (uint32_t)size && tries < 2000; tries++)
         usleep(5000);
     CHECK(outlast_living(job) == (uint32_t)size - 1);
@@ -83,6 +90,6 @@ int main(int argc, char **argv) {
     CHECK(sum((MPI_Comm)raw, 1) == size - 1);
     printf("ok\n");
     fflush(stdout);
-    CHECK(MPI_Finalize() == MPI_SUCCESS);
-    return 0;
+    /* After a death MPI_Finalize of Open MPI 5.0 may hang; docs/mpi.md. */
+    _exit(0);
 }
