@@ -65,7 +65,8 @@ fn c_programs_have_a_guest() {
     for member in 0..3 {
         assert_eq!(outcome.stdout(MemberId(member)), "ok\n", "{outcome}{}", said(&outcome));
     }
-    assert!(outcome.survivors_ok() && outcome.deaths().count() == 1, "{outcome}{}", said(&outcome));
+    // How they end after that is mpirun's affair: the first one to exit without MPI_Finalize may take the others with it.
+    assert_eq!(outcome.stdout(MemberId(3)), "", "{outcome}{}", said(&outcome));
     for (mode, missing) in [
         ("fatal", "MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)"),
         ("single", "without MPI_THREAD_MULTIPLE; ask for it in MPI_Init_thread"),
