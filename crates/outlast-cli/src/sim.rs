@@ -231,6 +231,9 @@ fn clock(job: &Job) -> u64 {
 const REPAIR_LIMIT: Duration = Duration::from_secs(600);
 /// How often a member looks whether copies are missing.
 const LOOK: Duration = Duration::from_millis(10);
+/// After how many calls beyond its own a worker that waits for the next deaths makes fewer of them, and how many at least.
+const PATIENT_CALLS: u64 = 30;
+const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// What one run is like.
 #[derive(Clone)]
@@ -372,6 +375,7 @@ impl Shape {
 
     fn work(&self, mut worker: Worker, store: &Store, job: &Job, outside: &Shared) {
         let mut result = Ok(());
+        let mut pause = 2 * LOOK;
         for call in 0.. {
             let is_enough = call >= self.calls;
             if result.is_err() || job.has_ended() || is_enough && lock(outside).victims.is_empty() {
@@ -380,7 +384,11 @@ impl Shape {
             // Those who are to die later die in the middle of something, but nobody works for them alone.
             if is_enough {
                 let bell = job.bell();
-                job.park(bell, job.now().after(2 * LOOK));
+                job.park(bell, job.now().after(pause));
+                // Where a member is stopped for long there is nothing to see but the calls of many who wait for it.
+                if call >= self.calls + PATIENT_CALLS {
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
             }
             // Another one recovers for all activities of the member; until then every call says the same.
             while self.is_revoked(store, outside) && !job.has_ended() {
