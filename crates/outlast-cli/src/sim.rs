@@ -438,8 +438,16 @@ impl Shape {
 
     /// Kills the next ones once all who live see nothing to repair.
     fn watch(&self, job: &Job, store: &Store, outside: &Shared) -> anyhow::Result<()> {
-        if lock(outside).victims.is_empty() {
-            return Ok(());
+        {
+            let mut outside = lock(outside);
+            if outside.gone > 0 {
+                // Somebody could not even open the store; what the store promises is used up.
+                outside.victims.clear();
+            }
+            // Who has seen nothing to repair needs not look again before the next deaths.
+            if outside.victims.is_empty() || outside.complete.contains(&job.me()) {
+                return Ok(());
+            }
         }
         let view = job.view();
         let is_over =
@@ -447,10 +455,6 @@ impl Shape {
         let is_over = is_over && !store.is_revoked();
         let next: Vec<MemberId> = {
             let mut outside = lock(outside);
-            if outside.gone > 0 {
-                // Somebody could not even open the store; what the store promises is used up.
-                outside.victims.clear();
-            }
             if !is_over || view.dead.len() != outside.struck {
                 return Ok(());
             }
@@ -647,8 +651,9 @@ impl Sim {
         // Those who wait for a stopped member look again and again, and the others go on until it is resumed: a transaction
         // is many steps, more when others are in its way.
         let weight = if self.programs == Programs::Calls && self.mode == Mode::Localized { 1 } else { 10 };
+        let many = (members as u64 / 8).max(1);
         options.steps_max =
-            weight * (5_000_000 + 50 * steps * members as u64 + 30_000_000 * self.stops as u64);
+            weight * (5_000_000 + 50 * steps * members as u64 + 30_000_000 * many * self.stops as u64);
         let outside = Shared::default();
         lock(&outside).struck = at_once;
         lock(&outside).victims = later_victims(&options, self.kills - at_once, members);
