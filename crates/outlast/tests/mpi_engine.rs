@@ -441,7 +441,7 @@ fn deaths_of_nodes(m: &Member) {
             assert_eq!(job.wait(pending), Err(Error::Dead { member: dead }));
             assert!(job.view().dead.contains(dead));
         }
-        2 => m.sleep(Duration::from_secs(50)),
+        2 => m.wait_until("its own death", || false),
         _ => m.wait_until("the notice of a death", || job.view().dead.contains(dead)),
     }
     m.barrier(3);
