@@ -63,7 +63,7 @@ def main():
         last = job.members - 1
         if job.me == last:
             print("ready", flush=True)
-            time.sleep(60)
+            store.wait("never", 30)  # it is killed while it waits
             sys.exit(1)
         expect(outlast.MemberDied, lambda: store.wait("never", 30, member=last))
         (death,) = store.deaths()
