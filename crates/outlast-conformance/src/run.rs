@@ -158,10 +158,7 @@ impl Run {
 
     /// Lets time pass, whatever rings.
     pub fn pause(&self, duration: Duration) {
-        let until = self.now().after(duration);
-        while self.now() < until {
-            self.park(self.bell(), until);
-        }
+        self.sleep(duration);
     }
 
     /// Lets an arbitrary time below `below` pass.

@@ -959,10 +959,7 @@ fn agree_and_shrink_are_of_logarithmic_depth() {
             let comm = world(&job);
             call(&comm);
             // Nobody leaves while others are at it: that would be a failure.
-            let until = job.now().after(Duration::from_millis(100));
-            while job.now() < until {
-                job.park(job.bell(), until);
-            }
+            job.sleep(Duration::from_millis(100));
             job.leave().unwrap();
         });
         let messages = report.counters.iter().map(|counters| counters.messages_sent).max().unwrap();
@@ -1079,13 +1076,6 @@ fn stop_and_fill(comm: &Communicator, rank: usize) {
     }
 }
 
-fn pause(job: &Job, duration: Duration) {
-    let until = job.now().after(duration);
-    while job.now() < until {
-        job.park(job.bell(), until);
-    }
-}
-
 /// Options of a job whose members hold few messages and whose time limit is short.
 fn narrow(members: usize, seed: u64, inbox_messages_max: usize) -> Options {
     let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
@@ -1113,13 +1103,13 @@ fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
                 stop_and_fill(&comm, 2);
                 other.revoke().unwrap();
                 assert!(matches!(comm.agree(5), Err(Error::Timeout { .. })));
-                pause(&job, 3 * limit);
+                job.sleep(3 * limit);
                 job.inject(Fault::Resume(MemberId(2))).unwrap();
             }
             // Only time passes: the query is right at a member that makes no call.
             while !other.is_revoked() {
                 assert!(job.now() < Time(1_000_000_000), "not revoked after a second");
-                pause(&job, Duration::from_millis(1));
+                job.sleep(Duration::from_millis(1));
             }
             assert_eq!(patiently(|| comm.agree(7)), Ok(5));
             assert_eq!(patiently(|| comm.agree(1)), Ok(1));
@@ -1201,7 +1191,7 @@ fn collectives_end_soon_when_a_member_leaves() {
             if comm.rank() == leaver {
                 let leaving = job.clone();
                 let leave = move || {
-                    pause(&leaving, delay);
+                    leaving.sleep(delay);
                     leaving.leave().unwrap();
                 };
                 job.spawn("leaves", Box::new(leave)).unwrap();
@@ -1250,7 +1240,7 @@ fn duplicate_and_split_end_soon_when_a_member_leaves() {
             let comm = world(&job);
             for round in 0.. {
                 if comm.rank() == leaver && round == rounds {
-                    pause(&job, delay);
+                    job.sleep(delay);
                     job.leave().unwrap();
                     return;
                 }
@@ -1296,15 +1286,15 @@ fn all_have_the_same_communicator_of_all_though_a_spare_became_active() {
         simulate("spares", &options, move |job| {
             let me = job.me().index();
             if me >= regulars {
-                pause(&job, Duration::from_millis(5));
+                job.sleep(Duration::from_millis(5));
                 assert!(matches!(Communicator::world(&job), Err(Error::Invalid { .. })));
                 return job.leave().unwrap();
             }
             if me == victim {
-                pause(&job, Duration::from_millis(1));
+                job.sleep(Duration::from_millis(1));
                 job.inject(Fault::Kill(job.me())).unwrap();
             }
-            pause(&job, Duration::from_nanos(delays[me]));
+            job.sleep(Duration::from_nanos(delays[me]));
             let comm = world(&job);
             assert_eq!(comm.size(), regulars);
             let answer = comm.agree_despite_failures(0).unwrap();
@@ -1342,7 +1332,7 @@ fn who_has_left_gets_no_answer_from_an_agreement() {
                 assert_eq!(call(), Err(Error::Engine(outlast::engine::Error::Ended)));
             } else {
                 while job.view().dead.is_empty() {
-                    pause(&job, Duration::from_micros(100));
+                    job.sleep(Duration::from_micros(100));
                 }
                 call().unwrap();
                 job.leave().unwrap();
@@ -1373,7 +1363,7 @@ fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
             if random.chance(3) {
                 let (leaving, delay) = (job.clone(), Duration::from_nanos(random.magnitude(100, 3_000_000)));
                 let leave = move || {
-                    pause(&leaving, delay);
+                    leaving.sleep(delay);
                     let _ = leaving.leave();
                 };
                 job.spawn("leaves", Box::new(leave)).unwrap();

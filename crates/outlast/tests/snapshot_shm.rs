@@ -48,13 +48,6 @@ fn open(job: &Job, replicas: usize) -> Store {
     Store::open(job, options).expect("opened")
 }
 
-fn pause(job: &Job, duration: Duration) {
-    let until = job.now().after(duration);
-    while job.now() < until {
-        job.park(job.bell(), until);
-    }
-}
-
 fn read(path: &Path) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for part in snapshot::parts(path).expect("a manifest") {
@@ -110,7 +103,7 @@ fn a_snapshot_is_one_moment_while_members_write_and_die() {
                 Err(SnapshotError::Interrupted { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
-            pause(&job, Duration::from_millis(5));
+            job.sleep(Duration::from_millis(5));
         }
         if me == 0 {
             snapshots.take().expect("the last one");
@@ -153,14 +146,14 @@ fn a_kill_in_the_middle_leaves_the_one_before() {
             }
             store.add(b"ready", 1).expect("counted");
             while store.add(b"ready", 0).expect("counted") < 3 {
-                pause(&job, Duration::from_millis(1));
+                job.sleep(Duration::from_millis(1));
             }
             if me == 0 {
                 snapshots.take().expect("taken");
                 println!("first");
                 let _ = snapshots.take();
             }
-            pause(&job, LIMIT);
+            job.sleep(LIMIT);
             return;
         }
         let generation = snapshot::find(&folder).expect("the first one");
@@ -226,7 +219,7 @@ fn a_disk_that_is_full_is_named_and_the_one_before_stays() {
         }
         store.add(b"arrived", 1).expect("counted");
         while store.add(b"arrived", 0).expect("counted") < 3 {
-            pause(&job, Duration::from_millis(1));
+            job.sleep(Duration::from_millis(1));
         }
         if me == 0 {
             let first = snapshots.take().expect("there is room");

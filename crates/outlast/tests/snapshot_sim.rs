@@ -32,13 +32,6 @@ fn open(job: &Job, replicas: usize) -> Store {
     try_open(job, replicas).expect("opened")
 }
 
-fn pause(job: &Job, duration: Duration) {
-    let until = job.now().after(duration);
-    while job.now() < until {
-        job.park(job.bell(), until);
-    }
-}
-
 /// What a snapshot holds, by key.
 fn read(path: &Path) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
@@ -126,7 +119,7 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
                         Err(SnapshotError::Interrupted { .. }) => {}
                         Err(error) => panic!("{error}"),
                     }
-                    pause(&job, Duration::from_micros(500));
+                    job.sleep(Duration::from_micros(500));
                 }
             }
             job.wait_for(&writer, outlast::Time::NEVER);
@@ -175,7 +168,7 @@ fn a_job_of_another_size_begins_with_it() {
             store.add(b"arrived", 1).expect("counted");
             if job.me().0 == 3 {
                 while store.add(b"arrived", 0).expect("counted") < 4 {
-                    pause(&job, Duration::from_millis(1));
+                    job.sleep(Duration::from_millis(1));
                 }
                 assert_eq!(snapshots.take().expect("taken").records, 81);
             }
@@ -190,7 +183,7 @@ fn a_job_of_another_size_begins_with_it() {
             snapshot::restore_share(&store, &source, me, all).expect("restored");
             store.add(b"restored", 1).expect("counted");
             while store.add(b"restored", 0).expect("counted") < all as i64 {
-                pause(&job, Duration::from_millis(1));
+                job.sleep(Duration::from_millis(1));
             }
             for owner in 0..4u32 {
                 for number in 0..20u64 {
@@ -227,7 +220,7 @@ fn whoever_does_not_do_its_part_is_named() {
                 assert!(job.now().since(began) < Duration::from_millis(10));
             }
         }
-        pause(&job, Duration::from_millis(300));
+        job.sleep(Duration::from_millis(300));
         store.close().expect("closed");
         job.leave().expect("left");
     });
@@ -302,7 +295,7 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
                         ) => {}
                         Err(error) => panic!("{error}"),
                     }
-                    pause(&job, Duration::from_micros(500));
+                    job.sleep(Duration::from_micros(500));
                 }
             }
             job.wait_for(&writer, outlast::Time::NEVER);
@@ -343,10 +336,10 @@ fn two_who_take_one_do_not_disturb_each_other() {
             }
             store.add(b"arrived", 1).expect("counted");
             while store.add(b"arrived", 0).expect("counted") < 3 {
-                pause(&job, Duration::from_micros(50));
+                job.sleep(Duration::from_micros(50));
             }
             if me < 2 {
-                pause(&job, Duration::from_micros(seed % 7 * 30 * u64::from(me)));
+                job.sleep(Duration::from_micros(seed % 7 * 30 * u64::from(me)));
                 for _ in 0..3 {
                     match snapshots.take() {
                         Ok(one) => {
@@ -396,14 +389,14 @@ fn ending_the_transactions_of_the_dead_does_not_hold_up_a_snapshot() {
                     held.push(tx);
                 }
                 job.inject(outlast::engine::Fault::Kill(job.me())).expect("a fault");
-                pause(&job, Duration::from_secs(10));
+                job.sleep(Duration::from_secs(10));
             }
             let mut epoch = store.epoch();
             while store.failures_since(&mut epoch).is_empty() {
                 job.park(job.bell(), job.now().after(Duration::from_millis(1)));
             }
             if job.me().0 == 0 {
-                pause(&job, Duration::from_micros(seed * 20));
+                job.sleep(Duration::from_micros(seed * 20));
                 for _ in 0..5 {
                     let taken = snapshots.take().expect("taken");
                     assert!(taken.frozen_for < limit / 5, "{taken:?}");
@@ -443,7 +436,7 @@ fn transactions_in_doubt_do_not_hold_up_a_snapshot() {
                 while store.add(b"ended", 0).expect("counted") < 2 {
                     let taken = snapshots.take().expect("taken");
                     assert!(taken.frozen_for < limit / 5, "{taken:?}");
-                    pause(&job, Duration::from_micros(100));
+                    job.sleep(Duration::from_micros(100));
                 }
             }
             store.close().expect("closed");

@@ -160,10 +160,7 @@ fn options_that_differ_are_found_at_open_and_named() {
                     "{error}"
                 );
                 // Until the other one has found out, too.
-                let until = job.now().after(Duration::from_secs(1));
-                while job.now() < until {
-                    job.park(job.bell(), until);
-                }
+                job.sleep(Duration::from_secs(1));
                 let _ = job.leave();
             },
         );
@@ -309,10 +306,7 @@ fn a_member_that_does_not_answer_is_named() {
             job.inject(Fault::Resume(MemberId(1))).expect("a fault");
             store.put(key.as_bytes(), b"value").expect("put");
         } else {
-            let until = job.now().after(Duration::from_secs(2));
-            while job.now() < until {
-                job.park(job.bell(), until);
-            }
+            job.sleep(Duration::from_secs(2));
         }
         end(&job, &store);
     };

@@ -49,18 +49,11 @@ fn end(job: &Job, store: &Store) {
     job.leave().expect("left");
 }
 
-fn sleep(job: &Job, ms: u64) {
-    let until = job.now().after(Duration::from_millis(ms));
-    while job.now() < until {
-        job.park(job.bell(), until);
-    }
-}
-
 fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
     let deadline = job.now().after(Duration::from_secs(120));
     while !until() {
         assert!(job.now() < deadline, "{} waited in vain for {what}", job.me());
-        sleep(job, 1);
+        job.sleep(Duration::from_millis(1));
     }
 }
 
@@ -121,7 +114,7 @@ fn survive(job: &Job, store: &Store, deaths: usize) {
         } else if job.view().dead.len() >= deaths && !store.is_revoked() {
             return;
         } else {
-            sleep(job, 1);
+            job.sleep(Duration::from_millis(1));
         }
     }
 }
@@ -209,7 +202,7 @@ fn whoever_waits_or_computes_is_told_too() {
             let began = job.now();
             match job.me().0 {
                 0 => {
-                    sleep(&job, 20);
+                    job.sleep(Duration::from_millis(20));
                     store.revoke().expect("revoked");
                 }
                 1 => {
@@ -285,7 +278,7 @@ fn one_that_is_stopped_at_any_step_of_a_recovery_can_lose_and_does_no_harm() {
                 let body = move || {
                     // When it stops is not known here.
                     for _ in 0..20 {
-                        sleep(&own, if seed % 3 == 0 { 1200 } else { 100 });
+                        own.sleep(Duration::from_millis(if seed % 3 == 0 { 1200 } else { 100 }));
                         let _ = own.inject(Fault::Resume(MemberId(1)));
                     }
                 };
@@ -294,7 +287,7 @@ fn one_that_is_stopped_at_any_step_of_a_recovery_can_lose_and_does_no_harm() {
             survive(&job, &store, 1);
             // Whoever recovered with those who were late may be asked to do so again.
             for _ in 0.. {
-                sleep(&job, 50);
+                job.sleep(Duration::from_millis(50));
                 if !store.is_revoked() && store.add(b"done", 1).is_ok() {
                     break;
                 }
@@ -303,7 +296,7 @@ fn one_that_is_stopped_at_any_step_of_a_recovery_can_lose_and_does_no_harm() {
             loop {
                 match store.get(b"done") {
                     Ok(Some(value)) if value.bytes()[0] >= 3 => break,
-                    Ok(_) | Err(StoreError::Timeout { .. }) => sleep(&job, 1),
+                    Ok(_) | Err(StoreError::Timeout { .. }) => job.sleep(Duration::from_millis(1)),
                     Err(StoreError::Revoked) => survive(&job, &store, 1),
                     Err(error) => panic!("{error}"),
                 }
@@ -470,7 +463,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         let opened = Store::open(&job, options).map(drop);
         let Err(StoreError::Invalid { reason }) = opened else { panic!("{opened:?}") };
         assert!(reason.contains("mode"), "{reason}");
-        sleep(&job, 100);
+        job.sleep(Duration::from_millis(100));
         job.leave().expect("left");
     });
 }
@@ -521,7 +514,7 @@ fn calls_that_are_under_way_end_before_the_procedures_run() {
                 }
             };
             job.spawn("writer", Box::new(body)).expect("spawned");
-            sleep(&job, 1 + seed % 5);
+            job.sleep(Duration::from_millis(1 + seed % 5));
             store.revoke().expect("revoked");
             let read = |tx: &mut Tx| {
                 (0..3)
@@ -532,7 +525,7 @@ fn calls_that_are_under_way_end_before_the_procedures_run() {
                 .recover(|tx, _| {
                     in_procedure.fetch_add(1, Ordering::SeqCst);
                     let found = read(tx)?;
-                    sleep(&job, 5);
+                    job.sleep(Duration::from_millis(5));
                     in_procedure.fetch_sub(1, Ordering::SeqCst);
                     Ok::<_, StoreError>(found)
                 })

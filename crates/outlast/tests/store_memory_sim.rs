@@ -32,13 +32,6 @@ fn open(job: &Job, replicas: usize) -> Store {
     Store::open(job, options).expect("open")
 }
 
-fn sleep(job: &Job, ms: u64) {
-    let until = job.now().after(Duration::from_millis(ms));
-    while job.now() < until {
-        job.park(job.bell(), until);
-    }
-}
-
 /// Waits until the memory of this member is used as `is_right` says.
 fn wait_for(job: &Job, store: &Store, what: &str, is_right: impl Fn(&MemoryUse) -> bool) -> MemoryUse {
     let until: Time = job.now().after(Duration::from_secs(60));
@@ -48,7 +41,7 @@ fn wait_for(job: &Job, store: &Store, what: &str, is_right: impl Fn(&MemoryUse) 
             return found;
         }
         assert!(job.now() < until, "{}: {what}, but {found:?}", job.me());
-        sleep(job, 20);
+        job.sleep(Duration::from_millis(20));
     }
 }
 
@@ -70,7 +63,7 @@ fn memory_levels_off_and_comes_back() {
                 for key in &keys {
                     assert!(store.delete(key.as_bytes()).expect("delete"));
                 }
-                sleep(&job, 100);
+                job.sleep(Duration::from_millis(100));
                 if round % 20 == 0 && std::env::var("OUTLAST_TRACE").is_ok() {
                     eprintln!("{} {round}: {:?}", job.me(), store.memory_use().expect("known"));
                 }
@@ -86,7 +79,7 @@ fn memory_levels_off_and_comes_back() {
             if job.me() == MemberId(0) {
                 let before = store.put(b"again", b"1").expect("put");
                 assert!(store.delete(b"again").expect("delete"));
-                sleep(&job, 200);
+                job.sleep(Duration::from_millis(200));
                 let after = store.put(b"again", b"2").expect("put");
                 assert!(after.counter > before.counter + 1, "{before} then {after}");
                 assert_eq!(store.get(b"again").expect("get").expect("there").bytes(), b"2");
@@ -186,7 +179,7 @@ fn memory_that_ran_out_comes_back() {
                 for number in 0..300 {
                     assert!(store.delete(format!("small/{number}").as_bytes()).expect("delete"));
                 }
-                sleep(&job, 2000);
+                job.sleep(Duration::from_millis(2000));
                 for round in 0..6 {
                     let keys: Vec<String> = (0..400).map(|number| format!("{round}/{number}")).collect();
                     let put = |key: &String| match store.put(key.as_bytes(), &[7; 3000]) {
@@ -199,7 +192,7 @@ fn memory_that_ran_out_comes_back() {
                     for key in kept {
                         assert!(store.delete(key.as_bytes()).expect("delete"));
                     }
-                    sleep(&job, 2000);
+                    job.sleep(Duration::from_millis(2000));
                 }
                 let first = counts[0];
                 assert!((20..400).contains(&first), "{counts:?}");
@@ -252,7 +245,7 @@ fn keys_can_be_deleted_where_there_is_no_room_for_anything() {
                     let deleted = store.delete(key.as_bytes());
                     assert!(matches!(deleted, Ok(true)), "{number} of {}: {deleted:?}", keys.len());
                 }
-                sleep(&job, 2000);
+                job.sleep(Duration::from_millis(2000));
                 let again = fill(3000).len();
                 assert!(again * 10 > large * 7, "{again} after {large}");
             }
@@ -292,11 +285,11 @@ fn a_new_home_without_room_holds_nobody_up() {
                 for key in keys.split_off(keys.len() * 5 / 6) {
                     assert!(store.delete(key.as_bytes()).expect("delete"));
                 }
-                sleep(&job, 500);
+                job.sleep(Duration::from_millis(500));
                 job.inject(Fault::Kill(dead)).expect("a fault");
                 let until = job.now().after(Duration::from_secs(60));
                 while job.view().is_living(dead) && job.now() < until {
-                    sleep(&job, 1);
+                    job.sleep(Duration::from_millis(1));
                 }
                 let read = |key: &String, times: usize| {
                     let value = store.get(key.as_bytes());
@@ -335,7 +328,7 @@ fn a_new_home_without_room_holds_nobody_up() {
                 // The new copies are complete: without the old ones nothing is missing.
                 job.inject(Fault::Kill(MemberId(1))).expect("a fault");
                 while job.view().is_living(MemberId(1)) && job.now() < until {
-                    sleep(&job, 1);
+                    job.sleep(Duration::from_millis(1));
                 }
                 kept.iter().for_each(|&(key, times)| read(key, times));
                 gone.iter().for_each(|(key, _)| assert_eq!(store.get(key.as_bytes()), Ok(None)));
@@ -344,7 +337,7 @@ fn a_new_home_without_room_holds_nobody_up() {
                 let deadline = job.now().after(Duration::from_secs(300));
                 while store.get(b"done").expect("read").is_none_or(|value| value.bytes() != b"done") {
                     assert!(job.now() < deadline);
-                    sleep(&job, 10);
+                    job.sleep(Duration::from_millis(10));
                 }
             }
             let _ = store.close();

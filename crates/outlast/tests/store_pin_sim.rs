@@ -39,13 +39,6 @@ fn open(job: &Job, replicas: usize) -> Store {
     Store::open(job, options).expect("open")
 }
 
-fn sleep(job: &Job, ms: u64) {
-    let until = job.now().after(Duration::from_millis(ms));
-    while job.now() < until {
-        job.park(job.bell(), until);
-    }
-}
-
 /// A value that can be told from all others and from a mix of them.
 fn value(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(20)
@@ -132,7 +125,7 @@ fn a_pin_keeps_its_version_and_nothing_else() {
             store.put(b"key", &vec![1; 3000]).expect("put");
             store.put(b"ready", b"").expect("put");
             while !store.exists(b"pinned").expect("read") {
-                sleep(&job, 1);
+                job.sleep(Duration::from_millis(1));
             }
             let rewrite = |times: u64| {
                 for number in 0..times {
@@ -148,13 +141,13 @@ fn a_pin_keeps_its_version_and_nothing_else() {
             store.put(b"rewritten", b"").expect("put");
         } else if job.me() == MemberId(1) {
             while !store.exists(b"ready").expect("read") {
-                sleep(&job, 1);
+                job.sleep(Duration::from_millis(1));
             }
             let pins: Vec<Pin> =
                 (0..20).map(|_| store.pin(b"key").expect("pinned").expect("there")).collect();
             store.put(b"pinned", b"").expect("put");
             while !store.exists(b"rewritten").expect("read") {
-                sleep(&job, 5);
+                job.sleep(Duration::from_millis(5));
             }
             assert!(pins.iter().all(|pin| pin.to_vec().expect("read") == vec![1; 3000]));
             assert!(matches!(pins[0].read(2999, &mut [0; 2]), Err(StoreError::Invalid { .. })));
@@ -186,31 +179,31 @@ fn a_pin_ends_with_its_holder() {
             store.put(b"ready", b"").expect("put");
         }
         while !store.exists(b"ready").expect("read") {
-            sleep(&job, 1);
+            job.sleep(Duration::from_millis(1));
         }
         if job.me() == holder {
             let pins: Vec<_> = keys.iter().map(|key| store.pin(key.as_bytes()).expect("pinned")).collect();
             store.put(b"pinned", b"").expect("put");
-            sleep(&job, 200);
+            job.sleep(Duration::from_millis(200));
             job.inject(Fault::Kill(holder)).expect("a fault");
-            sleep(&job, 1000);
+            job.sleep(Duration::from_millis(1000));
             drop(pins);
         }
         let until = job.now().after(Duration::from_secs(60));
         if job.me() == MemberId(0) {
             while !store.exists(b"pinned").unwrap_or(true) {
-                sleep(&job, 1);
+                job.sleep(Duration::from_millis(1));
             }
             let _ = keys.iter().try_for_each(|key| store.delete(key.as_bytes()).map(|_| ()));
         }
         while job.view().is_living(holder) && job.now() < until {
-            sleep(&job, 5);
+            job.sleep(Duration::from_millis(5));
         }
         // What is left is what was lost with the holder, and what is at hand.
         let large = |store: &Store| store.memory_use().expect("known");
         while large(&store).at_hand + large(&store).of_the_dead > 30_000 {
             assert!(job.now() < until, "seed {seed}: {:?}", large(&store));
-            sleep(&job, 50);
+            job.sleep(Duration::from_millis(50));
         }
         let _ = store.close();
         let _ = job.leave();

@@ -22,13 +22,6 @@ fn options(replicas: usize) -> Options {
     Options::new().replicas(replicas).partitions(8).expected_keys(32).slab_len_max(16 << 10)
 }
 
-fn sleep(job: &Job, duration: Duration) {
-    let until = job.now().after(duration);
-    while job.now() < until {
-        job.park(job.bell(), until);
-    }
-}
-
 const SECOND: Duration = Duration::from_secs(1);
 
 fn end(job: &Job, store: &Store) {
@@ -50,17 +43,17 @@ fn a_death_after_the_first_look_is_told_whatever_its_number() {
                         job.park(job.bell(), job.now().after(SECOND));
                     }
                 };
-                sleep(&job, SECOND);
+                job.sleep(SECOND);
                 if job.me() == first {
                     let _ = job.inject(Fault::Kill(first));
-                    sleep(&job, 100 * SECOND);
+                    job.sleep(100 * SECOND);
                 }
                 wait(1);
                 let mut seen = store.epoch();
-                sleep(&job, SECOND);
+                job.sleep(SECOND);
                 if job.me() == second {
                     let _ = job.inject(Fault::Kill(second));
-                    sleep(&job, 100 * SECOND);
+                    job.sleep(100 * SECOND);
                 }
                 wait(2);
                 let told: Vec<MemberId> =
@@ -92,7 +85,7 @@ fn whoever_begins_anew_for_long_serves() {
                 let clock = job.clone();
                 store.on_loss(move |_| {
                     // Nobody serves here meanwhile: the leaver is not heard.
-                    sleep(&clock, 3 * SECOND);
+                    clock.sleep(3 * SECOND);
                     let began = clock.now();
                     assert_eq!(reader.get(at.as_bytes()).map(|found| found.is_some()), Ok(true));
                     let took = clock.now().since(began);
@@ -101,18 +94,18 @@ fn whoever_begins_anew_for_long_serves() {
             }
             if job.me() == other {
                 store.put(key.as_bytes(), b"before").expect("put");
-                sleep(&job, SECOND);
+                job.sleep(SECOND);
                 job.inject(Fault::Kill(dead)).expect("a fault");
-                sleep(&job, 2 * SECOND);
+                job.sleep(2 * SECOND);
                 // Under the list in which the leaver is one, which seals the record.
                 store.put(key.as_bytes(), b"after").expect("put");
             }
             if job.me() == leaver {
-                sleep(&job, 2 * SECOND);
+                job.sleep(2 * SECOND);
                 store.leave(job.now().after(100 * SECOND)).expect("left");
                 return;
             }
-            sleep(&job, 20 * SECOND);
+            job.sleep(20 * SECOND);
             end(&job, &store);
         });
     }
@@ -133,15 +126,15 @@ fn a_home_that_became_complete_takes_over_as_well() {
                 job.inject(Fault::Stop(late)).expect("a fault");
                 job.inject(Fault::Kill(MemberId(1))).expect("a fault");
                 job.inject(Fault::Kill(MemberId(2))).expect("a fault");
-                sleep(&job, 10 * SECOND);
+                job.sleep(10 * SECOND);
                 job.inject(Fault::Stop(primary)).expect("a fault");
-                sleep(&job, SECOND);
+                job.sleep(SECOND);
                 job.inject(Fault::Resume(late)).expect("a fault");
                 let status = store.wait_repaired(job.now().after(60 * SECOND)).expect("known");
                 assert!(status.is_repaired(), "{status:?}");
                 job.inject(Fault::Resume(primary)).expect("a fault");
             } else {
-                sleep(&job, 300 * SECOND);
+                job.sleep(300 * SECOND);
             }
             end(&job, &store);
         });
@@ -168,7 +161,7 @@ fn memory_that_an_idle_member_freed_can_be_used_by_others() {
                 store.wait(b"done", None, job.now().after(100 * SECOND)).expect("wait").expect("done");
             } else {
                 store.wait(b"freed", None, job.now().after(100 * SECOND)).expect("wait").expect("freed");
-                sleep(&job, 5 * SECOND);
+                job.sleep(5 * SECOND);
                 println!("{:?}", store.memory_use());
                 // Two of them do not fit.
                 store.put(key.as_bytes(), &value).expect("memory that was freed");
@@ -195,9 +188,9 @@ fn a_stopped_new_home_holds_up_its_own_partitions_only() {
                 while store.epoch() < Epoch(1) {
                     job.park(job.bell(), job.now().after(SECOND));
                 }
-                sleep(&job, Duration::from_micros(7 * seed));
+                job.sleep(Duration::from_micros(7 * seed));
                 job.inject(Fault::Stop(stopped)).expect("a fault");
-                sleep(&job, 60 * SECOND);
+                job.sleep(60 * SECOND);
                 let others: Vec<&String> =
                     keys.iter().filter(|key| !store.homes(key.as_bytes()).contains(&stopped)).collect();
                 job.inject(Fault::Kill(third)).expect("a fault");
@@ -214,7 +207,7 @@ fn a_stopped_new_home_holds_up_its_own_partitions_only() {
                 job.inject(Fault::Resume(stopped)).expect("a fault");
                 store.put(b"done", b"").expect("put");
             } else {
-                sleep(&job, 300 * SECOND);
+                job.sleep(300 * SECOND);
             }
             end(&job, &store);
         });
@@ -263,7 +256,7 @@ fn a_transaction_at_a_stopped_home_ends_at_the_time_limit() {
         run(SimOptions::new(3, seed).link(link), move |job| {
             let store = open(&job, options(1));
             let stopped = MemberId(2);
-            sleep(&job, SECOND);
+            job.sleep(SECOND);
             if job.me() == MemberId(0) {
                 let (there, here) = (key_at(&store, &[stopped]), key_at(&store, &[MemberId(1)]));
                 let (there, here) = (there.as_bytes(), here.as_bytes());
@@ -282,12 +275,12 @@ fn a_transaction_at_a_stopped_home_ends_at_the_time_limit() {
                 assert!(took < job.time_limit() + SECOND, "{took:?}");
                 job.inject(Fault::Resume(stopped)).expect("a fault");
                 // It came to nothing, and nothing is left of it.
-                sleep(&job, 100 * SECOND);
+                job.sleep(100 * SECOND);
                 assert_eq!(store.get(here), Ok(None));
                 store.put(here, b"after").expect("put");
                 store.put(there, b"after").expect("put");
             } else {
-                sleep(&job, 300 * SECOND);
+                job.sleep(300 * SECOND);
             }
             end(&job, &store);
         });
@@ -323,7 +316,7 @@ fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
                 }
                 assert_eq!(held.len(), 64);
                 store.put(b"held", b"").expect("put");
-                sleep(&job, 1000 * SECOND);
+                job.sleep(1000 * SECOND);
             }
             if job.me() == MemberId(0) {
                 store.wait(b"held", None, job.now().after(10 * SECOND)).expect("wait").expect("held");
@@ -340,7 +333,7 @@ fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
                 while store.epoch() < Epoch(1) {
                     job.park(job.bell(), job.now().after(SECOND));
                 }
-                sleep(&job, 60 * SECOND);
+                job.sleep(60 * SECOND);
                 let heir = store.heir_of(dead);
                 if heir != job.me() && heir != stopped {
                     mine.retain(|key| !store.homes(key.as_bytes()).contains(&stopped));
@@ -356,7 +349,7 @@ fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
                 }
                 job.inject(Fault::Resume(stopped)).expect("a fault");
             } else {
-                sleep(&job, 300 * SECOND);
+                job.sleep(300 * SECOND);
             }
             end(&job, &store);
         });

@@ -253,10 +253,7 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
             for _ in 0..shape.operations {
                 one_operation(&store, &mut recorder, &mut random, &shape);
                 if shape.pauses && random.below(4) == 0 {
-                    let until = recorder.job.now().after(Duration::from_micros(random.below(20_000)));
-                    while recorder.job.now() < until {
-                        recorder.job.park(recorder.job.bell(), until);
-                    }
+                    recorder.job.sleep(Duration::from_micros(random.below(20_000)));
                 }
             }
         }

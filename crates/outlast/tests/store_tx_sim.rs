@@ -49,18 +49,11 @@ fn end(job: &Job, store: &Store) {
     job.leave().expect("left");
 }
 
-fn sleep(job: &Job, ms: u64) {
-    let until = job.now().after(Duration::from_millis(ms));
-    while job.now() < until {
-        job.park(job.bell(), until);
-    }
-}
-
 fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
     let deadline = job.now().after(Duration::from_secs(60));
     while !until() {
         assert!(job.now() < deadline, "{} waited in vain for {what}", job.me());
-        sleep(job, 1);
+        job.sleep(Duration::from_millis(1));
     }
 }
 
@@ -452,7 +445,7 @@ fn nothing_is_left_behind() {
                 // What was rolled back to nothing is removed in the background.
                 let mut found = store.memory_use().expect("known");
                 for _ in 0..100 {
-                    sleep(&job, 20);
+                    job.sleep(Duration::from_millis(20));
                     let next = store.memory_use().expect("known");
                     if (next.values, next.records) == (found.values, found.records) {
                         break;
@@ -606,7 +599,7 @@ fn a_stop_at_each_step(commit: fn(&Store) -> StoreResult<()>) {
                 }
             } else {
                 // The others come when it stands still.
-                sleep(&job, 200);
+                job.sleep(Duration::from_millis(200));
                 let began = job.now();
                 let before = match me.0 {
                     0 => state(&store),
@@ -878,7 +871,7 @@ fn what_is_lost_under_a_commit_is_not_acknowledged() {
                     }
                 }
             } else {
-                sleep(&job, 100);
+                job.sleep(Duration::from_millis(100));
                 if me == victim {
                     *killed.lock().unwrap() = true;
                     job.inject(Fault::Kill(me)).expect("killed");
@@ -929,7 +922,7 @@ fn the_heir_ends_the_transactions_of_the_dead() {
                     break;
                 }
                 assert!(job.now() < until, "{before:?} {found:?}");
-                sleep(&job, 20);
+                job.sleep(Duration::from_millis(20));
             }
             end(&job, &store);
         });

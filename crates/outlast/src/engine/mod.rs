@@ -402,6 +402,15 @@ pub trait Engine {
         Ok(())
     }
 
+    /// Sleeps for so long by the engine's clock, whatever rings meanwhile. Under the simulator time is virtual: a member that
+    /// slept otherwise would stand still, and all others with it.
+    fn sleep(&self, duration: Duration) {
+        let until = self.now().after(duration);
+        while self.now() < until {
+            self.park(self.bell(), until);
+        }
+    }
+
     /// Reads the word at `offset`.
     fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
         self.wait(self.start(at, target, Operation::Load { offset })).map(Done::word)

@@ -1052,10 +1052,7 @@ mod tests {
             if job.me() == MemberId(0) {
                 messages().iter().for_each(|bytes| job.send(MemberId(1), Port::Rma, bytes).unwrap());
             }
-            let until = job.now().after(Duration::from_secs(1 + u64::from(job.me().0)));
-            while job.now() < until {
-                job.park(job.bell(), until);
-            }
+            job.sleep(Duration::from_secs(1 + u64::from(job.me().0)));
             if job.me() == MemberId(1) {
                 rest(&job, &Rma::new(job.me(), false));
             }
@@ -1195,10 +1192,7 @@ mod tests {
                 assert!(matches!(sent, Err(engine::Error::Timeout { .. })), "{sent:?}");
                 assert!(rma.has_unsent.load(Ordering::SeqCst));
             }
-            let until = job.now().after(2 * limit);
-            while job.now() < until {
-                job.park(job.bell(), until);
-            }
+            job.sleep(2 * limit);
             for _ in 0..20 {
                 rma.run(&job);
                 let until = job.now().after(limit / 10);
@@ -1206,10 +1200,7 @@ mod tests {
             }
             assert_eq!(lock(&rma.partial).len(), 0);
             assert!(!rma.has_unsent.load(Ordering::SeqCst));
-            let until = job.now().after(limit);
-            while job.now() < until {
-                job.park(job.bell(), until);
-            }
+            job.sleep(limit);
             job.leave().unwrap();
         })
         .expect_ok();

@@ -235,13 +235,6 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
-    fn sleep(job: &Job, time: Duration) {
-        let until = job.now().after(time);
-        while job.now() < until {
-            job.park(job.bell(), until);
-        }
-    }
-
     /// Whether a transaction has locked the key.
     fn is_locked(store: &Store, key: &[u8]) -> bool {
         let (inner, key) = (&store.inner, store.inner.key_ref(key).expect("a key"));
@@ -291,22 +284,22 @@ mod tests {
                     store.freeze(job.now().after(Duration::from_secs(1)));
                     let mut under_way = None;
                     while !store.is_quiet(&mut under_way).expect("looked") {
-                        sleep(&job, moment);
+                        job.sleep(moment);
                     }
                     let part = store.list_cut(job.epoch()).expect("listed").expect("the same view");
                     *first.borrow_mut() = listed(&part, &keys[0]);
                     drop(part);
-                    sleep(&job, Duration::from_millis(10));
+                    job.sleep(Duration::from_millis(10));
                     turn.set(1);
                     while turn.get() == 1 {
-                        sleep(&job, moment);
+                        job.sleep(moment);
                     }
                     assert!(store.thaw());
                     job.wait_for(&commit, Time::NEVER);
                     assert_eq!(store.get(&keys[0]).expect("read").expect("there").bytes(), b"after");
                 } else {
                     while turn.get() == 0 {
-                        sleep(&job, moment);
+                        job.sleep(moment);
                     }
                     let part = store.list_cut(job.epoch()).expect("listed").expect("the same view");
                     assert_eq!(listed(&part, &keys[1]), *first.borrow(), "one moment");

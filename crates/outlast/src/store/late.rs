@@ -134,10 +134,7 @@ mod tests {
         let store = Store::open(job, Options::new().replicas(1).partitions(1)).expect("open");
         let inner = &store.inner;
         let sleep = |time| {
-            let until = job.now().after(time);
-            while job.now() < until {
-                job.park(job.bell(), until);
-            }
+            job.sleep(time);
         };
         let home = MemberId(0);
         match job.me().0 {

@@ -276,13 +276,6 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    fn sleep(job: &Job, time: Duration) {
-        let until = job.now().after(time);
-        while job.now() < until {
-            job.park(job.bell(), until);
-        }
-    }
-
     /// A block, as its home and its offset.
     type At = (MemberId, u64);
 
@@ -318,7 +311,7 @@ mod tests {
                     };
                     done.expect("done");
                 }
-                sleep(&job, Duration::from_secs(20));
+                job.sleep(Duration::from_secs(20));
                 known_here.borrow_mut().extend(store.inner.known_blocks());
                 let me = job.me();
                 let mut found = Vec::new();
@@ -331,7 +324,7 @@ mod tests {
                 .expect("gone through");
                 drop(op);
                 held_here.borrow_mut().extend(found);
-                sleep(&job, Duration::from_secs(1));
+                job.sleep(Duration::from_secs(1));
                 store.close().expect("closed");
                 let _ = job.leave();
             });

@@ -127,10 +127,7 @@ fn shrink_with_failure(
     world.agree(1)?;
     let mut begin_ns = 0;
     if world.rank() == 0 {
-        let until = job.now().after(LATE);
-        while job.now() < until {
-            job.park(job.bell(), until);
-        }
+        job.sleep(LATE);
         begin_ns = job.now().0;
         kill(MemberId(victim as u32))?;
     }

@@ -547,10 +547,7 @@ impl Tx {
         let nonce = self.store.inner.transactions.nonce.fetch_add(1, Ordering::Relaxed);
         let most = BACK_OFF * (1 << self.rank.min(BACK_OFF_DOUBLINGS));
         let part = mix(nonce << 16 | u64::from(job.me().0)) % most.as_nanos() as u64;
-        let until = job.now().after(Duration::from_nanos(part));
-        while job.now() < until {
-            job.park(job.bell(), until);
-        }
+        job.sleep(Duration::from_nanos(part));
     }
 
     /// X1 and X2 for keys of which it is not known yet what becomes of them.
@@ -995,13 +992,6 @@ mod tests {
     use crate::job::Job;
     use crate::store::Options;
 
-    fn sleep(job: &Job, time: Duration) {
-        let until = job.now().after(time);
-        while job.now() < until {
-            job.park(job.bell(), until);
-        }
-    }
-
     /// A decision that was not answered in time may still be made: a frost waits until it is known.
     #[test]
     fn a_decision_that_timed_out_is_one_until_it_is_known() {
@@ -1014,7 +1004,7 @@ mod tests {
                 let stopped = store.homes(&record::intent_key(MemberId(0), 0))[0];
                 assert_ne!(stopped, MemberId(0), "with this many partitions");
                 let other = MemberId(3 - stopped.0);
-                sleep(&job, Duration::from_secs(1));
+                job.sleep(Duration::from_secs(1));
                 if job.me() == MemberId(0) {
                     let keys = (0..100u32).map(|number| number.to_le_bytes());
                     let keys: Vec<[u8; 4]> = keys.filter(|key| store.homes(key) == [other]).take(2).collect();
@@ -1030,12 +1020,12 @@ mod tests {
                     assert!(matches!(committed, Err(StoreError::Timeout { .. })), "{committed:?}");
                     assert!(store.inner.transactions.is_deciding());
                     job.inject(Fault::Resume(stopped)).expect("a fault");
-                    sleep(&job, Duration::from_secs(100));
+                    job.sleep(Duration::from_secs(100));
                     assert!(!store.inner.transactions.is_deciding());
                     let found = keys.iter().filter(|key| store.exists(&key[..]).expect("read")).count();
                     assert!(found == 0 || found == 2, "{found}");
                 }
-                sleep(&job, Duration::from_secs(200));
+                job.sleep(Duration::from_secs(200));
                 let _ = store.close();
                 let _ = job.leave();
             });
