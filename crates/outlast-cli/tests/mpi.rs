@@ -107,9 +107,7 @@ fn the_ranks_of_an_mpirun_become_members() {
     command.arg(LIMIT.as_secs().to_string()).arg(mpirun);
     command.args(["--with-ft", "ulfm", "--oversubscribe", "-n", "4", OUTLAST, "chaos", "--engine", "mpi"]);
     command.args(["--kills", "2", "--seconds", "1.5", "--seed", "6", "--json", "-"]);
-    for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
-        command.env(name, "1").env(format!("{name}_CONFIRM"), "1");
-    }
+    let _folder = outlast::launch::prepare(&mut command).expect("a folder for mpirun");
     let output = command.output().expect("mpirun starts; `cargo xtask mpi` installs it");
     let text = String::from_utf8_lossy(&output.stdout);
     let report: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"));

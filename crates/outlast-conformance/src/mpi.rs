@@ -31,10 +31,7 @@ pub fn run(
         .env("OUTLAST_MPI_PATH", path)
         .env("OUTLAST_SPARES", scenario.spares.to_string())
         .env_remove("OUTLAST_ENGINE");
-    // In a container everybody is root, and mpirun refuses to run as root unless told twice.
-    for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
-        command.env(name, "1").env(format!("{name}_CONFIRM"), "1");
-    }
+    let _folder = outlast::launch::prepare(&mut command).map_err(|error| error.to_string())?;
     watch(command, scenario)?.check(scenario)?;
     Ok(began.elapsed())
 }

@@ -41,7 +41,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub use mpirun::{Mpirun, follow, rank};
+pub use mpirun::{Folder, Mpirun, follow, prepare, rank};
 #[cfg(feature = "mpi")]
 pub(crate) use mpirun::{REPORT_VARIABLE, SEGMENT_LIMIT_VARIABLE, SPARES_VARIABLE};
 pub use rustix::process::Signal;

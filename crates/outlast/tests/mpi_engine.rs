@@ -84,9 +84,7 @@ fn run_by(path: &str, test: &str, members: usize, options: &[&str], part: impl F
         .stdout(log.try_clone().expect("a second handle"))
         .stderr(log)
         .process_group(0);
-    for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
-        command.env(name, "1").env(format!("{name}_CONFIRM"), "1");
-    }
+    let _mpirun_folder = outlast::launch::prepare(&mut command).expect("a folder for mpirun");
     let mut child = command.spawn().expect("mpirun starts; `cargo xtask mpi` installs it");
     let is_over = wait_until(&mut child, Instant::now() + DEADLINE);
     // Members live in process groups of their own, so each is killed by its number; none may be left in any case.
@@ -125,6 +123,26 @@ fn kill_members(folder: &Path, members: usize, executable: &Path) -> Vec<usize> 
     // A member that is just exiting after mpirun noticed its end is not left behind.
     std::thread::sleep(Duration::from_millis(20));
     (0..members).filter(|member| is_running(member).is_some()).collect()
+}
+
+/// An mpirun without a folder of its own fails if one with its process number was killed before: this one has the number
+/// of the shell that leaves such remains.
+#[test]
+fn remains_of_an_mpirun_are_in_nobodys_way() {
+    let mut command = Command::new("sh");
+    command.args([
+        "-c",
+        "remains=/tmp/ompi.$$; mkdir -m 700 $remains && echo $remains && : > $remains/pmix.$(hostname).tool && \
+         exec \"$0\" -n 1 echo begun",
+    ]);
+    command.arg(mpirun()).stdin(Stdio::null());
+    let folder = outlast::launch::prepare(&mut command).expect("a folder for mpirun");
+    let output = command.output().expect("mpirun starts; `cargo xtask mpi` installs it");
+    drop(folder);
+    let said = String::from_utf8_lossy(&output.stdout);
+    let remains = said.lines().next().expect("the shell says what it leaves");
+    std::fs::remove_dir_all(remains).expect("what the shell left");
+    assert_eq!(said, format!("{remains}\nbegun\n"), "{output:?}");
 }
 
 // ---- Being a member.

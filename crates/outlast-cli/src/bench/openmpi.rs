@@ -9,14 +9,6 @@ use std::time::{Duration, Instant};
 /// How long a job may take beyond what it was asked to: for its start and its end.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// Open MPI refuses to run as root without these.
-const AS_ROOT: [&str; 4] = [
-    "OMPI_ALLOW_RUN_AS_ROOT",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
-    "PRTE_ALLOW_RUN_AS_ROOT",
-    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
-];
-
 /// A compiled program, removed when dropped.
 pub(super) struct OpenMpi {
     mpirun: PathBuf,
@@ -66,7 +58,7 @@ impl OpenMpi {
         let mut command = Command::new(&self.mpirun);
         command.args(["--with-ft", "ulfm", "--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string()]);
         command.arg(self.program()).args(args);
-        command.envs(AS_ROOT.map(|name| (name, "1")));
+        let _folder = outlast::launch::prepare(&mut command)?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("starting {}", self.mpirun.display()))?;
         let readers = [

@@ -242,12 +242,8 @@ fn command(
     if let Some(directory) = &launch.directory {
         command.current_dir(directory);
     }
-    command.stdin(Stdio::null()).env("TMPDIR", folder).env("PRTE_MCA_prte_silence_shared_fs", "1");
-    // In a container everybody is root, and mpirun refuses to run as root unless told twice.
-    for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
-        command.env(name, "1").env(format!("{name}_CONFIRM"), "1");
-    }
-    command.env("OMPI_MCA_btl_sm_backing_directory", folder);
+    command.stdin(Stdio::null());
+    set_environment(&mut command, folder);
     match launch.output {
         Output::Inherit => {}
         _ => drop(command.stdout(Stdio::piped()).stderr(Stdio::piped())),
@@ -256,8 +252,29 @@ fn command(
     Ok(command)
 }
 
+fn set_environment(mpirun: &mut Command, folder: &Path) {
+    mpirun.env("TMPDIR", folder).env("OMPI_MCA_btl_sm_backing_directory", folder);
+    mpirun.env("PRTE_MCA_prte_silence_shared_fs", "1");
+    // In a container everybody is root, and mpirun refuses to run as root unless told twice.
+    for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
+        mpirun.env(name, "1").env(format!("{name}_CONFIRM"), "1");
+    }
+}
+
+/// Gives an mpirun that is not started by [`Launch`] what it needs here: the consent to run as root, and a folder of its
+/// own for what it writes, which is removed when the result is dropped, after mpirun has ended.
+///
+/// Left to itself it writes into /tmp, under its process number: what one that was killed left there makes each later
+/// one with that number fail, with "The PMIx server's listener thread failed to start".
+pub fn prepare(mpirun: &mut Command) -> Result<Folder, LaunchError> {
+    let folder = Folder::new()?;
+    set_environment(mpirun, &folder.0);
+    Ok(folder)
+}
+
 /// A folder for what Open MPI writes, in memory where that is possible; removed when dropped.
-struct Folder(PathBuf);
+#[derive(Debug)]
+pub struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Folder, LaunchError> {
