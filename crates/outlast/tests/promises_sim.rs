@@ -4,27 +4,18 @@
 
 #![cfg(feature = "sim")]
 
+mod common;
 mod promises;
 
+use common::{run_with, seeds};
 use outlast::Job;
-use outlast::engine::sim::{self, Link, Options};
+use outlast::engine::sim::{Link, Options};
 use promises::{Chance, MEMBERS};
 
 fn run(part: fn(Job, Chance)) {
-    let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let first = read("OUTLAST_SEED_FIRST").unwrap_or(0);
-    for seed in first..first + read("OUTLAST_SEEDS").unwrap_or(16) {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
-        let mut options = Options::new(MEMBERS, seed).link(link);
-        options.steps_max = 20_000_000;
-        let report = sim::run(&options, move |job| part(job, Chance { seed, calls: 40 }));
-        assert!(
-            report.is_ok(),
-            "seed {seed}: {:?}\n{:#?}\n{:#?}",
-            report.outcome,
-            report.panics,
-            report.hung
-        );
+    for seed in seeds(16) {
+        let options = Options::new(MEMBERS, seed).link(Link::of_seed(seed));
+        run_with(options, move |job| part(job, Chance { seed, calls: 40 }));
     }
 }
 

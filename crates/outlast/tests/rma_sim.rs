@@ -86,7 +86,7 @@ fn some_members(random: &mut Random) -> usize {
 fn options_for(seed: u64, salt: u64) -> (Options, Random) {
     let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9).wrapping_add(salt));
     let members = some_members(&mut random);
-    let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+    let link = Link::of_seed(seed);
     let mut options = Options::new(members, seed).link(link);
     // Notices that come at very different times, and soon, in turn.
     if random.chance(2) {
@@ -383,7 +383,7 @@ fn shrink_survives_two_deaths_at_once_with_the_lowest_rank() {
 #[test]
 fn repeated_shrink_down_to_one() {
     for seed in seeds(100) {
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = Options::new(2 + seed as usize % 6, seed).link(link);
         let last: Log<(u32, usize)> = Rc::default();
         let log = last.clone();
@@ -543,7 +543,7 @@ fn revoke_releases_everybody_and_leaves_agree_and_shrink() {
 #[test]
 fn is_revoked_is_right_at_a_member_that_makes_no_call() {
     for seed in seeds(100) {
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = Options::new(3 + seed as usize % 20, seed).link(link);
         simulate("is_revoked", &options, move |job| {
             let comm = world(&job);
@@ -570,7 +570,7 @@ fn is_revoked_is_right_at_a_member_that_makes_no_call() {
 #[test]
 fn a_failure_in_one_communicator_leaves_another_undisturbed() {
     for seed in seeds(200) {
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = Options::new(6, seed).link(link);
         simulate("undisturbed", &options, move |job| {
             let comm = world(&job);
@@ -658,7 +658,7 @@ fn late_messages_and_revokes_never_touch_a_later_communicator() {
 #[test]
 fn failure_notification_is_local() {
     for seed in seeds(200) {
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = Options::new(3, seed).link(link);
         simulate("local notification", &options, move |job| {
             let comm = world(&job);
@@ -692,7 +692,7 @@ fn failure_notification_is_local() {
 #[test]
 fn a_wildcard_receive_is_pending_until_acknowledged_and_can_be_continued() {
     for seed in seeds(200) {
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = Options::new(3, seed).link(link);
         simulate("wildcard", &options, move |job| {
             let comm = world(&job);
@@ -735,7 +735,7 @@ fn a_wildcard_receive_is_pending_until_acknowledged_and_can_be_continued() {
 #[test]
 fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
     for seed in seeds(200) {
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = Options::new(4, seed).link(link);
         simulate("sets", &options, move |job| {
             let comm = world(&job);
@@ -789,7 +789,7 @@ fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
 #[test]
 fn a_member_interrupts_the_wait_of_another() {
     for seed in seeds(200) {
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = Options::new(2, seed).link(link);
         simulate("interrupt", &options, move |job| {
             let comm = world(&job);
@@ -878,7 +878,7 @@ fn messages_arrive_in_order() {
 #[test]
 fn activities_of_one_member_share_the_progress() {
     for seed in seeds(200) {
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = Options::new(3, seed).link(link);
         simulate("activities", &options, move |job| {
             let comm = world(&job);
@@ -915,7 +915,7 @@ fn mismatched_collectives_are_found() {
     fn check(name: &str, call: fn(&Communicator) -> rma::Result<()>) {
         for seed in seeds(50) {
             for members in 2..6 {
-                let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+                let link = Link::of_seed(seed);
                 let options = Options::new(members, seed).link(link);
                 simulate(name, &options, move |job| {
                     let comm = world(&job);
@@ -1002,7 +1002,7 @@ fn many_communicators_come_and_go() {
 #[test]
 fn a_revoke_reaches_all_though_its_first_hearers_die() {
     for seed in seeds(60) {
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = Options::new(17, seed).link(link);
         simulate("revoke, hearers die", &options, move |job| {
             let comm = world(&job);
@@ -1078,7 +1078,7 @@ fn stop_and_fill(comm: &Communicator, rank: usize) {
 
 /// Options of a job whose members hold few messages and whose time limit is short.
 fn narrow(members: usize, seed: u64, inbox_messages_max: usize) -> Options {
-    let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+    let link = Link::of_seed(seed);
     let mut options = Options::new(members, seed).link(link);
     options.inbox_messages_max = inbox_messages_max;
     options.time_limit = Duration::from_millis(20);
@@ -1156,7 +1156,7 @@ fn members_with_full_queues_do_not_hold_each_other_up() {
 #[test]
 fn a_failure_that_was_reported_can_be_acknowledged_at_once() {
     for seed in seeds(400) {
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = Options::new(4, seed).link(link);
         simulate("acknowledged at once", &options, move |job| {
             let comm = world(&job);
@@ -1182,7 +1182,7 @@ fn collectives_end_soon_when_a_member_leaves() {
     for seed in seeds(600) {
         let mut random = Random::new(seed ^ 0x6C65_6176);
         let members = 3 + random.below(7) as usize;
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = Options::new(members, seed).link(link);
         let leaver = random.below(members as u64) as usize;
         let delay = Duration::from_nanos(random.magnitude(100, 300_000));
@@ -1229,7 +1229,7 @@ fn duplicate_and_split_end_soon_when_a_member_leaves() {
     for seed in seeds(600) {
         let mut random = Random::new(seed ^ 0x6475_706C);
         let members = 3 + random.below(7) as usize;
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = Options::new(members, seed).link(link);
         let leaver = random.below(members as u64) as usize;
         let rounds = random.below(3);
@@ -1278,7 +1278,7 @@ fn all_have_the_same_communicator_of_all_though_a_spare_became_active() {
         let mut random = Random::new(seed ^ 0x7370_6172);
         // Around the size from which agreements are made in another way.
         let regulars = 2 + random.below(17) as usize;
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let mut options = Options::new(regulars, seed).link(link);
         options.spares = 1 + random.below(2) as usize;
         let victim = random.below(regulars as u64) as usize;
@@ -1309,7 +1309,7 @@ fn all_have_the_same_communicator_of_all_though_a_spare_became_active() {
 #[test]
 fn who_has_left_gets_no_answer_from_an_agreement() {
     for seed in seeds(50) {
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let mut options = Options::new(2, seed).link(link);
         options.time_limit = Duration::from_millis(1);
         let is_shrink = seed / 2 % 2 == 0;

@@ -73,7 +73,7 @@ fn resident_pages() -> i64 {
 fn memory_stays_level_over_ten_thousand_runs() {
     let runs = |seeds: std::ops::Range<u64>| {
         for seed in seeds {
-            let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+            let link = Link::of_seed(seed);
             let options = Options { steps_max: 5000, ..Options::new(3, seed).link(link) };
             sim::run(&options.random_faults(1, 1, 60), busy);
         }

@@ -5,6 +5,9 @@
 
 #![cfg(feature = "sim")]
 
+mod common;
+
+use common::seeds;
 use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
 use outlast::snapshot::{self, Options, SnapshotError, Snapshots};
 use outlast::store::{self, Slot, Store, StoreError};
@@ -16,12 +19,6 @@ use std::time::Duration;
 
 const MEMBERS: usize = 4;
 const PAIRS: u64 = 3;
-
-fn seeds(default: u64) -> std::ops::Range<u64> {
-    let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let first = read("OUTLAST_SEED_FIRST").unwrap_or(0);
-    first..first + read("OUTLAST_SEEDS").unwrap_or(default)
-}
 
 fn try_open(job: &Job, replicas: usize) -> Result<Store, StoreError> {
     let options = store::Options::new().replicas(replicas).allow_fewer().partitions(16).expected_keys(64);
@@ -55,7 +52,7 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
     let count = seeds(120);
     for seed in count.clone() {
         let mut random = Random::new(seed ^ 0x736e_6170);
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = SimOptions::new(MEMBERS, seed).link(link);
         let (kills, stops) = (random.below(3) as usize, random.below(2) as usize);
         let options = options.random_faults(kills, stops, 1 + random.magnitude(100, 6000));
@@ -236,7 +233,7 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
     let count = seeds(100);
     for seed in count.clone() {
         let mut random = Random::new(seed ^ 0x7478_736e);
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let options = SimOptions::new(MEMBERS, seed).link(link);
         let options = options.random_faults(random.below(3) as usize, 0, 1 + random.magnitude(100, 20_000));
         let folder = tempfile::tempdir().expect("a folder");
@@ -325,7 +322,7 @@ fn two_who_take_one_do_not_disturb_each_other() {
         let target = path.clone();
         let taken = Arc::new(Mutex::new(Vec::new()));
         let taken_here = taken.clone();
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let report = sim::run(&SimOptions::new(3, seed).link(link), move |job| {
             let store = open(&job, 2);
             let options = Options::new().keep(100).bytes_per_second(100_000);

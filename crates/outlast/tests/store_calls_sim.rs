@@ -5,6 +5,9 @@
 
 #![cfg(feature = "sim")]
 
+mod common;
+
+use common::seeds_in;
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
 use outlast::store::{Options, Store, StoreError, Version, Waited};
@@ -20,12 +23,10 @@ fn over_seeds(
     plan: impl Fn(u64) -> SimOptions,
     body: impl Fn(u64) -> Box<dyn Fn(Job)>,
 ) {
-    let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let first = read("OUTLAST_SEED_FIRST").unwrap_or(default.start);
-    let count = read("OUTLAST_SEEDS").unwrap_or(default.end - default.start);
+    let seeds = seeds_in(default);
     let trace = std::env::var("OUTLAST_TRACE").is_ok();
     let mut steps = 0;
-    for seed in first..first + count {
+    for seed in seeds.clone() {
         let mut options = plan(seed);
         (options.trace, options.steps_max) = (trace, 5_000_000);
         let report = sim::run(&options, body(seed));
@@ -39,11 +40,7 @@ fn over_seeds(
             report.hung
         );
     }
-    println!("{test}: {count} seeds from {first}, {steps} steps");
-}
-
-fn link(seed: u64) -> Link {
-    if seed.is_multiple_of(2) { Link::Memory } else { Link::Network }
+    println!("{test}: seeds {seeds:?}, {steps} steps");
 }
 
 fn options(replicas: usize) -> Options {
@@ -122,7 +119,7 @@ fn lock_and_unlock(job: &Job, store: &Store, replicas: usize, thread: u32, insid
 #[test]
 fn a_lock_has_one_holder_and_the_death_of_a_holder_is_told() {
     let plan = |seed: u64| {
-        let options = SimOptions::new(3 + (seed % 3) as usize, seed).link(link(seed));
+        let options = SimOptions::new(3 + (seed % 3) as usize, seed).link(Link::of_seed(seed));
         options.random_faults(1 + (seed / 5 % 2) as usize, (seed / 3 % 3) as usize, 600)
     };
     over_seeds("a_lock_has_one_holder_and_the_death_of_a_holder_is_told", 0..200, plan, |_| {
@@ -143,7 +140,7 @@ fn a_lock_has_one_holder_and_the_death_of_a_holder_is_told() {
 /// The holder dies at each of its steps between asking for the lock and having released it.
 #[test]
 fn a_lock_whose_holder_dies_at_any_step_is_taken_over() {
-    let plan = |seed: u64| SimOptions::new(3, seed).link(link(seed));
+    let plan = |seed: u64| SimOptions::new(3, seed).link(Link::of_seed(seed));
     over_seeds("a_lock_whose_holder_dies_at_any_step_is_taken_over", 0..300, plan, |seed| {
         let inside = Inside::default();
         Box::new(move |job| {
@@ -160,7 +157,7 @@ fn a_lock_whose_holder_dies_at_any_step_is_taken_over() {
 
 #[test]
 fn a_lock_is_refused_at_the_deadline_and_names_its_holder() {
-    let plan = |seed: u64| SimOptions::new(2, seed).link(link(seed));
+    let plan = |seed: u64| SimOptions::new(2, seed).link(Link::of_seed(seed));
     over_seeds("a_lock_is_refused_at_the_deadline_and_names_its_holder", 0..20, plan, |_| {
         Box::new(|job| {
             let Some(store) = open(&job, options(2)) else { return };
@@ -201,7 +198,7 @@ fn a_lock_is_refused_at_the_deadline_and_names_its_holder() {
 /// Member 0 puts a result and dies at some step of it, or does not get that far.
 #[test]
 fn a_wait_ends_with_the_value_or_with_the_death_of_its_writer() {
-    let plan = |seed: u64| SimOptions::new(3, seed).link(link(seed));
+    let plan = |seed: u64| SimOptions::new(3, seed).link(Link::of_seed(seed));
     let ends = Arc::new(Mutex::new((0, 0)));
     let counted = ends.clone();
     over_seeds("a_wait_ends_with_the_value_or_with_the_death_of_its_writer", 0..200, plan, move |seed| {
@@ -448,7 +445,7 @@ fn accept_and_write(store: &Store, acked: &Acked, before: &BTreeMap<Vec<u8>, Ver
 #[test]
 fn loss_is_said_until_it_is_accepted_and_versions_go_on() {
     let plan = |seed: u64| {
-        let options = SimOptions::new(4 + (seed / 2 % 2) as usize, seed).link(link(seed));
+        let options = SimOptions::new(4 + (seed / 2 % 2) as usize, seed).link(Link::of_seed(seed));
         options.random_faults(0, (seed / 4 % 3) as usize, 3000)
     };
     let accepted = Arc::new(Mutex::new((0, 0)));
@@ -517,7 +514,7 @@ fn lost_keys(store: &Store) -> Vec<Vec<u8>> {
 /// A partition is lost while it is being copied: the keys that the new home has are named, and they are the right ones.
 #[test]
 fn lost_keys_are_named_as_far_as_they_are_known() {
-    let plan = |seed: u64| SimOptions::new(3, seed).link(link(seed));
+    let plan = |seed: u64| SimOptions::new(3, seed).link(Link::of_seed(seed));
     let named = Arc::new(Mutex::new((0, 0)));
     let counted = named.clone();
     over_seeds("lost_keys_are_named_as_far_as_they_are_known", 0..60, plan, move |seed| {
@@ -575,7 +572,7 @@ fn lost_keys_are_named_as_far_as_they_are_known() {
 /// back, another member dies: the new life is complete at its other home, and its versions still are the greatest.
 #[test]
 fn the_new_life_of_a_partition_is_copied_and_so_is_its_floor_of_versions() {
-    let plan = |seed: u64| SimOptions::new(5, seed).link(link(seed));
+    let plan = |seed: u64| SimOptions::new(5, seed).link(Link::of_seed(seed));
     let lost_count = Arc::new(Mutex::new(0));
     let counted = lost_count.clone();
     over_seeds(
@@ -643,7 +640,7 @@ fn the_new_life_of_a_partition_is_copied_and_so_is_its_floor_of_versions() {
 #[test]
 fn a_copy_that_was_brought_up_has_everything_whenever_its_home_began() {
     let plan = |seed: u64| {
-        let options = SimOptions::new(6, seed).link(link(seed));
+        let options = SimOptions::new(6, seed).link(Link::of_seed(seed));
         options.random_faults(0, (seed / 2 % 4) as usize, 8000)
     };
     over_seeds(
@@ -745,7 +742,7 @@ fn work_while_others_leave(job: &Job, store: &Store, acked: &Acked, is_over: imp
 #[test]
 fn nothing_is_lost_when_members_leave_even_with_one_copy() {
     let plan = |seed: u64| {
-        let options = SimOptions::new(3 + (seed / 2 % 3) as usize, seed).link(link(seed));
+        let options = SimOptions::new(3 + (seed / 2 % 3) as usize, seed).link(Link::of_seed(seed));
         options.random_faults(0, (seed / 6 % 3) as usize, 4000)
     };
     over_seeds("nothing_is_lost_when_members_leave_even_with_one_copy", 0..200, plan, move |seed| {
@@ -776,7 +773,7 @@ fn nothing_is_lost_when_members_leave_even_with_one_copy() {
 /// With two copies the one who leaves dies at some step of it, or another member does.
 #[test]
 fn a_death_while_a_member_leaves_is_survived() {
-    let plan = |seed: u64| SimOptions::new(4, seed).link(link(seed));
+    let plan = |seed: u64| SimOptions::new(4, seed).link(Link::of_seed(seed));
     over_seeds("a_death_while_a_member_leaves_is_survived", 0..300, plan, move |seed| {
         let acked = Acked::default();
         Box::new(move |job| {
@@ -803,7 +800,7 @@ fn a_death_while_a_member_leaves_is_survived() {
 /// All leave one after the other, or all at once: each call ends, and what is left is whole.
 #[test]
 fn all_members_can_leave() {
-    let plan = |seed: u64| SimOptions::new(4, seed).link(link(seed));
+    let plan = |seed: u64| SimOptions::new(4, seed).link(Link::of_seed(seed));
     over_seeds("all_members_can_leave", 0..40, plan, move |seed| {
         let acked = Acked::default();
         Box::new(move |job| {
@@ -871,7 +868,7 @@ fn calls_through_handles_are_timed() {
     over_seeds(
         "calls_through_handles_are_timed",
         0..2,
-        |seed| SimOptions::new(2, seed).link(link(seed)),
+        |seed| SimOptions::new(2, seed).link(Link::of_seed(seed)),
         |_| {
             Box::new(|job: Job| {
                 let Some(store) = open(&job, options(2)) else { return };

@@ -5,17 +5,14 @@
 
 #![cfg(feature = "sim")]
 
+mod common;
+
 mod fuzz;
 
+use common::seeds;
 use outlast::engine::sim::{self, Options as SimOptions, Random};
 use outlast::store::{Options, Store, StoreError};
 use outlast::{Engine, Epoch, Job};
-
-fn seeds(default: u64) -> std::ops::Range<u64> {
-    let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let first = read("OUTLAST_SEED_FIRST").unwrap_or(0);
-    first..first + read("OUTLAST_SEEDS").unwrap_or(default)
-}
 
 #[test]
 fn with_checksums_nobody_reads_what_was_never_written() {

@@ -6,6 +6,9 @@
 
 #![cfg(feature = "sim")]
 
+mod common;
+
+use common::{nap, run_with, seeds};
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
 use outlast::store::{Death, Mode, Options, Store, StoreError, StoreResult, Tx, Waited};
@@ -15,21 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-fn seeds(default: u64) -> std::ops::Range<u64> {
-    let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let first = read("OUTLAST_SEED_FIRST").unwrap_or(0);
-    first..first + read("OUTLAST_SEEDS").unwrap_or(default)
-}
-
-fn run_with(mut options: SimOptions, body: impl Fn(Job) + 'static) {
-    options.steps_max = 20_000_000;
-    let seed = options.seed;
-    let report = sim::run(&options, body);
-    assert!(report.is_ok(), "seed {seed}: {:?}\n{:#?}\n{:#?}", report.outcome, report.panics, report.hung);
-}
-
 fn options(seed: u64, members: usize) -> SimOptions {
-    let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+    let link = Link::of_seed(seed);
     let mut options = SimOptions::new(members, seed).link(link);
     options.time_limit = Duration::from_secs(5);
     options
@@ -47,14 +37,6 @@ fn open(job: &Job, replicas: usize) -> Store {
 fn end(job: &Job, store: &Store) {
     store.close().expect("closed");
     job.leave().expect("left");
-}
-
-fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
-    let deadline = job.now().after(Duration::from_secs(120));
-    while !until() {
-        assert!(job.now() < deadline, "{} waited in vain for {what}", job.me());
-        job.sleep(Duration::from_millis(1));
-    }
 }
 
 fn number(store: &Store, key: &str) -> i64 {

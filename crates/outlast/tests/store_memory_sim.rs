@@ -4,27 +4,17 @@
 
 #![cfg(feature = "sim")]
 
+mod common;
+
+use common::{run_with, seeds};
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
 use outlast::store::{Expect, MemoryUse, Options, Store, StoreError};
 use outlast::{Engine, Epoch, Job, MemberId, Time};
 use std::time::Duration;
 
-fn seeds(default: u64) -> std::ops::Range<u64> {
-    let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let first = read("OUTLAST_SEED_FIRST").unwrap_or(0);
-    first..first + read("OUTLAST_SEEDS").unwrap_or(default)
-}
-
-fn link(seed: u64) -> Link {
-    if seed.is_multiple_of(2) { Link::Memory } else { Link::Network }
-}
-
 fn run(seed: u64, members: usize, body: impl Fn(Job) + 'static) {
-    let mut options = SimOptions::new(members, seed).link(link(seed));
-    options.steps_max = 20_000_000;
-    let report = sim::run(&options, body);
-    assert!(report.is_ok(), "seed {seed}: {:?}\n{:#?}\n{:#?}", report.outcome, report.panics, report.hung);
+    run_with(SimOptions::new(members, seed).link(Link::of_seed(seed)), body);
 }
 
 fn open(job: &Job, replicas: usize) -> Store {
@@ -166,7 +156,7 @@ fn calls_that_change_nothing_leave_nothing_behind() {
 #[test]
 fn memory_that_ran_out_comes_back() {
     for seed in seeds(6) {
-        let mut options = SimOptions::new(3, seed).link(link(seed));
+        let mut options = SimOptions::new(3, seed).link(Link::of_seed(seed));
         (options.steps_max, options.segment_limit) = (20_000_000, 256 << 10);
         let report = sim::run(&options, move |job: Job| {
             let store = open(&job, 2);
@@ -216,7 +206,7 @@ fn memory_that_ran_out_comes_back() {
 #[test]
 fn keys_can_be_deleted_where_there_is_no_room_for_anything() {
     for seed in seeds(6) {
-        let mut options = SimOptions::new(3, seed).link(link(seed));
+        let mut options = SimOptions::new(3, seed).link(Link::of_seed(seed));
         (options.steps_max, options.segment_limit) = (40_000_000, 1 << 20);
         let report = sim::run(&options, move |job: Job| {
             let store = open(&job, 2);
@@ -268,7 +258,7 @@ fn keys_can_be_deleted_where_there_is_no_room_for_anything() {
 fn a_new_home_without_room_holds_nobody_up() {
     let held_up = std::rc::Rc::new(std::cell::Cell::new(0));
     for seed in seeds(12) {
-        let mut options = SimOptions::new(4, seed).link(link(seed));
+        let mut options = SimOptions::new(4, seed).link(Link::of_seed(seed));
         (options.steps_max, options.segment_limit) = (40_000_000, 1 << 20);
         let held_up = held_up.clone();
         let report = sim::run(&options, move |job: Job| {

@@ -4,33 +4,25 @@
 
 #![cfg(feature = "sim")]
 
+mod common;
+
+use common::{run_with, seeds};
 use outlast::engine::Fault;
-use outlast::engine::sim::{self, Action, Link, Options as SimOptions, PlannedFault, Random, When};
+use outlast::engine::sim::{Action, Link, Options as SimOptions, PlannedFault, Random, When};
 use outlast::store::{Options, Pin, Store, StoreError};
 use outlast::{Engine, Job, MemberId};
 use std::time::Duration;
 
 fn over_seeds(default: u64, members: usize, body: impl Fn(u64, Job) + Clone + 'static) {
-    let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let first = read("OUTLAST_SEED_FIRST").unwrap_or(0);
-    for seed in first..first + read("OUTLAST_SEEDS").unwrap_or(default) {
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
-        let mut options = SimOptions::new(members, seed).link(link);
-        options.steps_max = 20_000_000;
+    for seed in seeds(default) {
+        let mut options = SimOptions::new(members, seed).link(Link::of_seed(seed));
         if members > 3 && seed % 3 == 0 {
             let action = Action::StopFor(MemberId(2), Duration::from_millis(500));
             let when = When::AtStep(MemberId(2), 500 + seed * 97 % 5000);
             options.faults.push(PlannedFault { when, action });
         }
         let body = body.clone();
-        let report = sim::run(&options, move |job| body(seed, job));
-        assert!(
-            report.is_ok(),
-            "seed {seed}: {:?}\n{:#?}\n{:#?}",
-            report.outcome,
-            report.panics,
-            report.hung
-        );
+        run_with(options, move |job| body(seed, job));
     }
 }
 

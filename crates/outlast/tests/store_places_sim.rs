@@ -3,26 +3,20 @@
 
 #![cfg(feature = "sim")]
 
+mod common;
+
+use common::run_with;
 use outlast::engine::Fault;
-use outlast::engine::sim::{self, Link, Options as SimOptions};
+use outlast::engine::sim::{Link, Options as SimOptions};
 use outlast::store::{Options, Store};
 use outlast::{Engine, Job, MemberId};
 use std::time::Duration;
 
 fn run(change: impl Fn(&mut SimOptions), members: usize, body: impl Fn(Job) + Clone + 'static) {
     for seed in 0..6 {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
-        let mut options = SimOptions::new(members, seed).link(link);
-        options.steps_max = 20_000_000;
+        let mut options = SimOptions::new(members, seed).link(Link::of_seed(seed));
         change(&mut options);
-        let report = sim::run(&options, body.clone());
-        assert!(
-            report.is_ok(),
-            "seed {seed}: {:?}\n{:#?}\n{:#?}",
-            report.outcome,
-            report.panics,
-            report.hung
-        );
+        run_with(options, body.clone());
     }
 }
 

@@ -2,17 +2,14 @@
 
 #![cfg(feature = "sim")]
 
+mod common;
+
+use common::run_with as run;
 use outlast::engine::Fault;
-use outlast::engine::sim::{self, Link, Options as SimOptions};
+use outlast::engine::sim::{Link, Options as SimOptions};
 use outlast::store::{Options, Store, StoreError};
 use outlast::{Engine, Epoch, Job, MemberId};
 use std::time::Duration;
-
-fn run(options: SimOptions, body: impl Fn(Job) + 'static) {
-    let seed = options.seed;
-    let report = sim::run(&options, body);
-    assert!(report.is_ok(), "seed {seed}: {:?}\n{:#?}\n{:#?}", report.outcome, report.panics, report.hung);
-}
 
 fn open(job: &Job, options: Options) -> Store {
     Store::open(job, options).expect("open")
@@ -33,36 +30,33 @@ fn end(job: &Job, store: &Store) {
 #[test]
 fn a_death_after_the_first_look_is_told_whatever_its_number() {
     for seed in 0..20 {
-        run(
-            SimOptions::new(5, seed).link(if seed % 2 == 0 { Link::Memory } else { Link::Network }),
-            move |job| {
-                let store = open(&job, options(2));
-                let (first, second) = (MemberId(3), MemberId(1));
-                let wait = |epoch: u64| {
-                    while store.epoch() < Epoch(epoch) {
-                        job.park(job.bell(), job.now().after(SECOND));
-                    }
-                };
-                job.sleep(SECOND);
-                if job.me() == first {
-                    let _ = job.inject(Fault::Kill(first));
-                    job.sleep(100 * SECOND);
+        run(SimOptions::new(5, seed).link(Link::of_seed(seed)), move |job| {
+            let store = open(&job, options(2));
+            let (first, second) = (MemberId(3), MemberId(1));
+            let wait = |epoch: u64| {
+                while store.epoch() < Epoch(epoch) {
+                    job.park(job.bell(), job.now().after(SECOND));
                 }
-                wait(1);
-                let mut seen = store.epoch();
-                job.sleep(SECOND);
-                if job.me() == second {
-                    let _ = job.inject(Fault::Kill(second));
-                    job.sleep(100 * SECOND);
-                }
-                wait(2);
-                let told: Vec<MemberId> =
-                    store.failures_since(&mut seen).iter().map(|death| death.member).collect();
-                assert_eq!(told, [second]);
-                assert_eq!(store.failures_since(&mut seen), []);
-                end(&job, &store);
-            },
-        );
+            };
+            job.sleep(SECOND);
+            if job.me() == first {
+                let _ = job.inject(Fault::Kill(first));
+                job.sleep(100 * SECOND);
+            }
+            wait(1);
+            let mut seen = store.epoch();
+            job.sleep(SECOND);
+            if job.me() == second {
+                let _ = job.inject(Fault::Kill(second));
+                job.sleep(100 * SECOND);
+            }
+            wait(2);
+            let told: Vec<MemberId> =
+                store.failures_since(&mut seen).iter().map(|death| death.member).collect();
+            assert_eq!(told, [second]);
+            assert_eq!(store.failures_since(&mut seen), []);
+            end(&job, &store);
+        });
     }
 }
 
@@ -71,7 +65,7 @@ fn a_death_after_the_first_look_is_told_whatever_its_number() {
 #[test]
 fn whoever_begins_anew_for_long_serves() {
     for seed in 80..96 {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         run(SimOptions::new(4, seed).link(link), move |job| {
             let store = open(&job, options(1).partitions(32));
             let [leaver, listener, mut dead, mut other] = [0, 1, 2, 3].map(MemberId);
@@ -252,7 +246,7 @@ fn key_at(store: &Store, homes: &[MemberId]) -> String {
 #[test]
 fn a_transaction_at_a_stopped_home_ends_at_the_time_limit() {
     for seed in 0..12 {
-        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         run(SimOptions::new(3, seed).link(link), move |job| {
             let store = open(&job, options(1));
             let stopped = MemberId(2);

@@ -5,6 +5,9 @@
 
 #![cfg(feature = "sim")]
 
+mod common;
+
+use common::seeds_in;
 use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
 use outlast::store::{Expect, Options, Slot, Store, StoreError, Value, Version};
 use outlast::{Engine, Job, Time};
@@ -43,12 +46,6 @@ impl Shape {
     fn deaths_survived(&self) -> usize {
         self.replicas + if self.stops == 0 { self.leaves as usize } else { 0 }
     }
-}
-
-fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
-    let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let first = read("OUTLAST_SEED_FIRST").unwrap_or(default.start);
-    first..first + read("OUTLAST_SEEDS").unwrap_or(default.end - default.start)
 }
 
 type Logs = Arc<Mutex<BTreeMap<(u32, u32), Log>>>;
@@ -358,7 +355,7 @@ fn run_seed(seed: u64, shape: Shape, trace: bool) -> Result<u64, String> {
 fn run_all(test: &str, default: std::ops::Range<u64>, shape: impl Fn(u64) -> Shape) {
     let mut steps = 0;
     let trace = std::env::var("OUTLAST_TRACE").is_ok();
-    let seeds = seeds(default);
+    let seeds = seeds_in(default);
     for seed in seeds.clone() {
         let shape = shape(seed);
         match run_seed(seed, shape, trace) {
@@ -387,17 +384,13 @@ const BASE: Shape = Shape {
     link: Link::Memory,
 };
 
-fn link(seed: u64) -> Link {
-    if seed.is_multiple_of(2) { Link::Memory } else { Link::Network }
-}
-
 #[test]
 fn linearizable_without_faults() {
     run_all("linearizable_without_faults", 0..100, |seed| Shape {
         members: 1 + (seed % 5) as usize,
         replicas: 1 + (seed % 5).min(2) as usize,
         threads: 1 + (seed / 7 % 3) as u32,
-        link: link(seed),
+        link: Link::of_seed(seed),
         ..BASE
     });
 }
@@ -410,7 +403,7 @@ fn durable_and_linearizable_under_deaths() {
             members: replicas + 1 + (seed / 6 % 3) as usize,
             replicas,
             kills: 1 + (seed / 3) as usize % (replicas - 1),
-            link: link(seed),
+            link: Link::of_seed(seed),
             ..BASE
         }
     });
@@ -427,7 +420,7 @@ fn durable_and_linearizable_under_deaths_and_stops() {
             kills: 1 + (seed / 3) as usize % (replicas - 1),
             stops: 1 + (seed % 3) as usize,
             threads: 1 + (seed / 4 % 2) as u32,
-            link: link(seed),
+            link: Link::of_seed(seed),
             ..BASE
         }
     });
@@ -452,7 +445,7 @@ fn keys_come_and_go_under_deaths_and_stops() {
             partitions: 1 + (seed / 13 % 2) as usize,
             deletes: 20,
             pauses: seed / 17 % 3 > 0,
-            link: link(seed),
+            link: Link::of_seed(seed),
         }
     });
 }
@@ -476,7 +469,7 @@ fn keys_come_and_go_while_members_leave() {
             partitions: 1 + (seed / 13 % 2) as usize,
             deletes: 20,
             pauses: seed / 17 % 3 > 0,
-            link: link(seed),
+            link: Link::of_seed(seed),
         }
     });
 }

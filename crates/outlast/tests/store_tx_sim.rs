@@ -5,6 +5,9 @@
 
 #![cfg(feature = "sim")]
 
+mod common;
+
+use common::{nap, run_with, seeds};
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
 use outlast::store::{Expect, Options, Store, StoreError, StoreResult, Tx};
@@ -14,29 +17,12 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-fn seeds(default: u64) -> std::ops::Range<u64> {
-    let read = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let first = read("OUTLAST_SEED_FIRST").unwrap_or(0);
-    first..first + read("OUTLAST_SEEDS").unwrap_or(default)
-}
-
-fn link(seed: u64) -> Link {
-    if seed.is_multiple_of(2) { Link::Memory } else { Link::Network }
-}
-
 fn run_on(link: Link, seed: u64, members: usize, body: impl Fn(Job) + 'static) {
     run_with(SimOptions::new(members, seed).link(link), body);
 }
 
-fn run_with(mut options: SimOptions, body: impl Fn(Job) + 'static) {
-    options.steps_max = 20_000_000;
-    let seed = options.seed;
-    let report = sim::run(&options, body);
-    assert!(report.is_ok(), "seed {seed}: {:?}\n{:#?}\n{:#?}", report.outcome, report.panics, report.hung);
-}
-
 fn run(seed: u64, members: usize, body: impl Fn(Job) + 'static) {
-    run_on(link(seed), seed, members, body);
+    run_on(Link::of_seed(seed), seed, members, body);
 }
 
 fn open(job: &Job, replicas: usize) -> Store {
@@ -47,14 +33,6 @@ fn open(job: &Job, replicas: usize) -> Store {
 fn end(job: &Job, store: &Store) {
     store.close().expect("closed");
     job.leave().expect("left");
-}
-
-fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
-    let deadline = job.now().after(Duration::from_secs(60));
-    while !until() {
-        assert!(job.now() < deadline, "{} waited in vain for {what}", job.me());
-        job.sleep(Duration::from_millis(1));
-    }
 }
 
 /// Waits until so many members have come here.
@@ -342,7 +320,7 @@ fn misuse_is_told_and_changes_nothing() {
 #[test]
 fn a_transaction_larger_than_memory_is_refused() {
     for seed in seeds(4) {
-        let mut options = SimOptions::new(2, seed).link(link(seed));
+        let mut options = SimOptions::new(2, seed).link(Link::of_seed(seed));
         options.segment_limit = 1 << 20;
         options.steps_max = 20_000_000;
         let report = sim::run(&options, |job| {
@@ -653,7 +631,7 @@ fn a_stop_at_each_step_of_a_commit_with_doubt_and_a_late_committer() {
 #[test]
 fn a_death_at_each_step_of_clearing_away() {
     for step in (1..400).step_by(3) {
-        run_on(link(step), step, 4, move |job| {
+        run_on(Link::of_seed(step), step, 4, move |job| {
             let store = open(&job, 3);
             let me = job.me();
             if me == MemberId(0) {

@@ -36,7 +36,7 @@ fn check(test: &str, members: usize, kills: u64, steps: u64, excuse: fn(&str) ->
     let (mut finished, mut deaths) = (0, 0);
     for seed in first..first + count {
         let mut random = Random::new(seed ^ 0x756C_666D);
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let link = Link::of_seed(seed);
         let mut options = Options::new(members, seed).link(link);
         if random.chance(2) {
             options.detection = Duration::from_nanos(100)..=Duration::from_millis(2);

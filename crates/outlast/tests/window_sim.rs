@@ -46,7 +46,7 @@ fn simulate(test: &str, options: &Options, body: impl Fn(Job) + 'static) -> sim:
 /// Even seeds run over memory, odd ones over a network, with notices that come soon or at very different times.
 fn options_for(seed: u64) -> Options {
     let mut options = Options::new(MEMBERS, seed);
-    options.link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+    options.link = Link::of_seed(seed);
     if seed % 4 < 2 {
         options.detection = Duration::from_nanos(100)..=Duration::from_millis(2);
     }
@@ -136,7 +136,7 @@ fn locks_exclude_under_deaths_and_stops() {
     for seed in seeds(300) {
         let mut random = Random::new(seed ^ 0x6C6F_636B);
         let mut options = Options::new(2 + random.below(5) as usize, seed);
-        options.link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        options.link = Link::of_seed(seed);
         options.time_limit = Duration::from_secs(2);
         let (kills, stops) = (random.below(4) as usize, random.below(4) as usize);
         let options = options.random_faults(kills, stops, 1 + random.below(1200));
@@ -283,8 +283,7 @@ fn a_holder_that_is_forced_inside_its_unlock_does_no_harm() {
     let mut lost = 0;
     for seed in seeds(120) {
         let step = 1 + seed / 2 % 60;
-        let options =
-            Options::new(3, seed).link(if seed.is_multiple_of(2) { Link::Memory } else { Link::Network });
+        let options = Options::new(3, seed).link(Link::of_seed(seed));
         let results: Log<u64> = Rc::default();
         let log = results.clone();
         simulate("a_holder_that_is_forced_inside_its_unlock_does_no_harm", &options, move |job| {
@@ -405,7 +404,7 @@ fn windows_are_made_and_freed_under_deaths() {
     for seed in seeds(400) {
         let mut random = Random::new(seed ^ 0x6D61_6B65);
         let mut options = Options::new(2 + random.below(6) as usize, seed);
-        options.link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        options.link = Link::of_seed(seed);
         let kills = 1 + random.below(3) as usize;
         let options = options.random_faults(kills, 0, 1 + random.below(400));
         let made: Log<Vec<(MemberId, bool)>> = Rc::default();
@@ -614,7 +613,7 @@ fn a_release_that_timed_out_takes_effect_in_a_later_view() {
 fn a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window() {
     for seed in seeds(60) {
         let mut options = Options::new(3, seed);
-        options.link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        options.link = Link::of_seed(seed);
         options.time_limit = Duration::from_millis(100);
         simulate("a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window", &options, |job| {
             let comm = Communicator::world(&job).unwrap();
@@ -649,8 +648,7 @@ fn a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window() {
 #[test]
 fn two_activities_lock_and_unlock_all_at_once() {
     for seed in seeds(200) {
-        let options =
-            Options::new(3, seed).link(if seed.is_multiple_of(2) { Link::Memory } else { Link::Network });
+        let options = Options::new(3, seed).link(Link::of_seed(seed));
         simulate("two_activities_lock_and_unlock_all_at_once", &options, move |job| {
             let comm = Communicator::world(&job).unwrap();
             let window = Window::allocate(&comm, 64).unwrap();
@@ -734,8 +732,7 @@ fn no_swap_of_a_lock_lands_after_a_window_was_freed() {
 #[test]
 fn a_flush_of_all_is_not_disturbed_by_a_lock_that_another_activity_takes() {
     for seed in seeds(60) {
-        let options =
-            Options::new(2, seed).link(if seed.is_multiple_of(2) { Link::Memory } else { Link::Network });
+        let options = Options::new(2, seed).link(Link::of_seed(seed));
         let test = "a_flush_of_all_is_not_disturbed_by_a_lock_that_another_activity_takes";
         simulate(test, &options, |job| {
             let comm = Communicator::world(&job).unwrap();

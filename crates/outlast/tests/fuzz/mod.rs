@@ -39,7 +39,7 @@ pub(crate) fn damage(random: &mut Random) -> Vec<u8> {
 /// Runs it once; panics if a member crashes, if a call does not end, or, with checksums, if a value is read that was never
 /// written. How many checksums were wrong.
 pub(crate) fn run(seed: u64, damage: &[u8], with_checksums: bool) -> u64 {
-    let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+    let link = Link::of_seed(seed);
     let mut options = SimOptions::new(3, seed).link(link);
     options.steps_max = 40_000_000;
     options.time_limit = Duration::from_millis(20);

@@ -16,6 +16,13 @@ pub enum Link {
     Network,
 }
 
+impl Link {
+    /// Memory for even seeds and the network for odd ones, so that a test over many seeds tries both.
+    pub fn of_seed(seed: u64) -> Link {
+        if seed.is_multiple_of(2) { Link::Memory } else { Link::Network }
+    }
+}
+
 /// What communication costs, as in the LogGP model. With a cost model, times follow from it alone and nothing is
 /// drawn; puts and gets then have one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -70,7 +70,10 @@ fn word(bytes: &[u8], index: usize) -> Option<u64> {
 impl Intent {
     pub(super) fn encode(&self) -> Vec<u8> {
         let state = u64::from(self.rank) << 8 | self.state as u64;
-        let mut bytes = [self.nonce, state, self.keys.len() as u64].map(u64::to_le_bytes).concat();
+        // Made at once in its length, as below: growing it costs more than filling it.
+        let len = INTENT_HEAD + 8 + self.keys.iter().map(|key| 2 + key.len()).sum::<usize>();
+        let mut bytes = Vec::with_capacity(len);
+        bytes.extend([self.nonce, state, self.keys.len() as u64].map(u64::to_le_bytes).as_flattened());
         if self.state == State::Joined {
             bytes.extend(self.recovery.to_le_bytes());
         }
@@ -228,7 +231,9 @@ impl Provisional {
             u64::from(new_owner.0),
             0,
         ];
-        let mut bytes = words.map(u64::to_le_bytes).concat();
+        let len = PROVISIONAL_HEAD + value.len().next_multiple_of(8) + new_bytes.len();
+        let mut bytes = Vec::with_capacity(len);
+        bytes.extend(words.map(u64::to_le_bytes).as_flattened());
         bytes.extend(value);
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         bytes.extend(new_bytes);
@@ -265,9 +270,8 @@ impl Provisional {
 pub(super) const RESTORED_HEAD: usize = 16;
 
 pub(super) fn encode_restored(version: Version, value: &[u8]) -> Vec<u8> {
-    let mut bytes = [version.counter, u64::from(version.writer.0)].map(u64::to_le_bytes).concat();
-    bytes.extend(value);
-    bytes
+    let version = [version.counter, u64::from(version.writer.0)].map(u64::to_le_bytes);
+    [version.as_flattened(), value].concat()
 }
 
 pub(super) fn decode_restored(bytes: &[u8; RESTORED_HEAD]) -> Version {
