@@ -7,16 +7,13 @@
  *
  * usage: mpirun --with-ft ulfm -n N openmpi_ping COPIES MILLISECONDS KILL_AFTER_MICROSECONDS|-1 SIZE...
  */
-#include <mpi.h>
+#include "openmpi.h"
 #include <mpi-ext.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { TAG_PING = 1, TAG_PONG = 2, TAG_END = 3, PLACES = 1024, HUNG_MS = 2000, SAMPLES_MAX = 200000 };
@@ -24,19 +21,6 @@ enum { TAG_PING = 1, TAG_PONG = 2, TAG_END = 3, PLACES = 1024, HUNG_MS = 2000, S
 static MPI_Comm pings;
 /* When the call under way began; 0 if there is none. */
 static _Atomic uint64_t began;
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void check(int code, const char *what) {
-    if (code != MPI_SUCCESS) {
-        fprintf(stderr, "openmpi_ping: %s returned %d\n", what, code);
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-}
 
 /* Answers pings until it is told to end. */
 static void *answer(void *unused) {

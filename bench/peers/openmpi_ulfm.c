@@ -11,31 +11,15 @@
  *
  * usage: mpirun --with-ft ulfm -n N openmpi_ulfm ITERATIONS MILLISECONDS [failure]
  */
-#include <mpi.h>
+#include "openmpi.h"
 #include <mpi-ext.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { AGREE, DUP, SHRINK, OPERATIONS };
 enum { BLOCK = 20 };
 static const char *const names[OPERATIONS] = {"agree", "dup", "shrink"};
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void check(int code, const char *what) {
-    if (code != MPI_SUCCESS) {
-        fprintf(stderr, "openmpi_ulfm: %s returned %d\n", what, code);
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-}
 
 static void once(int operation, MPI_Comm comm) {
     MPI_Comm made;

@@ -208,6 +208,28 @@ struct Record {
 }
 
 impl Record {
+    /// Runs `outlast` with these arguments and keeps its report with the line that gives it again, also if it failed.
+    fn run(
+        &mut self,
+        gate: &mut Gate,
+        part: &Path,
+        (prefix, arguments): (&str, &str),
+        limit: Duration,
+        mut command: Command,
+    ) -> anyhow::Result<()> {
+        let _ = std::fs::remove_file(part);
+        command.arg("--json").arg(part);
+        let result = gate.step(&format!("{prefix}outlast {arguments}"), limit, command);
+        if let Ok(mut report) = read_json(part) {
+            for (step, count) in report["deaths_by_step"].as_object().into_iter().flatten() {
+                *self.deaths_by_step.entry(step.clone()).or_default() += count.as_u64().unwrap_or(0);
+            }
+            report["command"] = format!("{prefix}outlast {arguments}").into();
+            if arguments.starts_with("sim ") { self.sim.push(report) } else { self.chaos.push(report) }
+        }
+        result
+    }
+
     fn fill_mpi(
         &mut self,
         gate: &mut Gate,
@@ -215,25 +237,16 @@ impl Record {
         part: &Path,
         first_seed: u64,
     ) -> anyhow::Result<()> {
-        let part_text = part.to_str().context("a plain path")?;
         let mut kills = 0;
         for (round, (path, shape, deaths)) in MPI_CHAOS.into_iter().cycle().enumerate() {
             if kills >= CHAOS_KILLS {
                 break;
             }
             let arguments = format!("chaos --engine mpi {shape} --seed {}", first_seed + round as u64);
-            let _ = std::fs::remove_file(part);
-            let mut run = outlast(program, &arguments, &["--json", part_text]);
-            run.env("OUTLAST_MPI_PATH", path);
-            let result = gate.step(&format!("mpi by {path}: {arguments}"), minutes(5), run);
-            if let Ok(mut report) = read_json(part) {
-                for (step, count) in report["deaths_by_step"].as_object().into_iter().flatten() {
-                    *self.deaths_by_step.entry(step.clone()).or_default() += count.as_u64().unwrap_or(0);
-                }
-                report["command"] = format!("OUTLAST_MPI_PATH={path} outlast {arguments}").into();
-                self.chaos.push(report);
-            }
-            result?;
+            let mut command = outlast(program, &arguments, &[]);
+            command.env("OUTLAST_MPI_PATH", path);
+            let prefix = format!("OUTLAST_MPI_PATH={path} ");
+            self.run(gate, part, (&prefix, &arguments), minutes(5), command)?;
             kills += deaths;
         }
         Ok(())
@@ -247,7 +260,6 @@ impl Record {
         first_seed: u64,
         until: Option<Instant>,
     ) -> anyhow::Result<()> {
-        let part_text = part.to_str().context("a plain path")?;
         let is_time_over = || until.is_some_and(|until| Instant::now() >= until);
         for (shape, count) in SHAPES {
             if is_time_over() {
@@ -255,14 +267,8 @@ impl Record {
             }
             let seeds = format!("{first_seed}..{}", first_seed + count);
             let arguments = format!("sim {shape} --seeds {seeds}");
-            let _ = std::fs::remove_file(part);
-            let run = outlast(program, &arguments, &["--json", part_text]);
-            let result = gate.step(&format!("store: {arguments}"), minutes(60), run);
-            if let Ok(mut report) = read_json(part) {
-                report["command"] = format!("outlast {arguments}").into();
-                self.sim.push(report);
-            }
-            result?;
+            let command = outlast(program, &arguments, &[]);
+            self.run(gate, part, ("", &arguments), minutes(60), command)?;
         }
         let mut kills = 0;
         let mut tries: BTreeMap<String, u64> = BTreeMap::new();
@@ -288,17 +294,8 @@ impl Record {
                 *tries.entry(step.clone()).or_default() += 1;
                 arguments += &format!(" --die-in {}", step.split(' ').next().unwrap_or_default());
             }
-            let _ = std::fs::remove_file(part);
-            let run = outlast(program, &arguments, &["--json", part_text]);
-            let result = gate.step(&format!("store: {arguments}"), minutes(5), run);
-            if let Ok(mut report) = read_json(part) {
-                for (step, count) in report["deaths_by_step"].as_object().into_iter().flatten() {
-                    *self.deaths_by_step.entry(step.clone()).or_default() += count.as_u64().unwrap_or(0);
-                }
-                report["command"] = format!("outlast {arguments}").into();
-                self.chaos.push(report);
-            }
-            result?;
+            let command = outlast(program, &arguments, &[]);
+            self.run(gate, part, ("", &arguments), minutes(5), command)?;
             kills += deaths;
         }
         let empty: Vec<&str> = self
@@ -312,18 +309,25 @@ impl Record {
     }
 
     fn write(&self, path: &Path, ok: bool) -> anyhow::Result<()> {
-        let sum = |reports: &[Value], field: &str| -> u64 {
-            reports.iter().filter_map(|report| report[field].as_u64()).sum()
+        let is_global = |command: &str| command.contains("--mode global");
+        let has_transactions = |command: &str| !command.contains("--programs calls");
+        let sum_of = |reports: &[Value], field: &str, is_of: &dyn Fn(&str) -> bool| -> u64 {
+            let reports = reports.iter().filter(|report| report["command"].as_str().is_some_and(is_of));
+            reports.filter_map(|report| report[field].as_u64()).sum()
         };
+        let sum = |reports: &[Value], field: &str| sum_of(reports, field, &|_| true);
         let record = json!({
             "ok": ok,
             "commit": said_by("git", &["rev-parse", "HEAD"]),
             "machine": { "kernel": said_by("uname", &["-sr"]), "cores": std::thread::available_parallelism().map_or(0, usize::from) },
             "seeds": sum(&self.sim, "seeds"),
+            "seeds_global": sum_of(&self.sim, "seeds", &is_global),
+            "seeds_with_transactions": sum_of(&self.sim, "seeds", &has_transactions),
             "violations": sum(&self.sim, "violations"),
             "simulated_steps": sum(&self.sim, "steps"),
             "simulated_kills": sum(&self.sim, "kills"),
             "kills": sum(&self.chaos, "kills"),
+            "kills_global": sum_of(&self.chaos, "kills", &is_global),
             "stops": sum(&self.chaos, "stops"),
             "acked": sum(&self.chaos, "acked"),
             "deaths_by_step": self.deaths_by_step,

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 /// How long a job may take beyond what it was asked to: for its start and its end.
 const SLACK: Duration = Duration::from_secs(60);
 
+/// What the programs have in common.
+const HEADER: &str = include_str!("../../../../bench/peers/openmpi.h");
+
 /// A compiled program, removed when dropped.
 pub(super) struct OpenMpi {
     mpirun: PathBuf,
@@ -37,7 +40,10 @@ impl OpenMpi {
         std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
         let found = OpenMpi { mpirun, folder, name, version };
         let source = found.program().with_extension("c");
-        std::fs::write(&source, source_text).with_context(|| format!("writing {}", source.display()))?;
+        let header = found.folder.join("openmpi.h");
+        for (path, text) in [(&source, source_text), (&header, HEADER)] {
+            std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+        }
         let compiled = Command::new(&mpicc)
             .args(["-O2", "-pthread", "-o"])
             .arg(found.program())

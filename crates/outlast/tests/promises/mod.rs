@@ -283,14 +283,17 @@ pub(crate) fn all_or_nothing(job: Job, chance: Chance, plan: impl Fn(&Job)) {
     end(&job, &store);
 }
 
+/// Two of the members die at a random step.
+fn plan_a_death(job: &Job, chance: Chance) {
+    if job.me() == MemberId(1) || job.me() == MemberId(3) {
+        let steps = 1 + chance.below(u64::from(job.me().0), u64::from(chance.calls) * 200);
+        job.inject(Fault::DieAtStep(steps)).expect("planned");
+    }
+}
+
 /// The same with deaths at random steps.
 pub(crate) fn all_or_nothing_at_random(job: Job, chance: Chance) {
-    all_or_nothing(job, chance, |job| {
-        if job.me() == MemberId(1) || job.me() == MemberId(3) {
-            let steps = 1 + chance.below(u64::from(job.me().0), u64::from(chance.calls) * 200);
-            job.inject(Fault::DieAtStep(steps)).expect("planned");
-        }
-    });
+    all_or_nothing(job, chance, |job| plan_a_death(job, chance));
 }
 
 /// 7. More deaths than copies: what is lost says so, until the loss is accepted, and the rest goes on.
@@ -482,12 +485,7 @@ fn sum_of_accounts(store: &Store) -> StoreResult<i64> {
 
 /// The same with deaths at random steps.
 pub(crate) fn all_or_nothing_globally_at_random(job: Job, chance: Chance) {
-    all_or_nothing_globally(job, chance, |job| {
-        if job.me() == MemberId(1) || job.me() == MemberId(3) {
-            let steps = 1 + chance.below(u64::from(job.me().0), u64::from(chance.calls) * 200);
-            job.inject(Fault::DieAtStep(steps)).expect("planned");
-        }
-    });
+    all_or_nothing_globally(job, chance, |job| plan_a_death(job, chance));
 }
 
 /// 7 in global mode. More deaths than copies: the procedures are told what is lost, never that it does not exist; when the
