@@ -116,7 +116,11 @@ fn mpi_tests(gate: &mut Gate) -> anyhow::Result<()> {
     let engine = [&packages.map(|package| ["--package", package]).concat()[..], &features].concat();
     gate.step("lints of the mpi engine", minutes(10), clippy(&[&engine[..], &["--all-targets"]].concat()))?;
     let tests = |only: &[&'static str]| cargo(&[&["test"], &engine[..], only].concat());
-    gate.step("tests of the mpi engine", minutes(15), tests(&["--lib", "--test", "mpi_engine"]))?;
+    gate.step(
+        "tests of the mpi engine",
+        minutes(15),
+        tests(&["--lib", "--test", "mpi_engine", "--test", "rma_mpi"]),
+    )?;
     gate.step("guests of MPI programs", minutes(10), tests(&["--test", "mpi_guest"]))?;
     // The conformance suite, and the commands: `mpi` is the name of a test in both packages.
     gate.step("conformance and commands of the mpi engine", minutes(15), tests(&["--test", "mpi"]))

@@ -157,7 +157,7 @@ pub(crate) fn soak(gate: &mut Gate, first_seed: u64, until: Option<Instant>) -> 
 
 /// What is run on the mpi engine, in turn, until there were enough kills, and with how many deaths each: neighbours over shared
 /// memory, all members by messages, and hosts of their own, single members and whole hosts.
-const MPI_CHAOS: [(&str, &str, u64); 7] = [
+const MPI_CHAOS: [(&str, &str, u64); 9] = [
     ("nodes", "--ranks 6 --replicas 3 --kills 5 --stops 1 --seconds 4", 5),
     ("messages", "--ranks 6 --replicas 3 --kills 4 --stops 1 --seconds 4", 4),
     ("nodes", "--ranks 6 --hosts 3 --replicas 3 --kills 4 --stops 1 --seconds 4", 4),
@@ -165,7 +165,11 @@ const MPI_CHAOS: [(&str, &str, u64); 7] = [
     ("nodes", "--ranks 6 --hosts 3 --replicas 3 --kills 3 --failpoints --seconds 4", 3),
     ("messages", "--ranks 5 --replicas 3 --kills 4 --failpoints --seconds 4", 4),
     ("nodes", "--ranks 5 --hosts 2 --replicas 2 --kills 3 --stops 2 --seconds 4 --programs calls", 3),
+    ("messages", "--ranks 6 --replicas 3 --kills 4 --stops 1 --seconds 4 --mode global", 4),
+    ("nodes", "--ranks 6 --hosts 3 --replicas 3 --kills 3 --seconds 4 --mode global", 3),
 ];
+
+const MPI_KILLS: u64 = 300;
 
 /// Kills of real processes under mpirun, on one host and on several, with a record of them.
 pub(crate) fn soak_mpi(gate: &mut Gate, first_seed: u64) -> anyhow::Result<()> {
@@ -239,7 +243,7 @@ impl Record {
     ) -> anyhow::Result<()> {
         let mut kills = 0;
         for (round, (path, shape, deaths)) in MPI_CHAOS.into_iter().cycle().enumerate() {
-            if kills >= CHAOS_KILLS {
+            if kills >= MPI_KILLS {
                 break;
             }
             let arguments = format!("chaos --engine mpi {shape} --seed {}", first_seed + round as u64);

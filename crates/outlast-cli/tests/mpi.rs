@@ -57,6 +57,38 @@ fn kills_and_stops_break_no_promise() {
     check_chaos(&["--ranks", "5", "--kills", "2", "--stops", "1", "--seconds", "2", "--seed", "5"], 2);
 }
 
+/// In global mode.
+#[test]
+fn members_recover_together() {
+    check_chaos(
+        &[
+            "--mode",
+            "global",
+            "--ranks",
+            "6",
+            "--kills",
+            "2",
+            "--stops",
+            "1",
+            "--seconds",
+            "2",
+            "--seed",
+            "7",
+        ],
+        2,
+    );
+}
+
+#[test]
+fn members_on_three_hosts_recover_together() {
+    let arguments = ["--mode", "global", "--ranks", "6", "--hosts", "3", "--kills", "2", "--seconds", "2"];
+    if is_root() {
+        check_chaos(&arguments, 2);
+    } else {
+        check_without_root(&run(&[&["chaos", "--engine", "mpi"][..], &arguments].concat()));
+    }
+}
+
 /// Whether hosts can be made of this machine.
 fn is_root() -> bool {
     rustix::process::getuid().is_root()

@@ -65,6 +65,8 @@ impl OpenMpi {
         command.args(["--with-ft", "ulfm", "--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string()]);
         command.arg(self.program()).args(args);
         let _folder = outlast::launch::prepare(&mut command)?;
+        // Measured as it is installed.
+        command.env_remove("OMPI_MCA_btl");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("starting {}", self.mpirun.display()))?;
         let readers = [

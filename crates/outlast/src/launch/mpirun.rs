@@ -255,14 +255,19 @@ fn command(
 fn set_environment(mpirun: &mut Command, folder: &Path) {
     mpirun.env("TMPDIR", folder).env("OMPI_MCA_btl_sm_backing_directory", folder);
     mpirun.env("PRTE_MCA_prte_silence_shared_fs", "1");
+    // This transport, which nothing here uses, sleeps for a second when it is looked at, in each rank's MPI_Init.
+    if std::env::var_os("OMPI_MCA_btl").is_none() {
+        mpirun.env("OMPI_MCA_btl", "^ofi");
+    }
     // In a container everybody is root, and mpirun refuses to run as root unless told twice.
     for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
         mpirun.env(name, "1").env(format!("{name}_CONFIRM"), "1");
     }
 }
 
-/// Gives an mpirun that is not started by [`Launch`] what it needs here: the consent to run as root, and a folder of its
-/// own for what it writes, which is removed when the result is dropped, after mpirun has ended.
+/// Gives an mpirun that is not started by [`Launch`] what it needs here: the consent to run as root, no transport
+/// that is slow to begin, and a folder of its own for what it writes, which is removed when the result is dropped, after
+/// mpirun has ended.
 ///
 /// Left to itself it writes into /tmp, under its process number: what one that was killed left there makes each later
 /// one with that number fail, with "The PMIx server's listener thread failed to start".

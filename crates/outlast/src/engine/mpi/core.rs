@@ -35,6 +35,10 @@ const IN_FLIGHT_MAX: usize = 16;
 /// How many bytes of gets are asked from one member at a time: its answers wait in its memory.
 const GET_WINDOW: usize = 1 << 20;
 
+/// How many bytes of puts may be under way to one member that it has not said to have taken: MPI itself would keep any
+/// number of frames, see [`piece_len_max`].
+const PUT_WINDOW: u64 = 1 << 20;
+
 /// How many bytes of messages for one port may be under way to, or waiting at, one receiver.
 const MESSAGE_WINDOW: u64 = 4 << 20;
 const _: () = assert!(MESSAGE_WINDOW > message_cost(MESSAGE_LEN_MAX));
@@ -48,8 +52,13 @@ const fn message_cost(len: usize) -> u64 {
 }
 
 /// The most bytes of data in a frame, the same at all members: a receive buffer per member stays below 64 MiB in all.
+///
+/// A frame must be one that Open MPI sends at once (over TCP up to 64 KiB with its own header). A larger one it announces, and
+/// sends when the receiver asks for it; if the sender dies in between, the receiver's next call may never return, or
+/// crash: it waits in MPI_Irecv for a lock of the connection that is gone (5.0.11, one of eight runs of the scenario
+/// `sender-dies-mid-message` on three hosts).
 fn piece_len_max(members: usize) -> usize {
-    ((64 << 20) / members).clamp(4 << 10, 64 << 10)
+    ((64 << 20) / members).clamp(4 << 10, 32 << 10)
 }
 
 /// Who another member is, from its first frame.
@@ -78,6 +87,9 @@ struct Link {
     in_flight: usize,
     /// Bytes of gets that were asked for and have not arrived.
     get_bytes: usize,
+    /// Bytes of puts that were sent and not said to have been taken; and those taken from the other and not yet reported.
+    put_bytes: u64,
+    put_taken: u64,
     /// The epoch of the last view of this node that the other has been sent.
     taught: u64,
     /// The put whose first piece was accepted here and whose last has not arrived.
@@ -347,11 +359,16 @@ impl Core {
                 }
                 continue;
             }
-            if matches!(link.queue.front()?, Outgoing::Get { .. }) && link.get_bytes >= GET_WINDOW {
-                // The get waits for answers of the other member, whose queue may have such a get at its head too:
-                // both would wait for ever if answers waited behind them. Nothing else of what is queued may overtake.
+            let is_held = match link.queue.front()? {
+                Outgoing::Get { .. } => link.get_bytes >= GET_WINDOW,
+                Outgoing::Data { header, .. } => header.kind == Kind::Put && link.put_bytes >= PUT_WINDOW,
+                Outgoing::Small { .. } => false,
+            };
+            if is_held {
+                // It waits for answers of the other member, whose queue may have the like at its head: both would wait for
+                // ever if answers waited behind them. Nothing else of what is queued may overtake.
                 let at = link.queue.iter().position(|outgoing| match outgoing {
-                    Outgoing::Small { header, .. } => header.kind == Kind::Reply,
+                    Outgoing::Small { header, .. } => matches!(header.kind, Kind::Reply | Kind::Taken),
                     _ => false,
                 })?;
                 let answer = link.queue.remove(at)?;
@@ -383,8 +400,12 @@ impl Core {
                 link.rings &= header.kind != Kind::Ring;
                 true
             }
-            Outgoing::Data { data, sent, .. } => {
-                *sent = data.len().min(*sent + piece_len);
+            Outgoing::Data { header, data, sent } => {
+                let piece = piece_len.min(data.len() - *sent);
+                if header.kind == Kind::Put {
+                    link.put_bytes += piece as u64;
+                }
+                *sent += piece;
                 *sent == data.len()
             }
             Outgoing::Get { header, asked } => {
@@ -569,7 +590,16 @@ impl Core {
             (
                 Kind::Put | Kind::Get | Kind::Load | Kind::CompareAndSwap | Kind::FetchAdd | Kind::SegmentLen,
                 _,
-            ) => self.serve(node, from, header, payload),
+            ) => {
+                self.serve(node, from, header, payload);
+                if header.kind == Kind::Put {
+                    self.report_taken(node, from, payload.len());
+                }
+            }
+            (Kind::Taken, _) => {
+                let link = &mut self.links[from.index()];
+                link.put_bytes = link.put_bytes.saturating_sub(header.words[0]);
+            }
             (Kind::Reply, _) => self.complete(node, from, header, payload),
             (Kind::Message, Some(port)) => self.take_message(node, from, port, header, payload),
             (Kind::Credit, Some(port)) => {
@@ -667,6 +697,16 @@ impl Core {
             let header = Header::new(Kind::Reply, header.id, 0, words).detail(ending as u8);
             node.step();
             self.enqueue(node, from, Outgoing::Small { header, payload: data });
+        }
+    }
+
+    /// Notes that a piece of a put was taken, whatever became of it, and says so in large portions.
+    fn report_taken(&mut self, node: &Shm, from: MemberId, len: usize) {
+        let taken = &mut self.links[from.index()].put_taken;
+        *taken += len as u64;
+        if *taken >= PUT_WINDOW / 4 {
+            let taken = std::mem::take(taken);
+            self.enqueue_small(node, from, Header::new(Kind::Taken, 0, 0, [taken, 0, 0]));
         }
     }
 

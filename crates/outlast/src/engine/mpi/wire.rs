@@ -51,11 +51,13 @@ pub(super) enum Kind {
     News,
     /// The member of this number is to end: the receiver, or one that it can signal.
     Fence,
+    /// The receiver has taken this many bytes of puts.
+    Taken,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
-        const ALL: [Kind; 15] = [
+        const ALL: [Kind; 16] = [
             Kind::Hello,
             Kind::Put,
             Kind::Get,
@@ -71,6 +73,7 @@ impl Kind {
             Kind::Farewell,
             Kind::News,
             Kind::Fence,
+            Kind::Taken,
         ];
         ALL.get(usize::from(byte).checked_sub(1)?).copied()
     }
