@@ -238,6 +238,28 @@ fn what_was_damaged_is_lost_by_name() {
     play("what_was_damaged_is_lost_by_name", 2, |job, _| damage_is_named(&job), |_, _| {});
 }
 
+/// One that leaves the job without handing anything on has left its memory, as the dead have.
+#[test]
+fn what_a_leaver_did_not_hand_on_is_salvaged() {
+    let member = |job: Job, _: &Path| {
+        let store = Store::open(&job, options(1)).expect("opened");
+        if job.me().0 == 1 {
+            for number in 0..KEYS {
+                store.put(&key(1, number), &value(1, number)).expect("put");
+            }
+            return job.leave().expect("left");
+        }
+        wait_until(&job, "the leaver", || job.epoch() == Epoch(1));
+        for number in 0..KEYS {
+            let found = store.get(&key(1, number)).expect("read").expect("there");
+            assert_eq!(found.bytes(), value(1, number));
+        }
+        store.close().expect("closed");
+        job.leave().expect("left");
+    };
+    play("what_a_leaver_did_not_hand_on_is_salvaged", 2, member, |_, _| {});
+}
+
 /// A whole job's memory comes back when its members have died: what the dead had does not add up.
 #[test]
 fn the_memory_of_the_dead_is_given_back() {
@@ -458,6 +480,60 @@ mod sim {
         }
         let _ = store.close();
         let _ = job.leave();
+    }
+
+    /// One member leaves, and another one is killed at the last moment: one to whom copies went, and whose own copies the
+    /// leaver may be the next to have. Nothing is lost, whatever comes first.
+    #[test]
+    fn a_death_while_another_member_leaves_loses_nothing() {
+        let mut counted = [0u64; 2];
+        for seed in 0..20 {
+            // The same schedule without the death tells when the leaver goes.
+            let (left, _) = leave_and_kill(seed, Duration::from_secs(1));
+            for step in 0..60 {
+                let (_, is_before) = leave_and_kill(seed, Duration::from_nanos(left.0 + 5_000 - step * 500));
+                counted[usize::from(is_before)] += 1;
+            }
+        }
+        println!("{counted:?} deaths after and before the leaver was gone");
+        assert!(counted.iter().all(|count| *count > 50), "{counted:?}");
+    }
+
+    /// When the leaver has gone, and whether the other one was killed before; that happens at this time.
+    fn leave_and_kill(seed: u64, at: Duration) -> (Time, bool) {
+        let found = Arc::new(Mutex::new((Time::NEVER, false)));
+        let (noted, mut plan) = (found.clone(), SimOptions::new(3, seed));
+        plan.remains = true;
+        let report = sim::run(&plan, move |job: Job| {
+            let store = Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
+            let (leaver, victim) = (MemberId(0), MemberId(1));
+            let value = |number: u64| format!("{number} and some more").into_bytes();
+            if job.me() == leaver {
+                for number in 0..48 {
+                    store.put(&key(9, number), &value(number)).expect("put");
+                }
+                store.leave(job.now().after(Duration::from_secs(20))).expect("left");
+                noted.lock().unwrap().0 = job.now();
+                return;
+            }
+            if job.me() == victim {
+                return wait_until(&job, "the end", || false);
+            }
+            while job.now() < Time(at.as_nanos() as u64) {
+                job.park(job.bell(), Time(at.as_nanos() as u64));
+            }
+            noted.lock().unwrap().1 = job.view().is_living(leaver);
+            job.inject(Fault::Kill(victim)).expect("killed");
+            wait_until(&job, "both to be gone", || job.epoch() == Epoch(2));
+            for number in 0..48 {
+                let found = store.get(&key(9, number)).map(|found| found.map(|found| found.into_bytes()));
+                assert_eq!(found, Ok(Some(value(number))), "{number}");
+            }
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        assert!(report.is_ok(), "seed {seed}, at {at:?}: {:?} {:#?}", report.outcome, report.panics);
+        *found.lock().unwrap()
     }
 
     /// Where the memory of the dead cannot be read, the store is not opened so.

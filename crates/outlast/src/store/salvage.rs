@@ -204,7 +204,7 @@ impl Inner {
             lock(&self.salvage.release).grace = Some((view.epoch, grace));
             return now.after(RELEASE_PAUSE);
         }
-        for dead in view.dead.iter().filter(|&dead| !view.left.contains(dead)) {
+        for dead in view.dead.iter() {
             if let Err(error) = self.job.discard_remains(dead) {
                 tracing::warn!(member = dead.0, %error, "the memory of a dead member was not given back");
             }
@@ -434,9 +434,6 @@ impl<'a> Op<'a> {
             let member = order[place];
             if !homes_with(&order[..place]).contains(&member) {
                 continue;
-            }
-            if view.left.contains(member) {
-                return Ok(Source::Unknown);
             }
             if !self.has_root(member)? {
                 continue;
