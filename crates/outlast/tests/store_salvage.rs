@@ -536,6 +536,48 @@ mod sim {
         *found.lock().unwrap()
     }
 
+    /// Two die at once, each of the two others is the heir of one, and each has partitions to salvage that the other one's
+    /// background needs for its inheritance: they do not wait for each other.
+    #[test]
+    fn those_who_salvage_do_not_wait_for_each_other() {
+        let slowest = Arc::new(Mutex::new(Duration::ZERO));
+        let noted = slowest.clone();
+        run("heirs", 4, 5, move |_, job| {
+            let store = Store::open(&job, options(1).partitions(1024)).expect("opened");
+            let (me, dead) = (job.me(), [MemberId(2), MemberId(3)]);
+            for number in 0..KEYS {
+                store.put(&key(me.0, number), &value(me.0, number)).expect("put");
+            }
+            store.add(b"put", 1).expect("added");
+            wait_until(&job, "all", || store.add(b"put", 0).expect("read") == 4);
+            job.sleep(Duration::from_millis(20));
+            if dead.contains(&me) {
+                return wait_until(&job, "the end", || false);
+            }
+            dead.iter().for_each(|&member| drop(job.inject(Fault::Kill(member))));
+            wait_until(&job, "the deaths", || job.epoch() == Epoch(2));
+            assert_ne!(store.heir_of(dead[0]), store.heir_of(dead[1]), "each has something to do");
+            let began = job.now();
+            // What the other one has to salvage comes first: nobody here salvages meanwhile but the background.
+            let all = (0..4).flat_map(|member| (0..KEYS).map(move |number| (member, number)));
+            let mut all: Vec<(u32, u64)> = all.collect();
+            all.sort_by_key(|&(member, number)| store.homes(&key(member, number)) == [me]);
+            for (member, number) in all {
+                let found = store.get(&key(member, number)).expect("read").expect("there");
+                assert_eq!(found.bytes(), value(member, number));
+            }
+            let took = job.now().since(began);
+            let mut slowest = noted.lock().unwrap();
+            *slowest = took.max(*slowest);
+            drop(slowest);
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        let slowest = *slowest.lock().unwrap();
+        println!("{slowest:?} at most");
+        assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    }
+
     /// Where the memory of the dead cannot be read, the store is not opened so.
     #[test]
     fn salvage_needs_an_engine_that_keeps_what_the_dead_had() {

@@ -31,6 +31,7 @@ use super::loss::INCARNATION_SHIFT;
 use super::mutant::mutant;
 use super::open::{Inner, Note, lock};
 use super::placement::{Homes, hash_key};
+use super::space::HURRY;
 use super::write::{COUNTER_MAX, Config, Shape};
 use super::{KEY_LEN_MAX, PORT, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
@@ -147,7 +148,8 @@ impl Inner {
             return Err(StoreError::DataLost { partition });
         }
         let job = &self.job;
-        let limit = job.time_limit();
+        // Two backgrounds may need what the other one has to salvage: each comes back to its own.
+        let limit = if self.is_background() { HURRY } else { job.time_limit() };
         let until = job.now().after(limit);
         loop {
             let bell = job.bell();
@@ -164,7 +166,8 @@ impl Inner {
             }
             // Whoever waits serves: this may be the background of the one who salvages.
             self.serve_messages();
-            let due = if first == job.me() { self.repair_some() } else { Time::NEVER };
+            let is_own = first == job.me() || self.is_background();
+            let due = if is_own { self.repair_some() } else { Time::NEVER };
             job.park(bell, until.min(due).min(now.after(LOOK)));
         }
     }
