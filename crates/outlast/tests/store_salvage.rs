@@ -578,6 +578,151 @@ mod sim {
         assert!(slowest < Duration::from_secs(2), "{slowest:?}");
     }
 
+    /// Some keys that this member alone has; returns when all members know them, so that nobody is killed before.
+    fn keys_at(job: &Job, store: &Store, member: MemberId, count: usize) -> Vec<Vec<u8>> {
+        let names = (0..).map(|number| format!("key/{number}").into_bytes());
+        let keys = names.filter(|key| store.homes(key) == [member]).take(count).collect();
+        store.add(b"ready", 1).expect("added");
+        // Somebody may have seen that already, and have damaged this one as well.
+        wait_until(job, "all", || {
+            store.add(b"ready", 0).is_ok_and(|count| count == job.members() as i64) || job.epoch() != Epoch(0)
+        });
+        keys
+    }
+
+    /// Overwrites a byte of what is found in a member's memory.
+    fn damage(job: &Job, member: MemberId, bytes: &[u8]) {
+        let places = find(job, member, bytes);
+        assert!(!places.is_empty(), "nothing to damage");
+        places.iter().for_each(|place| job.put(Epoch::ANY, member, place + 9, b"!").expect("damaged"));
+    }
+
+    /// The one who salvages finds a damaged value and dies when it has told some of the others, or none, or all: whoever
+    /// salvages after it, every member learns which key is lost, and can give it up.
+    #[test]
+    fn everyone_learns_of_damage_whoever_dies() {
+        let deaths = Arc::new(Mutex::new(0));
+        for step in 0..600 {
+            let counted = deaths.clone();
+            run("damage", 4, 4, move |_, job| {
+                let store = Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
+                let (me, victim) = (job.me(), MemberId(1));
+                // Of different partitions, so that different members salvage it, and different ones after them.
+                let key = keys_at(&job, &store, victim, 4).remove(step as usize % 4);
+                if me == victim {
+                    return wait_until(&job, "the end", || false);
+                }
+                if me.0 == 0 {
+                    store.put(&key, b"this is the value of a key").expect("put");
+                    damage(&job, victim, b"this is the value of a key");
+                    job.inject(Fault::Kill(victim)).expect("killed");
+                }
+                wait_until(&job, "the death", || !job.view().is_living(victim));
+                if store.homes(&key) == [me] && job.epoch() == Epoch(1) {
+                    job.inject(Fault::DieAtStep(1 + step / 4)).expect("planned");
+                }
+                // Long enough for all that is sent.
+                job.sleep(Duration::from_millis(500));
+                *counted.lock().unwrap() += u64::from(job.epoch() == Epoch(2));
+                let lost = StoreError::DataLost { partition: store.partition_of(&key).expect("a key") };
+                let first = job.view().living().next().expect("someone");
+                let last = job.view().living().last().expect("someone");
+                if me == last {
+                    assert_eq!(store.lost_keys(), Ok(vec![key.clone()]), "{me}");
+                    assert_eq!(store.get(&key), Err(lost), "{me}");
+                    assert_eq!(store.accept_loss().map(|lost| lost.len()), Ok(1), "{me}");
+                    assert_eq!(store.get(&key), Ok(None));
+                } else if me == first {
+                    wait_until(&job, "the acceptance", || store.get(&key) == Ok(None));
+                    assert_eq!(store.lost_keys(), Ok(vec![]));
+                }
+                let _ = store.close();
+                let _ = job.leave();
+            });
+        }
+        let deaths = *deaths.lock().unwrap();
+        assert!(deaths > 100, "{deaths} saw a second death");
+    }
+
+    /// What somebody else has given up is not told as lost after the next death; and where a key was lost first and then its
+    /// whole partition, both can be asked for and given up.
+    #[test]
+    fn damage_that_is_over_is_not_told_again() {
+        run("told", 5, 20, |_, job| {
+            let store = Store::open(&job, options(1).partitions(8).expected_keys(16)).expect("opened");
+            let told: Arc<Mutex<Vec<usize>>> = Arc::default();
+            let sink = told.clone();
+            store.on_loss(move |lost| sink.lock().unwrap().extend(lost));
+            let (me, victims) = (job.me(), [MemberId(1), MemberId(2)]);
+            let keys = keys_at(&job, &store, victims[0], 1);
+            if victims.contains(&me) {
+                return wait_until(&job, "the end", || false);
+            }
+            if me.0 == 0 {
+                store.put(&keys[0], b"this is the value of a key").expect("put");
+                damage(&job, victims[0], b"this is the value of a key");
+                job.inject(Fault::Kill(victims[0])).expect("killed");
+            }
+            let partition = store.partition_of(&keys[0]).expect("a key");
+            wait_until(&job, "the listener", || told.lock().unwrap().contains(&partition));
+            store.add(b"told", 1).expect("added");
+            if me.0 == 0 {
+                wait_until(&job, "the others", || store.add(b"told", 0).expect("read") == 3);
+                assert_eq!(store.accept_loss(), Ok(vec![partition]));
+            }
+            wait_until(&job, "the acceptance", || store.get(&keys[0]) == Ok(None));
+            job.sleep(Duration::from_millis(100));
+            told.lock().unwrap().clear();
+            if me.0 == 0 {
+                job.inject(Fault::Kill(victims[1])).expect("killed");
+            }
+            wait_until(&job, "the death", || job.epoch() == Epoch(2));
+            job.sleep(Duration::from_millis(500));
+            assert_eq!(*told.lock().unwrap(), [], "{me}");
+            let _ = store.close();
+            let _ = job.leave();
+        });
+    }
+
+    /// A key is damaged, and later the whole partition with it: both can be asked for and given up.
+    #[test]
+    fn a_partition_is_lost_after_one_of_its_keys() {
+        run("both", 3, 20, |_, job| {
+            let store = Store::open(&job, options(1).partitions(4).expected_keys(16)).expect("opened");
+            let (me, victim) = (job.me(), MemberId(1));
+            let key = keys_at(&job, &store, victim, 1).remove(0);
+            let partition = store.partition_of(&key).expect("a key");
+            if me == victim {
+                return wait_until(&job, "the end", || false);
+            }
+            if me.0 == 0 {
+                store.put(&key, b"this is the value of a key").expect("put");
+                damage(&job, victim, b"this is the value of a key");
+                job.inject(Fault::Kill(victim)).expect("killed");
+            }
+            wait_until(&job, "the death", || !job.view().is_living(victim));
+            let lost = Err(StoreError::DataLost { partition });
+            assert_eq!(store.get(&key), lost);
+            let second = store.homes(&key)[0];
+            job.sleep(Duration::from_millis(100));
+            if me == second {
+                return wait_until(&job, "the end", || false);
+            }
+            // The key itself: the index cannot be read any more.
+            let places = find(&job, second, &key);
+            places.iter().for_each(|&place| job.put(Epoch::ANY, second, place, b"!").expect("damaged"));
+            job.inject(Fault::Kill(second)).expect("killed");
+            wait_until(&job, "the death", || job.epoch() == Epoch(2));
+            assert_eq!(store.get(&key), lost);
+            assert_eq!(store.lost_partitions(), Ok(vec![partition]));
+            assert_eq!(store.lost_keys(), Ok(vec![]), "nobody can name it");
+            assert_eq!(store.accept_loss(), Ok(vec![partition]));
+            assert_eq!((store.get(&key), store.lost_keys()), (Ok(None), Ok(vec![])));
+            let _ = store.close();
+            let _ = job.leave();
+        });
+    }
+
     /// Where the memory of the dead cannot be read, the store is not opened so.
     #[test]
     fn salvage_needs_an_engine_that_keeps_what_the_dead_had() {

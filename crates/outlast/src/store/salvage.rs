@@ -57,6 +57,8 @@ pub(super) struct Salvage {
     begun: Mutex<BTreeMap<usize, MemberId>>,
     /// Partitions in which some keys are lost.
     damaged: Mutex<BTreeSet<usize>>,
+    /// Those that this member has told all others of, and under which epoch.
+    told: Mutex<BTreeMap<usize, Epoch>>,
     /// Dead members that never had a root.
     rootless: Mutex<MemberSet>,
     release: Mutex<Release>,
@@ -223,12 +225,17 @@ impl Inner {
 
     /// Gives up the keys of a partition that are lost: they do not exist from then on.
     pub(super) fn accept_marked(&self, partition: usize) -> StoreResult<()> {
-        for key in self.keys_marked(partition)? {
-            let hash = hash_key(&key);
-            self.run(|op| op.bury(&KeyRef { key: &key, hash, partition }))?;
-        }
+        // First, so that nothing is forgotten that is noted meanwhile.
         self.salvage.forget_damaged(partition);
-        Ok(())
+        let bury = |key: Vec<u8>| {
+            let hash = hash_key(&key);
+            self.run(|op| op.bury(&KeyRef { key: &key, hash, partition }))
+        };
+        let buried = self.keys_marked(partition).and_then(|keys| keys.into_iter().try_for_each(bury));
+        if buried.is_err() {
+            self.salvage.note_damaged(partition);
+        }
+        buried
     }
 }
 
@@ -558,7 +565,12 @@ impl<'a> Op<'a> {
                 }
                 return self.tell_writer(&block);
             }
-            Kept::Version(block, value) => (block, value),
+            Kept::Version(block, value) => {
+                if block.kind == Kind::Lost {
+                    self.tell_of_damage(partition);
+                }
+                (block, value)
+            }
             Kept::Damaged => {
                 let name = String::from_utf8_lossy(&found.key);
                 tracing::error!(partition, key = %name, "a value was damaged with its member, and is lost");
@@ -602,16 +614,18 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Tells all members that keys of a partition are lost, before anyone can find out.
-    fn tell_of_damage(&self, partition: usize) {
+    /// Tells all members that keys of a partition are lost, before anyone can find out; once under each view, since whoever
+    /// did so before may have died when it had told some of them.
+    pub(super) fn tell_of_damage(&self, partition: usize) {
         let job = &self.store.job;
-        if !self.store.note_damage(partition) {
+        if lock(&self.store.salvage.told).insert(partition, self.epoch) == Some(self.epoch) {
             return;
         }
+        self.store.note_damage(partition);
         let note = Note::Damaged { partition: partition as u64 }.encode();
         let view = self.store.current_view();
         for member in view.living().filter(|&member| member != job.me()) {
-            // Whoever does not hear of it is told when it asks for one of the keys.
+            // If this member dies before it is heard, whoever repairs or salvages the partition tells it again.
             let _ = job.send(member, PORT, &note);
         }
     }
