@@ -723,6 +723,38 @@ mod sim {
         });
     }
 
+    /// No snapshot is taken of a store of which a part is lost, and that is what is said.
+    #[test]
+    fn a_snapshot_says_that_a_partition_is_lost() {
+        use outlast::snapshot::{self, SnapshotError, Snapshots};
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_path_buf();
+        run("snapshot", 3, 20, move |_, job| {
+            let store = Store::open(&job, options(1).partitions(4).expected_keys(16)).expect("opened");
+            let snapshots = Snapshots::open(&store, &path, snapshot::Options::new()).expect("opened");
+            let (me, victim) = (job.me(), MemberId(1));
+            let key = keys_at(&job, &store, victim, 1).remove(0);
+            let partition = store.partition_of(&key).expect("a key");
+            if me == victim {
+                return wait_until(&job, "the end", || false);
+            }
+            if me.0 == 0 {
+                store.put(&key, b"this is the value of a key").expect("put");
+                let places = find(&job, victim, &key);
+                places.iter().for_each(|&place| job.put(Epoch::ANY, victim, place, b"!").expect("damaged"));
+                job.inject(Fault::Kill(victim)).expect("killed");
+                wait_until(&job, "the death", || !job.view().is_living(victim));
+                let said = snapshots.take().expect_err("lost");
+                let is_said = matches!(&said, SnapshotError::Store(StoreError::DataLost { partition: lost }) if *lost == partition);
+                assert!(is_said, "{said:?}");
+                assert_eq!(store.accept_loss(), Ok(vec![partition]));
+                snapshots.take().expect("taken");
+            }
+            let _ = store.close();
+            let _ = job.leave();
+        });
+    }
+
     /// Where the memory of the dead cannot be read, the store is not opened so.
     #[test]
     fn salvage_needs_an_engine_that_keeps_what_the_dead_had() {
