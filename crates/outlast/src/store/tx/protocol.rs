@@ -614,16 +614,19 @@ impl Inner {
         })
     }
 
-    /// Whether the partition of a key has not been given up since this version was made; otherwise it is `DataLost`. If it is
-    /// lost, and not given up, whoever asks is told so.
+    /// Whether neither a key nor its partition has been lost, or given up, since this version was made; otherwise it is
+    /// `DataLost`. If it is lost, and not given up, whoever asks is told so.
     pub(super) fn check_incarnation(&self, key: &[u8], version: Version) -> StoreResult<()> {
         let key = self.any_key_ref(key);
-        let floor = self.run(|op| {
+        let counter = self.run(|op| {
             let config = op.config(key.partition)?;
+            let found = op.find_settled(config, &key, None, false)?.block;
+            // The floor tells only where there is nothing: what was lost of other keys has raised it, too.
             let floor = op.floor(config.homes[config.primary], key.partition)?;
-            if op.is_current() { Ok(floor) } else { Err(Halt::Again) }
+            let counter = found.map_or(floor, |block| block.counter);
+            if op.is_current() { Ok(counter) } else { Err(Halt::Again) }
         })?;
-        if floor >> INCARNATION_SHIFT > version.counter >> INCARNATION_SHIFT {
+        if counter >> INCARNATION_SHIFT > version.counter >> INCARNATION_SHIFT {
             return Err(StoreError::DataLost { partition: key.partition });
         }
         Ok(())
