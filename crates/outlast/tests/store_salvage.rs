@@ -578,6 +578,73 @@ mod sim {
         assert!(slowest < Duration::from_secs(2), "{slowest:?}");
     }
 
+    /// The same while two others add: each addition that was acknowledged counts, and counts once.
+    #[test]
+    fn additions_count_once_while_one_leaves_and_another_dies() {
+        let mut counted = [0u64; 2];
+        for seed in 0..10 {
+            let (left, _) = add_while_leaving(seed, Duration::from_secs(1));
+            for step in 0..60 {
+                let at = Duration::from_nanos(left.0 + 10_000 - step * 700);
+                counted[usize::from(add_while_leaving(seed, at).1)] += 1;
+            }
+        }
+        println!("{counted:?} deaths after and before the leaver was gone");
+        assert!(counted.iter().all(|count| *count > 50), "{counted:?}");
+    }
+
+    fn add_while_leaving(seed: u64, at: Duration) -> (Time, bool) {
+        let found = Arc::new(Mutex::new((Time::NEVER, false)));
+        let (noted, mut plan) = (found.clone(), SimOptions::new(4, seed));
+        plan.remains = true;
+        let added = Arc::new(Mutex::new([[0i64; 8]; 2]));
+        let report = sim::run(&plan, move |job: Job| {
+            let store = Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
+            let (leaver, victim) = (MemberId(0), MemberId(1));
+            if job.me() == leaver {
+                store.leave(job.now().after(Duration::from_secs(20))).expect("left");
+                noted.lock().unwrap().0 = job.now();
+                return;
+            }
+            if job.me() == victim {
+                return wait_until(&job, "the end", || false);
+            }
+            let (mine, at) = (job.me().index() - 2, Time(at.as_nanos() as u64));
+            let until = at.after(Duration::from_millis(2)).min(Time(100_000_000));
+            let mut is_killed = mine != 0;
+            for number in 0.. {
+                let now = job.now();
+                if !is_killed && now >= at.min(until) {
+                    is_killed = true;
+                    noted.lock().unwrap().1 = job.view().is_living(leaver);
+                    job.inject(Fault::Kill(victim)).expect("killed");
+                }
+                if now >= until {
+                    break;
+                }
+                store.add(&key(9, number % 8), 1).expect("added");
+                added.lock().unwrap()[mine][number as usize % 8] += 1;
+                // Without a death this goes on for long.
+                if job.now() < Time(at.0.saturating_sub(200_000)) {
+                    job.sleep(Duration::from_micros(50));
+                }
+            }
+            store.add(b"done", 1).expect("added");
+            wait_until(&job, "the other", || store.add(b"done", 0).expect("read") == 2);
+            let added = *added.lock().unwrap();
+            for number in 0..8 {
+                let sum = store.add(&key(9, number), 0).expect("read");
+                assert_eq!(sum, added[0][number as usize] + added[1][number as usize], "{number}");
+            }
+            store.add(b"read", 1).expect("added");
+            wait_until(&job, "the other", || store.add(b"read", 0).expect("read") == 2);
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        assert!(report.is_ok(), "seed {seed}, at {at:?}: {:?} {:#?}", report.outcome, report.panics);
+        *found.lock().unwrap()
+    }
+
     /// Some keys that this member alone has; returns when all members know them, so that nobody is killed before.
     fn keys_at(job: &Job, store: &Store, member: MemberId, count: usize) -> Vec<Vec<u8>> {
         let names = (0..).map(|number| format!("key/{number}").into_bytes());
