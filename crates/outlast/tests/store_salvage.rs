@@ -238,6 +238,28 @@ fn what_was_damaged_is_lost_by_name() {
     play("what_was_damaged_is_lost_by_name", 2, |job, _| damage_is_named(&job), |_, _| {});
 }
 
+/// One that leaves the job without handing anything on has left its memory, as the dead have.
+#[test]
+fn what_a_leaver_did_not_hand_on_is_salvaged() {
+    let member = |job: Job, _: &Path| {
+        let store = Store::open(&job, options(1)).expect("opened");
+        if job.me().0 == 1 {
+            for number in 0..KEYS {
+                store.put(&key(1, number), &value(1, number)).expect("put");
+            }
+            return job.leave().expect("left");
+        }
+        wait_until(&job, "the leaver", || job.epoch() == Epoch(1));
+        for number in 0..KEYS {
+            let found = store.get(&key(1, number)).expect("read").expect("there");
+            assert_eq!(found.bytes(), value(1, number));
+        }
+        store.close().expect("closed");
+        job.leave().expect("left");
+    };
+    play("what_a_leaver_did_not_hand_on_is_salvaged", 2, member, |_, _| {});
+}
+
 /// A whole job's memory comes back when its members have died: what the dead had does not add up.
 #[test]
 fn the_memory_of_the_dead_is_given_back() {
@@ -458,6 +480,346 @@ mod sim {
         }
         let _ = store.close();
         let _ = job.leave();
+    }
+
+    /// One member leaves, and another one is killed at the last moment: one to whom copies went, and whose own copies the
+    /// leaver may be the next to have. Nothing is lost, whatever comes first.
+    #[test]
+    fn a_death_while_another_member_leaves_loses_nothing() {
+        let mut counted = [0u64; 2];
+        for seed in 0..20 {
+            // The same schedule without the death tells when the leaver goes.
+            let (left, _) = leave_and_kill(seed, Duration::from_secs(1));
+            for step in 0..60 {
+                let (_, is_before) = leave_and_kill(seed, Duration::from_nanos(left.0 + 5_000 - step * 500));
+                counted[usize::from(is_before)] += 1;
+            }
+        }
+        println!("{counted:?} deaths after and before the leaver was gone");
+        assert!(counted.iter().all(|count| *count > 50), "{counted:?}");
+    }
+
+    /// When the leaver has gone, and whether the other one was killed before; that happens at this time.
+    fn leave_and_kill(seed: u64, at: Duration) -> (Time, bool) {
+        let found = Arc::new(Mutex::new((Time::NEVER, false)));
+        let (noted, mut plan) = (found.clone(), SimOptions::new(3, seed));
+        plan.remains = true;
+        let report = sim::run(&plan, move |job: Job| {
+            let store = Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
+            let (leaver, victim) = (MemberId(0), MemberId(1));
+            let value = |number: u64| format!("{number} and some more").into_bytes();
+            if job.me() == leaver {
+                for number in 0..48 {
+                    store.put(&key(9, number), &value(number)).expect("put");
+                }
+                store.leave(job.now().after(Duration::from_secs(20))).expect("left");
+                noted.lock().unwrap().0 = job.now();
+                return;
+            }
+            if job.me() == victim {
+                return wait_until(&job, "the end", || false);
+            }
+            while job.now() < Time(at.as_nanos() as u64) {
+                job.park(job.bell(), Time(at.as_nanos() as u64));
+            }
+            noted.lock().unwrap().1 = job.view().is_living(leaver);
+            job.inject(Fault::Kill(victim)).expect("killed");
+            wait_until(&job, "both to be gone", || job.epoch() == Epoch(2));
+            for number in 0..48 {
+                let found = store.get(&key(9, number)).map(|found| found.map(|found| found.into_bytes()));
+                assert_eq!(found, Ok(Some(value(number))), "{number}");
+            }
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        assert!(report.is_ok(), "seed {seed}, at {at:?}: {:?} {:#?}", report.outcome, report.panics);
+        *found.lock().unwrap()
+    }
+
+    /// Two die at once, each of the two others is the heir of one, and each has partitions to salvage that the other one's
+    /// background needs for its inheritance: they do not wait for each other.
+    #[test]
+    fn those_who_salvage_do_not_wait_for_each_other() {
+        let slowest = Arc::new(Mutex::new(Duration::ZERO));
+        let noted = slowest.clone();
+        run("heirs", 4, 5, move |_, job| {
+            let store = Store::open(&job, options(1).partitions(1024)).expect("opened");
+            let (me, dead) = (job.me(), [MemberId(2), MemberId(3)]);
+            for number in 0..KEYS {
+                store.put(&key(me.0, number), &value(me.0, number)).expect("put");
+            }
+            store.add(b"put", 1).expect("added");
+            wait_until(&job, "all", || store.add(b"put", 0).expect("read") == 4);
+            job.sleep(Duration::from_millis(20));
+            if dead.contains(&me) {
+                return wait_until(&job, "the end", || false);
+            }
+            dead.iter().for_each(|&member| drop(job.inject(Fault::Kill(member))));
+            wait_until(&job, "the deaths", || job.epoch() == Epoch(2));
+            assert_ne!(store.heir_of(dead[0]), store.heir_of(dead[1]), "each has something to do");
+            let began = job.now();
+            // What the other one has to salvage comes first: nobody here salvages meanwhile but the background.
+            let all = (0..4).flat_map(|member| (0..KEYS).map(move |number| (member, number)));
+            let mut all: Vec<(u32, u64)> = all.collect();
+            all.sort_by_key(|&(member, number)| store.homes(&key(member, number)) == [me]);
+            for (member, number) in all {
+                let found = store.get(&key(member, number)).expect("read").expect("there");
+                assert_eq!(found.bytes(), value(member, number));
+            }
+            let took = job.now().since(began);
+            let mut slowest = noted.lock().unwrap();
+            *slowest = took.max(*slowest);
+            drop(slowest);
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        let slowest = *slowest.lock().unwrap();
+        println!("{slowest:?} at most");
+        assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    }
+
+    /// The same while two others add: each addition that was acknowledged counts, and counts once.
+    #[test]
+    fn additions_count_once_while_one_leaves_and_another_dies() {
+        let mut counted = [0u64; 2];
+        for seed in 0..10 {
+            let (left, _) = add_while_leaving(seed, Duration::from_secs(1));
+            for step in 0..60 {
+                let at = Duration::from_nanos(left.0 + 10_000 - step * 700);
+                counted[usize::from(add_while_leaving(seed, at).1)] += 1;
+            }
+        }
+        println!("{counted:?} deaths after and before the leaver was gone");
+        assert!(counted.iter().all(|count| *count > 50), "{counted:?}");
+    }
+
+    fn add_while_leaving(seed: u64, at: Duration) -> (Time, bool) {
+        let found = Arc::new(Mutex::new((Time::NEVER, false)));
+        let (noted, mut plan) = (found.clone(), SimOptions::new(4, seed));
+        plan.remains = true;
+        let added = Arc::new(Mutex::new([[0i64; 8]; 2]));
+        let report = sim::run(&plan, move |job: Job| {
+            let store = Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
+            let (leaver, victim) = (MemberId(0), MemberId(1));
+            if job.me() == leaver {
+                store.leave(job.now().after(Duration::from_secs(20))).expect("left");
+                noted.lock().unwrap().0 = job.now();
+                return;
+            }
+            if job.me() == victim {
+                return wait_until(&job, "the end", || false);
+            }
+            let (mine, at) = (job.me().index() - 2, Time(at.as_nanos() as u64));
+            let until = at.after(Duration::from_millis(2)).min(Time(100_000_000));
+            let mut is_killed = mine != 0;
+            for number in 0.. {
+                let now = job.now();
+                if !is_killed && now >= at.min(until) {
+                    is_killed = true;
+                    noted.lock().unwrap().1 = job.view().is_living(leaver);
+                    job.inject(Fault::Kill(victim)).expect("killed");
+                }
+                if now >= until {
+                    break;
+                }
+                store.add(&key(9, number % 8), 1).expect("added");
+                added.lock().unwrap()[mine][number as usize % 8] += 1;
+                // Without a death this goes on for long.
+                if job.now() < Time(at.0.saturating_sub(200_000)) {
+                    job.sleep(Duration::from_micros(50));
+                }
+            }
+            store.add(b"done", 1).expect("added");
+            wait_until(&job, "the other", || store.add(b"done", 0).expect("read") == 2);
+            let added = *added.lock().unwrap();
+            for number in 0..8 {
+                let sum = store.add(&key(9, number), 0).expect("read");
+                assert_eq!(sum, added[0][number as usize] + added[1][number as usize], "{number}");
+            }
+            store.add(b"read", 1).expect("added");
+            wait_until(&job, "the other", || store.add(b"read", 0).expect("read") == 2);
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        assert!(report.is_ok(), "seed {seed}, at {at:?}: {:?} {:#?}", report.outcome, report.panics);
+        *found.lock().unwrap()
+    }
+
+    /// Some keys that this member alone has; returns when all members know them, so that nobody is killed before.
+    fn keys_at(job: &Job, store: &Store, member: MemberId, count: usize) -> Vec<Vec<u8>> {
+        let names = (0..).map(|number| format!("key/{number}").into_bytes());
+        let keys = names.filter(|key| store.homes(key) == [member]).take(count).collect();
+        store.add(b"ready", 1).expect("added");
+        // Somebody may have seen that already, and have damaged this one as well.
+        wait_until(job, "all", || {
+            store.add(b"ready", 0).is_ok_and(|count| count == job.members() as i64) || job.epoch() != Epoch(0)
+        });
+        keys
+    }
+
+    /// Overwrites a byte of what is found in a member's memory.
+    fn damage(job: &Job, member: MemberId, bytes: &[u8]) {
+        let places = find(job, member, bytes);
+        assert!(!places.is_empty(), "nothing to damage");
+        places.iter().for_each(|place| job.put(Epoch::ANY, member, place + 9, b"!").expect("damaged"));
+    }
+
+    /// The one who salvages finds a damaged value and dies when it has told some of the others, or none, or all: whoever
+    /// salvages after it, every member learns which key is lost, and can give it up.
+    #[test]
+    fn everyone_learns_of_damage_whoever_dies() {
+        let deaths = Arc::new(Mutex::new(0));
+        for step in 0..600 {
+            let counted = deaths.clone();
+            run("damage", 4, 4, move |_, job| {
+                let store = Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
+                let (me, victim) = (job.me(), MemberId(1));
+                // Of different partitions, so that different members salvage it, and different ones after them.
+                let key = keys_at(&job, &store, victim, 4).remove(step as usize % 4);
+                if me == victim {
+                    return wait_until(&job, "the end", || false);
+                }
+                if me.0 == 0 {
+                    store.put(&key, b"this is the value of a key").expect("put");
+                    damage(&job, victim, b"this is the value of a key");
+                    job.inject(Fault::Kill(victim)).expect("killed");
+                }
+                wait_until(&job, "the death", || !job.view().is_living(victim));
+                if store.homes(&key) == [me] && job.epoch() == Epoch(1) {
+                    job.inject(Fault::DieAtStep(1 + step / 4)).expect("planned");
+                }
+                // Long enough for all that is sent.
+                job.sleep(Duration::from_millis(500));
+                *counted.lock().unwrap() += u64::from(job.epoch() == Epoch(2));
+                let lost = StoreError::DataLost { partition: store.partition_of(&key).expect("a key") };
+                let first = job.view().living().next().expect("someone");
+                let last = job.view().living().last().expect("someone");
+                if me == last {
+                    assert_eq!(store.lost_keys(), Ok(vec![key.clone()]), "{me}");
+                    assert_eq!(store.get(&key), Err(lost), "{me}");
+                    assert_eq!(store.accept_loss().map(|lost| lost.len()), Ok(1), "{me}");
+                    assert_eq!(store.get(&key), Ok(None));
+                } else if me == first {
+                    wait_until(&job, "the acceptance", || store.get(&key) == Ok(None));
+                    assert_eq!(store.lost_keys(), Ok(vec![]));
+                }
+                let _ = store.close();
+                let _ = job.leave();
+            });
+        }
+        let deaths = *deaths.lock().unwrap();
+        assert!(deaths > 100, "{deaths} saw a second death");
+    }
+
+    /// What somebody else has given up is not told as lost after the next death; and where a key was lost first and then its
+    /// whole partition, both can be asked for and given up.
+    #[test]
+    fn damage_that_is_over_is_not_told_again() {
+        run("told", 5, 20, |_, job| {
+            let store = Store::open(&job, options(1).partitions(8).expected_keys(16)).expect("opened");
+            let told: Arc<Mutex<Vec<usize>>> = Arc::default();
+            let sink = told.clone();
+            store.on_loss(move |lost| sink.lock().unwrap().extend(lost));
+            let (me, victims) = (job.me(), [MemberId(1), MemberId(2)]);
+            let keys = keys_at(&job, &store, victims[0], 1);
+            if victims.contains(&me) {
+                return wait_until(&job, "the end", || false);
+            }
+            if me.0 == 0 {
+                store.put(&keys[0], b"this is the value of a key").expect("put");
+                damage(&job, victims[0], b"this is the value of a key");
+                job.inject(Fault::Kill(victims[0])).expect("killed");
+            }
+            let partition = store.partition_of(&keys[0]).expect("a key");
+            wait_until(&job, "the listener", || told.lock().unwrap().contains(&partition));
+            store.add(b"told", 1).expect("added");
+            if me.0 == 0 {
+                wait_until(&job, "the others", || store.add(b"told", 0).expect("read") == 3);
+                assert_eq!(store.accept_loss(), Ok(vec![partition]));
+            }
+            wait_until(&job, "the acceptance", || store.get(&keys[0]) == Ok(None));
+            job.sleep(Duration::from_millis(100));
+            told.lock().unwrap().clear();
+            if me.0 == 0 {
+                job.inject(Fault::Kill(victims[1])).expect("killed");
+            }
+            wait_until(&job, "the death", || job.epoch() == Epoch(2));
+            job.sleep(Duration::from_millis(500));
+            assert_eq!(*told.lock().unwrap(), [], "{me}");
+            let _ = store.close();
+            let _ = job.leave();
+        });
+    }
+
+    /// A key is damaged, and later the whole partition with it: both can be asked for and given up.
+    #[test]
+    fn a_partition_is_lost_after_one_of_its_keys() {
+        run("both", 3, 20, |_, job| {
+            let store = Store::open(&job, options(1).partitions(4).expected_keys(16)).expect("opened");
+            let (me, victim) = (job.me(), MemberId(1));
+            let key = keys_at(&job, &store, victim, 1).remove(0);
+            let partition = store.partition_of(&key).expect("a key");
+            if me == victim {
+                return wait_until(&job, "the end", || false);
+            }
+            if me.0 == 0 {
+                store.put(&key, b"this is the value of a key").expect("put");
+                damage(&job, victim, b"this is the value of a key");
+                job.inject(Fault::Kill(victim)).expect("killed");
+            }
+            wait_until(&job, "the death", || !job.view().is_living(victim));
+            let lost = Err(StoreError::DataLost { partition });
+            assert_eq!(store.get(&key), lost);
+            let second = store.homes(&key)[0];
+            job.sleep(Duration::from_millis(100));
+            if me == second {
+                return wait_until(&job, "the end", || false);
+            }
+            // The key itself: the index cannot be read any more.
+            let places = find(&job, second, &key);
+            places.iter().for_each(|&place| job.put(Epoch::ANY, second, place, b"!").expect("damaged"));
+            job.inject(Fault::Kill(second)).expect("killed");
+            wait_until(&job, "the death", || job.epoch() == Epoch(2));
+            assert_eq!(store.get(&key), lost);
+            assert_eq!(store.lost_partitions(), Ok(vec![partition]));
+            assert_eq!(store.lost_keys(), Ok(vec![]), "nobody can name it");
+            assert_eq!(store.accept_loss(), Ok(vec![partition]));
+            assert_eq!((store.get(&key), store.lost_keys()), (Ok(None), Ok(vec![])));
+            let _ = store.close();
+            let _ = job.leave();
+        });
+    }
+
+    /// No snapshot is taken of a store of which a part is lost, and that is what is said.
+    #[test]
+    fn a_snapshot_says_that_a_partition_is_lost() {
+        use outlast::snapshot::{self, SnapshotError, Snapshots};
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_path_buf();
+        run("snapshot", 3, 20, move |_, job| {
+            let store = Store::open(&job, options(1).partitions(4).expected_keys(16)).expect("opened");
+            let snapshots = Snapshots::open(&store, &path, snapshot::Options::new()).expect("opened");
+            let (me, victim) = (job.me(), MemberId(1));
+            let key = keys_at(&job, &store, victim, 1).remove(0);
+            let partition = store.partition_of(&key).expect("a key");
+            if me == victim {
+                return wait_until(&job, "the end", || false);
+            }
+            if me.0 == 0 {
+                store.put(&key, b"this is the value of a key").expect("put");
+                let places = find(&job, victim, &key);
+                places.iter().for_each(|&place| job.put(Epoch::ANY, victim, place, b"!").expect("damaged"));
+                job.inject(Fault::Kill(victim)).expect("killed");
+                wait_until(&job, "the death", || !job.view().is_living(victim));
+                let said = snapshots.take().expect_err("lost");
+                let is_said = matches!(&said, SnapshotError::Store(StoreError::DataLost { partition: lost }) if *lost == partition);
+                assert!(is_said, "{said:?}");
+                assert_eq!(store.accept_loss(), Ok(vec![partition]));
+                snapshots.take().expect("taken");
+            }
+            let _ = store.close();
+            let _ = job.leave();
+        });
     }
 
     /// Where the memory of the dead cannot be read, the store is not opened so.

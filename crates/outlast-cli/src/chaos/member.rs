@@ -111,9 +111,9 @@ impl ChaosMember {
             }
             let (stop, trouble, hurry) = (stop.clone(), trouble.clone(), hurry.clone());
             let pause = Duration::from_secs(BURST) / plan.calls_per_second.max(1) as u32;
-            let store = store.clone();
+            let (store, may_lose) = (store.clone(), plan.beyond);
             let body = move || {
-                if let Err(error) = work(worker, &store, &stop, &hurry, pause) {
+                if let Err(error) = work(worker, &store, &stop, &hurry, pause, may_lose) {
                     trouble.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(format!("{error:#}"));
                 }
             };
@@ -220,6 +220,7 @@ fn recover(
         }
         job.park(bell, job.now().after(Duration::from_millis(10)));
     }
+    ensure!(recoverer.data_lost == 0, "{} calls said that data are lost", recoverer.data_lost);
     if store.mode() == outlast::store::Mode::Global {
         recoverer.check_adoptions(&dead_before)?;
     }
@@ -232,6 +233,7 @@ fn work(
     stop: &AtomicBool,
     hurry: &AtomicBool,
     pause: Duration,
+    may_lose: bool,
 ) -> anyhow::Result<()> {
     while !stop.load(Ordering::Acquire) {
         let began = std::time::Instant::now();
@@ -243,6 +245,8 @@ fn work(
                 worker.step()?;
             }
         }
+        // Also if it is there again in the end.
+        ensure!(may_lose || worker.data_lost == 0, "{} calls said that data are lost", worker.data_lost);
         // The record is judged as a whole, so that it must not grow without bound. One that is to die in a step which only
         // a call that is under way comes to does not rest.
         if !hurry.load(Ordering::Acquire) {

@@ -448,7 +448,8 @@ pub trait Engine {
 
     /// Reads the memory that a dead member has left, which the calls above refuse to. The dead write nothing any more, but
     /// those who live may: one that was in the middle of an operation when the view changed ends it. What is there may be
-    /// damaged by whatever ended the member. [`Error::Dead`] if nothing is left: the member had left on purpose.
+    /// damaged by whatever ended the member. Those who left on purpose have left theirs, too: they write nothing there after that.
+    /// [`Error::Dead`] if the member lives, or nothing is left.
     fn read_remains(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let _ = (dead, offset, buffer);
         Err(Error::Unsupported { what: "reading the memory of the dead on this engine" })

@@ -249,6 +249,7 @@ impl Shared {
             // Of two who are in each other's way one comes back before the other.
             let times = if is_busy { 1 + job.me().0 % 8 } else { 1 };
             job.sleep(PAUSE * attempt as u32 * times);
+            self.store.await_salvages()?;
             let members: MemberSet = job.view().living().collect();
             let id = u64::from(job.me().0) << 48 | self.next.fetch_add(1, Ordering::Relaxed);
             let attempt = Attempt { id, epoch: job.epoch(), members };

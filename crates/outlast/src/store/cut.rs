@@ -70,6 +70,18 @@ impl Store {
         self.inner.placement.replicas
     }
 
+    /// Waits until every partition that is being salvaged lives; an error if one is lost. Without salvage whoever lists it
+    /// says so.
+    pub(crate) fn await_salvages(&self) -> StoreResult<()> {
+        let partitions = if self.inner.salvage.is_on { self.inner.placement.partitions } else { 0 };
+        for partition in 0..partitions {
+            if self.inner.fate(partition)? != super::salvage::Fate::Living {
+                self.inner.await_salvage(partition)?;
+            }
+        }
+        Ok(())
+    }
+
     /// C1.
     pub(crate) fn freeze(&self, until: Time) {
         self.inner.frost.0.swap(until.0.max(1), Ordering::SeqCst);

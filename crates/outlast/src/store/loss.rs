@@ -84,10 +84,9 @@ impl Store {
             keys.extend(self.inner.run(|op| op.keys_left(partition))?);
         }
         for partition in self.inner.salvage.damaged() {
-            keys.extend(
-                self.inner.keys_marked(partition)?.into_iter().filter(|key| !super::tx::is_intent(key)),
-            );
+            keys.extend(self.inner.keys_damaged(partition)?);
         }
+        keys.retain(|key| !key.starts_with(super::leave::RESERVED));
         keys.sort();
         keys.dedup();
         Ok(keys)
@@ -113,7 +112,7 @@ impl Store {
     pub fn accept_loss(&self) -> StoreResult<Vec<usize>> {
         let mut lost = self.lost_partitions()?;
         for partition in self.inner.salvage.damaged() {
-            if !lost.contains(&partition) && !self.inner.keys_marked(partition)?.is_empty() {
+            if !lost.contains(&partition) && !self.inner.keys_damaged(partition)?.is_empty() {
                 lost.push(partition);
             }
         }
@@ -199,14 +198,20 @@ impl Inner {
         }
     }
 
-    /// Notes that keys of a partition are lost, and has the listeners told; whether it is news.
-    pub(super) fn note_damage(&self, partition: usize) -> bool {
-        if partition >= self.placement.partitions || !self.salvage.note_damaged(partition) {
-            return false;
+    /// Notes that keys of a partition are lost, and has the listeners told, if it is news.
+    pub(super) fn note_damage(&self, partition: usize) {
+        if partition < self.placement.partitions && self.salvage.note_damaged(partition) {
+            self.loss.told.store(u64::MAX, Ordering::Release);
+            let _ = self.job.ring(self.me());
         }
-        self.loss.told.store(u64::MAX, Ordering::Release);
-        let _ = self.job.ring(self.me());
-        true
+    }
+
+    /// The keys of a partition that are lost though it lives: none if it is lost as a whole.
+    fn keys_damaged(&self, partition: usize) -> StoreResult<Vec<Vec<u8>>> {
+        match self.keys_marked(partition) {
+            Err(StoreError::DataLost { .. }) => Ok(Vec::new()),
+            keys => keys,
+        }
     }
 
     /// Notes that this member is asked to give up a partition.
@@ -269,10 +274,23 @@ impl Inner {
         if fates.contains(&Fate::Pending) {
             return self.job.now().after(PATIENCE);
         }
-        let damaged = self.salvage.damaged();
-        let is_lost = |partition: &usize| fates[*partition] == Fate::Lost || damaged.contains(partition);
-        let lost: Vec<usize> = (0..fates.len()).filter(is_lost).collect();
+        // First: what is noted from here on is told the next time.
         self.loss.told.store(epoch.0, Ordering::Release);
+        let mut lost: Vec<usize> =
+            (0..fates.len()).filter(|&partition| fates[partition] == Fate::Lost).collect();
+        for partition in self.salvage.damaged() {
+            match self.keys_damaged(partition) {
+                // Somebody has given them up.
+                Ok(keys) if keys.is_empty() => {}
+                Ok(_) => lost.push(partition),
+                Err(_) => {
+                    self.loss.told.store(u64::MAX, Ordering::Release);
+                    return self.job.now().after(PATIENCE);
+                }
+            }
+        }
+        lost.sort_unstable();
+        lost.dedup();
         if !lost.is_empty() {
             // These are the program's, and wait as long as its calls do.
             self.set_background(false);
@@ -298,7 +316,7 @@ impl Op<'_> {
             for bucket in 0..store.bucket_count as u64 {
                 for node in self.nodes_of(home, buckets + bucket * 8)? {
                     let Some(offset) = node.head.offset() else { continue };
-                    if !self.read_block(home, offset)?.is_deleted && !super::tx::is_intent(&node.key) {
+                    if !self.read_block(home, offset)?.is_deleted {
                         keys.push(node.key);
                     }
                 }

@@ -7,7 +7,7 @@
 use super::access::{Halt, Op, Step};
 use super::head::{Phase, State};
 use super::index::KeyRef;
-use super::layout::ACTORS;
+use super::layout::{ACTORS, Kind};
 use super::open::{Inner, Note, lock};
 use super::placement::{HOMES_MAX, Homes, hash_key};
 use super::salvage::{Fate, Salvaged};
@@ -414,6 +414,7 @@ impl Op<'_> {
                 match head.offset().map(|offset| self.read_block(primary, offset)).transpose()? {
                     None => store.note_tombstone(&node.key, 0),
                     Some(block) if block.is_deleted => store.note_tombstone(&node.key, block.counter),
+                    Some(block) if block.kind == Kind::Lost => self.tell_of_damage(work.partition),
                     Some(_) => {}
                 }
                 records += 1;

@@ -31,6 +31,7 @@ use super::loss::INCARNATION_SHIFT;
 use super::mutant::mutant;
 use super::open::{Inner, Note, lock};
 use super::placement::{Homes, hash_key};
+use super::space::HURRY;
 use super::write::{COUNTER_MAX, Config, Shape};
 use super::{KEY_LEN_MAX, PORT, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
@@ -56,6 +57,8 @@ pub(super) struct Salvage {
     begun: Mutex<BTreeMap<usize, MemberId>>,
     /// Partitions in which some keys are lost.
     damaged: Mutex<BTreeSet<usize>>,
+    /// Those that this member has told all others of, and under which epoch.
+    told: Mutex<BTreeMap<usize, Epoch>>,
     /// Dead members that never had a root.
     rootless: Mutex<MemberSet>,
     release: Mutex<Release>,
@@ -147,7 +150,8 @@ impl Inner {
             return Err(StoreError::DataLost { partition });
         }
         let job = &self.job;
-        let limit = job.time_limit();
+        // Two backgrounds may need what the other one has to salvage: each comes back to its own.
+        let limit = if self.is_background() { HURRY } else { job.time_limit() };
         let until = job.now().after(limit);
         loop {
             let bell = job.bell();
@@ -164,7 +168,8 @@ impl Inner {
             }
             // Whoever waits serves: this may be the background of the one who salvages.
             self.serve_messages();
-            let due = if first == job.me() { self.repair_some() } else { Time::NEVER };
+            let is_own = first == job.me() || self.is_background();
+            let due = if is_own { self.repair_some() } else { Time::NEVER };
             job.park(bell, until.min(due).min(now.after(LOOK)));
         }
     }
@@ -204,7 +209,7 @@ impl Inner {
             lock(&self.salvage.release).grace = Some((view.epoch, grace));
             return now.after(RELEASE_PAUSE);
         }
-        for dead in view.dead.iter().filter(|&dead| !view.left.contains(dead)) {
+        for dead in view.dead.iter() {
             if let Err(error) = self.job.discard_remains(dead) {
                 tracing::warn!(member = dead.0, %error, "the memory of a dead member was not given back");
             }
@@ -220,12 +225,17 @@ impl Inner {
 
     /// Gives up the keys of a partition that are lost: they do not exist from then on.
     pub(super) fn accept_marked(&self, partition: usize) -> StoreResult<()> {
-        for key in self.keys_marked(partition)? {
-            let hash = hash_key(&key);
-            self.run(|op| op.bury(&KeyRef { key: &key, hash, partition }))?;
-        }
+        // First, so that nothing is forgotten that is noted meanwhile.
         self.salvage.forget_damaged(partition);
-        Ok(())
+        let bury = |key: Vec<u8>| {
+            let hash = hash_key(&key);
+            self.run(|op| op.bury(&KeyRef { key: &key, hash, partition }))
+        };
+        let buried = self.keys_marked(partition).and_then(|keys| keys.into_iter().try_for_each(bury));
+        if buried.is_err() {
+            self.salvage.note_damaged(partition);
+        }
+        buried
     }
 }
 
@@ -435,9 +445,6 @@ impl<'a> Op<'a> {
             if !homes_with(&order[..place]).contains(&member) {
                 continue;
             }
-            if view.left.contains(member) {
-                return Ok(Source::Unknown);
-            }
             if !self.has_root(member)? {
                 continue;
             }
@@ -558,7 +565,12 @@ impl<'a> Op<'a> {
                 }
                 return self.tell_writer(&block);
             }
-            Kept::Version(block, value) => (block, value),
+            Kept::Version(block, value) => {
+                if block.kind == Kind::Lost {
+                    self.tell_of_damage(partition);
+                }
+                (block, value)
+            }
             Kept::Damaged => {
                 let name = String::from_utf8_lossy(&found.key);
                 tracing::error!(partition, key = %name, "a value was damaged with its member, and is lost");
@@ -602,16 +614,18 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Tells all members that keys of a partition are lost, before anyone can find out.
-    fn tell_of_damage(&self, partition: usize) {
+    /// Tells all members that keys of a partition are lost, before anyone can find out; once under each view, since whoever
+    /// did so before may have died when it had told some of them.
+    pub(super) fn tell_of_damage(&self, partition: usize) {
         let job = &self.store.job;
-        if !self.store.note_damage(partition) {
+        if lock(&self.store.salvage.told).insert(partition, self.epoch) == Some(self.epoch) {
             return;
         }
+        self.store.note_damage(partition);
         let note = Note::Damaged { partition: partition as u64 }.encode();
         let view = self.store.current_view();
         for member in view.living().filter(|&member| member != job.me()) {
-            // Whoever does not hear of it is told when it asks for one of the keys.
+            // If this member dies before it is heard, whoever repairs or salvages the partition tells it again.
             let _ = job.send(member, PORT, &note);
         }
     }

@@ -40,8 +40,9 @@ const BATCH_BYTES_PER_MEMBER: u64 = 512;
 const LOOKED_AT: usize = 8;
 /// Blocks larger than this always go back to their home.
 const KEPT_LEN_MAX: u64 = 16 << 20;
-/// How long the background waits for a home that is to carve blocks; what the home grants later is there at the next try.
-const HURRY: Duration = Duration::from_millis(20);
+/// How long the background waits for a home that is to carve blocks, or to salvage a partition; what the home does later is
+/// there at the next try.
+pub(super) const HURRY: Duration = Duration::from_millis(20);
 /// How long the background waits before it looks again whether they may go.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How many tombstones a home sets aside at once, and for how many other blocks there is to be one.

@@ -472,8 +472,7 @@ impl Shm {
     fn remains_len(&self, dead: MemberId) -> Result<u64> {
         self.check_guard()?;
         self.check_member(dead)?;
-        let view = self.tables().view();
-        if !view.dead.contains(dead) || view.left.contains(dead) {
+        if !self.tables().view().dead.contains(dead) {
             return Err(Error::Dead { member: dead });
         }
         let len = self.tables().segment_len(dead).load(Ordering::Acquire);

@@ -146,7 +146,7 @@ impl World {
         let state = &mut self.members[member as usize];
         state.inbox = Default::default();
         state.inbox_len = 0;
-        if self.link == Link::Network || state.life == Life::Left {
+        if self.link == Link::Network {
             state.segment.clear();
         }
         let senders = std::mem::take(&mut state.senders);
@@ -206,7 +206,7 @@ impl World {
         self.obituary.push(MemberId(dead));
         let state = &mut self.members[dead as usize];
         let segment = std::mem::take(&mut state.segment);
-        if self.remains && state.life != Life::Left {
+        if self.remains {
             state.remains = segment;
         }
         self.note(u64::from(dead));

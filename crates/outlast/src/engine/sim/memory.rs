@@ -2,7 +2,7 @@
 
 use super::report::{Call, What};
 use super::segment::{Subset, words_in};
-use super::world::{Life, World};
+use super::world::World;
 use crate::engine::{Epoch, Error, MemberId, Operation, Result};
 
 /// A one-sided operation that acts on the target's memory itself.
@@ -186,8 +186,7 @@ impl World {
     ) -> Result<()> {
         self.check_self(member)?;
         self.check_member(dead)?;
-        if !self.remains || !self.knows_dead(member, dead.0) || self.members[dead.index()].life == Life::Left
-        {
+        if !self.remains || !self.knows_dead(member, dead.0) {
             return Err(Error::Dead { member: dead });
         }
         let remains = &self.members[dead.index()].remains;

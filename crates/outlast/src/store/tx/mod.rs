@@ -992,6 +992,50 @@ mod tests {
     use crate::job::Job;
     use crate::store::Options;
 
+    /// Of a partition one key was damaged with its member. Who had locked that key is told that its value is gone, also when
+    /// the loss was accepted; who has locked another one of the same partition is not.
+    #[test]
+    fn only_a_key_that_is_lost_is_lost_to_a_committer() {
+        let mut plan = SimOptions::new(2, 7);
+        plan.remains = true;
+        let report = sim::run(&plan, |job: Job| {
+            let options = Options::new().replicas(1).partitions(8).expected_keys(16).salvage(true);
+            let store = crate::store::Store::open(&job, options).expect("open");
+            let (inner, victim) = (&store.inner, MemberId(1));
+            if job.me() == victim {
+                return job.sleep(Duration::from_secs(60));
+            }
+            let names = (0..).map(|number| format!("key/{number}").into_bytes());
+            let keys: Vec<Vec<u8>> = names.filter(|key| store.homes(key) == [victim]).take(40).collect();
+            let partition = store.partition_of(&keys[0]).expect("a key");
+            let same = |key: &&Vec<u8>| store.partition_of(key) == Ok(partition);
+            let [lost, kept] = [0, 1].map(|index| keys.iter().filter(same).nth(index).expect("one"));
+            let versions = [(lost, "lost"), (kept, "kept")].map(|(key, value)| {
+                let value = format!("the value that is {value}");
+                store.put(key, value.as_bytes()).expect("put")
+            });
+            let check = |key: &[u8], version| inner.check_incarnation(key, version);
+            assert_eq!((check(lost, versions[0]), check(kept, versions[1])), (Ok(()), Ok(())));
+            let mut memory = vec![0; job.segment_len(victim).expect("living") as usize];
+            job.get(Epoch::ANY, victim, 0, &mut memory).expect("read");
+            let wanted = b"the value that is lost";
+            let place = memory.windows(wanted.len()).position(|bytes| bytes == wanted).expect("there");
+            job.put(Epoch::ANY, victim, place as u64, b"!").expect("damaged");
+            job.fence(victim, Time::NEVER).expect("killed");
+            let is_lost = Err(StoreError::DataLost { partition });
+            assert_eq!(store.get(lost).map(drop), is_lost);
+            assert_eq!((check(lost, versions[0]), check(kept, versions[1])), (is_lost.clone(), Ok(())));
+            store.accept_loss().expect("accepted");
+            assert_eq!((check(lost, versions[0]), check(kept, versions[1])), (is_lost.clone(), Ok(())));
+            // Until the tombstone has been removed, and the floor of the partition is above it.
+            job.sleep(Duration::from_secs(1));
+            assert_eq!((check(lost, versions[0]), check(kept, versions[1])), (is_lost, Ok(())));
+            store.close().expect("closed");
+            let _ = job.leave();
+        });
+        assert!(report.is_ok(), "{:?} {:#?}", report.outcome, report.panics);
+    }
+
     /// A decision that was not answered in time may still be made: a frost waits until it is known.
     #[test]
     fn a_decision_that_timed_out_is_one_until_it_is_known() {

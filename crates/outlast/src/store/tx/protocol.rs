@@ -142,7 +142,7 @@ impl Op<'_> {
         let primary = config.homes[config.primary];
         let block = self.read_block(primary, offset)?;
         if block.kind == Kind::Lost {
-            return Err(Halt::Fail(StoreError::DataLost { partition: key.partition }));
+            return Err(self.lost(&key));
         }
         if block.is_deleted || block.len < len as u64 {
             return Ok(0);
@@ -210,7 +210,7 @@ impl Op<'_> {
         match block.kind {
             Kind::Plain => return Ok((offset, *block)),
             Kind::Restored => return self.restored(primary, offset, block),
-            Kind::Lost => return Err(Halt::Fail(StoreError::DataLost { partition: key.partition })),
+            Kind::Lost => return Err(self.lost(key)),
             Kind::Provisional => {}
         }
         let found = self.read_provisional(primary, offset, block)?;
@@ -256,6 +256,13 @@ impl Op<'_> {
         }
     }
 
+    /// A key that is lost. Whoever is told so can give it up, also if it has not heard of it otherwise yet.
+    #[cold]
+    fn lost(&self, key: &KeyRef<'_>) -> Halt {
+        self.store.note_damage(key.partition);
+        Halt::Fail(StoreError::DataLost { partition: key.partition })
+    }
+
     /// What a writer finds, if no transaction is in its way.
     #[cold]
     #[inline(never)]
@@ -268,7 +275,7 @@ impl Op<'_> {
     ) -> Step<(u64, Block)> {
         match block.kind {
             Kind::Provisional => Err(blocked(self.read_provisional(primary, offset, block)?.id, key)),
-            Kind::Lost => Err(Halt::Fail(StoreError::DataLost { partition: key.partition })),
+            Kind::Lost => Err(self.lost(key)),
             _ => {
                 let seen = self.restored(primary, offset, block)?;
                 self.resealed(key, primary, offset, block, seen)
@@ -356,7 +363,7 @@ impl Op<'_> {
                 (found.old, found.old_owner, self.read_bytes(primary, at, found.old_len)?)
             }
             Some((_, block)) if block.kind == Kind::Lost => {
-                return Err(Halt::Fail(StoreError::DataLost { partition: key.partition }));
+                return Err(self.lost(key));
             }
             Some((offset, block)) => {
                 self.check_whole(key, primary, offset, &block)?;
@@ -607,16 +614,19 @@ impl Inner {
         })
     }
 
-    /// Whether the partition of a key has not been given up since this version was made; otherwise it is `DataLost`. If it is
-    /// lost, and not given up, whoever asks is told so.
+    /// Whether neither a key nor its partition has been lost, or given up, since this version was made; otherwise it is
+    /// `DataLost`. If it is lost, and not given up, whoever asks is told so.
     pub(super) fn check_incarnation(&self, key: &[u8], version: Version) -> StoreResult<()> {
         let key = self.any_key_ref(key);
-        let floor = self.run(|op| {
+        let counter = self.run(|op| {
             let config = op.config(key.partition)?;
+            let found = op.find_settled(config, &key, None, false)?.block;
+            // The floor tells only where there is nothing: what was lost of other keys has raised it, too.
             let floor = op.floor(config.homes[config.primary], key.partition)?;
-            if op.is_current() { Ok(floor) } else { Err(Halt::Again) }
+            let counter = found.map_or(floor, |block| block.counter);
+            if op.is_current() { Ok(counter) } else { Err(Halt::Again) }
         })?;
-        if floor >> INCARNATION_SHIFT > version.counter >> INCARNATION_SHIFT {
+        if counter >> INCARNATION_SHIFT > version.counter >> INCARNATION_SHIFT {
             return Err(StoreError::DataLost { partition: key.partition });
         }
         Ok(())
