@@ -7,7 +7,7 @@
 //!
 //! | | step, at each living member | true before | true afterwards | dies or is stopped here |
 //! |---|---|---|---|---|
-//! | G1 | close the gate, revoke the communicator, wait until the own operations and decisions that were under way have ended | | this member changes nothing any more | nothing has happened; the others wait for it in G2, until it is dead or their time limit is over |
+//! | G1 | close the gate, revoke the communicator, wait until the own operations and decisions that were under way have ended, and what was not answered in time has landed (`late`) | | this member changes nothing any more | nothing has happened; the others wait for it in G2, until it is dead or their time limit is over |
 //! | G2 | shrink the communicator | | all who are in the new one are through G1: *nobody* changes anything, and its identity is the name of this attempt | as G1 |
 //! | G3 | wait until the own partitions have all their copies and the transactions of the dead are ended; agree that it is so everywhere | the group is that of the new communicator | min(R, living) copies, no provisional version of the dead or of an earlier attempt | a member of the group is dead: all are told so by the agreement, and go back to G2 |
 //! | G4 | run the procedure: it reads the state before and keeps its changes to itself | nothing is provisional | | as G3, found at G6 |
@@ -229,7 +229,8 @@ impl Inner {
                 }
             }
             under_way = left;
-            let is_quiet = under_way.is_empty() && !self.transactions.is_deciding();
+            let is_quiet =
+                under_way.is_empty() && !self.transactions.is_deciding() && !self.has_late_requests();
             Ok(if is_quiet { Some(()) } else { None })
         })
     }
@@ -546,7 +547,7 @@ impl Recovery {
         let prepared = self.tx.prepare();
         let (flags, reason) = match &prepared {
             Ok(()) => (ALL_WELL, None),
-            // What it read has changed: a request from before was late.
+            // What it read looks different: a tombstone was removed meanwhile.
             Err(StoreError::Aborted) => (PREPARED, None),
             Err(error) => (CALM, Some(format!("at {}: {error}", self.turn.0.me()))),
         };
@@ -845,6 +846,69 @@ mod tests {
                     store.accept_loss().expect("accepted");
                     assert!(keys.iter().all(|key| store.get(key) == Ok(None)), "rolled back");
                 }
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// A request that ended with a timeout may land at any time until its home goes on: up to then its member has not
+    /// changed its last word.
+    #[test]
+    fn the_gate_is_closed_only_when_nothing_can_land_any_more() {
+        for seed in [1, 3, 5, 7] {
+            let is_over = Rc::new(Cell::new(false));
+            run(seed, 3, move |job| {
+                let store = open(&job, 1);
+                let (home, key) = (MemberId(0), key_at(&store, MemberId(0), 0));
+                job.sleep(Duration::from_secs(1));
+                if job.me() == MemberId(1) {
+                    let communicator = store.inner.global.communicator().expect("global");
+                    job.inject(Fault::Stop(home)).expect("a fault");
+                    let late = store.put(&key, b"late");
+                    assert!(matches!(late, Err(StoreError::Timeout { .. })), "{late:?}");
+                    let until = job.now().after(Duration::from_secs(1));
+                    let closed = store.inner.close_gate(&communicator, until);
+                    assert!(matches!(closed, Err(StoreError::Timeout { .. })), "{closed:?}");
+                    job.inject(Fault::Resume(home)).expect("a fault");
+                    let until = job.now().after(Duration::from_secs(1));
+                    store.inner.close_gate(&communicator, until).expect("closed");
+                    is_over.set(true);
+                }
+                nap(&job, "the one with a late request", || is_over.get());
+                store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// The verdict of a recovery was not answered in time, and may still become known to all: no cut is made up to then.
+    #[test]
+    fn a_verdict_that_timed_out_is_waited_for_by_a_frost() {
+        for seed in [1, 3, 5, 7] {
+            let is_over = Rc::new(Cell::new(false));
+            run(seed, 3, move |job| {
+                let store = open(&job, 1);
+                let home = store.homes(&Verdict::key())[0];
+                job.sleep(Duration::from_secs(1));
+                if job.me() == MemberId((home.0 + 1) % 3) {
+                    job.inject(Fault::Stop(home)).expect("a fault");
+                    let late = decide_in_peace(&store.inner, 77, Some(&MemberSet::default()));
+                    assert!(matches!(late, Err(StoreError::Timeout { .. })), "{late:?}");
+                    store.freeze(job.now().after(Duration::from_secs(60)));
+                    let mut under_way = None;
+                    for _ in 0..10 {
+                        assert!(!store.is_quiet(&mut under_way).expect("looked"));
+                        job.sleep(Duration::from_millis(100));
+                    }
+                    job.inject(Fault::Resume(home)).expect("a fault");
+                    nap(&job, "quiet", || store.is_quiet(&mut None).expect("looked"));
+                    let found = store.inner.verdict();
+                    job.sleep(Duration::from_secs(1));
+                    assert_eq!(store.inner.verdict(), found, "it has landed, or never will");
+                    assert!(store.thaw());
+                    is_over.set(true);
+                }
+                nap(&job, "the one with a late verdict", || is_over.get());
                 end(&job, &store);
             });
         }
