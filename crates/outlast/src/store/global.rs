@@ -131,8 +131,10 @@ impl Global {
         self.below.load(Ordering::SeqCst) == 0
     }
 
-    /// Lets no call through any more, for ever.
+    /// Lets no call through any more, for ever. The store is closed already: whoever looks at the gate next finds that, and
+    /// whoever has looked before has opened it by now.
     pub(super) fn close_for_ever(&self) {
+        let _gate = lock(&self.gate);
         self.below.store(0, Ordering::SeqCst);
     }
 
@@ -179,13 +181,14 @@ impl Inner {
         if global.mode == Mode::Localized || global.is_closed() {
             return;
         }
+        let recoveries = global.recoveries();
         let epoch = self.job.epoch();
         let is_revoked = global.communicator().is_some_and(|communicator| communicator.is_revoked());
         if global.lets_through(epoch) && !is_revoked {
             return;
         }
         let view = self.job.view();
-        self.look_at_deaths(&view, is_revoked);
+        self.look_at_deaths(&view, is_revoked, recoveries);
         if global.is_closed() {
             tracing::info!(dead = %view.dead, "the store is revoked: all members have to recover");
             // Those who wait.
@@ -193,9 +196,12 @@ impl Inner {
         }
     }
 
-    fn look_at_deaths(&self, view: &View, is_revoked: bool) {
+    /// `is_revoked`: the communicator was, when there had been so many recoveries.
+    fn look_at_deaths(&self, view: &View, is_revoked: bool, recoveries: u64) {
         let global = &self.global;
         let mut gate = lock(&global.gate);
+        // The last recovery was from that, if another thread has recovered meanwhile.
+        let is_revoked = is_revoked && recoveries == global.recoveries();
         let is_known = |dead: MemberId| gate.recovered.contains(dead) || view.left.contains(dead);
         gate.is_closed |= is_revoked || !view.dead.iter().all(is_known);
         if self.is_closed.load(Ordering::SeqCst) {
@@ -296,13 +302,13 @@ impl Inner {
         let global = &self.global;
         let view = self.job.view();
         let is_revoked = global.communicator().is_some_and(|communicator| communicator.is_revoked());
-        {
+        let recoveries = {
             let mut gate = lock(&global.gate);
             gate.recovered = recovered;
             gate.is_closed = false;
-            global.recoveries.fetch_add(1, Ordering::SeqCst);
-        }
-        self.look_at_deaths(&view, is_revoked);
+            global.recoveries.fetch_add(1, Ordering::SeqCst) + 1
+        };
+        self.look_at_deaths(&view, is_revoked, recoveries);
         tracing::info!(recovered_from = %view.dead, "recovered");
         let _ = self.job.ring(self.me());
     }
@@ -477,9 +483,11 @@ impl Store {
     /// ```
     pub fn recover_begin(&self) -> StoreResult<Recovery> {
         let (inner, job) = (&self.inner, &self.inner.job);
-        let mut communicator = self.check_global("recover()")?;
+        self.check_global("recover()")?;
         inner.transactions.check_not_inside(job.activity())?;
         let turn = Turn::take(inner)?;
+        // Not before: another thread's recovery may have put another one in its place.
+        let mut communicator = self.check_global("recover()")?;
         let until = job.now().after(job.time_limit());
         inner.close_gate(&communicator, until)?;
         loop {
@@ -912,5 +920,23 @@ mod tests {
                 end(&job, &store);
             });
         }
+    }
+
+    /// A thread has found the communicator revoked, and is held up until another one has recovered: the gate that is open
+    /// then stays so.
+    #[test]
+    fn a_revocation_that_was_recovered_from_closes_no_gate() {
+        run(1, 2, |job| {
+            let store = open(&job, 2);
+            store.revoke().expect("revoked");
+            let global = &store.inner.global;
+            let (view, recoveries) = (job.view(), global.recoveries());
+            let is_revoked = global.communicator().is_some_and(|communicator| communicator.is_revoked());
+            assert!(is_revoked);
+            store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
+            store.inner.look_at_deaths(&view, is_revoked, recoveries);
+            assert!(!store.is_revoked());
+            end(&job, &store);
+        });
     }
 }
