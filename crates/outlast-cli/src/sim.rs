@@ -574,6 +574,9 @@ impl Sim {
                     .into(),
             );
         }
+        if self.beyond && self.mode == Mode::Global {
+            usage("what is lost is never recovered from in a run with --mode global; --beyond goes with --mode localized".into());
+        }
         if !(1..=actor::THREADS_MAX).contains(&self.threads) {
             usage(format!("{} threads; 1 to {}", self.threads, actor::THREADS_MAX));
         }

@@ -141,6 +141,7 @@ fn what_cannot_be_is_refused() {
         (&["--ranks", "4", "--kills", "4"][..], "leave no survivor"),
         (&["--ranks", "4", "--replicas", "5"], "5 copies in a job of 4"),
         (&["--replicas", "1", "--kills", "1"], "--replicas 2"),
+        (&["--mode", "global", "--beyond"], "--mode localized"),
         (&["--seeds", "5"], "A..B"),
         (&["--seeds", "5..5"], "A..B"),
         (&["--seeds", "1..2", "--seed", "1"], "cannot be used with"),

@@ -8,12 +8,14 @@
 mod common;
 
 use common::seeds;
+use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
 use outlast::snapshot::{self, Options, SnapshotError, Snapshots};
 use outlast::store::{self, Slot, Store, StoreError};
-use outlast::{Engine, Job};
+use outlast::{Engine, Job, MemberId};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -483,4 +485,94 @@ fn a_lock_in_a_snapshot_has_lost_its_holder() {
         });
         assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
     }
+}
+
+/// Members recover together again and again, each counting it in a key of its own, one of them stopped now and then, while
+/// snapshots are taken: in each, all have counted the same.
+#[test]
+fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
+    let taken = Arc::new(Mutex::new((0, 0)));
+    for seed in seeds(30) {
+        let link = if seed.is_multiple_of(3) { Link::Memory } else { Link::Network };
+        let mut options = SimOptions::new(3, seed).link(link);
+        options.time_limit = Duration::from_millis(300);
+        options.steps_max = 20_000_000;
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, taken_here) = (folder.path().join("snapshots"), taken.clone());
+        let report = sim::run(&options, move |job| {
+            let options = store::Options::new().replicas(2).partitions(16).expected_keys(64);
+            let store = Store::open(&job, options.mode(store::Mode::Global)).expect("open");
+            let limit = Duration::from_millis(500);
+            let snapshots =
+                Snapshots::open(&store, &path, Options::new().keep(100).freeze_limit(limit)).expect("opened");
+            let me = job.me();
+            let is_over = Arc::new(AtomicBool::new(false));
+            if me == MemberId(0) {
+                let (own, own_clock, over, counts) =
+                    (job.clone(), job.clone(), is_over.clone(), taken_here.clone());
+                let take = move || {
+                    for _ in 0..12 {
+                        own_clock.sleep(Duration::from_micros(20 << (seed % 8)));
+                        if over.load(Ordering::SeqCst) {
+                            return;
+                        }
+                        let Ok(taken) = snapshots.take() else { continue };
+                        let found = read(&taken.path);
+                        let number =
+                            |member| found.get(&format!("recoveries/{member}")).copied().unwrap_or(0);
+                        let numbers = [0, 1, 2].map(number);
+                        assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
+                        let mut counts = counts.lock().unwrap();
+                        counts.0 += 1;
+                        counts.1 += u64::from(numbers[0] > 0);
+                    }
+                };
+                job.spawn("takes", Box::new(take)).expect("spawned");
+                let resume = move || {
+                    for _ in 0..200 {
+                        own.sleep(Duration::from_millis(100 + seed % 7 * 100));
+                        let _ = own.inject(Fault::Resume(MemberId(1)));
+                    }
+                };
+                job.spawn("resumes", Box::new(resume)).expect("spawned");
+            }
+            for round in 0..6u64 {
+                if me == MemberId(1) {
+                    job.inject(Fault::StopAtStep(1 + (seed * 7 + round * 101) % 600)).expect("planned");
+                }
+                let until = job.now().after(Duration::from_secs(60));
+                loop {
+                    assert!(job.now() < until, "{me} did not recover in time");
+                    let recovered = store.recover(|tx, _| {
+                        let numbers: Result<Vec<_>, StoreError> =
+                            (0..3).map(|member| tx.get(format!("recoveries/{member}").as_bytes())).collect();
+                        let numbers = numbers?;
+                        assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
+                        tx.add(format!("recoveries/{}", me.0).as_bytes(), 1)
+                    });
+                    match recovered {
+                        Ok(_) => break,
+                        Err(StoreError::Timeout { .. } | StoreError::RecoveryFailed { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+            job.sleep(Duration::from_secs(2));
+            // Others may have to be recovered with once more: one of them was not told how its last recovery ended.
+            let until = job.now().after(Duration::from_secs(30));
+            while job.now() < until {
+                if store.is_revoked() {
+                    let _ = store.recover(|_, _| Ok::<(), StoreError>(()));
+                }
+                job.sleep(Duration::from_millis(5));
+            }
+            is_over.store(true, Ordering::SeqCst);
+            job.sleep(Duration::from_secs(5));
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        assert!(report.is_ok(), "seed {seed}: {:?} {:#?} {:#?}", report.outcome, report.panics, report.hung);
+    }
+    let (taken, with_recoveries) = *taken.lock().unwrap();
+    assert!(with_recoveries > 30, "{taken} snapshots, {with_recoveries} after a recovery");
 }

@@ -586,3 +586,95 @@ fn two_writers_of_a_key_with_a_sole_writer_are_noticed() {
     };
     assert!((0..20).any(is_noticed));
 }
+
+/// More members die than there are copies, at any step of a recovery and while transactions are decided. What is lost may be
+/// anything, intents and the verdict among it: all survivors recover all the same, at the latest once they have accepted it.
+#[test]
+fn whatever_is_lost_all_recover_once_it_is_accepted() {
+    for seed in seeds(300) {
+        let mut options = options(seed, 6);
+        options.time_limit = Duration::from_secs(2);
+        let ready = Arc::new(AtomicU64::new(0));
+        run_with(options, move |job| {
+            let store = open(&job, 1 + seed as usize / 2 % 2);
+            ready.fetch_add(1, Ordering::SeqCst);
+            nap(&job, "all", || ready.load(Ordering::SeqCst) == 6);
+            let (own, me) = (store.clone(), job.me().0);
+            let writer = move || {
+                for round in 0..50u64 {
+                    let changed: StoreResult<()> = own.transaction(|tx| {
+                        tx.put(format!("a/{me}").as_bytes(), &round.to_le_bytes())?;
+                        tx.put(format!("b/{me}").as_bytes(), &round.to_le_bytes())
+                    });
+                    match changed {
+                        Ok(()) | Err(StoreError::DataLost { .. }) => {}
+                        Err(_) => return,
+                    }
+                }
+            };
+            job.spawn("writer", Box::new(writer)).expect("spawned");
+            match job.me().0 {
+                5 => job.inject(Fault::DieAtStep(1 + seed % 50)).expect("planned"),
+                4 => job.inject(Fault::DieAtStep(100 + seed * 7 % 900)).expect("planned"),
+                3 => job.inject(Fault::DieAtStep(100 + seed * 11 % 1100)).expect("planned"),
+                2 if seed % 3 == 0 => job.inject(Fault::StopAtStep(100 + seed * 13 % 700)).expect("planned"),
+                _ => {}
+            }
+            if job.me() == MemberId(0) {
+                let own = job.clone();
+                let body = move || {
+                    for _ in 0..100 {
+                        own.sleep(Duration::from_millis(200));
+                        let _ = own.inject(Fault::Resume(MemberId(2)));
+                    }
+                };
+                job.spawn("resume", Box::new(body)).expect("spawned");
+            }
+            let deadline = job.now().after(Duration::from_secs(60));
+            let mut last = None;
+            loop {
+                assert!(job.now() < deadline, "{} did not recover in time: {last:?}", job.me());
+                if store.is_revoked() {
+                    let key = format!("recoveries/{}", job.me().0);
+                    let recovered = store.recover(|tx, _| {
+                        tx.put(format!("copy/{}", job.me().0).as_bytes(), b"")?;
+                        tx.add(key.as_bytes(), 1).map(drop)
+                    });
+                    if let Err(StoreError::DataLost { .. }) = recovered {
+                        match store.accept_loss() {
+                            Ok(_) | Err(StoreError::Timeout { .. }) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                    last = Some(recovered);
+                } else if job.view().dead.len() >= 3 && !store.is_revoked() {
+                    break;
+                } else {
+                    job.sleep(Duration::from_millis(1));
+                }
+            }
+            // Nobody goes while others may have to be recovered with.
+            loop {
+                assert!(job.now() < deadline, "{} did not come to an end: {last:?}", job.me());
+                let counted = store.accept_loss().and_then(|_| store.add(b"done", 1));
+                match counted {
+                    Ok(_) => break,
+                    Err(_) => last = Some(store.recover(nothing)),
+                }
+            }
+            job.sleep(Duration::from_secs(1));
+            let own = format!("a/{}", job.me().0);
+            loop {
+                assert!(job.now() < deadline, "{} cannot write: {last:?}", job.me());
+                match store.put(own.as_bytes(), b"free") {
+                    Ok(_) => break,
+                    Err(StoreError::Revoked) => last = Some(store.recover(nothing)),
+                    Err(error) => last = Some(Err(error)),
+                }
+            }
+            job.sleep(Duration::from_secs(60));
+            let _ = store.close();
+            job.leave().expect("left");
+        });
+    }
+}

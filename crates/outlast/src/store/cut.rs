@@ -15,7 +15,8 @@
 //! that is in doubt must be waited for, since its place may be before the cut: it goes on in spite of the frost, from the
 //! step that puts it in doubt (X3; X4 if it needs none) to its decision, and none begins that after C1. So those that are
 //! found in doubt are of the dead, and are aborted. A decision that was not answered in time may land at any later moment: it
-//! is waited for until it is known.
+//! is waited for until it is known; and so is every other request of this member that was not answered in time (`late`), since it may
+//! be the verdict of a recovery.
 //!
 //! A writer makes its actor's counter odd before it looks whether the store is frozen, and freezing comes before the
 //! counters are looked at: either the writer sees the frost or the wait of C2 sees the writer. Whoever decides about the steps
@@ -110,7 +111,8 @@ impl Store {
                 }
             }
         }
-        let is_quiet = under_way.is_empty() && !inner.transactions.is_deciding();
+        let is_quiet =
+            under_way.is_empty() && !inner.transactions.is_deciding() && !inner.has_late_requests();
         *before = Some(under_way);
         Ok(is_quiet)
     }

@@ -7,7 +7,7 @@
 //!
 //! | | step, at each living member | true before | true afterwards | dies or is stopped here |
 //! |---|---|---|---|---|
-//! | G1 | close the gate, revoke the communicator, wait until the own operations and decisions that were under way have ended | | this member changes nothing any more | nothing has happened; the others wait for it in G2, until it is dead or their time limit is over |
+//! | G1 | close the gate, revoke the communicator, wait until the own operations and decisions that were under way have ended, and what was not answered in time has landed (`late`) | | this member changes nothing any more | nothing has happened; the others wait for it in G2, until it is dead or their time limit is over |
 //! | G2 | shrink the communicator | | all who are in the new one are through G1: *nobody* changes anything, and its identity is the name of this attempt | as G1 |
 //! | G3 | wait until the own partitions have all their copies and the transactions of the dead are ended; agree that it is so everywhere | the group is that of the new communicator | min(R, living) copies, no provisional version of the dead or of an earlier attempt | a member of the group is dead: all are told so by the agreement, and go back to G2 |
 //! | G4 | run the procedure: it reads the state before and keeps its changes to itself | nothing is provisional | | as G3, found at G6 |
@@ -29,6 +29,11 @@
 //! *The name of an attempt* is the identity of the communicator, which no other had or will have. An intent that is joined
 //! to an attempt for which the verdict has nothing is not decided. The verdict is overwritten by the next attempt, which is
 //! why G3 waits for the end of all intents that are joined to an earlier one.
+//!
+//! *Loss.* Nobody waits in G1 or G3 for an intent that is lost: it cannot be found any more, and its keys are rolled back once
+//! the loss is accepted. If the verdict is lost, G3 says `DataLost` until that is accepted, and the intents that are joined to its
+//! attempt stay in the way of G3 until they are ended after that: whoever met one later would ask for its verdict, and
+//! write one over that of a later recovery.
 //!
 //! *Why nobody reads past it.* Doubt (X3) is needed where others may change what a transaction only read. From G2 to G7
 //! nobody changes anything: whoever began to write has ended (G1), in every living member, and others find the gate closed
@@ -126,8 +131,10 @@ impl Global {
         self.below.load(Ordering::SeqCst) == 0
     }
 
-    /// Lets no call through any more, for ever.
+    /// Lets no call through any more, for ever. The store is closed already: whoever looks at the gate next finds that, and
+    /// whoever has looked before has opened it by now.
     pub(super) fn close_for_ever(&self) {
+        let _gate = lock(&self.gate);
         self.below.store(0, Ordering::SeqCst);
     }
 
@@ -174,13 +181,14 @@ impl Inner {
         if global.mode == Mode::Localized || global.is_closed() {
             return;
         }
+        let recoveries = global.recoveries();
         let epoch = self.job.epoch();
         let is_revoked = global.communicator().is_some_and(|communicator| communicator.is_revoked());
         if global.lets_through(epoch) && !is_revoked {
             return;
         }
         let view = self.job.view();
-        self.look_at_deaths(&view, is_revoked);
+        self.look_at_deaths(&view, is_revoked, recoveries);
         if global.is_closed() {
             tracing::info!(dead = %view.dead, "the store is revoked: all members have to recover");
             // Those who wait.
@@ -188,9 +196,12 @@ impl Inner {
         }
     }
 
-    fn look_at_deaths(&self, view: &View, is_revoked: bool) {
+    /// `is_revoked`: the communicator was, when there had been so many recoveries.
+    fn look_at_deaths(&self, view: &View, is_revoked: bool, recoveries: u64) {
         let global = &self.global;
         let mut gate = lock(&global.gate);
+        // The last recovery was from that, if another thread has recovered meanwhile.
+        let is_revoked = is_revoked && recoveries == global.recoveries();
         let is_known = |dead: MemberId| gate.recovered.contains(dead) || view.left.contains(dead);
         gate.is_closed |= is_revoked || !view.dead.iter().all(is_known);
         if self.is_closed.load(Ordering::SeqCst) {
@@ -224,7 +235,8 @@ impl Inner {
                 }
             }
             under_way = left;
-            let is_quiet = under_way.is_empty() && !self.transactions.is_deciding();
+            let is_quiet =
+                under_way.is_empty() && !self.transactions.is_deciding() && !self.has_late_requests();
             Ok(if is_quiet { Some(()) } else { None })
         })
     }
@@ -270,7 +282,12 @@ impl Inner {
             if group.iter().any(|&member| !view.is_living(member)) {
                 return Ok(Some(false));
             }
-            if !gone.is_subset(&view.dead) || !self.has_ended_those_of_the_dead(&view) {
+            if !gone.is_subset(&view.dead) {
+                return Ok(None);
+            }
+            // If that is lost, what is joined to its attempt cannot be ended before the loss is accepted.
+            self.verdict()?;
+            if !self.has_ended_those_of_the_dead(&view) {
                 return Ok(None);
             }
             if let Some(member) = self.incomplete_home()? {
@@ -285,13 +302,13 @@ impl Inner {
         let global = &self.global;
         let view = self.job.view();
         let is_revoked = global.communicator().is_some_and(|communicator| communicator.is_revoked());
-        {
+        let recoveries = {
             let mut gate = lock(&global.gate);
             gate.recovered = recovered;
             gate.is_closed = false;
-            global.recoveries.fetch_add(1, Ordering::SeqCst);
-        }
-        self.look_at_deaths(&view, is_revoked);
+            global.recoveries.fetch_add(1, Ordering::SeqCst) + 1
+        };
+        self.look_at_deaths(&view, is_revoked, recoveries);
         tracing::info!(recovered_from = %view.dead, "recovered");
         let _ = self.job.ring(self.me());
     }
@@ -391,6 +408,8 @@ impl Store {
     /// A member that does not come is waited for until it is dead or the job's time limit is over; then
     /// [`StoreError::Timeout`], and it may be called again, with nothing changed. (If a home did not answer at the very
     /// moment of the decision, it may turn out to have happened, at all members; the next recovery then begins after it.)
+    /// [`StoreError::DataLost`]: the store's own record of recoveries is lost; call [`Store::accept_loss`], then this again.
+    /// The deaths that it names are then all of them.
     ///
     /// ```
     /// use outlast::store::{Mode, Options, Store, StoreError};
@@ -464,9 +483,11 @@ impl Store {
     /// ```
     pub fn recover_begin(&self) -> StoreResult<Recovery> {
         let (inner, job) = (&self.inner, &self.inner.job);
-        let mut communicator = self.check_global("recover()")?;
+        self.check_global("recover()")?;
         inner.transactions.check_not_inside(job.activity())?;
         let turn = Turn::take(inner)?;
+        // Not before: another thread's recovery may have put another one in its place.
+        let mut communicator = self.check_global("recover()")?;
         let until = job.now().after(job.time_limit());
         inner.close_gate(&communicator, until)?;
         loop {
@@ -534,7 +555,7 @@ impl Recovery {
         let prepared = self.tx.prepare();
         let (flags, reason) = match &prepared {
             Ok(()) => (ALL_WELL, None),
-            // What it read has changed: a request from before was late.
+            // What it read looks different: a tombstone was removed meanwhile.
             Err(StoreError::Aborted) => (PREPARED, None),
             Err(error) => (CALM, Some(format!("at {}: {error}", self.turn.0.me()))),
         };
@@ -624,5 +645,298 @@ impl Inner {
     /// Whether calls that list keys go through although the gate is closed: nobody changes anything.
     pub(super) fn is_in_procedure(&self) -> bool {
         self.global.is_in_procedure.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::super::tx::{Verdict, intent_key};
+    use super::*;
+    use crate::engine::Fault;
+    use crate::engine::sim::{self, Link, Options as SimOptions};
+    use crate::job::Job;
+    use crate::store::Options;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    fn run(seed: u64, members: usize, body: impl Fn(Job) + 'static) {
+        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
+        let mut options = SimOptions::new(members, seed).link(link);
+        options.time_limit = Duration::from_secs(5);
+        options.steps_max = 20_000_000;
+        let report = sim::run(&options, body);
+        assert!(
+            report.is_ok(),
+            "seed {seed}: {:?}\n{:#?}\n{:#?}",
+            report.outcome,
+            report.panics,
+            report.hung
+        );
+    }
+
+    fn open(job: &Job, replicas: usize) -> Store {
+        let options = Options::new().replicas(replicas).partitions(32).expected_keys(64);
+        Store::open(job, options.mode(Mode::Global)).expect("open")
+    }
+
+    fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
+        let deadline = job.now().after(Duration::from_secs(100));
+        while !until() {
+            assert!(job.now() < deadline, "{} waited in vain for {what}", job.me());
+            job.sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn end(job: &Job, store: &Store) {
+        store.close().expect("closed");
+        let _ = job.leave();
+    }
+
+    /// A key of which the one home is this member.
+    fn key_at(store: &Store, home: MemberId, number: usize) -> Vec<u8> {
+        let keys = (0..1000).map(|number| format!("key/{number}").into_bytes());
+        keys.into_iter().filter(|key| store.homes(key) == [home]).nth(number).expect("some key")
+    }
+
+    /// The intent of a living member, joined to an attempt, is lost when its home dies: the next attempt does not wait for
+    /// what cannot end, and the key that it had locked is `DataLost` until the loss is accepted.
+    #[test]
+    fn a_joined_intent_that_is_lost_does_not_hold_up_the_next_attempt() {
+        for seed in 0..10 {
+            let is_prepared = Rc::new(Cell::new(false));
+            run(seed, 4, move |job| {
+                let store = open(&job, 1);
+                let verdict = store.homes(&Verdict::key())[0];
+                let intent_of = |member: &MemberId| store.homes(&intent_key(*member, 0))[0];
+                let members = || (0..4).map(MemberId);
+                let is_right =
+                    |member: &MemberId| intent_of(member) != *member && intent_of(member) != verdict;
+                let committer = members().find(is_right).expect("with so many partitions");
+                let doomed = intent_of(&committer);
+                let key = key_at(&store, committer, 0);
+                store.revoke().expect("revoked");
+                let mut recovery = store.recover_begin().expect("begun");
+                if job.me() == committer {
+                    recovery.tx().put(&key, b"new").expect("put");
+                    recovery.tx.prepare().expect("prepared");
+                    is_prepared.set(true);
+                }
+                nap(&job, "the one who prepares", || is_prepared.get());
+                if job.me() == doomed {
+                    job.inject(Fault::Kill(doomed)).expect("killed");
+                }
+                nap(&job, "the death", || !job.view().is_living(doomed));
+                assert_eq!(recovery.end(), Err(StoreError::Revoked));
+                store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
+                if job.me() == committer {
+                    assert!(matches!(store.get(&key), Err(StoreError::DataLost { .. })));
+                    assert!(matches!(store.put(&key, b"v"), Err(StoreError::DataLost { .. })));
+                    store.accept_loss().expect("accepted");
+                    assert_eq!(store.get(&key), Ok(None), "rolled back");
+                    store.put(&key, b"v").expect("put");
+                    nap(&job, "the end of it", || lock(&store.inner.transactions.unfinished).is_empty());
+                }
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// A member has prepared its part and dies, together with the only copy of the verdict. The recovery says so; and after
+    /// the loss is accepted, what the dead has left is not mistaken for a part of something undecided: a verdict about
+    /// it would take the place of that of a later recovery, of which another member still has to apply its part.
+    #[test]
+    fn a_lost_verdict_leaves_no_intents_that_later_overwrite_another_one() {
+        for seed in 0..10 {
+            let (stage, failures) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            run(seed, 6, move |job| {
+                let store = open(&job, 1);
+                let verdict = store.homes(&Verdict::key())[0];
+                let intent_of = |member: &MemberId| store.homes(&intent_key(*member, 0))[0];
+                let others = || (0..6).map(MemberId).filter(|member| *member != verdict);
+                let is_right =
+                    |member: &MemberId| intent_of(member) != *member && intent_of(member) != verdict;
+                let dead = others().find(is_right).expect("with so many partitions");
+                // The next one to die is no home of what matters.
+                let staying: Vec<MemberId> = others().filter(|member| *member != dead).collect();
+                let holder = intent_of(&dead);
+                let late = *staying
+                    .iter()
+                    .find(|late| {
+                        **late != holder && intent_of(late) != **late && staying.contains(&intent_of(late))
+                    })
+                    .expect("with so many partitions");
+                let places: Vec<MemberId> =
+                    staying.iter().copied().filter(|member| *member != late).collect();
+                let (left, kept) = (key_at(&store, places[0], 0), key_at(&store, places[0], 1));
+                let early = key_at(&store, places[1], 0);
+                store.revoke().expect("revoked");
+                let mut recovery = store.recover_begin().expect("begun");
+                if job.me() == dead {
+                    recovery.tx().put(&left, b"never").expect("put");
+                    recovery.tx.prepare().expect("prepared");
+                    stage.set(1);
+                }
+                nap(&job, "the one who prepares", || stage.get() >= 1);
+                if job.me() == dead || job.me() == verdict {
+                    job.inject(Fault::Kill(job.me())).expect("killed");
+                }
+                nap(&job, "the deaths", || !job.view().is_living(dead) && !job.view().is_living(verdict));
+                assert_eq!(recovery.end(), Err(StoreError::Revoked));
+                let began = job.now();
+                let failed = store.recover(|_, _| Ok::<(), StoreError>(()));
+                assert!(matches!(failed, Err(StoreError::DataLost { .. })), "{failed:?}");
+                assert!(job.now().since(began) < Duration::from_secs(4), "at once");
+                failures.set(failures.get() + 1);
+                nap(&job, "the others", || failures.get() == 4);
+                store.accept_loss().expect("accepted");
+                // The next one: all but one bring it to its end.
+                let mut recovery = store.recover_begin().expect("begun");
+                if job.me() == late {
+                    recovery.tx().put(&kept, b"late").expect("put");
+                    recovery.tx.prepare().expect("prepared");
+                    let agreed = recovery.communicator.agree_despite_failures(ALL_WELL).expect("agreed");
+                    assert_eq!(agreed.flags, ALL_WELL);
+                    nap(&job, "the end", || stage.get() >= 2);
+                    job.inject(Fault::Kill(late)).expect("killed");
+                }
+                if job.me() == places[0] {
+                    recovery.tx().put(&early, b"early").expect("put");
+                }
+                recovery.end().expect("recovered");
+                if job.me() == places[0] {
+                    store.put(&left, b"by another").expect("put");
+                    stage.set(2);
+                }
+                nap(&job, "the last death", || !job.view().is_living(late));
+                store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
+                let found = [&early, &kept]
+                    .map(|key| store.get(key).expect("read").map(|value| value.bytes().to_vec()));
+                assert_eq!(found, [Some(b"early".to_vec()), Some(b"late".to_vec())], "all of it");
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// A decision was not answered in time, and then its home dies: nobody waits for what can never be known.
+    #[test]
+    fn a_decision_that_is_lost_does_not_hold_up_a_recovery() {
+        for seed in [1, 3, 5, 7] {
+            run(seed, 4, |job| {
+                let store = open(&job, 1);
+                let verdict = store.homes(&Verdict::key())[0];
+                let intent_of = |member: &MemberId| store.homes(&intent_key(*member, 0))[0];
+                let is_right =
+                    |member: &MemberId| intent_of(member) != *member && intent_of(member) != verdict;
+                let committer = (0..4).map(MemberId).find(is_right).expect("with so many partitions");
+                let doomed = intent_of(&committer);
+                let keys = [0, 1].map(|number| key_at(&store, committer, number));
+                job.sleep(Duration::from_secs(1));
+                if job.me() == committer {
+                    let mut tx = store.begin();
+                    for attempt in 0..3 {
+                        keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
+                        if attempt < 2 {
+                            tx.retry().expect("begun again");
+                        }
+                    }
+                    job.inject(Fault::Stop(doomed)).expect("a fault");
+                    let committed = tx.commit();
+                    assert!(matches!(committed, Err(StoreError::Timeout { .. })), "{committed:?}");
+                    assert!(store.inner.transactions.is_deciding());
+                    job.inject(Fault::Kill(doomed)).expect("a fault");
+                }
+                nap(&job, "the death", || !job.view().is_living(doomed));
+                store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
+                if job.me() == committer {
+                    assert!(
+                        keys.iter().all(|key| matches!(store.get(key), Err(StoreError::DataLost { .. })))
+                    );
+                    store.accept_loss().expect("accepted");
+                    assert!(keys.iter().all(|key| store.get(key) == Ok(None)), "rolled back");
+                }
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// A request that ended with a timeout may land at any time until its home goes on: up to then its member has not
+    /// changed its last word.
+    #[test]
+    fn the_gate_is_closed_only_when_nothing_can_land_any_more() {
+        for seed in [1, 3, 5, 7] {
+            let is_over = Rc::new(Cell::new(false));
+            run(seed, 3, move |job| {
+                let store = open(&job, 1);
+                let (home, key) = (MemberId(0), key_at(&store, MemberId(0), 0));
+                job.sleep(Duration::from_secs(1));
+                if job.me() == MemberId(1) {
+                    let communicator = store.inner.global.communicator().expect("global");
+                    job.inject(Fault::Stop(home)).expect("a fault");
+                    let late = store.put(&key, b"late");
+                    assert!(matches!(late, Err(StoreError::Timeout { .. })), "{late:?}");
+                    let until = job.now().after(Duration::from_secs(1));
+                    let closed = store.inner.close_gate(&communicator, until);
+                    assert!(matches!(closed, Err(StoreError::Timeout { .. })), "{closed:?}");
+                    job.inject(Fault::Resume(home)).expect("a fault");
+                    let until = job.now().after(Duration::from_secs(1));
+                    store.inner.close_gate(&communicator, until).expect("closed");
+                    is_over.set(true);
+                }
+                nap(&job, "the one with a late request", || is_over.get());
+                store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// The verdict of a recovery was not answered in time, and may still become known to all: no cut is made up to then.
+    #[test]
+    fn a_verdict_that_timed_out_is_waited_for_by_a_frost() {
+        for seed in [1, 3, 5, 7] {
+            let is_over = Rc::new(Cell::new(false));
+            run(seed, 3, move |job| {
+                let store = open(&job, 1);
+                let home = store.homes(&Verdict::key())[0];
+                job.sleep(Duration::from_secs(1));
+                if job.me() == MemberId((home.0 + 1) % 3) {
+                    job.inject(Fault::Stop(home)).expect("a fault");
+                    let late = decide_in_peace(&store.inner, 77, Some(&MemberSet::default()));
+                    assert!(matches!(late, Err(StoreError::Timeout { .. })), "{late:?}");
+                    store.freeze(job.now().after(Duration::from_secs(60)));
+                    let mut under_way = None;
+                    for _ in 0..10 {
+                        assert!(!store.is_quiet(&mut under_way).expect("looked"));
+                        job.sleep(Duration::from_millis(100));
+                    }
+                    job.inject(Fault::Resume(home)).expect("a fault");
+                    nap(&job, "quiet", || store.is_quiet(&mut None).expect("looked"));
+                    let found = store.inner.verdict();
+                    job.sleep(Duration::from_secs(1));
+                    assert_eq!(store.inner.verdict(), found, "it has landed, or never will");
+                    assert!(store.thaw());
+                    is_over.set(true);
+                }
+                nap(&job, "the one with a late verdict", || is_over.get());
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// A thread has found the communicator revoked, and is held up until another one has recovered: the gate that is open
+    /// then stays so.
+    #[test]
+    fn a_revocation_that_was_recovered_from_closes_no_gate() {
+        run(1, 2, |job| {
+            let store = open(&job, 2);
+            store.revoke().expect("revoked");
+            let global = &store.inner.global;
+            let (view, recoveries) = (job.view(), global.recoveries());
+            let is_revoked = global.communicator().is_some_and(|communicator| communicator.is_revoked());
+            assert!(is_revoked);
+            store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
+            store.inner.look_at_deaths(&view, is_revoked, recoveries);
+            assert!(!store.is_revoked());
+            end(&job, &store);
+        });
     }
 }

@@ -11,6 +11,8 @@
 //! | L3 | it leaves its actor | whoever was waiting for the actor looks at the late word after it and finds it odd |
 //! | L4 | all such loads are answered, or their homes dead: the background makes the word even | |
 //!
+//! A member that is to change nothing any more, before a recovery or a cut, waits until its own word is even.
+//!
 //! A wait ([`super::grace::Grace`]) looks at the late words after it has seen all actors leave, so that it finds one of the
 //! two. The member dies at any of these steps: its requests go nowhere once the view has it, and nobody waits for it. The
 //! home is stopped: what was freed meanwhile waits until it goes on, and nothing else does.
@@ -52,6 +54,11 @@ impl Inner {
         self.raise_late(number);
         // The background looks when the answer rings; it may have come already.
         let _ = self.job.ring(self.me());
+    }
+
+    /// Whether a request of this member may still land.
+    pub(super) fn has_late_requests(&self) -> bool {
+        !lock(&self.late.0).number.is_multiple_of(2)
     }
 
     /// Raises the late word. It is in the own memory, which fails only when this member has ended.

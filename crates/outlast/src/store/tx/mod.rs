@@ -56,6 +56,8 @@ mod record;
 
 pub(super) use protocol::Blocker;
 pub(super) use record::is_intent;
+#[cfg(all(test, feature = "sim"))]
+pub(super) use record::{Verdict, intent_key};
 
 use super::mutant::mutant;
 use super::open::{Inner, lock};
@@ -92,7 +94,7 @@ struct Slot {
 }
 
 /// A transaction that could not be brought to its end.
-struct Unfinished {
+pub(super) struct Unfinished {
     slot: Slot,
     id: IntentId,
     keys: Vec<Vec<u8>>,
@@ -112,7 +114,7 @@ pub(super) struct Transactions {
     free: Mutex<Vec<Slot>>,
     made: AtomicU32,
     nonce: AtomicU64,
-    unfinished: Mutex<Vec<Unfinished>>,
+    pub(super) unfinished: Mutex<Vec<Unfinished>>,
     /// The dead whose intents this member is to end, as their heir.
     estate: Mutex<Estate>,
     /// How many transactions are between the beginning and the end of their decision; see `cut`.
@@ -876,8 +878,14 @@ impl Inner {
             Some(true) => keys.iter().try_for_each(|key| self.resolve(key, id, true)),
             _ => self.conclude(id, &keys),
         };
-        if ended.is_err() {
-            return self.finish_later(slot, id, keys, is_joined, false, LATER);
+        match ended {
+            Ok(()) => {}
+            // Nobody finds it and asks for its verdict any more. Once the loss is accepted, its keys are rolled back.
+            Err(StoreError::DataLost { .. }) if is_joined && self.is_intent_lost(id.member, id.slot) => {
+                self.transactions.joined.fetch_sub(1, Ordering::SeqCst);
+                return self.finish_later(slot, id, keys, false, false, LATER);
+            }
+            Err(_) => return self.finish_later(slot, id, keys, is_joined, false, LATER),
         }
         if is_joined || keys.iter().map(Vec::len).sum::<usize>() > SHORT {
             // Whoever still asks for it finds it gone, as after the next transaction.
@@ -929,9 +937,13 @@ impl Inner {
             unfinished.iter().position(|one| one.due <= now).map(|index| unfinished.swap_remove(index))
         };
         match taken {
-            // It may be decided until it is aborted, or found to be decided.
+            // It may be decided until it is aborted, or found to be decided, or lost with all who could be told of it.
             Some(Unfinished { slot, id, keys, is_joined, is_deciding: true, .. }) => {
-                let is_decided = self.decision(id).is_ok();
+                let is_decided = match self.decision(id) {
+                    Ok(_) => true,
+                    Err(StoreError::DataLost { .. }) => self.is_intent_lost(id.member, id.slot),
+                    Err(_) => false,
+                };
                 if is_decided {
                     self.transactions.deciding.fetch_sub(1, Ordering::SeqCst);
                 }
@@ -969,12 +981,16 @@ impl Inner {
         };
         let Some((member, slot)) = next else { return Time::NEVER };
         let ended = self.end_intent_of_the_dead(member, slot);
+        let is_lost = matches!(ended, Err(StoreError::DataLost { .. })) && self.is_intent_lost(member, slot);
         let now = self.job.now();
         let mut estate = lock(&self.transactions.estate);
         estate.is_busy = false;
         match ended {
             // Lost: what it had locked is rolled back by whoever finds it, once the loss is accepted.
-            Ok(()) | Err(StoreError::DataLost { .. } | StoreError::Closed) => {}
+            Ok(()) | Err(StoreError::Closed) => {}
+            Err(_) if is_lost => {}
+            // Also if the verdict is lost that it depends on: while the intent is there, somebody may come to ask for it, and
+            // that must not be when there is a verdict about a later recovery.
             Err(_) => {
                 estate.left.insert(0, (member, slot));
                 estate.not_before = Some(now.after(LATER));

@@ -453,6 +453,12 @@ impl Inner {
         })
     }
 
+    /// Whether the record of an intent is lost, and not merely the verdict that it depends on.
+    pub(super) fn is_intent_lost(&self, member: MemberId, slot: u32) -> bool {
+        let id = IntentId { member, slot, nonce: 0 };
+        matches!(self.run(|op| op.said_by_intent(&id)), Err(StoreError::DataLost { .. }))
+    }
+
     /// Gets a transaction out of the way of a call, or waits a little for that. `rank` is how often the caller's own
     /// transaction has failed, 0 for calls.
     #[cold]

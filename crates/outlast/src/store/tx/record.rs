@@ -22,7 +22,7 @@ pub(in crate::store) fn is_intent(key: &[u8]) -> bool {
 }
 
 /// The key of an intent record.
-pub(super) fn intent_key(member: MemberId, slot: u32) -> Vec<u8> {
+pub(in crate::store) fn intent_key(member: MemberId, slot: u32) -> Vec<u8> {
     [RESERVED, INTENTS, &member.0.to_le_bytes(), &slot.to_le_bytes()].concat()
 }
 
