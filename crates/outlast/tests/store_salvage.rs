@@ -745,7 +745,7 @@ mod sim {
             }
             wait_until(&job, "the death", || job.epoch() == Epoch(2));
             job.sleep(Duration::from_millis(500));
-            assert_eq!(*told.lock().unwrap(), [], "{me}");
+            assert_eq!(*told.lock().unwrap(), [0_usize; 0], "{me}");
             let _ = store.close();
             let _ = job.leave();
         });
