@@ -17,6 +17,8 @@ const ARMED_FOR: Duration = Duration::from_millis(400);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Kill,
+    /// Kill so many members while nobody can do anything in between.
+    KillTogether(usize),
     /// Kill all members of the host.
     KillHost,
     Stop(Duration),
@@ -69,7 +71,12 @@ impl Faults {
         if beyond {
             // As many as there are copies at one time: a repair is faster than the next random moment.
             let at = planned.first().map_or(Duration::ZERO, |first| first.0);
-            planned.iter_mut().take(chaos.replicas).for_each(|kill| kill.0 = at);
+            let together = chaos.replicas.min(planned.len());
+            if chaos.failpoints {
+                planned.iter_mut().take(together).for_each(|kill| kill.0 = at);
+            } else {
+                planned.splice(..together, [(at, What::KillTogether(together))]);
+            }
         }
         for _ in 0..chaos.stops {
             let length = when(0.01, 0.2).clamp(Duration::from_millis(20), Duration::from_secs(2));
@@ -134,6 +141,7 @@ impl Faults {
                     return Ok(false);
                 }
             }
+            What::KillTogether(count) => self.kill_together(count, known, running, shared)?,
             What::KillHost => {
                 for member in std::mem::take(&mut self.of_host) {
                     self.kill_now(member, known, running)?;
@@ -209,6 +217,23 @@ impl Faults {
         self.armed.insert(victim, Instant::now());
         self.has_triggered = false;
         Ok(())
+    }
+
+    /// Kills so many members at one moment of the job: all are stopped meanwhile, so that no copy is repaired between two
+    /// deaths however long this takes.
+    fn kill_together(
+        &mut self,
+        count: usize,
+        known: &mut Known,
+        running: &Running,
+        shared: &Shared,
+    ) -> anyhow::Result<()> {
+        let mut held = known.living(self.ranks);
+        held.retain(|member| !self.stopped.contains_key(member));
+        held.iter().try_for_each(|&member| running.stop(MemberId(member)).map(drop))?;
+        let killed = (0..count).try_for_each(|_| self.kill(known, running, shared));
+        held.iter().try_for_each(|&member| running.resume(MemberId(member)).map(drop))?;
+        killed
     }
 
     fn kill_now(&mut self, victim: u32, known: &mut Known, running: &Running) -> anyhow::Result<()> {

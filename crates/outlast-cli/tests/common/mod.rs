@@ -156,5 +156,10 @@ pub(crate) fn maps_job_memory(pid: u32) -> bool {
 pub(crate) fn shared_memory_names() -> Vec<String> {
     let entries = std::fs::read_dir(Path::new("/dev/shm")).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.filter(|name| name.contains("outlast")).collect()
+    // What belongs to a process that still runs is of somebody else's job.
+    let is_in_use = |name: &String| {
+        let owner = name.strip_prefix("outlast-mpi-").and_then(|rest| rest.split('-').next());
+        owner.is_some_and(|pid| Path::new("/proc").join(pid).exists())
+    };
+    names.filter(|name| name.contains("outlast") && !is_in_use(name)).collect()
 }
