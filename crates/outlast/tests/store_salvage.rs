@@ -822,6 +822,60 @@ mod sim {
         });
     }
 
+    /// While a member is about to leave, copies go to members that would be no homes without that. When such a one was the
+    /// last that had everything, what is salvaged is its copy, and not an older one.
+    #[test]
+    fn a_copy_that_is_there_because_of_a_leaver_is_salvaged() {
+        for seed in 0..20 {
+            let mut plan = SimOptions::new(6, seed);
+            plan.remains = true;
+            plan.domains = ["b", "b", "a", "b", "c", "c"].map(String::from).to_vec();
+            let report = sim::run(&plan, move |job: Job| {
+                let options = options(2).partitions(64).expected_keys(64).repair_share(10);
+                let store = Store::open(&job, options).expect("opened");
+                let (leaver, driver) = (MemberId(0), MemberId(5));
+                let keys: Vec<Vec<u8>> = (0..64).map(|number| key(9, number)).collect();
+                if job.me() != driver {
+                    if job.me() == leaver {
+                        // It has to, but has no time for it.
+                        let left = store.leave(job.now());
+                        assert!(matches!(left, Err(StoreError::Timeout { .. })), "{left:?}");
+                    }
+                    wait_until(&job, "the end", || store.add(b"end", 0).expect("read") > 0);
+                    let _ = store.close();
+                    let _ = job.leave();
+                    return;
+                }
+                let put_all = |value: &[u8]| {
+                    for key in &keys {
+                        store.put(key, value).expect("put");
+                    }
+                };
+                put_all(b"old");
+                job.sleep(Duration::from_millis(10));
+                for victim in [1, 2, 3].map(MemberId) {
+                    if victim == MemberId(2) {
+                        let until = job.now().after(Duration::from_secs(20));
+                        assert!(store.wait_repaired(until).expect("known").is_repaired());
+                    }
+                    job.inject(Fault::Kill(victim)).expect("killed");
+                    wait_until(&job, "the death", || !job.view().is_living(victim));
+                    if victim == MemberId(2) {
+                        put_all(b"new");
+                    }
+                }
+                for key in &keys {
+                    let found = store.get(key).map(|found| found.map(|found| found.into_bytes()));
+                    assert_eq!(found, Ok(Some(b"new".to_vec())), "{}", String::from_utf8_lossy(key));
+                }
+                store.add(b"end", 1).expect("added");
+                let _ = store.close();
+                let _ = job.leave();
+            });
+            assert!(report.is_ok(), "seed {seed}: {:?} {:#?}", report.outcome, report.panics);
+        }
+    }
+
     /// Where the memory of the dead cannot be read, the store is not opened so.
     #[test]
     fn salvage_needs_an_engine_that_keeps_what_the_dead_had() {

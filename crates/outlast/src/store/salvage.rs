@@ -5,7 +5,7 @@
 //!
 //! | | step | true before | true afterwards | a survivor finds, if F dies or is stopped here |
 //! |---|---|---|---|---|
-//! | S1 | find L: from the last death backwards, the first member that was a home and complete | no living home became complete before c | nothing that was acknowledged is missing at L | nothing has happened |
+//! | S1 | find L: from the last death backwards, the first member that was complete | no living home became complete before c | nothing that was acknowledged is missing at L | nothing has happened |
 //! | S2 | own state from `filling(c)` to `absent(c)`; a new, empty index | nobody looks at an absent home | what F held was incomplete, and is forgotten | as S1: the next first home begins anew, from L |
 //! | S3 | for each record of L: check it; copy its version into the own index, a tombstone's counter into the floor; tell its writer that it happened. A damaged one: put a *lost* version in its place | L changes no more but by operations that were under way | F has what L had | as S2. Who was told finds its version at L, or one that came after it |
 //! | S4 | raise the own floor to L's | | versions go on | as S2 |
@@ -431,20 +431,16 @@ impl<'a> Op<'a> {
         }
         order.truncate(self.epoch.0 as usize);
         let spares = view.members - view.regulars;
-        let homes_with = |dead: &[MemberId]| {
-            let before = View::new(view.regulars, spares, dead.iter().copied().collect(), MemberSet::new());
-            store.placement.homes(store.preference(partition), &before, &MemberSet::new()).members
-        };
-        let initial = homes_with(&[]);
+        let first = View::new(view.regulars, spares, MemberSet::new(), MemberSet::new());
+        let initial = store.placement.homes(store.preference(partition), &first, &MemberSet::new()).members;
         let mut places: Vec<usize> = (0..order.len()).rev().collect();
         if mutant("salvage-oldest") {
             places.reverse();
         }
         for place in places {
             let member = order[place];
-            if !homes_with(&order[..place]).contains(&member) {
-                continue;
-            }
+            // Whoever is complete was a home: a home stays one while it lives. Who was one is not computed, since that depends
+            // on who was leaving at that time.
             if !self.has_root(member)? {
                 continue;
             }
