@@ -539,7 +539,13 @@ impl Search<'_> {
             }
             let missing = i128::from(needed) - i128::from(configuration.state.value.unwrap_or(0) as i64);
             let mut chosen = vec![0; groups.len()];
+            let mut found = Vec::new();
             choose_additions(&groups, missing, 0, &mut chosen, budget, &mut |chosen| {
+                found.push(chosen.to_vec())
+            });
+            // The fewest are tried first, since the stack gives the last: what was not needed can fill a later gap.
+            found.sort_by_key(|chosen| std::cmp::Reverse(chosen.iter().sum::<usize>()));
+            for chosen in &found {
                 let mut before = configuration.clone();
                 for ((_, group), &count) in groups.iter().zip(chosen) {
                     for &position in &group[..count] {
@@ -549,7 +555,7 @@ impl Search<'_> {
                 before.state = State { value: Some(needed as u64), version: None, ..before.state };
                 before.writer = ItemSource::Unknown;
                 stack.extend(self.take(&before, choice).map(|after| (after, Phase::Plain)));
-            });
+            }
         }
     }
 }

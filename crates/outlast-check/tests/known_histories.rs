@@ -212,6 +212,24 @@ fn many_additions_of_unknown_outcome_are_quick() {
     assert_eq!(kinds(&violations), [ViolationKind::NotLinearizable]);
 }
 
+/// As many members died in additions of different size as there are sizes: what explains the next sum with the fewest of them
+/// leaves the most for those after it.
+#[test]
+fn additions_of_different_size_and_unknown_outcome_are_quick() {
+    let deltas = [-2, -1, 5, 6, 7, -3, 9, 1, -7, -9, 3, 4, 3, 6, 9, -3, 3, 6, 8];
+    let mut scenario = Scenario::new();
+    for (member, delta) in deltas.into_iter().enumerate() {
+        scenario.died(100 + member as u32, 0, &[Access::add("n", delta)]);
+    }
+    let mut sum = 0;
+    for (turn, delta) in deltas.into_iter().enumerate() {
+        sum += delta;
+        let turn = turn as u64 * 10;
+        scenario.ok(0, turn..turn + 5, &[Access::add("n", 0).saw(Value::number(sum))]);
+    }
+    right(&scenario);
+}
+
 #[test]
 fn torn_value() {
     let mut scenario = Scenario::new();
