@@ -89,6 +89,70 @@ impl Place {
     }
 }
 
+/// Hosts to be made of this machine, or those that are listed in a file.
+#[derive(Clone, Debug)]
+pub(crate) enum Wanted {
+    Made(u16),
+    Listed(PathBuf),
+}
+
+/// Reads a number of hosts, or the name of a file.
+pub(crate) fn wanted(text: &str) -> Result<Wanted, String> {
+    match text.parse::<u16>() {
+        Ok(count) if (1..=HOSTS_MAX).contains(&count) => Ok(Wanted::Made(count)),
+        Ok(count) => Err(format!("{count} hosts; 1 to {HOSTS_MAX} can be made of one machine")),
+        Err(_) if Path::new(text).is_file() => Ok(Wanted::Listed(text.into())),
+        Err(_) => Err(format!("`{text}` is no number of hosts and no file that lists them")),
+    }
+}
+
+/// The names of the hosts in a file: the first word of each line, `#` begins a remark. Other words, such as `slots=4`, are
+/// for mpirun.
+fn read_names(file: &Path) -> anyhow::Result<Vec<String>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let names: Vec<String> =
+        lines.filter_map(|line| line.split_whitespace().next()).map(str::to_string).collect();
+    // It becomes a word of a command that ssh reads.
+    let is_name = |name: &String| {
+        !name.starts_with('-') && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-:@[]".contains(c))
+    };
+    if let Some(name) = names.iter().find(|name| !is_name(name)) {
+        bail!("`{name}` in {} is no name of a host", file.display());
+    }
+    ensure!(!names.is_empty(), "{} lists no hosts", file.display());
+    Ok(names)
+}
+
+/// ssh that neither asks nor waits for a host that is gone: a rank there is to be dead soon.
+const SSH: [&str; 9] = [
+    "ssh",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ConnectTimeout=10",
+    "-o",
+    "ServerAliveInterval=1",
+    "-o",
+    "ServerAliveCountMax=3",
+];
+
+/// Has a job run on the hosts that a file lists, under one daemon of mpirun. The file of [`HostsCommand`] is beside the agent that
+/// enters these hosts; others are reached by ssh.
+pub(crate) fn on_listed(launch: Launch, ranks: usize, file: &Path) -> anyhow::Result<Launch> {
+    let names = read_names(file)?;
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let is_here = folder.file_name().is_some_and(|name| {
+        let name = name.to_string_lossy();
+        name.starts_with(PREFIX) && name.ends_with("-hosts") && folder.join("agent").is_file()
+    });
+    let agent: Vec<OsString> =
+        if is_here { vec![folder.join("agent").into()] } else { SSH.map(OsString::from).to_vec() };
+    let mpirun = Mpirun::new(mpirun()).one_daemon(names, agent, is_here);
+    eprintln!("outlast: {} ...", mpirun.line(ranks));
+    Ok(launch.mpirun(mpirun))
+}
+
 /// The mpirun to use: what MPIRUN names, that of the library which this program was built with, or that of the PATH.
 fn mpirun() -> PathBuf {
     let built_with = || option_env!("OUTLAST_MPIRUN").map(PathBuf::from).filter(|path| path.exists());
@@ -273,7 +337,8 @@ Examples:
   A program of yours over MPI on three hosts ({options} stands for the options of mpirun that know them):
       outlast hosts 3 -- mpirun {options} --with-ft ulfm -n 6 ./program
 
-The variable OUTLAST_MPIRUN_OPTIONS has those options, too. It needs root. Everything is taken down at the end, also after Ctrl-C.";
+The variable OUTLAST_MPIRUN_OPTIONS has those options, too, and OUTLAST_HOSTFILE the name of the file that lists the hosts, for
+`outlast run --engine mpi --hosts \"$OUTLAST_HOSTFILE\"`. It needs root. Everything is taken down at the end, also after Ctrl-C.";
 
 /// Make several hosts of this machine, out of network namespaces, and run a command on the first of them.
 #[derive(Args)]
@@ -302,6 +367,7 @@ impl HostsCommand {
         let options = hosts.mpirun_options().join(&OsString::from(" "));
         let mut command = Command::new(enter);
         command.arg(first).args(words).env("OUTLAST_MPIRUN_OPTIONS", options);
+        command.env("OUTLAST_HOSTFILE", hosts.folder.join("hostfile"));
         let mut child = command.spawn().context("entering a host")?;
         let status = loop {
             if let Some(status) = child.try_wait()? {
@@ -325,6 +391,27 @@ impl HostsCommand {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_lists_hosts() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let read = |text: &str| {
+            std::fs::write(file.path(), text).expect("written");
+            read_names(file.path()).map_err(|error| error.to_string())
+        };
+        assert_eq!(
+            read("# all\nnode1 slots=4\n\n  me@node2 # the other\n"),
+            Ok(vec!["node1".into(), "me@node2".into()])
+        );
+        for (text, reason) in
+            [("", "lists no hosts"), ("-oProxyCommand=x", "is no name"), ("a;b", "is no name")]
+        {
+            assert!(read(text).is_err_and(|error| error.contains(reason)), "{text}");
+        }
+        assert!(matches!(wanted("3"), Ok(Wanted::Made(3))));
+        assert!(wanted("0").is_err() && wanted("no/such/file").is_err());
+        assert!(matches!(wanted(&file.path().to_string_lossy()), Ok(Wanted::Listed(_))));
+    }
 
     #[test]
     fn only_the_hosts_of_the_dead_are_leftovers() {

@@ -77,8 +77,14 @@ pub(crate) struct Run {
     /// Kill what is still running after this time, and exit with status 1
     #[arg(long, value_name = "TIME", value_parser = quantity::time)]
     time_limit: Option<Duration>,
-    #[command(flatten)]
-    place: hosts::Place,
+    /// The engine below the job: shm, or mpi in builds with the feature `mpi`
+    #[arg(long, value_name = "NAME", value_parser = quantity::engine, default_value = "shm")]
+    engine: quantity::EngineName,
+    /// With the mpi engine, either so many hosts, made of this machine out of network namespaces (needs root), or a file that
+    /// lists hosts: ranks get to them by ssh, in turn, under one daemon of mpirun, and the job outlasts the loss of
+    /// any host but this one
+    #[arg(long, value_name = "H|FILE", value_parser = hosts::wanted)]
+    hosts: Option<hosts::Wanted>,
     /// The program, and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM ARGS")]
     program: Vec<OsString>,
@@ -167,7 +173,11 @@ impl Run {
         // Before the first process starts, so that a signal in between is not lost.
         let signals = SignalsInfo::<WithOrigin>::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2])
             .context("catching signals")?;
-        let (launch, hosts) = self.place.prepare(launch, self.members + self.spares)?;
+        let total = self.members + self.spares;
+        let (launch, hosts) = match &self.hosts {
+            Some(hosts::Wanted::Listed(file)) => (hosts::on_listed(launch, total, file)?, None),
+            _ => self.place().prepare(launch, total)?,
+        };
         let running = match launch.start() {
             Ok(running) => running,
             Err(
@@ -186,9 +196,18 @@ impl Run {
         Ok(is_ok)
     }
 
+    /// The engine, and the hosts that are to be made.
+    fn place(&self) -> hosts::Place {
+        let hosts = self.hosts.as_ref().map(|hosts| match hosts {
+            hosts::Wanted::Made(count) => *count,
+            hosts::Wanted::Listed(_) => 1,
+        });
+        hosts::Place { engine: self.engine, hosts }
+    }
+
     /// Ends with status 2 if the arguments contradict each other.
     fn check(&self) {
-        self.place.check("run");
+        self.place().check("run");
         let total = self.members.saturating_add(self.spares);
         if self.members == 0 || total > outlast::engine::MEMBERS_MAX {
             let error = LaunchError::Members { members: self.members, spares: self.spares };

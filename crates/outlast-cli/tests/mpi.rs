@@ -146,6 +146,35 @@ fn the_ranks_of_an_mpirun_become_members() {
     assert_eq!((&report["ok"], &report["kills"]), (&true.into(), &2.into()), "{output:?}");
 }
 
+/// Everything on one of three hosts ends, while one daemon of mpirun has begun all ranks: the others work on to their end.
+#[test]
+fn a_job_under_one_daemon_outlasts_a_host() {
+    if !is_root() {
+        return;
+    }
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let script = format!(
+        "exec {OUTLAST} run --engine mpi --hosts \"$OUTLAST_HOSTFILE\" -n 6 --memory 1M {OUTLAST} sample-member"
+    );
+    let job = start(&["hosts", "3", "--", "sh", "-c", &script]);
+    let namespace = format!("outlast-{}-host3", job.pid());
+    let pids = || {
+        let list = Command::new("ip").args(["netns", "pids", &namespace]).output().expect("ip starts");
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        list.lines().filter_map(|pid| pid.trim().parse::<u32>().ok()).collect::<Vec<_>>()
+    };
+    wait_until("two members on the third host", || {
+        pids().iter().filter(|&&pid| common::maps_job_memory(pid)).count() == 2
+    });
+    for pid in pids().into_iter().filter_map(|pid| rustix::process::Pid::from_raw(pid as i32)) {
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    }
+    let run = job.finish();
+    let count = |text: &str| run.stdout.lines().filter(|line| line.contains(text)).count();
+    assert_eq!((run.code(), count("\"wrong\":[]")), (0, 4), "{run:?}");
+    assert_eq!((count("\"dead\":2"), count("\"dead\":5")), (4, 4), "{run:?}");
+}
+
 /// Whether there are namespaces that this process has made.
 fn has_namespaces(pid: u32) -> bool {
     let list = Command::new("ip").args(["netns", "list"]).output().expect("ip starts");

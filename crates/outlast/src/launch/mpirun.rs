@@ -27,10 +27,11 @@ use crate::engine::MemberId;
 use crate::engine::shm::terminate_with_launcher;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -58,6 +59,39 @@ const FOLDER: &str = "outlast-mpi-";
 /// engine's background needs one, too.
 const OPTIONS: [&str; 5] = ["--with-ft", "ulfm", "--oversubscribe", "--bind-to", "none"];
 
+/// What a job under one daemon needs: that ranks may connect to it from elsewhere, ask it for all they want to know instead of
+/// mapping its memory, and take each other for what they are, members of several hosts.
+const ONE_DAEMON: [&str; 12] = [
+    "--prtemca",
+    "pmix_remote_connections",
+    "1",
+    "--pmixmca",
+    "gds",
+    "hash",
+    "--mca",
+    "pml",
+    "ob1",
+    "--mca",
+    "btl",
+    "tcp,self",
+];
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_string()
+}
+
+/// A word that a shell takes for what it is.
+fn quoted(word: &OsStr) -> OsString {
+    let mut text = vec![b'\''];
+    text.extend(word.as_bytes().iter().flat_map(|&byte| match byte {
+        b'\'' => b"'\\''".to_vec(),
+        byte => vec![byte],
+    }));
+    text.push(b'\'');
+    OsString::from_vec(text)
+}
+
 /// Which mpirun, and how it is to be called; see [`Launch::mpirun`].
 #[derive(Clone, Debug)]
 pub struct Mpirun {
@@ -66,6 +100,15 @@ pub struct Mpirun {
     options: Vec<OsString>,
     /// The folder in which the other ranks of the mpirun that runs already look for what to do.
     joined: Option<PathBuf>,
+    reach: Option<Reach>,
+}
+
+/// How ranks get to their hosts when one daemon of mpirun starts them all.
+#[derive(Clone, Debug)]
+struct Reach {
+    hosts: Vec<String>,
+    agent: Vec<OsString>,
+    is_here: bool,
 }
 
 /// The rank of this process and how many there are, if mpirun has started it.
@@ -105,7 +148,7 @@ impl Mpirun {
     /// This mpirun, of Open MPI 5 with ULFM: a path, or a name to be looked up in `PATH`.
     pub fn new(program: impl AsRef<Path>) -> Mpirun {
         let program = program.as_ref().to_path_buf();
-        Mpirun { program, before: Vec::new(), options: Vec::new(), joined: None }
+        Mpirun { program, before: Vec::new(), options: Vec::new(), joined: None, reach: None }
     }
 
     /// The mpirun that has started this process, as its rank 0; all its ranks become members, see [`follow`].
@@ -125,12 +168,35 @@ impl Mpirun {
         self
     }
 
+    /// Has the ranks run on these hosts, in turn, under the one daemon of mpirun that is on this host: it begins all of them
+    /// here, and each goes to its host by an agent like ssh (`AGENT... HOST COMMAND`, the command for a shell there).
+    ///
+    /// The loss of a host is then the end of its ranks, and of nothing else; with a daemon on each host, mpirun 5.0 ends the
+    /// whole job. This host must be reachable from the others, its loss is that of the job, and the program must be at the
+    /// same path everywhere. Where the agent only enters another part of this machine and becomes the command
+    /// (`is_here`), signals reach the member itself; else they end the agent, which has to end the member.
+    pub fn one_daemon(
+        mut self,
+        hosts: impl IntoIterator<Item = impl Into<String>>,
+        agent: impl IntoIterator<Item = impl Into<OsString>>,
+        is_here: bool,
+    ) -> Mpirun {
+        let hosts = hosts.into_iter().map(Into::into).collect();
+        self.reach = Some(Reach { hosts, agent: agent.into_iter().map(Into::into).collect(), is_here });
+        self
+    }
+
     /// The line that starts so many ranks, up to the program.
     fn words(&self, ranks: usize) -> Vec<OsString> {
         let mut words = self.before.clone();
         words.push(self.program.clone().into());
         words.extend(OPTIONS.map(OsString::from));
         words.extend(self.options.iter().cloned());
+        if self.reach.is_some() {
+            words.extend(ONE_DAEMON.map(OsString::from));
+            // By its name: ranks elsewhere are to find it.
+            words.extend(["--host".into(), format!("{}:{ranks}", host_name()).into()]);
+        }
         words.extend(["-n".into(), ranks.to_string().into()]);
         words
     }
@@ -158,9 +224,17 @@ fn new_pipe() -> Result<(OwnedFd, OwnedFd), LaunchError> {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(system("making a pipe"))
 }
 
+/// Makes a line of shell of what the daemon has told this one (the variables of Open MPI and our own), the folder, and the
+/// command: each value and each word is quoted, as it may have anything in it.
+const FOR_ANOTHER_SHELL: &str = r#"q() { printf "'%s'" "$(printf %s "$1" | sed "s/'/'\\\\''/g")"; }
+c="cd $(q "$PWD") || exit"
+for v in $(env | sed -n 's/^\(\(OMPI\|PMIX\|PRTE\|OUTLAST\)_[A-Za-z0-9_]*\)=.*/\1/p'); do eval "w=\$$v"; c="$c; export $v=$(q "$w")"; done
+c="$c; exec"; for w in "$@"; do c="$c $(q "$w")"; done
+"#;
+
 /// What a rank does before it becomes the program. Its arguments are the descriptors of all ranks' output, two for
 /// each, and then the program.
-fn script(launch: &Launch, pipes: &Pipes) -> String {
+fn script(launch: &Launch, pipes: &Pipes, reach: Option<&Reach>) -> OsString {
     let (launcher, ranks) = (std::process::id(), launch.members + launch.spares);
     let mut script = format!("r=$OMPI_COMM_WORLD_RANK; d=/proc/{launcher}/fd; ");
     match launch.output {
@@ -171,7 +245,32 @@ fn script(launch: &Launch, pipes: &Pipes) -> String {
             let _ = write!(script, "shift {}; ", 2 * ranks);
         }
     }
-    let _ = write!(script, r#"echo "$r $$" >$d/{} && exec "$@""#, pipes.begun.1.as_raw_fd());
+    let begun = pipes.begun.1.as_raw_fd();
+    let Some(Reach { hosts, agent, is_here }) = reach else {
+        let _ = write!(script, r#"echo "$r $$" >$d/{begun} && exec "$@""#);
+        return script.into();
+    };
+    let _ = write!(script, r#"echo "$r $$" >$d/{begun} || exit; case $((r % {})) in "#, hosts.len());
+    let mut script = OsString::from(script);
+    for (index, host) in hosts.iter().enumerate() {
+        script.push(format!("{index}) h="));
+        script.push(quoted(OsStr::new(host)));
+        script.push(";; ");
+    }
+    script.push("esac; ");
+    script.push(FOR_ANOTHER_SHELL);
+    let agent: Vec<OsString> = agent.iter().map(|word| quoted(word)).collect();
+    script.push(if *is_here { "exec " } else { "" });
+    script.push(agent.join(OsStr::new(" ")));
+    script.push(r#" "$h" "$c""#);
+    if !is_here {
+        // What ends in any other way than well ends like a rank that was killed: mpirun tells the others of nothing else.
+        // The engine there cannot tell this launcher how it fared, so it is done here.
+        let report = pipes.report.1.as_raw_fd();
+        script.push(format!(
+            r#"; s=$?; printf '%s joined\n' $r >$d/{report}; [ $s = 0 ] || kill -9 $$; printf '%s exited 0\n' $r >$d/{report}"#
+        ));
+    }
     script
 }
 
@@ -199,18 +298,13 @@ fn script_arguments(launch: &Launch, program: &Path, pipes: &Pipes) -> Vec<OsStr
 
 /// Writes the script for the ranks of the mpirun that runs already, all at once, and calls it for rank 0.
 fn write_script(folder: &Path, launch: &Launch, program: &Path, pipes: &Pipes) -> std::io::Result<Command> {
-    use std::os::unix::ffi::OsStrExt;
     let mut text = b"set --".to_vec();
     for word in script_arguments(launch, program, pipes) {
-        text.extend(b" '");
-        text.extend(word.as_bytes().iter().flat_map(|&byte| match byte {
-            b'\'' => b"'\\''".to_vec(),
-            byte => vec![byte],
-        }));
-        text.push(b'\'');
+        text.push(b' ');
+        text.extend(quoted(&word).as_bytes());
     }
     text.push(b'\n');
-    text.extend(script(launch, pipes).bytes());
+    text.extend(script(launch, pipes, None).as_bytes());
     text.push(b'\n');
     let (draft, script) = (folder.join("draft"), folder.join(SCRIPT));
     std::fs::write(&draft, text)?;
@@ -237,7 +331,8 @@ fn command(
     }
     let words = mpirun.words(launch.members + launch.spares);
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).args(["sh", "-c", &script(launch, pipes), "sh"]);
+    command.args(&words[1..]).args(["sh", "-c"]);
+    command.arg(script(launch, pipes, mpirun.reach.as_ref())).arg("sh");
     command.args(script_arguments(launch, program, pipes));
     if let Some(directory) = &launch.directory {
         command.current_dir(directory);
