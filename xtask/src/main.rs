@@ -19,7 +19,7 @@ cargo xtask TASK
                        target/soak/store.json; then the scenarios of communicators and windows over 100,000 seeds and
                        more, the conformance suite on sim and on shm, and all tests in between, with new seeds in every
                        round, until the time is over or something fails
-  soak store [--first-seed X]   the store's part alone, whatever time it takes
+  soak store [--first-seed X | --after N]   the store's part alone, whatever time it takes; after N shapes of the simulator
   soak --engine mpi [--first-seed X]   300 kills under mpirun, on one host and on hosts made of network namespaces (root),
                        with a record in target/soak/mpi.json
   hosts N -- COMMAND   makes N hosts of this machine, out of network namespaces, and runs the command on the first of
@@ -49,10 +49,14 @@ fn main() -> ExitCode {
             Ok(minutes) if (1..=10_000).contains(&minutes) => soak(minutes),
             _ => return usage(&format!("`{minutes}` is not a number of minutes from 1 to 10000")),
         },
-        ["soak", "store"] => soak_store(STORE_FIRST_SEED),
+        ["soak", "store"] => soak_store(STORE_FIRST_SEED, 0),
         ["soak", "store", "--first-seed", seed] => match seed.parse() {
-            Ok(seed) => soak_store(seed),
+            Ok(seed) => soak_store(seed, 0),
             Err(_) => return usage(&format!("`{seed}` is not a seed")),
+        },
+        ["soak", "store", "--after", shapes] => match shapes.parse() {
+            Ok(shapes) => soak_store(STORE_FIRST_SEED, shapes),
+            Err(_) => return usage(&format!("`{shapes}` is not a number of shapes")),
         },
         ["soak", "--engine", "mpi"] => soak_mpi(MPI_FIRST_SEED),
         ["soak", "--engine", "mpi", "--first-seed", seed] => match seed.parse() {
@@ -137,9 +141,9 @@ fn soak(length_min: u64) -> anyhow::Result<()> {
 /// The seeds of the soak begin where those of `cargo xtask test` have long ended.
 const STORE_FIRST_SEED: u64 = 1_000_000;
 
-fn soak_store(first_seed: u64) -> anyhow::Result<()> {
+fn soak_store(first_seed: u64, after: usize) -> anyhow::Result<()> {
     let mut gate = Gate::new(minutes(300));
-    let result = store::soak(&mut gate, first_seed, None);
+    let result = store::soak(&mut gate, first_seed, after, None);
     gate.summarize("soak", result)
 }
 
@@ -168,7 +172,7 @@ fn mutants(json: Option<&std::path::Path>) -> anyhow::Result<()> {
 }
 
 fn soak_rounds(gate: &mut Gate, until: Instant) -> anyhow::Result<()> {
-    store::soak(gate, STORE_FIRST_SEED, Some(until))?;
+    store::soak(gate, STORE_FIRST_SEED, 0, Some(until))?;
     const SIM_SEEDS_PER_ROUND: u64 = 2_000;
     const SHM_SEEDS_PER_ROUND: u64 = 5;
     // For each of the more than fifty scenarios of communicators and windows: more than 100,000 in all.

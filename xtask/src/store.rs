@@ -139,16 +139,23 @@ fn read_json(path: &Path) -> anyhow::Result<Value> {
     serde_json::from_slice(&text).with_context(|| format!("{} is no JSON", path.display()))
 }
 
-/// The seeds and kills that the store has to stand, or as many as there is time for, with a record of them.
-pub(crate) fn soak(gate: &mut Gate, first_seed: u64, until: Option<Instant>) -> anyhow::Result<()> {
+/// The seeds and kills that the store has to stand, or as many as there is time for, with a record of them. One that was
+/// stopped goes on after so many shapes of the simulator.
+pub(crate) fn soak(
+    gate: &mut Gate,
+    first_seed: u64,
+    after: usize,
+    until: Option<Instant>,
+) -> anyhow::Result<()> {
     let (program, command) = build("faults")?;
     gate.step("store: build with failpoints", minutes(20), command)?;
     let folder = target_folder()?.join("soak");
     std::fs::create_dir_all(&folder)?;
     let json = folder.join("store.json");
     let part = folder.join("soak-part.json");
-    let mut record = Record::default();
-    let result = memory(gate).and_then(|()| record.fill(gate, &program, &part, first_seed, until));
+    let mut record = Record { after, ..Record::default() };
+    let begun = if after == 0 { memory(gate) } else { Ok(()) };
+    let result = begun.and_then(|()| record.fill(gate, &program, &part, first_seed, until));
     let _ = std::fs::remove_file(&part);
     record.write(&json, result.is_ok())?;
     println!("=== the record is in {}", json.display());
@@ -206,6 +213,8 @@ fn memory(gate: &mut Gate) -> anyhow::Result<()> {
 /// What a soak of the store did.
 #[derive(Default)]
 struct Record {
+    /// How many shapes of the simulator were left out.
+    after: usize,
     sim: Vec<Value>,
     chaos: Vec<Value>,
     deaths_by_step: BTreeMap<String, u64>,
@@ -265,7 +274,7 @@ impl Record {
         until: Option<Instant>,
     ) -> anyhow::Result<()> {
         let is_time_over = || until.is_some_and(|until| Instant::now() >= until);
-        for (shape, count) in SHAPES {
+        for (shape, count) in SHAPES.into_iter().skip(self.after) {
             if is_time_over() {
                 return Ok(());
             }
@@ -324,6 +333,7 @@ impl Record {
             "ok": ok,
             "commit": said_by("git", &["rev-parse", "HEAD"]),
             "machine": { "kernel": said_by("uname", &["-sr"]), "cores": std::thread::available_parallelism().map_or(0, usize::from) },
+            "shapes_left_out": self.after,
             "seeds": sum(&self.sim, "seeds"),
             "seeds_global": sum_of(&self.sim, "seeds", &is_global),
             "seeds_with_transactions": sum_of(&self.sim, "seeds", &has_transactions),
