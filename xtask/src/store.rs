@@ -55,8 +55,9 @@ const CHAOS: [(&str, u64); 11] = [
     ),
     ("--ranks 6 --replicas 1 --kills 5 --stops 1 --seconds 3 --salvage", 5),
 ];
-/// More than 200 of them in each mode.
+/// How many at least, and how many of them in each mode.
 const CHAOS_KILLS: u64 = 500;
+const CHAOS_KILLS_OF_MODE: u64 = 200;
 /// With how many kills each step of the protocol must have been hit, if it was not with fewer.
 const CHAOS_KILLS_MAX: u64 = 700;
 
@@ -283,7 +284,7 @@ impl Record {
             let command = outlast(program, &arguments, &[]);
             self.run(gate, part, ("", &arguments), minutes(60), command)?;
         }
-        let mut kills = 0;
+        let (mut kills, mut kills_global) = (0, 0);
         let mut tries: BTreeMap<String, u64> = BTreeMap::new();
         for (round, (shape, deaths)) in CHAOS.into_iter().cycle().enumerate() {
             // Steps of a recovery come only where members recover together.
@@ -296,7 +297,9 @@ impl Record {
             let rarest = rarest.min_by_key(|(step, count)| (**count + tried(step), **count));
             let rarest = rarest.map(|(step, _)| step.clone());
             let is_covered = rarest.is_some() && self.deaths_by_step.values().all(|count| *count > 0);
-            if kills >= CHAOS_KILLS && (is_covered || kills >= CHAOS_KILLS_MAX) {
+            let is_enough =
+                kills >= CHAOS_KILLS && kills_global.min(kills - kills_global) >= CHAOS_KILLS_OF_MODE;
+            if is_enough && (is_covered || kills >= CHAOS_KILLS_MAX) {
                 break;
             }
             if is_time_over() {
@@ -310,6 +313,7 @@ impl Record {
             let command = outlast(program, &arguments, &[]);
             self.run(gate, part, ("", &arguments), minutes(5), command)?;
             kills += deaths;
+            kills_global += if shape.contains("--mode global") { deaths } else { 0 };
         }
         let empty: Vec<&str> = self
             .deaths_by_step
