@@ -470,6 +470,8 @@ fn deaths_of_nodes(m: &Member) {
     }
     m.wait_until("the notice of the other death", || job.view().dead.contains(neighbour));
     assert_eq!(job.epoch(), Epoch(2));
+    // Who leaves counts as well: nobody does before the other has looked.
+    m.barrier(2);
     m.end(2, "");
 }
 
