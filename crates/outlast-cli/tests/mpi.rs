@@ -184,7 +184,8 @@ fn a_job_under_one_daemon_outlasts_a_host() {
     let run = job.finish();
     let count = |text: &str| run.stdout.lines().filter(|line| line.contains(text)).count();
     assert_eq!(count("\"wrong\":[]"), 4, "{run:?}");
-    assert_eq!((count("\"dead\":2"), count("\"dead\":5")), (4, 4), "{run:?}");
+    // Whoever learns of one first tells of it again with the other.
+    assert!(count("\"dead\":2") >= 4 && count("\"dead\":5") >= 4, "{run:?}");
 }
 
 /// Whether there are namespaces that this process has made.
