@@ -963,7 +963,7 @@ fn agree_and_shrink_are_of_logarithmic_depth() {
             job.leave().unwrap();
         });
         let messages = report.counters.iter().map(|counters| counters.messages_sent).max().unwrap();
-        assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+        report.expect_ok();
         messages
     };
     for members in [2usize, 16, 64, 500] {

@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::seeds;
+use common::{nap, seeds};
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
 use outlast::snapshot::{self, Options, SnapshotError, Snapshots};
@@ -174,7 +174,7 @@ fn a_job_of_another_size_begins_with_it() {
             store.close().expect("closed");
             job.leave().expect("left");
         });
-        assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+        report.expect_ok();
         let source = path.clone();
         let report = sim::run(&SimOptions::new(members, seed), move |job| {
             let store = open(&job, replicas);
@@ -196,7 +196,7 @@ fn a_job_of_another_size_begins_with_it() {
             store.close().expect("closed");
             job.leave().expect("left");
         });
-        assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+        report.expect_ok();
     }
 }
 
@@ -223,7 +223,7 @@ fn whoever_does_not_do_its_part_is_named() {
         store.close().expect("closed");
         job.leave().expect("left");
     });
-    assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+    report.expect_ok();
 }
 
 /// A snapshot respects transactions: transfers between accounts go on, with a plain key that each depends on and that others
@@ -301,13 +301,7 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
             let _ = store.close();
             let _ = job.leave();
         });
-        assert!(
-            report.is_ok(),
-            "seed {seed}: {:?}\n{:#?}\n{:#?}",
-            report.outcome,
-            report.panics,
-            report.hung
-        );
+        report.expect_ok();
         taken_in_all += *taken.lock().unwrap();
     }
     // Deaths interrupt some; most are taken.
@@ -353,7 +347,7 @@ fn two_who_take_one_do_not_disturb_each_other() {
             store.close().expect("closed");
             job.leave().expect("left");
         });
-        assert!(report.is_ok(), "seed {seed}: {:?} {:#?} {:?}", report.outcome, report.panics, report.hung);
+        report.expect_ok();
         let taken = taken.lock().unwrap();
         assert!(!taken.is_empty(), "seed {seed}: nobody has taken one");
         let there = snapshot::list(&path).expect("a folder");
@@ -388,7 +382,7 @@ fn ending_the_transactions_of_the_dead_does_not_hold_up_a_snapshot() {
                     held.push(tx);
                 }
                 job.inject(outlast::engine::Fault::Kill(job.me())).expect("a fault");
-                job.sleep(Duration::from_secs(10));
+                nap(&job, "its death", || false);
             }
             let mut epoch = store.epoch();
             while store.failures_since(&mut epoch).is_empty() {
@@ -404,7 +398,7 @@ fn ending_the_transactions_of_the_dead_does_not_hold_up_a_snapshot() {
             store.close().expect("closed");
             job.leave().expect("left");
         });
-        assert!(report.is_ok(), "seed {seed}: {:?} {:#?} {:?}", report.outcome, report.panics, report.hung);
+        report.expect_ok();
     }
 }
 
@@ -441,7 +435,7 @@ fn transactions_in_doubt_do_not_hold_up_a_snapshot() {
             store.close().expect("closed");
             job.leave().expect("left");
         });
-        assert!(report.is_ok(), "seed {seed}: {:?} {:#?} {:?}", report.outcome, report.panics, report.hung);
+        report.expect_ok();
     }
 }
 
@@ -466,7 +460,7 @@ fn a_lock_in_a_snapshot_has_lost_its_holder() {
         store.close().expect("closed");
         job.leave().expect("left");
     });
-    assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+    report.expect_ok();
     for members in [2, 5] {
         let source = path.clone();
         let report = sim::run(&SimOptions::new(members, 4), move |job| {
@@ -483,7 +477,7 @@ fn a_lock_in_a_snapshot_has_lost_its_holder() {
             store.close().expect("closed");
             job.leave().expect("left");
         });
-        assert!(report.is_ok(), "{:?} {:?}", report.panics, report.hung);
+        report.expect_ok();
     }
 }
 
@@ -571,7 +565,7 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
             let _ = store.close();
             let _ = job.leave();
         });
-        assert!(report.is_ok(), "seed {seed}: {:?} {:#?} {:#?}", report.outcome, report.panics, report.hung);
+        report.expect_ok();
     }
     let (taken, with_recoveries) = *taken.lock().unwrap();
     assert!(with_recoveries > 30, "{taken} snapshots, {with_recoveries} after a recovery");

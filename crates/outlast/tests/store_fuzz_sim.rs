@@ -47,7 +47,7 @@ fn alone(body: impl Fn(&Job, &Store) + 'static) {
         store.close().expect("closed");
         let _ = job.leave();
     });
-    assert!(report.is_ok(), "{:?} {:#?}", report.outcome, report.panics);
+    report.expect_ok();
 }
 
 /// A length that reaches beyond the segment is told before anyone asks for so much memory.

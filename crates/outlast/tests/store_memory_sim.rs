@@ -191,13 +191,7 @@ fn memory_that_ran_out_comes_back() {
             store.close().expect("close");
             let _ = job.leave();
         });
-        assert!(
-            report.is_ok(),
-            "seed {seed}: {:?}\n{:#?}\n{:#?}",
-            report.outcome,
-            report.panics,
-            report.hung
-        );
+        report.expect_ok();
     }
 }
 
@@ -242,13 +236,7 @@ fn keys_can_be_deleted_where_there_is_no_room_for_anything() {
             store.close().expect("close");
             let _ = job.leave();
         });
-        assert!(
-            report.is_ok(),
-            "seed {seed}: {:?}\n{:#?}\n{:#?}",
-            report.outcome,
-            report.panics,
-            report.hung
-        );
+        report.expect_ok();
     }
 }
 
@@ -333,13 +321,7 @@ fn a_new_home_without_room_holds_nobody_up() {
             let _ = store.close();
             let _ = job.leave();
         });
-        assert!(
-            report.is_ok(),
-            "seed {seed}: {:?}\n{:#?}\n{:#?}",
-            report.outcome,
-            report.panics,
-            report.hung
-        );
+        report.expect_ok();
     }
     assert!(held_up.get() > 6, "homes had no room in {} runs", held_up.get());
 }

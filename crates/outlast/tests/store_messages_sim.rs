@@ -25,7 +25,7 @@ fn requests(members: usize, puts: u64, by_slot: bool) -> (u64, u64) {
         store.close().expect("close");
         let _ = job.leave();
     });
-    assert!(report.is_ok(), "{:?} {:?} {:?}", report.outcome, report.panics, report.hung);
+    let report = report.expect_ok();
     (report.counters[0].operations, report.counters[0].operation_bytes_written)
 }
 

@@ -872,7 +872,7 @@ mod sim {
                 let _ = store.close();
                 let _ = job.leave();
             });
-            assert!(report.is_ok(), "seed {seed}: {:?} {:#?}", report.outcome, report.panics);
+            report.expect_ok();
         }
     }
 
@@ -887,7 +887,7 @@ mod sim {
                 assert!(error.to_string().contains("salvage needs an engine"), "{error}");
                 let _ = job.leave();
             });
-            assert!(report.is_ok(), "{:?} {:#?}", report.outcome, report.panics);
+            report.expect_ok();
         }
     }
 }

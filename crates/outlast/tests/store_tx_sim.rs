@@ -345,13 +345,7 @@ fn a_transaction_larger_than_memory_is_refused() {
             }
             end(&job, &store);
         });
-        assert!(
-            report.is_ok(),
-            "seed {seed}: {:?}\n{:#?}\n{:#?}",
-            report.outcome,
-            report.panics,
-            report.hung
-        );
+        report.expect_ok();
     }
 }
 

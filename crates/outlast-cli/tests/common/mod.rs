@@ -134,7 +134,8 @@ fn status(pid: u32) -> Option<u32> {
     if state == "Z" || state == "X" { None } else { fields.next()?.parse().ok() }
 }
 
-fn children(parent: u32) -> Vec<u32> {
+/// The processes that a process has started and that still run.
+pub(crate) fn children(parent: u32) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").expect("/proc is there").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
     let mut children: Vec<u32> = pids.filter(|&pid| status(pid) == Some(parent)).collect();

@@ -112,7 +112,7 @@ impl Store {
             }
         }
         let is_quiet =
-            under_way.is_empty() && !inner.transactions.is_deciding() && !inner.has_late_requests();
+            under_way.is_empty() && !inner.transactions.is_deciding() && inner.late_home().is_none();
         *before = Some(under_way);
         Ok(is_quiet)
     }
@@ -324,7 +324,7 @@ mod tests {
                 store.close().expect("closed");
                 let _ = job.leave();
             });
-            assert!(report.is_ok(), "seed {seed}: {:?} {:#?}", report.outcome, report.panics);
+            report.expect_ok();
         }
         assert!(held_up.get() > 5, "held up in {} runs", held_up.get());
     }

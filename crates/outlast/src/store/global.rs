@@ -235,9 +235,13 @@ impl Inner {
                 }
             }
             under_way = left;
-            let is_quiet =
-                under_way.is_empty() && !self.transactions.is_deciding() && !self.has_late_requests();
-            Ok(if is_quiet { Some(()) } else { None })
+            if !under_way.is_empty() || self.transactions.is_deciding() {
+                return Ok(None);
+            }
+            match self.late_home() {
+                None => Ok(Some(())),
+                Some(member) => Err(StoreError::Timeout { member, limit: self.job.time_limit() }),
+            }
         })
     }
 
@@ -656,35 +660,20 @@ mod tests {
     use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::job::Job;
     use crate::store::Options;
+    use crate::store::testing::nap;
     use std::cell::Cell;
     use std::rc::Rc;
 
     fn run(seed: u64, members: usize, body: impl Fn(Job) + 'static) {
-        let link = if seed.is_multiple_of(2) { Link::Memory } else { Link::Network };
-        let mut options = SimOptions::new(members, seed).link(link);
+        let mut options = SimOptions::new(members, seed).link(Link::of_seed(seed));
         options.time_limit = Duration::from_secs(5);
         options.steps_max = 20_000_000;
-        let report = sim::run(&options, body);
-        assert!(
-            report.is_ok(),
-            "seed {seed}: {:?}\n{:#?}\n{:#?}",
-            report.outcome,
-            report.panics,
-            report.hung
-        );
+        sim::run(&options, body).expect_ok();
     }
 
     fn open(job: &Job, replicas: usize) -> Store {
         let options = Options::new().replicas(replicas).partitions(32).expected_keys(64);
         Store::open(job, options.mode(Mode::Global)).expect("open")
-    }
-
-    fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
-        let deadline = job.now().after(Duration::from_secs(100));
-        while !until() {
-            assert!(job.now() < deadline, "{} waited in vain for {what}", job.me());
-            job.sleep(Duration::from_millis(1));
-        }
     }
 
     fn end(job: &Job, store: &Store) {
@@ -876,7 +865,9 @@ mod tests {
                     assert!(matches!(late, Err(StoreError::Timeout { .. })), "{late:?}");
                     let until = job.now().after(Duration::from_secs(1));
                     let closed = store.inner.close_gate(&communicator, until);
-                    assert!(matches!(closed, Err(StoreError::Timeout { .. })), "{closed:?}");
+                    let is_named =
+                        matches!(closed, Err(StoreError::Timeout { member, .. }) if member == home);
+                    assert!(is_named, "{closed:?}");
                     job.inject(Fault::Resume(home)).expect("a fault");
                     let until = job.now().after(Duration::from_secs(1));
                     store.inner.close_gate(&communicator, until).expect("closed");
@@ -917,6 +908,42 @@ mod tests {
                     is_over.set(true);
                 }
                 nap(&job, "the one with a late verdict", || is_over.get());
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// A transaction was not answered in time; the background is about to end it when the store is frozen, and waits for the
+    /// end of that. The cut does not wait for the background in turn.
+    #[test]
+    fn a_frost_does_not_wait_for_a_background_that_waits_for_its_end() {
+        for seed in [1, 3, 5, 7] {
+            let is_over = Rc::new(Cell::new(false));
+            run(seed, 4, move |job| {
+                let store = open(&job, 1);
+                let intent_of = |member: &MemberId| store.homes(&intent_key(*member, 0))[0];
+                let committer = MemberId(0);
+                let home = (1..4).map(MemberId).find(|home| *home != intent_of(&committer)).expect("one");
+                let keys = [key_at(&store, committer, 0), key_at(&store, home, 0)];
+                job.sleep(Duration::from_secs(1));
+                if job.me() == committer {
+                    job.inject(Fault::Stop(home)).expect("a fault");
+                    let mut tx = store.begin();
+                    keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
+                    let committed = tx.commit();
+                    assert!(matches!(committed, Err(StoreError::Timeout { .. })), "{committed:?}");
+                    store.freeze(job.now().after(Duration::from_secs(60)));
+                    assert!(!store.is_quiet(&mut None).expect("looked"));
+                    job.sleep(Duration::from_secs(1));
+                    job.inject(Fault::Resume(home)).expect("a fault");
+                    let resumed = job.now();
+                    // What the background has under way now is what waits for the frost.
+                    nap(&job, "quiet", || store.inner.late_home().is_none());
+                    assert!(job.now().since(resumed) < Duration::from_secs(10), "long before the frost ends");
+                    assert!(store.thaw());
+                    is_over.set(true);
+                }
+                nap(&job, "the committer", || is_over.get());
                 end(&job, &store);
             });
         }

@@ -46,6 +46,8 @@ mod salvage;
 mod slot;
 mod space;
 mod stats;
+#[cfg(all(test, feature = "sim"))]
+mod testing;
 mod tx;
 #[cfg(feature = "serde")]
 mod typed;

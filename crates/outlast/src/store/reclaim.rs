@@ -273,7 +273,8 @@ mod tests {
     use crate::engine::sim::{self, Action, Link, Options as SimOptions, Random, When};
     use crate::job::Job;
     use crate::store::Options;
-    use std::cell::RefCell;
+    use crate::store::testing::{nap, settled};
+    use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
     /// A block, as its home and its offset.
@@ -292,6 +293,7 @@ mod tests {
             let known: Rc<RefCell<BTreeSet<At>>> = Rc::default();
             let held: Rc<RefCell<Vec<(At, MemberId, usize)>>> = Rc::default();
             let (known_here, held_here) = (known.clone(), held.clone());
+            let looked_here = Cell::new(0);
             let report = sim::run(&options, move |job: Job| {
                 let options = Options::new().replicas(3).partitions(8).expected_keys(32);
                 let Ok(store) = Store::open(&job, options) else { return };
@@ -311,25 +313,30 @@ mod tests {
                     };
                     done.expect("done");
                 }
-                job.sleep(Duration::from_secs(20));
-                known_here.borrow_mut().extend(store.inner.known_blocks());
                 let me = job.me();
-                let mut found = Vec::new();
-                let op = Op::begin(&store.inner).expect("begun");
-                op.for_each_block(|offset, class, what| {
-                    if let What::Held(holder) = what {
-                        found.push(((me, offset), holder, class));
-                    }
-                })
-                .expect("gone through");
-                drop(op);
+                let look = || {
+                    let mut found = Vec::new();
+                    let op = Op::begin(&store.inner).expect("begun");
+                    op.for_each_block(|offset, class, what| {
+                        if let What::Held(holder) = what {
+                            found.push(((me, offset), holder, class));
+                        }
+                    })
+                    .expect("gone through");
+                    drop(op);
+                    let known: BTreeSet<At> = store.inner.known_blocks().into_iter().collect();
+                    (known, found)
+                };
+                let (known, found) = settled(&job, "its blocks", Duration::from_secs(10), look);
+                known_here.borrow_mut().extend(known);
                 held_here.borrow_mut().extend(found);
-                job.sleep(Duration::from_secs(1));
+                looked_here.set(looked_here.get() + 1);
+                // Nobody goes before all have looked: what it has would be taken back.
+                nap(&job, "the others", || looked_here.get() >= job.view().living().count());
                 store.close().expect("closed");
                 let _ = job.leave();
             });
-            assert!(report.is_ok(), "seed {seed}: {:?} {:#?}", report.outcome, report.panics);
-            deaths += report.kills;
+            deaths += report.expect_ok().kills;
             let known = known.borrow();
             let forgotten: Vec<_> =
                 held.borrow().iter().filter(|(at, ..)| !known.contains(at)).copied().collect();

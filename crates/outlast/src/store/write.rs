@@ -1699,6 +1699,6 @@ mod tests {
             store.close().expect("close");
             let _ = job.leave();
         });
-        assert!(report.is_ok(), "{:?} {:#?}", report.outcome, report.panics);
+        report.expect_ok();
     }
 }

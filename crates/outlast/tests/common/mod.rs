@@ -21,9 +21,7 @@ pub(crate) fn seeds_in(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
 #[track_caller]
 pub(crate) fn run_with(mut options: Options, body: impl Fn(Job) + 'static) {
     options.steps_max = 20_000_000;
-    let seed = options.seed;
-    let report = sim::run(&options, body);
-    assert!(report.is_ok(), "seed {seed}: {:?}\n{:#?}\n{:#?}", report.outcome, report.panics, report.hung);
+    sim::run(&options, body).expect_ok();
 }
 
 /// Waits for something that is to happen before long.

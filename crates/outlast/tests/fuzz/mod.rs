@@ -49,8 +49,7 @@ pub(crate) fn run(seed: u64, damage: &[u8], with_checksums: bool) -> u64 {
         true => checked_member(&job, seed, &damage, &written, &corrupt),
         false => member(&job, seed, &damage),
     });
-    let (outcome, panics, hung) = (&report.outcome, &report.panics, &report.hung);
-    assert!(report.is_ok(), "seed {seed}: {outcome:?}\n{panics:#?}\n{hung:#?}");
+    report.expect_ok();
     counted.get()
 }
 

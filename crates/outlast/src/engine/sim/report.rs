@@ -80,6 +80,8 @@ pub struct Counters {
 /// What a run gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
+    /// The seed that gives it again.
+    pub seed: u64,
     /// How it ended.
     pub outcome: Outcome,
     /// Engine steps of all members together.
@@ -115,7 +117,8 @@ impl Report {
     pub fn expect_ok(self) -> Report {
         if !self.is_ok() {
             let hung: Vec<String> = self.hung.iter().map(Hung::to_string).collect();
-            panic!("the run ended as {:?}; panics: {:?}; hung: {hung:#?}", self.outcome, self.panics);
+            let Report { seed, outcome, panics, .. } = &self;
+            panic!("seed {seed}: the run ended as {outcome:?}; panics: {panics:#?}; hung: {hung:#?}");
         }
         self
     }

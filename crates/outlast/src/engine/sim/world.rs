@@ -766,6 +766,7 @@ impl World {
         }
         let stopped = self.members.iter().enumerate().filter(|(_, member)| member.runs && member.stopped);
         Report {
+            seed: self.seed,
             outcome,
             steps: self.steps,
             end: Time(self.now),

@@ -1007,6 +1007,9 @@ mod tests {
     use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::job::Job;
     use crate::store::Options;
+    use crate::store::testing::nap;
+    use std::cell::Cell;
+    use std::rc::Rc;
 
     /// Of a partition one key was damaged with its member. Who had locked that key is told that its value is gone, also when
     /// the loss was accepted; who has locked another one of the same partition is not.
@@ -1019,7 +1022,7 @@ mod tests {
             let store = crate::store::Store::open(&job, options).expect("open");
             let (inner, victim) = (&store.inner, MemberId(1));
             if job.me() == victim {
-                return job.sleep(Duration::from_secs(60));
+                nap(&job, "its death", || false);
             }
             let names = (0..).map(|number| format!("key/{number}").into_bytes());
             let keys: Vec<Vec<u8>> = names.filter(|key| store.homes(key) == [victim]).take(40).collect();
@@ -1049,7 +1052,7 @@ mod tests {
             store.close().expect("closed");
             let _ = job.leave();
         });
-        assert!(report.is_ok(), "{:?} {:#?}", report.outcome, report.panics);
+        report.expect_ok();
     }
 
     /// A decision that was not answered in time may still be made: a frost waits until it is known.
@@ -1057,7 +1060,8 @@ mod tests {
     fn a_decision_that_timed_out_is_one_until_it_is_known() {
         for seed in 0..8 {
             let options = SimOptions::new(3, seed).link(Link::Network);
-            let report = sim::run(&options, |job: Job| {
+            let is_over = Rc::new(Cell::new(false));
+            let report = sim::run(&options, move |job: Job| {
                 let options = Options::new().replicas(1).partitions(16).expected_keys(64);
                 let store = Store::open(&job, options).expect("open");
                 // The intent is at one member, and the keys are at another.
@@ -1080,16 +1084,16 @@ mod tests {
                     assert!(matches!(committed, Err(StoreError::Timeout { .. })), "{committed:?}");
                     assert!(store.inner.transactions.is_deciding());
                     job.inject(Fault::Resume(stopped)).expect("a fault");
-                    job.sleep(Duration::from_secs(100));
-                    assert!(!store.inner.transactions.is_deciding());
+                    nap(&job, "the decision", || !store.inner.transactions.is_deciding());
                     let found = keys.iter().filter(|key| store.exists(&key[..]).expect("read")).count();
                     assert!(found == 0 || found == 2, "{found}");
+                    is_over.set(true);
                 }
-                job.sleep(Duration::from_secs(200));
+                nap(&job, "the committer", || is_over.get());
                 let _ = store.close();
                 let _ = job.leave();
             });
-            assert!(report.is_ok(), "seed {seed}: {:?} {:#?}", report.outcome, report.panics);
+            report.expect_ok();
         }
     }
 }
