@@ -626,10 +626,15 @@ impl Inner {
         let key = self.any_key_ref(key);
         let counter = self.run(|op| {
             let config = op.config(key.partition)?;
-            let found = op.find_settled(config, &key, None, false)?.block;
-            // The floor tells only where there is nothing: what was lost of other keys has raised it, too.
-            let floor = op.floor(config.homes[config.primary], key.partition)?;
-            let counter = found.map_or(floor, |block| block.counter);
+            let primary = config.homes[config.primary];
+            // Not settled first, for which a full home may have no room: whatever version the primary names was made in the
+            // incarnation that the key is in.
+            let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());
+            let counter = match found {
+                Some(offset) => op.read_block(primary, offset)?.counter,
+                // The floor tells only where there is nothing: what was lost of other keys has raised it, too.
+                None => op.floor(primary, key.partition)?,
+            };
             if op.is_current() { Ok(counter) } else { Err(Halt::Again) }
         })?;
         if counter >> INCARNATION_SHIFT > version.counter >> INCARNATION_SHIFT {
