@@ -7,8 +7,9 @@ use common::{is_over, maps_job_memory, outlast, shared_memory_names, start, wait
 use serde_json::Value;
 
 /// The report of a run whose standard output is JSON alone.
-fn report(arguments: &[&str]) -> (common::Finished, Value) {
-    let run = outlast(&[&["chaos", "--json", "-"], arguments].concat());
+fn report(arguments: &str) -> (common::Finished, Value) {
+    let arguments: Vec<&str> = ["chaos", "--json", "-"].into_iter().chain(arguments.split(' ')).collect();
+    let run = outlast(&arguments);
     let report = serde_json::from_str(&run.stdout);
     let report = report.unwrap_or_else(|error| panic!("standard output is JSON alone: {error}: {run:?}"));
     (run, report)
@@ -16,24 +17,10 @@ fn report(arguments: &[&str]) -> (common::Finished, Value) {
 
 #[test]
 fn kills_and_stops_break_no_promise() {
-    let (run, report) = report(&[
-        "--engine",
-        "shm",
-        "--ranks",
-        "4",
-        "--replicas",
-        "2",
-        "--mode",
-        "localized",
-        "--kills",
-        "2",
-        "--stops",
-        "1",
-        "--seconds",
-        "2",
-        "--seed",
-        "5",
-    ]);
+    let (run, report) = report(
+        "--engine shm --ranks 4 --replicas 2 --mode localized \
+         --kills 2 --stops 1 --seconds 2 --seed 5",
+    );
     assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
     for zero in ["lost", "torn", "stale", "hung", "nonlinearizable"] {
         assert_eq!(report[zero], 0, "{report}");
@@ -53,22 +40,9 @@ fn kills_and_stops_break_no_promise() {
 #[test]
 fn kills_and_stops_break_no_promise_in_global_mode() {
     for programs in ["mixed", "bank"] {
-        let (run, report) = report(&[
-            "--ranks",
-            "5",
-            "--replicas",
-            "3",
-            "--mode",
-            "global",
-            "--programs",
-            programs,
-            "--kills",
-            "3",
-            "--stops",
-            "1",
-            "--seconds",
-            "2",
-        ]);
+        let (run, report) = report(&format!(
+            "--ranks 5 --replicas 3 --mode global --programs {programs} --kills 3 --stops 1 --seconds 2"
+        ));
         assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
         assert_eq!((&report["kills"], &report["stops"]), (&3.into(), &1.into()), "{report}");
         assert!(report["acked"].as_u64().is_some_and(|acked| acked > 100), "{report}");
@@ -79,20 +53,8 @@ fn kills_and_stops_break_no_promise_in_global_mode() {
 fn without_faults_there_are_no_times() {
     let history = tempfile::NamedTempFile::new().expect("a file");
     let path = history.path().to_str().expect("a plain path");
-    let (run, report) = report(&[
-        "--ranks",
-        "1",
-        "--replicas",
-        "1",
-        "--kills",
-        "0",
-        "--seconds",
-        "0.3",
-        "--threads",
-        "3",
-        "--history",
-        path,
-    ]);
+    let (run, report) =
+        report(&format!("--ranks 1 --replicas 1 --kills 0 --seconds 0.3 --threads 3 --history {path}"));
     assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
     assert_eq!((&report["detection_ms"], &report["repair_ms"]), (&Value::Null, &Value::Null), "{report}");
     let text = std::fs::read_to_string(path).expect("the record was written");
@@ -102,19 +64,7 @@ fn without_faults_there_are_no_times() {
 /// More deaths at once than copies: the store says what is lost, and nothing is lost in silence.
 #[test]
 fn beyond_the_promise_loss_is_called_loss() {
-    let (run, report) = report(&[
-        "--ranks",
-        "5",
-        "--replicas",
-        "2",
-        "--kills",
-        "3",
-        "--seconds",
-        "1",
-        "--seed",
-        "3",
-        "--beyond",
-    ]);
+    let (run, report) = report("--ranks 5 --replicas 2 --kills 3 --seconds 1 --seed 3 --beyond");
     assert_eq!((run.code(), &report["ok"], &report["lost"]), (0, &true.into(), &0.into()), "{run:?}");
     assert!(report["data_lost"].as_u64().is_some_and(|lost| lost > 0), "{report}");
     assert_eq!(report["kills"], 3, "{report}");
@@ -123,8 +73,7 @@ fn beyond_the_promise_loss_is_called_loss() {
 /// One copy, and all but one die: survivors read the memory of the dead, and nothing is lost.
 #[test]
 fn salvage_loses_nothing_with_one_copy() {
-    let shape = ["--ranks", "5", "--replicas", "1", "--kills", "4", "--seconds", "2", "--seed", "3"];
-    let (run, report) = report(&[&shape[..], &["--salvage"]].concat());
+    let (run, report) = report("--ranks 5 --replicas 1 --kills 4 --seconds 2 --seed 3 --salvage");
     assert_eq!((run.code(), &report["ok"], &report["lost"]), (0, &true.into(), &0.into()), "{run:?}");
     assert_eq!(report["kills"], 4, "{report}");
 }
@@ -132,15 +81,13 @@ fn salvage_loses_nothing_with_one_copy() {
 /// In a build for tests members die inside the steps of the protocol, and the report says in which.
 #[test]
 fn deaths_inside_operations_break_no_promise() {
-    let arguments =
-        ["--ranks", "5", "--replicas", "3", "--kills", "4", "--seconds", "2", "--seed", "2", "--failpoints"];
     if !steps::AVAILABLE {
-        let run = outlast(&[&["chaos"], &arguments[..]].concat());
+        let run = outlast(&["chaos", "--failpoints"]);
         assert_eq!(run.code(), 2, "{run:?}");
         assert!(run.stderr.contains("--features faults"), "{run:?}");
         return;
     }
-    let (run, report) = report(&arguments);
+    let (run, report) = report("--ranks 5 --replicas 3 --kills 4 --seconds 2 --seed 2 --failpoints");
     assert_eq!((run.code(), &report["ok"], &report["kills"]), (0, &true.into(), &4.into()), "{run:?}");
     let table = report["deaths_by_step"].as_object().expect("a table");
     let deaths = |step: &str| table[step].as_u64().expect("a count");

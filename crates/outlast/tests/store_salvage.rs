@@ -306,6 +306,8 @@ mod sim {
     use super::*;
     use outlast::engine::Fault;
     use outlast::engine::sim::{self, Link, Options as SimOptions};
+    use std::cell::Cell;
+    use std::rc::Rc;
 
     fn run(test: &str, members: usize, seeds: u64, body: impl Fn(u64, Job) + Clone + 'static) {
         for seed in 0..seeds {
@@ -486,12 +488,49 @@ mod sim {
     /// leaver may be the next to have. Nothing is lost, whatever comes first.
     #[test]
     fn a_death_while_another_member_leaves_loses_nothing() {
+        let value = |number: u64| format!("{number} and some more").into_bytes();
+        kill_beside_a_leaver(
+            3,
+            20,
+            |step| 5_000 - step * 500,
+            move |job, store, at, kill| {
+                if job.me() == LEAVER {
+                    for number in 0..48 {
+                        store.put(&key(9, number), &value(number)).expect("put");
+                    }
+                    return;
+                }
+                while job.now() < at {
+                    job.park(job.bell(), at);
+                }
+                kill();
+                wait_until(job, "both to be gone", || job.epoch() == Epoch(2));
+                for number in 0..48 {
+                    let found = store.get(&key(9, number)).map(|found| found.map(|found| found.into_bytes()));
+                    assert_eq!(found, Ok(Some(value(number))), "{number}");
+                }
+            },
+        );
+    }
+
+    const LEAVER: MemberId = MemberId(0);
+
+    /// Kills member 1 at sixty moments around the one at which the leaver has gone, for each seed. `offset` says how far
+    /// from it, in nanoseconds; `body` is what the leaver does before it leaves, and what the others do, who are given the
+    /// moment and what kills.
+    fn kill_beside_a_leaver(
+        members: usize,
+        seeds: u64,
+        offset: impl Fn(i64) -> i64,
+        body: impl Fn(&Job, &Store, Time, &dyn Fn()) + Clone + 'static,
+    ) {
         let mut counted = [0u64; 2];
-        for seed in 0..20 {
-            // The same schedule without the death tells when the leaver goes.
-            let (left, _) = leave_and_kill(seed, Duration::from_secs(1));
+        for seed in 0..seeds {
+            // The same schedule without the death, for long, tells when the leaver goes.
+            let (left, _) = leave_and_kill(members, seed, Time(1_000_000_000), body.clone());
             for step in 0..60 {
-                let (_, is_before) = leave_and_kill(seed, Duration::from_nanos(left.0 + 5_000 - step * 500));
+                let at = Time(left.0.saturating_add_signed(offset(step)));
+                let (_, is_before) = leave_and_kill(members, seed, at, body.clone());
                 counted[usize::from(is_before)] += 1;
             }
         }
@@ -499,41 +538,35 @@ mod sim {
         assert!(counted.iter().all(|count| *count > 50), "{counted:?}");
     }
 
-    /// When the leaver has gone, and whether the other one was killed before; that happens at this time.
-    fn leave_and_kill(seed: u64, at: Duration) -> (Time, bool) {
-        let found = Arc::new(Mutex::new((Time::NEVER, false)));
-        let (noted, mut plan) = (found.clone(), SimOptions::new(3, seed));
+    /// When the leaver has gone, and whether the other one was killed before.
+    fn leave_and_kill(
+        members: usize,
+        seed: u64,
+        at: Time,
+        body: impl Fn(&Job, &Store, Time, &dyn Fn()) + 'static,
+    ) -> (Time, bool) {
+        let found = Rc::new(Cell::new((Time::NEVER, false)));
+        let (noted, mut plan) = (found.clone(), SimOptions::new(members, seed));
         plan.remains = true;
         let report = sim::run(&plan, move |job: Job| {
             let store = Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
-            let (leaver, victim) = (MemberId(0), MemberId(1));
-            let value = |number: u64| format!("{number} and some more").into_bytes();
-            if job.me() == leaver {
-                for number in 0..48 {
-                    store.put(&key(9, number), &value(number)).expect("put");
-                }
-                store.leave(job.now().after(Duration::from_secs(20))).expect("left");
-                noted.lock().unwrap().0 = job.now();
-                return;
-            }
+            let victim = MemberId(1);
             if job.me() == victim {
                 return wait_until(&job, "the end", || false);
             }
-            while job.now() < Time(at.as_nanos() as u64) {
-                job.park(job.bell(), Time(at.as_nanos() as u64));
-            }
-            noted.lock().unwrap().1 = job.view().is_living(leaver);
-            job.inject(Fault::Kill(victim)).expect("killed");
-            wait_until(&job, "both to be gone", || job.epoch() == Epoch(2));
-            for number in 0..48 {
-                let found = store.get(&key(9, number)).map(|found| found.map(|found| found.into_bytes()));
-                assert_eq!(found, Ok(Some(value(number))), "{number}");
+            body(&job, &store, at, &|| {
+                noted.set((noted.get().0, job.view().is_living(LEAVER)));
+                job.inject(Fault::Kill(victim)).expect("killed");
+            });
+            if job.me() == LEAVER {
+                store.leave(job.now().after(Duration::from_secs(20))).expect("left");
+                return noted.set((job.now(), noted.get().1));
             }
             let _ = store.close();
             let _ = job.leave();
         });
         assert!(report.is_ok(), "seed {seed}, at {at:?}: {:?} {:#?}", report.outcome, report.panics);
-        *found.lock().unwrap()
+        found.get()
     }
 
     /// Two die at once, each of the two others is the heir of one, and each has partitions to salvage that the other one's
@@ -578,71 +611,52 @@ mod sim {
         assert!(slowest < Duration::from_secs(2), "{slowest:?}");
     }
 
-    /// The same while two others add: each addition that was acknowledged counts, and counts once.
+    /// One leaves and another one is killed while two others add: each addition that was acknowledged counts, and counts once.
     #[test]
     fn additions_count_once_while_one_leaves_and_another_dies() {
-        let mut counted = [0u64; 2];
-        for seed in 0..10 {
-            let (left, _) = add_while_leaving(seed, Duration::from_secs(1));
-            for step in 0..60 {
-                let at = Duration::from_nanos(left.0 + 10_000 - step * 700);
-                counted[usize::from(add_while_leaving(seed, at).1)] += 1;
-            }
-        }
-        println!("{counted:?} deaths after and before the leaver was gone");
-        assert!(counted.iter().all(|count| *count > 50), "{counted:?}");
-    }
-
-    fn add_while_leaving(seed: u64, at: Duration) -> (Time, bool) {
-        let found = Arc::new(Mutex::new((Time::NEVER, false)));
-        let (noted, mut plan) = (found.clone(), SimOptions::new(4, seed));
-        plan.remains = true;
-        let added = Arc::new(Mutex::new([[0i64; 8]; 2]));
-        let report = sim::run(&plan, move |job: Job| {
-            let store = Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
-            let (leaver, victim) = (MemberId(0), MemberId(1));
-            if job.me() == leaver {
-                store.leave(job.now().after(Duration::from_secs(20))).expect("left");
-                noted.lock().unwrap().0 = job.now();
-                return;
-            }
-            if job.me() == victim {
-                return wait_until(&job, "the end", || false);
-            }
-            let (mine, at) = (job.me().index() - 2, Time(at.as_nanos() as u64));
-            let until = at.after(Duration::from_millis(2)).min(Time(100_000_000));
-            let mut is_killed = mine != 0;
-            for number in 0.. {
-                let now = job.now();
-                if !is_killed && now >= at.min(until) {
-                    is_killed = true;
-                    noted.lock().unwrap().1 = job.view().is_living(leaver);
-                    job.inject(Fault::Kill(victim)).expect("killed");
+        // What each of the two was told of, at the end of a run.
+        let added = Rc::new(Cell::new([[0i64; 8]; 2]));
+        kill_beside_a_leaver(
+            4,
+            10,
+            |step| 10_000 - step * 700,
+            move |job, store, at, kill| {
+                if job.me() == LEAVER {
+                    return;
                 }
-                if now >= until {
-                    break;
+                let (mine, mut own) = (job.me().index() - 2, [0; 8]);
+                let until = at.after(Duration::from_millis(2)).min(Time(100_000_000));
+                let mut is_killed = mine != 0;
+                for number in 0.. {
+                    let now = job.now();
+                    if !is_killed && now >= at.min(until) {
+                        is_killed = true;
+                        kill();
+                    }
+                    if now >= until {
+                        break;
+                    }
+                    store.add(&key(9, number % 8), 1).expect("added");
+                    own[number as usize % 8] += 1;
+                    // Without a death this goes on for long.
+                    if job.now() < Time(at.0.saturating_sub(200_000)) {
+                        job.sleep(Duration::from_micros(50));
+                    }
                 }
-                store.add(&key(9, number % 8), 1).expect("added");
-                added.lock().unwrap()[mine][number as usize % 8] += 1;
-                // Without a death this goes on for long.
-                if job.now() < Time(at.0.saturating_sub(200_000)) {
-                    job.sleep(Duration::from_micros(50));
+                let mut both = added.get();
+                both[mine] = own;
+                added.set(both);
+                store.add(b"done", 1).expect("added");
+                wait_until(job, "the other", || store.add(b"done", 0).expect("read") == 2);
+                for number in 0..8 {
+                    let sum = store.add(&key(9, number), 0).expect("read");
+                    let [first, second] = added.get().map(|sums| sums[number as usize]);
+                    assert_eq!(sum, first + second, "{number}");
                 }
-            }
-            store.add(b"done", 1).expect("added");
-            wait_until(&job, "the other", || store.add(b"done", 0).expect("read") == 2);
-            let added = *added.lock().unwrap();
-            for number in 0..8 {
-                let sum = store.add(&key(9, number), 0).expect("read");
-                assert_eq!(sum, added[0][number as usize] + added[1][number as usize], "{number}");
-            }
-            store.add(b"read", 1).expect("added");
-            wait_until(&job, "the other", || store.add(b"read", 0).expect("read") == 2);
-            let _ = store.close();
-            let _ = job.leave();
-        });
-        assert!(report.is_ok(), "seed {seed}, at {at:?}: {:?} {:#?}", report.outcome, report.panics);
-        *found.lock().unwrap()
+                store.add(b"read", 1).expect("added");
+                wait_until(job, "the other", || store.add(b"read", 0).expect("read") == 2);
+            },
+        );
     }
 
     /// Some keys that this member alone has; returns when all members know them, so that nobody is killed before.
