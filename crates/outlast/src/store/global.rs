@@ -660,7 +660,7 @@ mod tests {
     use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::job::Job;
     use crate::store::Options;
-    use crate::store::testing::nap;
+    use crate::store::testing::{expect_timeout, nap, third_attempt};
     use std::cell::Cell;
     use std::rc::Rc;
 
@@ -821,16 +821,9 @@ mod tests {
                 let keys = [0, 1].map(|number| key_at(&store, committer, number));
                 job.sleep(Duration::from_secs(1));
                 if job.me() == committer {
-                    let mut tx = store.begin();
-                    for attempt in 0..3 {
-                        keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
-                        if attempt < 2 {
-                            tx.retry().expect("begun again");
-                        }
-                    }
+                    let mut tx = third_attempt(&store, &keys);
                     job.inject(Fault::Stop(doomed)).expect("a fault");
-                    let committed = tx.commit();
-                    assert!(matches!(committed, Err(StoreError::Timeout { .. })), "{committed:?}");
+                    expect_timeout(tx.commit());
                     assert!(store.inner.transactions.is_deciding());
                     job.inject(Fault::Kill(doomed)).expect("a fault");
                 }
@@ -861,13 +854,10 @@ mod tests {
                 if job.me() == MemberId(1) {
                     let communicator = store.inner.global.communicator().expect("global");
                     job.inject(Fault::Stop(home)).expect("a fault");
-                    let late = store.put(&key, b"late");
-                    assert!(matches!(late, Err(StoreError::Timeout { .. })), "{late:?}");
+                    expect_timeout(store.put(&key, b"late"));
                     let until = job.now().after(Duration::from_secs(1));
-                    let closed = store.inner.close_gate(&communicator, until);
-                    let is_named =
-                        matches!(closed, Err(StoreError::Timeout { member, .. }) if member == home);
-                    assert!(is_named, "{closed:?}");
+                    let whom = expect_timeout(store.inner.close_gate(&communicator, until));
+                    assert_eq!(whom, home);
                     job.inject(Fault::Resume(home)).expect("a fault");
                     let until = job.now().after(Duration::from_secs(1));
                     store.inner.close_gate(&communicator, until).expect("closed");
@@ -891,8 +881,7 @@ mod tests {
                 job.sleep(Duration::from_secs(1));
                 if job.me() == MemberId((home.0 + 1) % 3) {
                     job.inject(Fault::Stop(home)).expect("a fault");
-                    let late = decide_in_peace(&store.inner, 77, Some(&MemberSet::default()));
-                    assert!(matches!(late, Err(StoreError::Timeout { .. })), "{late:?}");
+                    expect_timeout(decide_in_peace(&store.inner, 77, Some(&MemberSet::default())));
                     store.freeze(job.now().after(Duration::from_secs(60)));
                     let mut under_way = None;
                     for _ in 0..10 {
@@ -930,8 +919,7 @@ mod tests {
                     job.inject(Fault::Stop(home)).expect("a fault");
                     let mut tx = store.begin();
                     keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
-                    let committed = tx.commit();
-                    assert!(matches!(committed, Err(StoreError::Timeout { .. })), "{committed:?}");
+                    expect_timeout(tx.commit());
                     store.freeze(job.now().after(Duration::from_secs(60)));
                     assert!(!store.is_quiet(&mut None).expect("looked"));
                     job.sleep(Duration::from_secs(1));

@@ -1,7 +1,9 @@
-//! Waits of the tests in this folder, in the simulator's time: for a condition, and bounded.
+//! What the tests in this folder share: waits for a condition, bounded and in the simulator's time, and calls that are to fail.
 
-use crate::engine::Engine;
+use super::{Store, StoreError, StoreResult, Tx};
+use crate::engine::{Engine, MemberId};
 use crate::job::Job;
+use std::fmt::Debug;
 use std::time::Duration;
 
 /// Waits for something that is to happen before long. A member that is to be killed waits so for its death, and fails if nobody
@@ -13,6 +15,28 @@ pub(super) fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
         assert!(job.now() < deadline, "{} waited in vain for {what}", job.me());
         job.sleep(Duration::from_millis(1));
     }
+}
+
+/// Who has kept a call waiting that is to have timed out.
+#[track_caller]
+pub(super) fn expect_timeout<T: Debug>(result: StoreResult<T>) -> MemberId {
+    match result {
+        Err(StoreError::Timeout { member, .. }) => member,
+        other => panic!("to be late: {other:?}"),
+    }
+}
+
+/// A transaction that has put something to these keys. In its third attempt it locks them at once, so that only the decision
+/// is left to its commit.
+pub(super) fn third_attempt(store: &Store, keys: &[impl AsRef<[u8]>]) -> Tx {
+    let mut tx = store.begin();
+    for attempt in 0..3 {
+        keys.iter().for_each(|key| tx.put(key.as_ref(), b"new").expect("put"));
+        if attempt < 2 {
+            tx.retry().expect("begun again");
+        }
+    }
+    tx
 }
 
 /// Waits until something has stayed the same for so long.

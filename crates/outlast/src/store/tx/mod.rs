@@ -1007,7 +1007,7 @@ mod tests {
     use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::job::Job;
     use crate::store::Options;
-    use crate::store::testing::nap;
+    use crate::store::testing::{expect_timeout, nap, third_attempt};
     use std::cell::Cell;
     use std::rc::Rc;
 
@@ -1072,16 +1072,9 @@ mod tests {
                 if job.me() == MemberId(0) {
                     let keys = (0..100u32).map(|number| number.to_le_bytes());
                     let keys: Vec<[u8; 4]> = keys.filter(|key| store.homes(key) == [other]).take(2).collect();
-                    let mut tx = store.begin();
-                    for attempt in 0..3 {
-                        keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
-                        if attempt < 2 {
-                            tx.retry().expect("begun again");
-                        }
-                    }
+                    let mut tx = third_attempt(&store, &keys);
                     job.inject(Fault::Stop(stopped)).expect("a fault");
-                    let committed = tx.commit();
-                    assert!(matches!(committed, Err(StoreError::Timeout { .. })), "{committed:?}");
+                    expect_timeout(tx.commit());
                     assert!(store.inner.transactions.is_deciding());
                     job.inject(Fault::Resume(stopped)).expect("a fault");
                     nap(&job, "the decision", || !store.inner.transactions.is_deciding());
