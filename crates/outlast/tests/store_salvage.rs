@@ -671,6 +671,19 @@ mod sim {
         keys
     }
 
+    /// The only home of a key dies, with a damaged value of it.
+    fn kill_with_damage(job: &Job, store: &Store, victim: MemberId, key: &[u8]) {
+        if job.me() == victim {
+            return wait_until(job, "the end", || false);
+        }
+        if job.me().0 == 0 {
+            store.put(key, b"this is the value of a key").expect("put");
+            damage(job, victim, b"this is the value of a key");
+            job.inject(Fault::Kill(victim)).expect("killed");
+        }
+        wait_until(job, "the death", || !job.view().is_living(victim));
+    }
+
     /// Overwrites a byte of what is found in a member's memory.
     fn damage(job: &Job, member: MemberId, bytes: &[u8]) {
         let places = find(job, member, bytes);
@@ -690,15 +703,7 @@ mod sim {
                 let (me, victim) = (job.me(), MemberId(1));
                 // Of different partitions, so that different members salvage it, and different ones after them.
                 let key = keys_at(&job, &store, victim, 4).remove(step as usize % 4);
-                if me == victim {
-                    return wait_until(&job, "the end", || false);
-                }
-                if me.0 == 0 {
-                    store.put(&key, b"this is the value of a key").expect("put");
-                    damage(&job, victim, b"this is the value of a key");
-                    job.inject(Fault::Kill(victim)).expect("killed");
-                }
-                wait_until(&job, "the death", || !job.view().is_living(victim));
+                kill_with_damage(&job, &store, victim, &key);
                 if store.homes(&key) == [me] && job.epoch() == Epoch(1) {
                     job.inject(Fault::DieAtStep(1 + step / 4)).expect("planned");
                 }
@@ -773,15 +778,7 @@ mod sim {
             let (me, victim) = (job.me(), MemberId(1));
             let key = keys_at(&job, &store, victim, 1).remove(0);
             let partition = store.partition_of(&key).expect("a key");
-            if me == victim {
-                return wait_until(&job, "the end", || false);
-            }
-            if me.0 == 0 {
-                store.put(&key, b"this is the value of a key").expect("put");
-                damage(&job, victim, b"this is the value of a key");
-                job.inject(Fault::Kill(victim)).expect("killed");
-            }
-            wait_until(&job, "the death", || !job.view().is_living(victim));
+            kill_with_damage(&job, &store, victim, &key);
             let lost = Err(StoreError::DataLost { partition });
             assert_eq!(store.get(&key), lost);
             let second = store.homes(&key)[0];
