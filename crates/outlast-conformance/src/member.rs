@@ -112,11 +112,13 @@ pub(crate) fn watch(mut launcher: Command, scenario: &'static Scenario) -> Resul
         }
     }
     if !is_over {
+        let numbers: Vec<u32> = pids.iter().filter_map(|pid| pid.parse().ok()).collect();
+        let places = outlast::launch::backtraces(&numbers);
         let _ = child.kill();
         // Some of them hold the pipe. A number that is free again by now is not given away within seconds.
         let _ = Command::new("kill").arg("-9").args(&pids).stderr(Stdio::null()).status();
         let _ = child.wait();
-        return Err(format!("a hang: not over after {:?}{said}", scenario.limit));
+        return Err(format!("a hang: not over after {:?}{said}\n{places}", scenario.limit));
     }
     let status = child.wait().map_err(system)?;
     Ok(Watched { said, status, begun: pids.len(), finished })

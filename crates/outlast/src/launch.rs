@@ -22,6 +22,7 @@
 //!
 //! With [`Launch::mpirun`] the members are ranks of Open MPI, and everything else stays the same.
 
+mod backtrace;
 mod mpirun;
 
 use crate::engine::shm::JobMemory;
@@ -41,6 +42,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub use backtrace::backtraces;
 pub use mpirun::{Folder, Mpirun, follow, prepare, rank};
 #[cfg(feature = "mpi")]
 pub(crate) use mpirun::{REPORT_VARIABLE, SEGMENT_LIMIT_VARIABLE, SPARES_VARIABLE};
@@ -656,11 +658,15 @@ impl Running {
     }
 
     /// Waits until all members have ended, at most for `limit` (`Duration::MAX`: without limit). What is left then
-    /// is killed, and the outcome says `timed_out`.
+    /// is killed, and the outcome says `timed_out`, and where it was. (With no time at all it is killed at once.)
     pub fn wait(&mut self, limit: Duration) -> Outcome {
         let until = Instant::now().checked_add(limit);
         let all_ended = self.shared.wait_until(until, |state| state.running == 0).1;
+        let mut backtraces = String::new();
         if !all_ended {
+            if !limit.is_zero() {
+                backtraces = backtrace::backtraces(&self.pids());
+            }
             self.end();
         }
         let output_until = Instant::now().checked_add(OUTPUT_LIMIT);
@@ -671,6 +677,7 @@ impl Running {
             timed_out: !all_ended,
             left_running: left_running.map(|(_, index)| MemberId(index)).collect(),
             output: state.captured.clone(),
+            backtraces,
         }
     }
 
@@ -703,6 +710,8 @@ pub struct Outcome {
     pub left_running: Vec<MemberId>,
     /// What each member wrote, in the order of the members; empty unless [`Output::Capture`] was asked for.
     pub output: Vec<Captured>,
+    /// Where those were that had not ended when the time limit was over.
+    pub backtraces: String,
 }
 
 impl Outcome {
@@ -752,6 +761,7 @@ impl fmt::Display for Outcome {
         if self.timed_out {
             writeln!(f, "the time limit was over; what was left was killed")?;
         }
+        f.write_str(&self.backtraces)?;
         Ok(())
     }
 }

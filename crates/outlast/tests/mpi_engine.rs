@@ -87,6 +87,8 @@ fn run_by(path: &str, test: &str, members: usize, options: &[&str], part: impl F
     let _mpirun_folder = outlast::launch::prepare(&mut command).expect("a folder for mpirun");
     let mut child = command.spawn().expect("mpirun starts; `cargo xtask mpi` installs it");
     let is_over = wait_until(&mut child, Instant::now() + DEADLINE);
+    let places =
+        if is_over { String::new() } else { outlast::launch::backtraces(&pids(folder.path(), members)) };
     // Members live in process groups of their own, so each is killed by its number; none may be left in any case.
     let left_behind = kill_members(folder.path(), members, &executable);
     let output = std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
@@ -94,7 +96,7 @@ fn run_by(path: &str, test: &str, members: usize, options: &[&str], part: impl F
         let group = rustix::process::Pid::from_child(&child);
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         let _ = child.wait();
-        panic!("{test} hung: not over after {DEADLINE:?}; it wrote:\n{output}");
+        panic!("{test} hung: not over after {DEADLINE:?}; it wrote:\n{output}\n{places}");
     }
     assert_eq!(left_behind, Vec::<usize>::new(), "members that outlived mpirun; the job wrote:\n{output}");
     let read = |member: usize| std::fs::read_to_string(folder.path().join(format!("finished.{member}"))).ok();
@@ -109,6 +111,12 @@ fn wait_until(child: &mut Child, deadline: Instant) -> bool {
         std::thread::sleep(Duration::from_millis(10));
     }
     false
+}
+
+/// The processes of the members.
+fn pids(folder: &Path, members: usize) -> Vec<u32> {
+    let read = |member| std::fs::read_to_string(folder.join(format!("pid.{member}"))).ok();
+    (0..members).filter_map(|member| read(member)?.parse().ok()).collect()
 }
 
 /// Kills the members that still run, and says which.

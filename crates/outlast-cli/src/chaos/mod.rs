@@ -305,6 +305,7 @@ impl Chaos {
         };
         let end_ns = machine_ns();
         show_log(&outcome);
+        eprint!("{}", outcome.backtraces);
         known.ended.extend(outcome.members.iter().map(|end| (end.member.0, end.clone())));
         if interrupted.load(Ordering::Acquire) {
             bail!("interrupted; the members were killed, and nothing was judged");
