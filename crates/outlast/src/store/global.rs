@@ -235,11 +235,10 @@ impl Inner {
                 }
             }
             under_way = left;
-            if !under_way.is_empty() || self.transactions.is_deciding() {
-                return Ok(None);
-            }
+            let is_quiet = under_way.is_empty() && !self.transactions.is_deciding();
+            // After that: whoever leaves its operation has noted before what may still land.
             match self.late_home() {
-                None => Ok(Some(())),
+                None => Ok(is_quiet.then_some(())),
                 Some(member) => Err(StoreError::Timeout { member, limit: self.job.time_limit() }),
             }
         })
@@ -825,6 +824,12 @@ mod tests {
                     job.inject(Fault::Stop(doomed)).expect("a fault");
                     expect_timeout(tx.commit());
                     assert!(store.inner.transactions.is_deciding());
+                    let communicator = store.inner.global.communicator().expect("global");
+                    let closed =
+                        store.inner.close_gate(&communicator, job.now().after(Duration::from_secs(1)));
+                    let is_named =
+                        matches!(closed, Err(StoreError::Timeout { member, .. }) if member == doomed);
+                    assert!(is_named, "{closed:?}");
                     job.inject(Fault::Kill(doomed)).expect("a fault");
                 }
                 nap(&job, "the death", || !job.view().is_living(doomed));

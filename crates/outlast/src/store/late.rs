@@ -33,6 +33,8 @@ pub(super) struct Late(Mutex<Loads>);
 #[derive(Default)]
 struct Loads {
     under_way: Vec<Pending>,
+    /// How many activities look at loads that they have taken out of there.
+    looking: usize,
     /// What the late word is to be; only grows.
     number: u64,
 }
@@ -80,10 +82,14 @@ impl Inner {
     /// L4, by the background or by one who waits for it; when the background wants to look again.
     pub(super) fn look_for_late(&self) -> Time {
         // Taken out: nobody calls the engine under the lock.
-        let mut loads = std::mem::take(&mut lock(&self.late.0).under_way);
-        if loads.is_empty() {
-            return Time::NEVER;
-        }
+        let mut loads = {
+            let mut known = lock(&self.late.0);
+            if known.under_way.is_empty() {
+                return Time::NEVER;
+            }
+            known.looking += 1;
+            std::mem::take(&mut known.under_way)
+        };
         loads.retain_mut(|load| match self.job.poll(load) {
             None => true,
             Some(Ok(_) | Err(Error::Dead { .. } | Error::Ended)) => false,
@@ -95,7 +101,9 @@ impl Inner {
         let number = {
             let mut known = lock(&self.late.0);
             known.under_way.append(&mut loads);
-            if known.under_way.is_empty() {
+            known.looking -= 1;
+            // What another activity looks at is not answered, as far as is known here.
+            if known.under_way.is_empty() && known.looking == 0 {
                 known.number += known.number & 1;
             }
             known.number
@@ -112,9 +120,13 @@ impl Inner {
 mod tests {
     use super::super::access::Op;
     use super::super::grace::Grace;
+    use super::super::testing::nap;
     use super::super::{Options, Store};
+    use crate::engine::Fault;
     use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::{Engine, Epoch, Job, MemberId};
+    use std::cell::Cell;
+    use std::rc::Rc;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
@@ -183,5 +195,40 @@ mod tests {
         }
         let _ = store.close();
         let _ = job.leave();
+    }
+
+    /// One home is stopped with a request of this member under way, others answer. While the background looks at the one load,
+    /// this member looks at another: that one's answer says nothing about the first.
+    #[test]
+    fn an_answer_that_another_activity_sees_does_not_hide_a_request_that_is_under_way() {
+        for seed in 0..20 {
+            let is_over = Rc::new(Cell::new(false));
+            let mut options = SimOptions::new(3, seed).link(Link::Network);
+            options.steps_max = 10_000_000;
+            options.time_limit = Duration::from_secs(5);
+            sim::run(&options, move |job: Job| {
+                let store = Store::open(&job, Options::new().replicas(1).partitions(1)).expect("open");
+                let (inner, stopped) = (&store.inner, MemberId(0));
+                job.sleep(Duration::from_secs(1));
+                if job.me() == MemberId(1) {
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    inner.note_late(stopped);
+                    for _ in 0..100 {
+                        inner.note_late(MemberId(2));
+                        for _ in 0..10 {
+                            assert!(inner.late_home().is_some(), "the first one has not landed");
+                            job.sleep(Duration::from_micros(1));
+                        }
+                    }
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
+                    nap(&job, "the last answer", || inner.late_home().is_none());
+                    is_over.set(true);
+                }
+                nap(&job, "the one with late requests", || is_over.get());
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
     }
 }

@@ -309,4 +309,59 @@ mod tests {
         lock(&leaving.members).insert(MemberId(2));
         assert!(!leaving.may_fill(&homes), "the next one");
     }
+
+    /// A member that has not heard yet that another one leaves has the lists, and numbers, of before. What that one, as the first
+    /// home, has given up meanwhile is not lost to it.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn what_was_given_up_is_so_to_those_who_do_not_know_of_a_leaver() {
+        use crate::engine::Fault;
+        use crate::engine::sim::{self, Options as SimOptions};
+        use crate::job::Job;
+        use crate::store::Options;
+        use crate::store::testing::nap;
+        use std::cell::Cell;
+        use std::rc::Rc;
+        for seed in 0..40 {
+            let stage = Rc::new(Cell::new(0));
+            let report = sim::run(&SimOptions::new(4, seed), move |job: Job| {
+                let options = Options::new().replicas(1).partitions(64).expected_keys(64);
+                let store = Store::open(&job, options).expect("open");
+                let [victim, leaver, unaware, driver] = [0, 1, 2, 3].map(MemberId);
+                let is_right = |key: &Vec<u8>| {
+                    let partition = store.partition_of(key).expect("a key");
+                    store.inner.placement.preference(partition)[..2] == [victim, leaver]
+                };
+                let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                let key = names.into_iter().find(is_right).expect("some key");
+                if job.me() == driver {
+                    store.put(&key, b"value").expect("put");
+                    job.inject(Fault::Stop(unaware)).expect("a fault");
+                    stage.set(1);
+                    nap(&job, "the leaver", || store.inner.leaving.members().contains(leaver));
+                    job.inject(Fault::Kill(victim)).expect("killed");
+                    nap(&job, "the death", || !job.view().is_living(victim));
+                    let partition = store.partition_of(&key).expect("a key");
+                    store.accept_loss_of(&[partition]).expect("accepted");
+                    assert_eq!(store.get(&key), Ok(None));
+                    stage.set(2);
+                    job.inject(Fault::Resume(unaware)).expect("a fault");
+                } else if job.me() == leaver {
+                    nap(&job, "the beginning", || stage.get() == 1);
+                    let left = store.leave(job.now());
+                    assert!(matches!(left, Err(StoreError::Timeout { .. })), "{left:?}");
+                } else if job.me() == unaware {
+                    while stage.get() < 2 {
+                        job.sleep(Duration::from_micros(1));
+                    }
+                    assert_eq!(store.get(&key), Ok(None), "it was given up");
+                } else {
+                    nap(&job, "its death", || false);
+                }
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+    }
 }

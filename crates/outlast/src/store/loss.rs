@@ -7,7 +7,7 @@
 //! | A1 | enter c: look at the state of every home and stamp it with c. One is complete: not lost, done | nothing has happened; the next who asks asks the first home of the next configuration |
 //! | A2 | own state: swap `filling(c)` for `absent(c)` | the home has nothing, as before; what it held was incomplete |
 //! | A3 | a new, empty index; raise the floor of versions to c << 48 | nobody looks at an absent home |
-//! | A4 | swap `absent(c)` for `complete(c - 1)` | **the partition lives again**, empty; the other homes fill from it |
+//! | A4 | swap `absent(c)` for `complete(d - 1)`, where d is c without those who are leaving | **the partition lives again**, empty; the other homes fill from it |
 //!
 //! A member that asks sends a message and waits; if the view changes it asks again. That all homes were asked under one
 //! view (A1) is what keeps two lives apart: of two members with different views each has to ask one whom the other
@@ -25,7 +25,7 @@ use super::open::{Inner, Note, lock};
 use super::salvage::Fate;
 use super::write::COUNTER_MAX;
 use super::{PORT, Store, StoreError, StoreResult};
-use crate::engine::{Engine, MemberId, Time};
+use crate::engine::{Engine, MemberId, MemberSet, Time};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -360,8 +360,9 @@ impl Op<'_> {
             self.make_index(partition)?;
         }
         self.raise_floor(me, partition, stamp << INCARNATION_SHIFT)?;
-        // A4.
-        let complete = State::new(Phase::Complete, stamp - 1);
+        // A4. Complete also to those who have not heard yet who is leaving: their number is smaller.
+        let unaware = store.placement.homes(store.preference(partition), &view, &MemberSet::new());
+        let complete = State::new(Phase::Complete, unaware.configuration - 1);
         if !self.swap_state(me, partition, absent, complete)? {
             return Err(Halt::Again);
         }

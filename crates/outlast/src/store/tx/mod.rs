@@ -231,6 +231,8 @@ pub struct Tx {
     reads: BTreeMap<Vec<u8>, Seen>,
     writes: BTreeMap<Vec<u8>, Write>,
     active: Option<Active>,
+    /// The keys that were locked before the closure, with the versions that this made, and the epoch of before that.
+    held: Option<(Epoch, Versions)>,
     versions: Vec<(Vec<u8>, Version)>,
 }
 
@@ -341,6 +343,7 @@ impl Store {
             reads: BTreeMap::new(),
             writes: BTreeMap::new(),
             active: None,
+            held: None,
             versions: Vec::new(),
         }
     }
@@ -525,7 +528,7 @@ impl Tx {
         let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));
         self.versions.clear();
         self.rank = if self.over == Some(COMMITTED) { 0 } else { self.rank.saturating_add(1) };
-        (self.over, self.is_late) = (None, false);
+        (self.over, self.is_late, self.held) = (None, false, None);
         if self.rank < EAGER {
             return Ok(());
         }
@@ -558,11 +561,25 @@ impl Tx {
             return Ok(());
         }
         self.announce(&keys)?;
+        let began = self.store.inner.job.epoch();
         let active = self.active.as_ref().expect("just announced");
-        in_order(&active.keys).into_iter().try_for_each(|key| {
+        let mut held = Vec::new();
+        for key in in_order(&active.keys) {
             let lock = |_: Option<MemberId>| New::Unchanged;
-            self.store.inner.lock_key(self.attempt(), key, active.id, None, lock, &[]).map(|_| ())
-        })
+            let locked = self.store.inner.lock_key(self.attempt(), key, active.id, None, lock, &[])?;
+            held.extend(locked.map(|version| (key.clone(), version)));
+        }
+        self.held = Some((began, held));
+        Ok(())
+    }
+
+    /// An error if a key that was locked before the closure, which has only read it, was lost since: others may have changed it.
+    fn check_held(&self) -> StoreResult<()> {
+        let inner = &self.store.inner;
+        let held =
+            self.held.iter().filter(|(began, _)| *began != inner.job.epoch()).flat_map(|(_, held)| held);
+        held.filter(|(key, _)| self.reads.contains_key(key) && !self.writes.contains_key(key))
+            .try_for_each(|(key, version)| inner.check_incarnation(key, *version))
     }
 
     /// Whether all that was read is still there, so that there was a moment at which all of it was.
@@ -676,6 +693,7 @@ impl Tx {
                 return Err(StoreError::Aborted);
             }
         }
+        self.check_held()?;
         self.decide(deciding)?;
         // A partition can have been lost, and given up, while its key was locked: then the new value is gone with the
         // provisional version. Nobody is told that it is there.
@@ -683,6 +701,7 @@ impl Tx {
         if inner.job.epoch() != began {
             locked.iter().try_for_each(|(key, version)| inner.check_incarnation(key, *version))?;
         }
+        self.check_held()?;
         self.versions = versions;
         Ok(())
     }
@@ -1085,6 +1104,55 @@ mod tests {
                 nap(&job, "the committer", || is_over.get());
                 let _ = store.close();
                 let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+    }
+
+    /// A transaction that was tried before has locked a key that it only reads. The key is lost and given up, another value is
+    /// put there, and the other key is seen without the transaction's change: it has no place any more, and is not told that
+    /// it has.
+    #[test]
+    fn a_locked_key_that_is_only_read_is_lost_to_a_committer() {
+        for seed in 0..10 {
+            let report = sim::run(&SimOptions::new(3, seed).link(Link::of_seed(seed)), |job: Job| {
+                let options = Options::new().replicas(1).partitions(16).expected_keys(16);
+                let store = crate::store::Store::open(&job, options).expect("open");
+                let (committer, holder) = (MemberId(0), store.homes(&intent_key(MemberId(0), 0))[0]);
+                let victim = [1, 2].map(MemberId).into_iter().find(|one| *one != holder).expect("one");
+                if job.me() == victim {
+                    return nap(&job, "its death", || false);
+                }
+                let end = || {
+                    store.close().expect("closed");
+                    let _ = job.leave();
+                };
+                if job.me() != committer {
+                    return end();
+                }
+                let key_at = |home| {
+                    let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                    names.into_iter().find(|key| store.homes(key) == [home]).expect("some key")
+                };
+                let (read, changed) = (key_at(victim), key_at(committer));
+                for key in [&read, &changed] {
+                    store.put(key, b"old").expect("put");
+                }
+                let mut tx = store.begin();
+                for attempt in 0..3 {
+                    assert_eq!(tx.get(&read).expect("read").as_deref(), Some(&b"old"[..]));
+                    tx.put(&changed, b"new").expect("put");
+                    if attempt < 2 {
+                        tx.retry().expect("begun again");
+                    }
+                }
+                job.fence(victim, Time::NEVER).expect("killed");
+                store.accept_loss().expect("accepted");
+                store.put(&read, b"of another life").expect("put");
+                assert_eq!(store.get(&changed).expect("read").expect("there").bytes(), b"old");
+                let committed = tx.commit();
+                assert!(matches!(committed, Err(StoreError::DataLost { .. })), "{committed:?}");
+                end();
             });
             report.expect_ok();
         }
