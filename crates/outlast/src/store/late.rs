@@ -82,14 +82,16 @@ impl Inner {
     /// L4, by the background or by one who waits for it; when the background wants to look again.
     pub(super) fn look_for_late(&self) -> Time {
         // Taken out: nobody calls the engine under the lock.
-        let mut loads = {
+        let (mut loads, is_over) = {
             let mut known = lock(&self.late.0);
-            if known.under_way.is_empty() {
-                return Time::NEVER;
-            }
-            known.looking += 1;
-            std::mem::take(&mut known.under_way)
+            let is_over = known.under_way.is_empty() && known.looking == 0;
+            known.looking += usize::from(!is_over);
+            (std::mem::take(&mut known.under_way), is_over)
         };
+        // Who is just looking may give up waiting and leave what it puts back to the background, so that looks again.
+        if is_over {
+            return Time::NEVER;
+        }
         loads.retain_mut(|load| match self.job.poll(load) {
             None => true,
             Some(Ok(_) | Err(Error::Dead { .. } | Error::Ended)) => false,
