@@ -6,6 +6,7 @@ mod store;
 
 use anyhow::{Context, bail};
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -113,7 +114,7 @@ fn run_all_tests(gate: &mut Gate) -> anyhow::Result<()> {
 
 /// Installs Open MPI, and tests the mpi engine: what is special about it, and its part of the conformance suite.
 fn mpi_tests(gate: &mut Gate) -> anyhow::Result<()> {
-    mpi::install()?;
+    let open_mpi = mpi::install()?;
     // One selection of features for all of it, so that nothing is built twice.
     let features = ["--features", "outlast/faults,outlast-conformance/mpi,outlast-cli/mpi,outlast-c/mpi"];
     let packages = ["outlast", "outlast-conformance", "outlast-cli", "outlast-c"];
@@ -127,7 +128,30 @@ fn mpi_tests(gate: &mut Gate) -> anyhow::Result<()> {
     )?;
     gate.step("guests of MPI programs", minutes(10), tests(&["--test", "mpi_guest"]))?;
     // The conformance suite, and the commands: `mpi` is the name of a test in both packages.
-    gate.step("conformance and commands of the mpi engine", minutes(15), tests(&["--test", "mpi"]))
+    gate.step("conformance and commands of the mpi engine", minutes(15), tests(&["--test", "mpi"]))?;
+    on_three_hosts(gate, &engine, &open_mpi)
+}
+
+/// The scenarios of windows and those of the engine, with two members on each of three hosts. The tests have built it all.
+fn on_three_hosts(gate: &mut Gate, engine: &[&str], open_mpi: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    if std::fs::metadata("/proc/self").map_or(0, |process| process.uid()) != 0 {
+        println!("=== three hosts: left out, as making hosts of this machine needs root");
+        return Ok(());
+    }
+    let programs = store::target_folder()?.join("debug");
+    let hosts = || {
+        let mut command = Command::new(programs.join("outlast"));
+        command.args(["hosts", "3", "--"]);
+        command
+    };
+    let mut windows = hosts();
+    windows.arg("cargo").arg("test").args(engine).args(["--test", "rma_mpi"]);
+    gate.step("windows on three hosts", minutes(10), windows)?;
+    let mut conformance = hosts();
+    conformance.arg(programs.join("outlast-conformance")).args(["mpi", "--seeds", "1..2", "--path", "nodes"]);
+    conformance.arg("--mpirun").arg(open_mpi.join("bin/mpirun"));
+    gate.step("conformance on three hosts", minutes(10), conformance)
 }
 
 /// Runs the conformance suite again and again, with other seeds each time, and the tests with real processes.

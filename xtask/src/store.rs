@@ -107,7 +107,7 @@ const HUNTS: [(&str, u64); 12] = [
 const TEST_HUNTS: [(&str, &str); 1] = [("store_salvage", "sim::")];
 
 /// Where things are built.
-fn target_folder() -> anyhow::Result<PathBuf> {
+pub(crate) fn target_folder() -> anyhow::Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is in the workspace")?;
     Ok(std::env::var_os("CARGO_TARGET_DIR").map_or(workspace.join("target"), PathBuf::from))
 }
