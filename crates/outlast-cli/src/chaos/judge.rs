@@ -120,6 +120,8 @@ pub(super) fn judge(
     let kills = known.kills.iter().map(|kill| kill.at_ns);
     let resumes = known.stops.iter().map(|&(_, _, until)| until);
     run.observation.disturbances_ns = kills.chain(resumes).chain(known.cut_ns).collect();
+    // A cut is noticed only after a part of the time limit, and those who are cut off wait for all of it.
+    run.observation.bound_ns += cut.map_or(0, |_| plan.time_limit_s * 1_000_000_000);
     run.observation.end_state = end_state(known, &keys);
     let mut losses = Losses::default();
     known.losses.iter().for_each(|news| losses.note(news.clone(), &keys));
