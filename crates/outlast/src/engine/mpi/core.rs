@@ -6,8 +6,9 @@
 //!
 //! # Deaths
 //! What MPI says of a failed member is a *suspicion* only: it says the same of one whose connection was cut. So is the silence of a
-//! node. And the neighbours of the failed still reach its memory; while they do not know of the death they may read
-//! there what others have replaced. So it is acted upon, by entering it into the log of this member's own node, once
+//! node. Where the kernel can be asked it is, too: MPI has its word from daemons, which may be stopped or cut off. And the
+//! neighbours of the failed still reach its memory; while they do not know of the death they may read there what others
+//! have replaced. So it is acted upon, by entering it into the log of this member's own node, once
 //!
 //! - a frame says so, of one of its neighbours, whose node has then raised its epoch, or of someone who had it from there;
 //! - or all its neighbours are suspected as well, so that nobody is left who could read, and of each of them it is
@@ -56,6 +57,9 @@ const _: () = assert!(MESSAGE_WINDOW > message_cost(MESSAGE_LEN_MAX));
 
 /// How often the failed are asked for when no error gave a reason to.
 const DETECT_PERIOD: Duration = Duration::from_millis(10);
+
+/// How often the kernel is asked who has ended, whatever MPI says.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
 /// A node that answers nothing for this part of the time limit is taken for cut off: calls that wait for it can still go on
 /// within their time.
@@ -143,8 +147,6 @@ struct Link {
     credit: [u64; Port::COUNT],
     /// What was consumed of each port and not yet reported.
     owed: [u64; Port::COUNT],
-    /// Whether a ring waits in the queue: one is enough.
-    rings: bool,
     peer: Option<Peer>,
     /// When the other was last asked, and whether it has not answered yet.
     asked_at: Option<Time>,
@@ -189,7 +191,7 @@ pub(super) struct Core {
     /// The epoch of this node up to which this part has acted on the deaths, and the dead of it.
     seen_epoch: u64,
     dead: MemberSet,
-    /// Who has failed, as MPI says or silence lets assume, to this member or to a neighbour, and is not dead yet.
+    /// Who has failed, as MPI or the kernel says or silence lets assume, to this member or to a neighbour, and is not dead yet.
     suspected: MemberSet,
     /// By member: what the kernel can say of it.
     witnesses: Vec<Witness>,
@@ -211,6 +213,7 @@ pub(super) struct Core {
     /// Whether something arrived that an activity in the middle of a call may wait for.
     has_answers: bool,
     detect_at: Time,
+    watch_at: Time,
     failed_ranks: Vec<i32>,
     /// While this member leaves: who has not said farewell.
     farewells: Option<MemberSet>,
@@ -266,6 +269,7 @@ impl Core {
             has_trouble: false,
             has_answers: false,
             detect_at: Time(0),
+            watch_at: Time(0),
             failed_ranks: vec![0; members],
             farewells: None,
             piece_len,
@@ -398,6 +402,7 @@ impl Core {
         let mut has_moved = false;
         // A node that has turned away from a member sends it nothing more, whoever of the node has heard that it failed.
         if self.quorum.is_some() && node.is_shunned(MemberId(index as u32)) {
+            self.links[index].queue.clear();
             return false;
         }
         while self.links[index].in_flight < IN_FLIGHT_MAX {
@@ -497,10 +502,7 @@ impl Core {
         let piece_len = self.piece_len;
         let link = &mut self.links[index];
         let is_last = match link.queue.front_mut().expect("a frame was just made of it") {
-            Outgoing::Small { header, .. } => {
-                link.rings &= header.kind != Kind::Ring;
-                true
-            }
+            Outgoing::Small { .. } => true,
             Outgoing::Data { header, data, sent } => {
                 let piece = piece_len.min(data.len() - *sent);
                 if header.kind == Kind::Put {
@@ -532,7 +534,7 @@ impl Core {
 
     // ---- Deaths.
 
-    /// Asks MPI who has failed; whether anyone is newly dead by that.
+    /// Asks MPI, and now and then the kernel, who has failed; whether anyone is newly dead by that.
     fn detect(&mut self, node: &Shm) -> bool {
         self.has_trouble = false;
         let mut ranks = std::mem::take(&mut self.failed_ranks);
@@ -550,6 +552,15 @@ impl Core {
             }
         }
         self.failed_ranks = ranks;
+        let now = node.now();
+        if now >= self.watch_at {
+            self.watch_at = now.after(WATCH_PERIOD);
+            for member in self.living_elsewhere(node) {
+                if self.witnesses[member.index()].has_ended() {
+                    self.suspected.insert(member);
+                }
+            }
+        }
         self.turn_away(node);
         // What a neighbour has answered before this node turned away is in the log by now: it is counted with.
         let mut has_news = self.notice(node);
@@ -577,10 +588,12 @@ impl Core {
                 node.shun(member);
             }
         }
-        for member in self.living_elsewhere(node) {
-            if node.is_shunned(member) {
-                self.suspected.insert(member);
-            }
+        let shunned: MemberSet =
+            self.living_elsewhere(node).into_iter().filter(|&member| node.is_shunned(member)).collect();
+        self.suspected.union_with(&shunned);
+        if let Some(quorum) = &mut self.quorum {
+            // From here on nobody of this node answers them: the time of mourning may run.
+            quorum.accuse(node.me(), &shunned);
         }
     }
 
@@ -714,7 +727,6 @@ impl Core {
             has_neighbour |= self.node_of[member.index()] == own && member != node.me();
             let link = &mut self.links[member.index()];
             link.queue.clear();
-            link.rings = false;
             link.partial = Default::default();
             self.fail(|waiting| waiting.target == member, || Error::Dead { member });
             if let Some(farewells) = &mut self.farewells {
@@ -1089,9 +1101,9 @@ impl Core {
 
     /// Rings the bell of another member that lives.
     pub(super) fn ring(&mut self, node: &Shm, member: MemberId) {
-        let link = &mut self.links[member.index()];
-        if !link.rings {
-            link.rings = true;
+        // One after another would be one too many; but what is queued behind one needs its own.
+        let last = self.links[member.index()].queue.back();
+        if !matches!(last, Some(Outgoing::Small { header, .. }) if header.kind == Kind::Ring) {
             self.enqueue_small(node, member, Header::new(Kind::Ring, 0, 0, [0; 3]));
         }
     }

@@ -96,7 +96,7 @@ impl Quorum {
         }
     }
 
-    /// A member says that its node has turned away from these.
+    /// A member, maybe this one, says that its node has turned away from these.
     pub(super) fn accuse(&mut self, from: MemberId, whom: &MemberSet) {
         let node = self.node_of[from.index()];
         self.accused[node].union_with(whom);
@@ -150,15 +150,13 @@ impl Quorum {
         Time(0)
     }
 
-    /// Whether a member of another node, from which this member's own node has turned away, may be buried now; if this
-    /// member has a lease, and together with all of the other's neighbours. To be asked again and again: it
-    /// begins to mourn.
+    /// Whether a member of another node may be buried now; if this member has a lease, and together with all of the
+    /// other's neighbours. To be asked again and again: it begins to mourn, and not before its own node has turned away.
     pub(super) fn may_bury(&mut self, victim: MemberId, dead: &MemberSet, now: Time) -> bool {
         let has_turned = |member: MemberId| {
-            let node = self.node_of[member.index()];
-            !dead.contains(member) && (node == self.own || self.accused[node].contains(victim))
+            !dead.contains(member) && self.accused[self.node_of[member.index()]].contains(victim)
         };
-        if !is_majority(&self.base, has_turned) {
+        if !self.accused[self.own].contains(victim) || !is_majority(&self.base, has_turned) {
             self.mourned.remove(&victim);
             return false;
         }
@@ -181,6 +179,9 @@ mod tests {
         Accuse(MemberSet),
     }
 
+    /// A frame, and the log of its sender's node.
+    type Sent = (Frame, Vec<MemberId>);
+
     /// Members as far as this module is concerned, and what is under way between them.
     struct World {
         node_of: Vec<usize>,
@@ -192,8 +193,8 @@ mod tests {
         ended: MemberSet,
         /// Who was buried alive, by whomever.
         buried: MemberSet,
-        /// By sender and receiver: what each frame says, and the log of its sender's node.
-        links: HashMap<(u32, u32), VecDeque<(Frame, Vec<MemberId>)>>,
+        /// By sender and receiver.
+        links: HashMap<(u32, u32), VecDeque<Sent>>,
         now: u64,
         /// By member: how much faster its clock is, in thousandths, and by how much it is ahead.
         clocks: Vec<(u64, u64)>,
@@ -319,6 +320,7 @@ mod tests {
             let (dead, now, own) = (self.dead(member), self.clock(member), self.node(member));
             let shunned = self.shunned[own].clone();
             let quorum = &mut self.members[member.index()];
+            quorum.accuse(member, &shunned);
             let may: MemberSet = shunned
                 .iter()
                 .filter(|&victim| !dead.contains(victim) && quorum.may_bury(victim, &dead, now))
@@ -458,6 +460,19 @@ mod tests {
         assert_eq!(base_len(&[]), 4);
         assert_eq!(base_len(&[(1, 1), (2, 0)]), 4);
         assert_eq!(base_len(&[(2, 1)]), 3);
+    }
+
+    /// While its neighbours still answer the other, the time of mourning does not run.
+    #[test]
+    fn nobody_mourns_before_its_own_node_has_turned_away() {
+        let mut quorum = Quorum::new(MemberId(0), vec![0, 1, 2]);
+        let (victim, nobody) = (MemberId(2), MemberSet::new());
+        let mut may_bury = |by: u32, at_ms: u64| {
+            quorum.accuse(MemberId(by), &[victim].into_iter().collect());
+            quorum.may_bury(victim, &nobody, Time(at_ms * 1_000_000))
+        };
+        assert_eq!([may_bury(1, 0), may_bury(1, 9000), may_bury(0, 10_000)], [false; 3]);
+        assert_eq!([may_bury(0, 12_499), may_bury(0, 12_500)], [false, true]);
     }
 
     /// Deaths, suspicions right and wrong, frames late or for ever under way, clocks of different speed: nobody that was
