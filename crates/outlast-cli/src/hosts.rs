@@ -295,6 +295,9 @@ impl Hosts {
             words(&["--hostfile"]),
             vec![file("hostfile")],
             words(&["--map-by", "node"]),
+            // A daemon would else begin a session of its own, to which the kernel's autogroups deal out time as to one process:
+            // beside others that compute, all of a host were seen not to run for 15 s and more.
+            words(&["--leave-session-attached"]),
         ]
         .concat()
     }
