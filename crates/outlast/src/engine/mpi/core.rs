@@ -630,7 +630,8 @@ impl Core {
     }
 
     /// Suspects the members of nodes that have answered nothing for long: MPI may take a quarter of an hour to find that a link
-    /// is cut. One member of a node that answers is enough: the others may be stopped, which is no death.
+    /// is cut. One member of a node that answers is enough: the others may be stopped, which is no death. And those of
+    /// nodes that have been at odds with another one for as long.
     fn listen(&mut self, node: &Shm) {
         let now = node.now();
         // A member that was itself stopped must not blame the others.
@@ -657,6 +658,9 @@ impl Core {
             if self.silence[self.node_of[member.index()]].is_some_and(|silence| silence >= limit) {
                 self.suspected.insert(member);
             }
+        }
+        if let Some(quorum) = &mut self.quorum {
+            self.suspected.union_with(&quorum.losers(&self.dead, now, limit));
         }
     }
 

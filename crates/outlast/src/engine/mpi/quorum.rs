@@ -21,6 +21,11 @@
 //! ([`settle`](Quorum::settle)): those for whom each member that is not dead to A has answered a question which told it. One that
 //! is known to be dead counts on no side. Of one half and the other, it is the one with the first member of the base.
 //!
+//! *Feuds.* Two nodes may have turned away from each other while others reach both: if a link between two of three is cut, or only
+//! one of them found the other silent for too long. No majority says who is to go, and the two would wait for each other for
+//! ever. If that lasts, those who reach both turn away from the one with the higher first member ([`losers`](Quorum::losers)). Why a node
+//! turns away from another does not matter to what follows.
+//!
 //! # Why a member that was buried has no lease
 //! Let A begin to mourn X at time z, with the majority V and the base M − D. Let X have a lease at t, by the majority Q and the
 //! base M − E, and t be the first moment at which one is buried and has a lease; so t > z + `MOURNING`. If some c is
@@ -74,6 +79,8 @@ pub(super) struct Quorum {
     answers: Vec<Option<(Time, u64)>>,
     /// Since when a majority is known to have turned away from a member.
     mourned: HashMap<MemberId, Time>,
+    /// Since when two other nodes, the lower one first, are known to have turned away from each other.
+    feuds: HashMap<(usize, usize), Time>,
 }
 
 /// Whether some members are a majority of others.
@@ -92,6 +99,7 @@ impl Quorum {
             accused: vec![MemberSet::new(); members],
             answers: vec![None; members],
             mourned: HashMap::new(),
+            feuds: HashMap::new(),
             node_of,
         }
     }
@@ -148,6 +156,31 @@ impl Quorum {
             }
         }
         Time(0)
+    }
+
+    /// Whom this member's node is to turn away from because they and a lower node have turned away from each other, and
+    /// this one from neither, for `patience`. To be asked again and again.
+    pub(super) fn losers(&mut self, dead: &MemberSet, now: Time, patience: Duration) -> MemberSet {
+        let has_turned = |one: usize, other: usize| {
+            let mut accused = self.accused[one].iter();
+            accused.any(|member| self.node_of[member.index()] == other && !dead.contains(member))
+        };
+        let mut feuds = HashMap::new();
+        for one in (0..self.accused.len()).filter(|&one| one != self.own) {
+            for other in self.accused[one].iter().map(|member| self.node_of[member.index()]) {
+                let is_feud = one < other && has_turned(one, other) && has_turned(other, one);
+                if is_feud && other != self.own && !has_turned(self.own, one) && !has_turned(self.own, other)
+                {
+                    feuds.insert((one, other), self.feuds.get(&(one, other)).copied().unwrap_or(now));
+                }
+            }
+        }
+        self.feuds = feuds;
+        let lasting = self.feuds.iter().filter(|&(_, &since)| now.since(since) >= patience);
+        let losers: Vec<usize> = lasting.map(|(&(_, other), _)| other).collect();
+        let is_loser =
+            |member: &MemberId| losers.contains(&self.node_of[member.index()]) && !dead.contains(*member);
+        (0..self.node_of.len() as u32).map(MemberId).filter(is_loser).collect()
     }
 
     /// Whether a member of another node may be buried now; if this member has a lease, and together with all of the
@@ -338,6 +371,16 @@ mod tests {
             }
         }
 
+        /// A member takes a side.
+        fn judge_feuds(&mut self, member: MemberId) {
+            let (dead, now, own) = (self.dead(member), self.clock(member), self.node(member));
+            let quorum = &mut self.members[member.index()];
+            quorum.accuse(member, &self.shunned[own]);
+            for loser in quorum.losers(&dead, now, Duration::from_secs(3)).iter() {
+                self.shun(member, loser);
+            }
+        }
+
         /// What must never be.
         fn check(&mut self, what: &str) {
             for member in self.buried.clone().iter() {
@@ -369,6 +412,7 @@ mod tests {
                     }
                 }
                 for member in self.all() {
+                    self.judge_feuds(member);
                     self.bury(member);
                 }
                 self.check("while time goes by");
@@ -423,6 +467,35 @@ mod tests {
                         assert_eq!(world.has_lease(member), is_winner, "{nodes:?}, cut {cut:b}, {member}");
                     }
                 }
+            }
+        }
+    }
+
+    /// A link between two of three nodes is cut, or one of them was too slow for the other alone: the lower one stays, and the
+    /// third with it.
+    #[test]
+    fn of_two_that_lost_each_other_the_lower_one_stays() {
+        for (one, other, third) in [(0, 2, 4), (0, 4, 2), (2, 4, 0)] {
+            let mut world = World::new(&[2, 2, 2]);
+            let members = |first: u32| [first, first + 1].map(MemberId);
+            world.pass(1, |_, _| true);
+            for (a, b) in members(one).into_iter().flat_map(|a| members(other).map(|b| (a, b))) {
+                world.shun(a, b);
+                world.shun(b, a);
+            }
+            let node_of = world.node_of.clone();
+            let node = |member: MemberId| node_of[member.index()] as u32;
+            world.pass(10, |from, to| [node(from), node(to)].contains(&third));
+            let gone: MemberSet = members(other).into_iter().collect();
+            for member in world.all() {
+                let stays = !gone.contains(member);
+                assert_eq!(
+                    world.has_lease(member),
+                    stays,
+                    "{member} after {one} and {other} lost each other"
+                );
+                let dead = if stays { gone.clone() } else { MemberSet::new() };
+                assert_eq!(world.dead(member), dead, "{member} after {one} and {other} lost each other");
             }
         }
     }
@@ -502,7 +575,10 @@ mod tests {
                     1..20 if step > 300 && is_apart(one, other) => world.shun(one, other),
                     20..21 => world.shun(one, other),
                     21..200 => world.all().for_each(|other| world.ask(one, other)),
-                    200..300 => world.tell(one),
+                    200..300 => {
+                        world.judge_feuds(one);
+                        world.tell(one);
+                    }
                     300..400 => world.bury(one),
                     _ => {
                         for from in world.all() {
