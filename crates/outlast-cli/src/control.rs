@@ -30,7 +30,7 @@ impl Phase {
 pub(crate) struct Place {
     pid: u32,
     control: i32,
-    /// Per member and thread; the last thread's is for reading back.
+    /// Per member and thread; the last three are for reading back, for recovering and for reading what is near.
     records: Vec<Vec<i32>>,
 }
 
@@ -51,7 +51,7 @@ impl Shared {
         let control = memory("outlast-control")?;
         control.set_len(8 * (1 + members as u64))?;
         let of_member =
-            || (0..threads + 2).map(|_| memory("outlast-record")).collect::<anyhow::Result<Vec<_>>>();
+            || (0..threads + 3).map(|_| memory("outlast-record")).collect::<anyhow::Result<Vec<_>>>();
         let records = (0..members).map(|_| of_member()).collect::<anyhow::Result<Vec<_>>>()?;
         Ok(Shared { control, records })
     }

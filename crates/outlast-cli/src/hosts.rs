@@ -25,6 +25,9 @@ use std::time::Duration;
 /// The most hosts: one machine has to carry them all.
 const HOSTS_MAX: u16 = 16;
 
+/// The option of mpirun with which its daemons do not give up each other after a cut link, which would end the job.
+pub(crate) const PATIENT_DAEMONS: [&str; 3] = ["--prtemca", "oob_tcp_keepalive_time", "0"];
+
 /// The beginning of the names of namespaces and folders; the number of the process that made them follows.
 const PREFIX: &str = "outlast-";
 
@@ -66,6 +69,16 @@ impl Place {
 
     /// Has the job run there. The hosts are to be kept until it has ended. Says how it is started.
     pub(crate) fn prepare(self, launch: Launch, ranks: usize) -> anyhow::Result<(Launch, Option<Hosts>)> {
+        self.prepare_with(launch, ranks, &[])
+    }
+
+    /// The same with further options of mpirun.
+    pub(crate) fn prepare_with(
+        self,
+        launch: Launch,
+        ranks: usize,
+        options: &[&str],
+    ) -> anyhow::Result<(Launch, Option<Hosts>)> {
         if self.engine == EngineName::Shm {
             return Ok((launch.env("OUTLAST_ENGINE", "shm"), None));
         }
@@ -74,7 +87,7 @@ impl Place {
             return Ok((launch.mpirun(Mpirun::joined()), None));
         }
         let hosts = self.hosts.map(Hosts::new).transpose()?;
-        let mut mpirun = Mpirun::new(mpirun());
+        let mut mpirun = Mpirun::new(mpirun()).options(options);
         if let Some(hosts) = &hosts {
             mpirun = mpirun.behind(hosts.enter(0)).options(hosts.mpirun_options());
         }
@@ -263,6 +276,11 @@ impl Hosts {
         format!("{}{}", self.prefix, host_name(index))
     }
 
+    /// Cuts the link of a host: it reaches no other one, and its processes go on.
+    pub(crate) fn cut(&self, index: u16) -> anyhow::Result<()> {
+        ip(&format!("-n {}net link set v{index} down", self.prefix)).map(drop)
+    }
+
     /// What stands before a command that is to run on this host.
     fn enter(&self, index: u16) -> [OsString; 2] {
         [self.folder.join("enter").into(), host_name(index).into()]
@@ -277,6 +295,9 @@ impl Hosts {
             words(&["--hostfile"]),
             vec![file("hostfile")],
             words(&["--map-by", "node"]),
+            // A daemon would else begin a session of its own, to which the kernel's autogroups deal out time as to one process:
+            // beside others that compute, all of a host were seen not to run for 15 s and more.
+            words(&["--leave-session-attached"]),
         ]
         .concat()
     }

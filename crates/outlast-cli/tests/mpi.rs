@@ -36,6 +36,33 @@ fn nodes_outlast_their_members() {
         "8",
     ]);
     command.args(["--threads", "1", "--json", "-"]).env("OUTLAST_MPI_PATH", "groups:2");
+    check_two_kills(&mut command);
+}
+
+/// Every member is a node, and the kernel is not asked: a death is known by a majority's word alone, and who is left goes
+/// on with a lease.
+#[test]
+fn a_majority_takes_the_place_of_the_kernel() {
+    let mut command = Command::new(OUTLAST);
+    command.args([
+        "chaos",
+        "--engine",
+        "mpi",
+        "--ranks",
+        "5",
+        "--kills",
+        "2",
+        "--seconds",
+        "2",
+        "--seed",
+        "9",
+    ]);
+    command.args(["--threads", "1", "--json", "-"]);
+    command.env("OUTLAST_MPI_PATH", "messages").env("OUTLAST_MPI_WITNESS", "votes");
+    check_two_kills(&mut command);
+}
+
+fn check_two_kills(command: &mut Command) {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let output = command.output().expect("the command starts");
     let report: Value =
@@ -109,12 +136,30 @@ fn three_hosts_lose_one_of_them_and_nothing_else() {
     }
 }
 
+/// The members of a host that is cut off live on, and are acknowledged nothing that the others do not have; the others go on.
+#[test]
+fn of_two_sides_of_a_cut_link_one_goes_on() {
+    let arguments =
+        ["--ranks", "6", "--hosts", "3", "--cut-host", "--seconds", "14", "--seed", "4", "--threads", "1"];
+    let run = run(&[&["chaos", "--engine", "mpi", "--json", "-"][..], &arguments].concat());
+    if !is_root() {
+        return check_without_root(&run);
+    }
+    let report: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
+    assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
+    let acknowledged = |side: &str| report["cut"][side].as_u64();
+    assert_eq!(acknowledged("cut_off"), Some(0), "{run:?}");
+    assert!(acknowledged("others") > Some(0), "{run:?}");
+}
+
 #[test]
 fn wrong_usage_exits_with_status_2_and_says_why() {
-    let cases: [(&[&str], &str); 3] = [
+    let cases: [(&[&str], &str); 5] = [
         (&["chaos", "--hosts", "2"], "say --engine mpi as well"),
         (&["chaos", "--engine", "mpi", "--kill-host"], "--hosts"),
         (&["chaos", "--engine", "mpi", "--hosts", "1", "--kill-host"], "needs another one"),
+        (&["chaos", "--engine", "mpi", "--hosts", "1", "--cut-host"], "needs another one"),
+        (&["chaos", "--engine", "mpi", "--hosts", "3", "--cut-host", "--kill-host"], "cannot be used with"),
     ];
     for (arguments, message) in cases {
         let run = run(arguments);

@@ -439,6 +439,93 @@ fn gets(m: &Member) {
 }
 
 #[test]
+fn large_puts_in_both_directions_hold_nobody() {
+    let test = "large_puts_in_both_directions_hold_nobody";
+    run(test, 2, puts).expect_finished(&[0, 1]);
+}
+
+/// Both have more puts under way than the other has room for, and behind each of them a word that must not overtake it.
+fn puts(m: &Member) {
+    let (job, me) = (&m.job, m.me());
+    let other = MemberId(1 - me as u32);
+    m.barrier(2);
+    for round in 1..=5u8 {
+        let data = vec![round; 3 << 20];
+        let puts: Vec<_> = (0..2)
+            .map(|_| job.start(Epoch(0), other, Operation::Put { offset: DATA, data: &data }))
+            .collect();
+        let last = DATA + (3 << 20) - 8;
+        let word = job.start(Epoch(0), other, Operation::Load { offset: last });
+        for put in puts {
+            assert_eq!(job.wait(put), Ok(Done::Put));
+        }
+        assert_eq!(job.wait(word), Ok(Done::Word(u64::from_ne_bytes([round; 8]))), "it came after both puts");
+    }
+    m.barrier(2);
+    m.end(2, "");
+}
+
+#[test]
+fn a_ring_comes_after_what_was_started_before_it() {
+    let test = "a_ring_comes_after_what_was_started_before_it";
+    run(test, 2, rings).expect_finished(&[0, 1]);
+}
+
+/// Member 0 rings twice while nothing goes to member 1, which is stopped, and starts a put in between. Who has heard the first
+/// ring and looks too early must hear the second.
+fn rings(m: &Member) {
+    let (job, target) = (&m.job, MemberId(1));
+    m.barrier(2);
+    if m.me() == 0 {
+        job.inject(Fault::Stop(target)).expect("a stop");
+        while !m.is_stopped(target) {
+            m.nap();
+        }
+        let large = job.start(Epoch(0), target, Operation::Put { offset: DATA, data: &vec![1; 4 << 20] });
+        job.ring(target).expect("a ring");
+        let word = 1u64.to_ne_bytes();
+        let small = job.start(Epoch(0), target, Operation::Put { offset: WORD, data: &word });
+        job.ring(target).expect("a ring");
+        job.inject(Fault::Resume(target)).expect("a resume");
+        assert_eq!((job.wait(large), job.wait(small)), (Ok(Done::Put), Ok(Done::Put)));
+    } else {
+        let started = job.now();
+        m.wait_until("the word", || job.load(Epoch(0), target, WORD) == Ok(1));
+        // The wait ends at its limit, 20 s, without a ring.
+        let took = job.now().since(started);
+        assert!(took < Duration::from_secs(19), "nobody rang for {took:?}");
+    }
+    m.barrier(2);
+    m.end(2, "");
+}
+
+#[test]
+fn a_death_that_mpi_does_not_hear_of_is_known_from_the_kernel() {
+    let test = "a_death_that_mpi_does_not_hear_of_is_known_from_the_kernel";
+    run(test, 3, unheard).expect_finished(&[0, 1]);
+}
+
+/// MPI knows of the end of a process from its daemon, here mpirun, the parent of all members: it is stopped meanwhile.
+fn unheard(m: &Member) {
+    let victim = MemberId(2);
+    m.barrier(3);
+    let mpirun = rustix::process::getppid().expect("mpirun is the parent");
+    if m.me() == 0 {
+        rustix::process::kill_process(mpirun, rustix::process::Signal::STOP).expect("a stop");
+        m.job.inject(Fault::Kill(victim)).expect("a kill");
+    }
+    if m.job.me() == victim {
+        m.wait_until("its own death", || false);
+    }
+    m.expect_dead(victim);
+    m.barrier(2);
+    if m.me() == 0 {
+        rustix::process::kill_process(mpirun, rustix::process::Signal::CONT).expect("a resume");
+    }
+    m.end(2, "");
+}
+
+#[test]
 fn a_death_counts_elsewhere_only_once_its_node_knows() {
     let test = "a_death_counts_elsewhere_only_once_its_node_knows";
     let ran = run_by("groups:2", test, 4, ULFM, || play(deaths_of_nodes, Duration::from_secs(30)));

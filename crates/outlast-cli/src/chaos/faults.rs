@@ -2,11 +2,12 @@
 
 use super::{Chaos, Kill, Known, Mode, PATIENCE};
 use crate::control::Shared;
+use crate::hosts::Hosts;
 use crate::members::machine_ns;
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use outlast::MemberId;
 use outlast::engine::steps;
-use outlast::launch::Running;
+use outlast::launch::{MemberEnd, Running};
 use outlast_check::workload::Random;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -21,6 +22,8 @@ enum What {
     KillTogether(usize),
     /// Kill all members of the host.
     KillHost,
+    /// Cut the link of the host.
+    CutHost(u16),
     Stop(Duration),
 }
 
@@ -64,6 +67,10 @@ impl Faults {
         };
         let mut planned: Vec<(Duration, What)> = Vec::new();
         match chaos.victim_host() {
+            Some(host) if chaos.cut_host => {
+                planned.push((when(0.3, 0.36), What::CutHost(host)));
+                planned.push((when(0.95, 0.98), What::KillHost));
+            }
             Some(_) => planned.push((when(0.2, 0.6), What::KillHost)),
             None => planned.extend((0..chaos.kills).map(|_| (when(0.05, 0.85), What::Kill))),
         }
@@ -113,6 +120,7 @@ impl Faults {
         elapsed: Duration,
         known: &mut Known,
         running: &Running,
+        hosts: Option<&Hosts>,
         shared: &Shared,
     ) -> anyhow::Result<bool> {
         let due: Vec<u32> = self
@@ -125,6 +133,7 @@ impl Faults {
             self.resume(member, known, running)?;
         }
         self.bury(known, running)?;
+        self.note_ends_of_cut_off(known, running);
         let Some(&(at, what)) = self.planned.front() else { return Ok(false) };
         if at > elapsed {
             return Ok(false);
@@ -142,6 +151,15 @@ impl Faults {
                 }
             }
             What::KillTogether(count) => self.kill_together(count, known, running, shared)?,
+            What::CutHost(host) => {
+                hosts.context("there are no hosts")?.cut(host)?;
+                known.cut_ns = Some(machine_ns());
+                eprintln!(
+                    "{:7.3} s  cut off the host of members {:?}",
+                    running.elapsed().as_secs_f64(),
+                    self.of_host
+                );
+            }
             What::KillHost => {
                 for member in std::mem::take(&mut self.of_host) {
                     self.kill_now(member, known, running)?;
@@ -242,7 +260,8 @@ impl Faults {
         let at_ns = machine_ns();
         let was_running = running.kill(MemberId(victim))?;
         // An armed one may have died by itself just now; it is counted once, here.
-        ensure!(was_running || self.failpoints, "member {victim} had ended before it was killed");
+        let may_have_ended = self.failpoints || known.cut_ns.is_some();
+        ensure!(was_running || may_have_ended, "member {victim} had ended before it was killed");
         self.note_kill(victim, at_ns, None, known);
         if let Some((since, _)) = self.stopped.remove(&victim) {
             known.stops.push((victim, since, at_ns));
@@ -277,6 +296,22 @@ impl Faults {
             self.kill_now(member, known, running)?;
         }
         Ok(())
+    }
+
+    /// Members that are cut off end themselves when they have not reached a majority for the time limit.
+    fn note_ends_of_cut_off(&mut self, known: &mut Known, running: &Running) {
+        let has_ended = |member: &u32| known.ended.get(member).is_some_and(MemberEnd::is_death);
+        let ended: Vec<u32> = self
+            .of_host
+            .iter()
+            .copied()
+            .filter(|member| known.cut_ns.is_some() && has_ended(member))
+            .collect();
+        for member in ended {
+            self.of_host.retain(|&other| other != member);
+            self.note_kill(member, machine_ns(), None, known);
+            eprintln!("{:7.3} s  member {member} has ended itself", running.elapsed().as_secs_f64());
+        }
     }
 
     /// Stops somebody for so long; whether anybody could be stopped.

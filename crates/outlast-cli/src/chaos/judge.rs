@@ -8,10 +8,10 @@ use crate::warden::Losses;
 use anyhow::Context;
 use outlast::engine::steps;
 use outlast_check::durability::Final;
-use outlast_check::history::{History, Key, Kind, Operation, Outcome, Value, Version};
+use outlast_check::history::{Access, History, Key, Kind, Operation, Outcome, Value, Version};
 use outlast_check::report::{self, Run};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Times in milliseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -49,6 +49,8 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     data_lost: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    cut: Option<Cut>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     deaths_by_step: Option<BTreeMap<String, u64>>,
     /// How many calls were recorded.
     calls: u64,
@@ -56,6 +58,26 @@ pub(super) struct Report {
     failures: Vec<String>,
     #[serde(skip)]
     violations: Vec<String>,
+}
+
+/// How many writes that were begun after the cut were acknowledged.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Cut {
+    cut_off: u64,
+    others: u64,
+}
+
+impl Cut {
+    fn new(history: &History, cut_ns: u64, of_host: &BTreeSet<u32>) -> Cut {
+        let is_write = |operation: &&Operation| {
+            operation.outcome == Outcome::Ok && operation.accesses.iter().any(Access::changes)
+        };
+        let writes = history.operations().iter().filter(is_write);
+        let after = writes.filter(|write| write.invoke_ns > cut_ns && write.return_ns.is_some());
+        let (cut_off, others): (Vec<_>, Vec<_>) =
+            after.partition(|write| of_host.contains(&write.actor.member));
+        Cut { cut_off: cut_off.len() as u64, others: others.len() as u64 }
+    }
 }
 
 /// How many violations are shown.
@@ -84,17 +106,22 @@ pub(super) fn judge(
     let detection_ns = affected.detection();
     let unavailable_ns = affected.unavailable(&history);
     let ranks = u32::from(chaos.ranks);
-    let repaired = known
-        .kills
-        .iter()
-        .filter_map(|kill| Some(known.complete_at(kill.dead_before + 1, ranks)?.saturating_sub(kill.at_ns)));
+    let repaired = known.kills.iter().filter_map(|kill| {
+        Some(known.complete_at(kill.dead_before + 1, ranks)?.saturating_sub(known.gone_at(kill)))
+    });
     let repair_ns = repaired.collect();
     let calls = history.operations().len() as u64;
+    let of_host: BTreeSet<u32> =
+        chaos.victim_host().into_iter().flat_map(|host| chaos.members_of(host)).collect();
+    let cut = known.cut_ns.map(|cut_ns| Cut::new(&history, cut_ns, &of_host));
     let mut run = Run::new(history);
     run.observation.end_ns = end_ns;
     run.observation.dead = known.killed();
     let kills = known.kills.iter().map(|kill| kill.at_ns);
-    run.observation.disturbances_ns = kills.chain(known.stops.iter().map(|&(_, _, until)| until)).collect();
+    let resumes = known.stops.iter().map(|&(_, _, until)| until);
+    run.observation.disturbances_ns = kills.chain(resumes).chain(known.cut_ns).collect();
+    // A cut is noticed only after a part of the time limit, and those who are cut off wait for all of it.
+    run.observation.bound_ns += cut.map_or(0, |_| plan.time_limit_s * 1_000_000_000);
     run.observation.end_state = end_state(known, &keys);
     let mut losses = Losses::default();
     known.losses.iter().for_each(|news| losses.note(news.clone(), &keys));
@@ -105,7 +132,9 @@ pub(super) fn judge(
     let hung = judged.hung.max(u64::from(!known.failures.is_empty()));
     // The store may call data lost only where more have died than it promises to survive.
     let lost = judged.lost + if chaos.beyond { 0 } else { judged.data_lost };
-    let is_right = lost + judged.torn + judged.stale + hung + judged.nonlinearizable == 0;
+    // No two copies are on one host: who is cut off from all others may acknowledge no write.
+    let is_right = lost + judged.torn + judged.stale + hung + judged.nonlinearizable == 0
+        && cut.is_none_or(|cut| cut.cut_off == 0);
     Ok(Report {
         ok: is_right && deaths == chaos.kills as u64,
         acked: judged.acked,
@@ -121,6 +150,7 @@ pub(super) fn judge(
         repair_ms: Times::new(repair_ns),
         seed: plan.seed,
         data_lost: chaos.beyond.then_some(judged.data_lost),
+        cut,
         deaths_by_step: chaos.failpoints.then(|| deaths_by_step(known)),
         calls,
         failures: known.failures.clone(),
@@ -178,7 +208,7 @@ impl Affected<'_> {
                     .iter()
                     .any(|&(stopped, from, to)| stopped == member && from < at_ns && to > kill.at_ns);
                 if !was_stopped {
-                    samples.push(at_ns.saturating_sub(kill.at_ns));
+                    samples.push(at_ns.saturating_sub(self.known.gone_at(kill)));
                 }
             }
         }
@@ -208,7 +238,7 @@ impl Affected<'_> {
                 .filter(|put| put.return_ns.is_some_and(|at_ns| at_ns >= first_ns))
                 .filter(|put| put.accesses.iter().any(|access| access.changes() && had_copy(&access.key)));
             if let Some(at_ns) = acknowledged.filter_map(|put| put.return_ns).min() {
-                samples.push(at_ns.saturating_sub(kill.at_ns));
+                samples.push(at_ns.saturating_sub(self.known.gone_at(kill)));
             }
         }
         samples
@@ -231,14 +261,26 @@ pub(super) fn print(report: &Report) {
     if let Some(data_lost) = report.data_lost {
         eprintln!("         {data_lost} keys were lost, and the store said so");
     }
+    if let Some(Cut { cut_off, others }) = report.cut {
+        line(
+            cut_off == 0,
+            format!(
+                "after the cut {cut_off} writes were acknowledged to the cut-off, {others} to the others"
+            ),
+        );
+    }
     eprintln!("         {} members died, {} stops", report.kills, report.stops);
-    for (what, times) in [
-        ("kill to notice", report.detection_ms),
-        ("kill to the next put there", report.unavailable_ms),
-        ("kill to all copies complete", report.repair_ms),
+    let what = if report.cut.is_some() { "cut" } else { "kill" };
+    for (to, times) in [
+        ("notice", report.detection_ms),
+        ("the next put there", report.unavailable_ms),
+        ("all copies complete", report.repair_ms),
     ] {
         if let Some(Times { p50, p99, max }) = times {
-            eprintln!("         {what:<28} p50 {p50:>9.3} ms  p99 {p99:>9.3} ms  max {max:>9.3} ms");
+            eprintln!(
+                "         {:<28} p50 {p50:>9.3} ms  p99 {p99:>9.3} ms  max {max:>9.3} ms",
+                format!("{what} to {to}")
+            );
         }
     }
     for (step, deaths) in report.deaths_by_step.iter().flatten() {

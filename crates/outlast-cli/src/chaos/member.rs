@@ -36,6 +36,10 @@ pub(super) struct Plan {
     pub(super) beyond: bool,
     /// Whether survivors read the memory of the dead.
     pub(super) salvage: bool,
+    /// The time limit of calls.
+    pub(super) time_limit_s: u64,
+    /// Whether a further thread reads what needs nobody on another host.
+    pub(super) reads_near: bool,
     /// How many calls an actor makes in a second, at most.
     pub(super) calls_per_second: u64,
     pub(super) place: Place,
@@ -80,6 +84,9 @@ pub(super) enum FoundLine {
 const REST_LIMIT: Duration = Duration::from_secs(60);
 /// How long a loss is left as it is before it is accepted, at most.
 const LOST_FOR: Duration = Duration::from_millis(300);
+/// The thread under which what is near is read, and how long it rests after each read.
+const NEAR_THREAD: u32 = 61;
+const NEAR_PAUSE: Duration = Duration::from_millis(10);
 /// How many calls are made between two rests.
 const BURST: u64 = 25;
 
@@ -90,7 +97,7 @@ fn clock(_: &Job) -> u64 {
 impl ChaosMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         let plan: Plan = serde_json::from_str(&self.plan).context("the plan of the run")?;
-        let job = JoinOptions::new().join()?;
+        let job = JoinOptions::new().time_limit(Duration::from_secs(plan.time_limit_s)).join()?;
         let member = Member::new(plan.place.clone(), job.me().index())?;
         let options = Options::new().replicas(plan.replicas).partitions(64).expected_keys(1024);
         let options = options.mode(plan.mode.into()).salvage(plan.salvage);
@@ -118,6 +125,19 @@ impl ChaosMember {
                 }
             };
             workers.push(job.spawn("chaos", Box::new(body))?);
+        }
+        if plan.reads_near {
+            let target = Box::new(member.record(plan.threads as usize + 2)?);
+            let options = plan.options(job.members());
+            let reader = Worker::new(&store, &job, &options, plan.seed, NEAR_THREAD, clock, target)?;
+            let (store, own_job, keys, stop, trouble) =
+                (store.clone(), job.clone(), keys.clone(), stop.clone(), trouble.clone());
+            let body = move || {
+                if let Err(error) = read_near(reader, &store, &own_job, &keys, &stop) {
+                    trouble.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(format!("{error:#}"));
+                }
+            };
+            workers.push(job.spawn("near", Box::new(body))?);
         }
         let target = Box::new(member.record(plan.threads as usize + 1)?);
         let recoverer = Worker::new(
@@ -251,6 +271,28 @@ fn work(
         // a call that is under way comes to does not rest.
         if !hurry.load(Ordering::Acquire) {
             std::thread::sleep(pause.saturating_sub(began.elapsed()));
+        }
+    }
+    Ok(())
+}
+
+/// Reads keys whose first home is on this member's own host, until the run is over. A member that is cut off reaches them, and
+/// must not say what is there once the others go on without it.
+fn read_near(
+    mut reader: Worker,
+    store: &Store,
+    job: &Job,
+    keys: &[history::Key],
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
+    let own = job.domain(job.me())?;
+    while !stop.load(Ordering::Acquire) {
+        for key in keys.iter().take_while(|_| !stop.load(Ordering::Acquire)) {
+            let homes = store.homes(key.bytes());
+            if homes.first().is_some_and(|&home| job.domain(home).is_ok_and(|domain| domain == own)) {
+                reader.get(key)?;
+                std::thread::sleep(NEAR_PAUSE);
+            }
         }
     }
     Ok(())

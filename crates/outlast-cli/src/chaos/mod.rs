@@ -58,6 +58,8 @@ Examples:
   On the mpi engine, over three hosts made of this machine, one of which loses all its members (root; builds with the
   feature `mpi`):
       outlast chaos --engine mpi --hosts 3 --kill-host
+  The same, but one host is cut off from the others while its members go on, and they are killed only at the end:
+      outlast chaos --engine mpi --hosts 3 --cut-host --seconds 15
   For programs; standard output gets nothing but the report:
       outlast chaos --json -
   Deaths inside the steps of the protocol, in a build for tests:
@@ -65,7 +67,9 @@ Examples:
 
 The report: ok, acked (acknowledged writes), lost, torn, stale, hung, nonlinearizable, kills, stops; in milliseconds as
 {p50, p99, max}: detection_ms (kill to notice, for each survivor), unavailable_ms (kill to the first put that was
-acknowledged after the notice to a key with a copy on the dead), repair_ms (kill to all copies complete); seed; with
+acknowledged after the notice to a key with a copy on the dead), repair_ms (kill to all copies complete), with --cut-host from the
+cut on; seed; with
+--cut-host cut (acknowledged writes that were begun after the cut: cut_off, others); with
 --beyond data_lost (keys that were lost, and called so until that was accepted); with --failpoints deaths_by_step.
 
 Exit status: 0 all is well, 1 a violation or a failure, 2 wrong usage.";
@@ -118,6 +122,10 @@ pub(crate) struct Chaos {
     /// With --hosts: kill all members of one host at once, and nobody else; no two copies are on one host
     #[arg(long, requires = "hosts", conflicts_with_all = ["kills", "failpoints", "beyond"])]
     kill_host: bool,
+    /// With --hosts: cut the link of one host after a third of the time, and kill its members, and nobody else, shortly before
+    /// the end; only the others may acknowledge anything after the cut
+    #[arg(long, requires = "hosts", conflicts_with_all = ["kills", "kill_host", "failpoints", "beyond"])]
+    cut_host: bool,
     /// How many times to stop a member with SIGSTOP, and to let it go on with SIGCONT
     #[arg(long, value_name = "S", default_value_t = 0)]
     stops: usize,
@@ -163,6 +171,9 @@ fn step(text: &str) -> Result<usize, String> {
 
 /// How long the members may take to open the store, to rest, to repair, and to end.
 const PATIENCE: Duration = Duration::from_secs(75);
+/// The time limit of the members' calls. A cut is noticed after a third of it.
+const TIME_LIMIT_S: u64 = 30;
+const CUT_TIME_LIMIT_S: u64 = 15;
 /// About how many calls are recorded in a run, so that they can be judged in seconds.
 const CALLS_IN_ALL: u64 = 160_000;
 const SHARED_KEYS: u32 = 24;
@@ -195,6 +206,8 @@ struct Known {
     /// Who has ended, and how.
     ended: BTreeMap<u32, MemberEnd>,
     kills: Vec<Kill>,
+    /// When a host was cut off.
+    cut_ns: Option<u64>,
     /// When members were stopped and resumed.
     stops: Vec<(u32, u64, u64)>,
     /// What is lost, as the lowest member that lives has said.
@@ -226,6 +239,11 @@ impl Known {
             }
         }
         Ok(())
+    }
+
+    /// When the others lost a member: when it was killed, or cut off before.
+    fn gone_at(&self, kill: &Kill) -> u64 {
+        self.cut_ns.unwrap_or(kill.at_ns)
     }
 
     fn killed(&self) -> BTreeSet<u32> {
@@ -284,6 +302,8 @@ impl Chaos {
             seed,
             beyond: self.beyond,
             salvage: self.salvage,
+            time_limit_s: if self.cut_host { CUT_TIME_LIMIT_S } else { TIME_LIMIT_S },
+            reads_near: self.cut_host,
             calls_per_second: ((CALLS_IN_ALL as f64 / self.seconds.max(1.0)) as u64 / actors).clamp(20, 4000),
             place: shared.place(),
         };
@@ -294,11 +314,18 @@ impl Chaos {
             .segment_limit(256 << 20)
             .die_with_launcher(true)
             .output(Output::Capture);
-        let (launch, hosts) = self.place.prepare(launch, ranks)?;
+        let (launch, hosts) = match self.cut_host {
+            // Under the one kernel of all these hosts it would know that the cut-off live, and nobody would be buried.
+            true => {
+                let launch = launch.env("OUTLAST_MPI_WITNESS", "votes");
+                self.place.prepare_with(launch, ranks, &hosts::PATIENT_DAEMONS)?
+            }
+            false => self.place.prepare(launch, ranks)?,
+        };
         let mut running = launch.start()?;
         let pids = running.pids();
         let mut known = Known::default();
-        let result = self.run(&mut running, &shared, &mut known, &interrupted);
+        let result = self.run(&mut running, hosts.as_ref(), &shared, &mut known, &interrupted);
         let outcome = match (&result, interrupted.load(Ordering::Acquire)) {
             (Ok(()), false) => running.wait(PATIENCE),
             _ => running.wait(Duration::ZERO),
@@ -323,6 +350,8 @@ impl Chaos {
                 known.failures.push(format!("{}{why}", describe(end, &outcome.stderr(end.member))));
             }
         }
+        // mpirun would wait for its daemon on the host that is cut off: it goes with the hosts.
+        let hosts = hosts.filter(|_| !self.cut_host);
         drop(running);
         drop(hosts);
         known
@@ -339,10 +368,11 @@ impl Chaos {
         Ok(report.ok)
     }
 
-    /// The host whose members are to be killed.
+    /// The host whose members are to be killed. Not the first if it is cut off before: mpirun is there, and the most members.
     fn victim_host(&self) -> Option<u16> {
-        let hosts = self.place.hosts.filter(|_| self.kill_host)?;
-        Some((self.seed.unwrap_or_default() % u64::from(hosts)) as u16)
+        let hosts = self.place.hosts.filter(|_| self.kill_host || self.cut_host)?;
+        let spared = u16::from(self.cut_host);
+        Some(spared + (self.seed.unwrap_or_default() % u64::from((hosts - spared).max(1))) as u16)
     }
 
     /// The members on a host: mpirun deals them out in turn.
@@ -363,8 +393,11 @@ impl Chaos {
             let most = REPLICAS_MAX.min(ranks);
             usage(format!("{replicas} copies in a job of {ranks} cannot be; 1 to {most}"));
         }
-        if self.kill_host && (self.place.hosts < Some(2) || ranks < 2 || replicas < 2) {
-            usage("killing a host needs another one, and copies there: --hosts 2 --ranks 2 --replicas 2 or more".into());
+        if (self.kill_host || self.cut_host) && (self.place.hosts < Some(2) || ranks < 2 || replicas < 2) {
+            usage(
+                "losing a host needs another one, and copies there: --hosts 2 --ranks 2 --replicas 2 or more"
+                    .into(),
+            );
         }
         if replicas == 1 && kills > 0 && !self.beyond && !self.salvage {
             usage(
@@ -405,8 +438,11 @@ impl Chaos {
             (_, true) => " --salvage",
             _ => "",
         };
-        let kill_host = if self.kill_host { " --kill-host" } else { "" };
-        let kills = if self.kill_host { String::new() } else { format!(" --kills {kills}") };
+        let (kill_host, kills) = match (self.kill_host, self.cut_host) {
+            (true, _) => (" --kill-host", String::new()),
+            (_, true) => (" --cut-host", String::new()),
+            _ => ("", format!(" --kills {kills}")),
+        };
         let failpoints = if self.failpoints { " --failpoints" } else { "" };
         let die_in = self.die_in.map_or(String::new(), |step| {
             format!(" --die-in {}", steps::NAMES[step].split(' ').next().unwrap_or_default())
@@ -420,6 +456,7 @@ impl Chaos {
     fn run(
         &self,
         running: &mut Running,
+        hosts: Option<&hosts::Hosts>,
         shared: &Shared,
         known: &mut Known,
         interrupted: &AtomicBool,
@@ -446,7 +483,7 @@ impl Chaos {
                 bail!("interrupted");
             }
             // First: it knows who was told to die.
-            let has_acted = faults.act(began.elapsed(), known, running, shared)?;
+            let has_acted = faults.act(began.elapsed(), known, running, hosts, shared)?;
             check_ends(known, running)?;
             if !has_acted {
                 std::thread::sleep(Duration::from_millis(1));

@@ -5,16 +5,24 @@
 //! error by itself, so it is also the detector. There is no receive from any source.
 //!
 //! # Deaths
-//! What MPI says of a failed member is a *suspicion* only. Its neighbours still reach its memory, and while they do not
-//! know of the death they may read there what others have replaced. So it is acted upon, by entering it into the log of
-//! this member's own node, once
+//! What MPI says of a failed member is a *suspicion* only: it says the same of one whose connection was cut. So is the silence of a
+//! node. Where the kernel can be asked it is, too: MPI has its word from daemons, which may be stopped or cut off. And the
+//! neighbours of the failed still reach its memory; while they do not know of the death they may read there what others
+//! have replaced. So it is acted upon, by entering it into the log of this member's own node, once
 //!
 //! - a frame says so, of one of its neighbours, whose node has then raised its epoch, or of someone who had it from there;
-//! - or MPI says so of all its neighbours as well: nobody is left who could read.
+//! - or all its neighbours are suspected as well, so that nobody is left who could read, and of each of them it is
+//!   *confirmed*: by the kernel, where it runs under the same one as this member (a pidfd, opened at joining, says whether
+//!   the process has ended), or else by a majority of the job (`quorum.rs`), which also says when a member
+//!   that was merely cut off ceases to serve.
 //!
 //! A neighbour that learns of a death, from the kernel, sends the news to all members of other nodes. If it dies before
-//! it came to that, another one of its node does the same, or none of them is left.
+//! it came to that, another one of its node does the same, or none of them is left. A majority that has lost a member
+//! whose neighbours it still reaches has those end it: a suspicion becomes death by fencing.
+//!
+//! Where all members run under one kernel there is no majority to ask, and no lease.
 
+use super::quorum::{ASK_PERIOD, Quorum};
 use super::wire::{self, Deaths, Ending, Header, Kind};
 use crate::engine::shm::Shm;
 use crate::engine::{
@@ -22,7 +30,11 @@ use crate::engine::{
     Port, Result, Time,
 };
 use outlast_mpi_sys::{Comm, Completed, Request, Tester};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The tag of all frames: order between them is what keeps operations in order.
@@ -46,6 +58,17 @@ const _: () = assert!(MESSAGE_WINDOW > message_cost(MESSAGE_LEN_MAX));
 /// How often the failed are asked for when no error gave a reason to.
 const DETECT_PERIOD: Duration = Duration::from_millis(10);
 
+/// How often the kernel is asked who has ended, whatever MPI says.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+
+/// A node that answers nothing for this part of the time limit is taken for cut off: calls that wait for it can still go on
+/// within their time.
+const SILENCE_PART: u32 = 3;
+const SILENCE_MIN: Duration = Duration::from_secs(2);
+
+/// What the time between two looks counts at most.
+const LOOK_MAX: Duration = Duration::from_millis(100);
+
 /// What a message takes of its window; more than its bytes, so that empty ones count too.
 const fn message_cost(len: usize) -> u64 {
     len as u64 + 64
@@ -68,6 +91,30 @@ pub(super) struct Peer {
     /// The same for all that can signal each other.
     pub(super) kernel: String,
     pub(super) domain: String,
+}
+
+/// What the kernel can say of a member of another node.
+pub(super) enum Witness {
+    /// Nothing: it runs under another kernel.
+    None,
+    /// Whether this process has ended.
+    Process(OwnedFd),
+    /// Its process had ended when it was looked for.
+    Ended,
+}
+
+impl Witness {
+    /// Whether the kernel says that the process has ended.
+    fn has_ended(&self) -> bool {
+        match self {
+            Witness::None => false,
+            Witness::Ended => true,
+            Witness::Process(pidfd) => {
+                let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+                matches!(poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&at_once)), Ok(1))
+            }
+        }
+    }
 }
 
 /// Something that waits to be sent.
@@ -100,9 +147,10 @@ struct Link {
     credit: [u64; Port::COUNT],
     /// What was consumed of each port and not yet reported.
     owed: [u64; Port::COUNT],
-    /// Whether a ring waits in the queue: one is enough.
-    rings: bool,
     peer: Option<Peer>,
+    /// When the other was last asked, and whether it has not answered yet.
+    asked_at: Option<Time>,
+    is_asked: bool,
 }
 
 /// An operation whose reply has not arrived.
@@ -143,13 +191,29 @@ pub(super) struct Core {
     /// The epoch of this node up to which this part has acted on the deaths, and the dead of it.
     seen_epoch: u64,
     dead: MemberSet,
-    /// Who has failed, as MPI says, and is not dead yet.
+    /// Who has failed, as MPI or the kernel says or silence lets assume, to this member or to a neighbour, and is not dead yet.
     suspected: MemberSet,
+    /// By member: what the kernel can say of it.
+    witnesses: Vec<Witness>,
+    /// Who is with whom, if there are members of whom the kernel says nothing.
+    quorum: Option<Quorum>,
+    /// Until when this member has a lease: the end of time if it needs none.
+    lease: Arc<AtomicU64>,
+    /// Answers that wait for a lease.
+    held: VecDeque<(MemberId, Outgoing)>,
+    /// By the number of a node: for how long it has answered nothing, once it has said anything; and who has since the last look.
+    silence: Vec<Option<Duration>>,
+    heard: MemberSet,
+    looked_at: Time,
+    /// Whom the others were told that this node has turned away from, and whose neighbours were told to end it.
+    accused: MemberSet,
+    fenced: MemberSet,
     /// Whether MPI reported an error since the failed were last asked for.
     has_trouble: bool,
     /// Whether something arrived that an activity in the middle of a call may wait for.
     has_answers: bool,
     detect_at: Time,
+    watch_at: Time,
     failed_ranks: Vec<i32>,
     /// While this member leaves: who has not said farewell.
     farewells: Option<MemberSet>,
@@ -158,7 +222,13 @@ pub(super) struct Core {
 
 impl Core {
     /// The part of a member whose neighbours are those with the same number in `node_of`.
-    pub(super) fn new(comm: Comm, node: &Shm, node_of: Vec<usize>, myself: Peer) -> Core {
+    pub(super) fn new(
+        comm: Comm,
+        node: &Shm,
+        node_of: Vec<usize>,
+        witnesses: Vec<Witness>,
+        myself: Peer,
+    ) -> Core {
         let members = node_of.len();
         let piece_len = piece_len_max(members);
         let frame_len = wire::HEADER_LEN + wire::deaths_len_max(members) + piece_len;
@@ -166,6 +236,7 @@ impl Core {
         let own = node_of[node.me().index()];
         let is_elsewhere = |&index: &usize| node_of[index] != own;
         let elsewhere: Vec<usize> = (0..members).filter(is_elsewhere).collect();
+        let needs_quorum = elsewhere.iter().any(|&index| matches!(witnesses[index], Witness::None));
         let mut core = Core {
             comm,
             tester: Tester::default(),
@@ -186,9 +257,19 @@ impl Core {
             seen_epoch: 0,
             dead: MemberSet::new(),
             suspected: MemberSet::new(),
+            witnesses,
+            quorum: needs_quorum.then(|| Quorum::new(node.me(), node_of.clone())),
+            lease: Arc::new(AtomicU64::new(if needs_quorum { 0 } else { Time::NEVER.0 })),
+            held: VecDeque::new(),
+            silence: vec![None; members],
+            heard: MemberSet::new(),
+            looked_at: node.now(),
+            accused: MemberSet::new(),
+            fenced: MemberSet::new(),
             has_trouble: false,
             has_answers: false,
             detect_at: Time(0),
+            watch_at: Time(0),
             failed_ranks: vec![0; members],
             farewells: None,
             piece_len,
@@ -207,6 +288,15 @@ impl Core {
         let own = self.node_of[node.me().index()];
         let members = (0..self.node_of.len() as u32).map(MemberId);
         members.filter(|m| self.node_of[m.index()] != own && !self.dead.contains(*m)).collect()
+    }
+
+    /// Until when this member has a lease, if it needs one.
+    pub(super) fn lease(&self) -> Option<Arc<AtomicU64>> {
+        self.quorum.as_ref().map(|_| self.lease.clone())
+    }
+
+    fn has_lease(&self, now: Time) -> bool {
+        now.0 < self.lease.load(Ordering::SeqCst)
     }
 
     /// Who a member is, if it has said so.
@@ -228,7 +318,15 @@ impl Core {
         let now = node.now();
         if self.has_trouble || now >= self.detect_at {
             has_moved |= self.detect(node);
+            self.keep_lease(node);
             self.detect_at = now.after(DETECT_PERIOD);
+        }
+        if !self.held.is_empty() && self.has_lease(now) {
+            for (to, answer) in std::mem::take(&mut self.held) {
+                if !self.dead.contains(to) {
+                    self.enqueue(node, to, answer);
+                }
+            }
         }
         for index in 0..self.links.len() {
             has_moved |= self.pump(node, index);
@@ -250,6 +348,7 @@ impl Core {
                 Ok(len) => {
                     // Taken out while the frame is handled; the next receive into it is posted afterwards.
                     let buffer = std::mem::take(&mut self.receive_buffers[index]);
+                    self.heard.insert(MemberId(index as u32));
                     self.handle(node, MemberId(index as u32), &buffer[..len]);
                     self.receive_buffers[index] = buffer;
                     self.receive_from(index);
@@ -301,6 +400,11 @@ impl Core {
     /// Gives waiting frames to MPI.
     fn pump(&mut self, node: &Shm, index: usize) -> bool {
         let mut has_moved = false;
+        // A node that has turned away from a member sends it nothing more, whoever of the node has heard that it failed.
+        if self.quorum.is_some() && node.is_shunned(MemberId(index as u32)) {
+            self.links[index].queue.clear();
+            return false;
+        }
         while self.links[index].in_flight < IN_FLIGHT_MAX {
             let Some((frame, taught)) = self.next_frame(node, index) else { break };
             node.step();
@@ -368,7 +472,9 @@ impl Core {
                 // It waits for answers of the other member, whose queue may have the like at its head: both would wait for
                 // ever if answers waited behind them. Nothing else of what is queued may overtake.
                 let at = link.queue.iter().position(|outgoing| match outgoing {
-                    Outgoing::Small { header, .. } => matches!(header.kind, Kind::Reply | Kind::Taken),
+                    Outgoing::Small { header, .. } => {
+                        matches!(header.kind, Kind::Reply | Kind::Taken | Kind::Ask | Kind::Answer)
+                    }
                     _ => false,
                 })?;
                 let answer = link.queue.remove(at)?;
@@ -396,10 +502,7 @@ impl Core {
         let piece_len = self.piece_len;
         let link = &mut self.links[index];
         let is_last = match link.queue.front_mut().expect("a frame was just made of it") {
-            Outgoing::Small { header, .. } => {
-                link.rings &= header.kind != Kind::Ring;
-                true
-            }
+            Outgoing::Small { .. } => true,
             Outgoing::Data { header, data, sent } => {
                 let piece = piece_len.min(data.len() - *sent);
                 if header.kind == Kind::Put {
@@ -431,7 +534,7 @@ impl Core {
 
     // ---- Deaths.
 
-    /// Asks MPI who has failed; whether anyone is newly dead by that.
+    /// Asks MPI, and now and then the kernel, who has failed; whether anyone is newly dead by that.
     fn detect(&mut self, node: &Shm) -> bool {
         self.has_trouble = false;
         let mut ranks = std::mem::take(&mut self.failed_ranks);
@@ -439,12 +542,29 @@ impl Core {
         if let Ok(failed) = self.comm.get_failed(&mut ranks) {
             let failed = failed.iter().filter_map(|&rank| u32::try_from(rank).ok());
             let members = failed.filter(|&rank| (rank as usize) < self.node_of.len()).map(MemberId);
-            for member in members.filter(|&member| !self.dead.contains(member)) {
+            // Of its own neighbours the kernel tells.
+            let is_news = |member: &MemberId| {
+                self.node_of[member.index()] != self.node_of[node.me().index()]
+                    && !self.dead.contains(*member)
+            };
+            for member in members.filter(is_news) {
                 self.suspected.insert(member);
             }
         }
         self.failed_ranks = ranks;
-        let has_news = self.bury(node);
+        let now = node.now();
+        if now >= self.watch_at {
+            self.watch_at = now.after(WATCH_PERIOD);
+            for member in self.living_elsewhere(node) {
+                if self.witnesses[member.index()].has_ended() {
+                    self.suspected.insert(member);
+                }
+            }
+        }
+        self.turn_away(node);
+        // What a neighbour has answered before this node turned away is in the log by now: it is counted with.
+        let mut has_news = self.notice(node);
+        has_news |= self.bury(node);
         // A receive that ended with an error while its member lives is posted again, at most once in a period.
         for member in self.living_elsewhere(node) {
             if self.receives[member.index()] == Request::null() {
@@ -456,22 +576,136 @@ impl Core {
         has_news
     }
 
-    /// Declares those dead who are suspected together with all their neighbours; whether there were any.
+    /// Turns this node away from those that are suspected, if no kernel knows better, and takes note of whom its other
+    /// members have turned it away from.
+    fn turn_away(&mut self, node: &Shm) {
+        if self.quorum.is_none() {
+            return;
+        }
+        for member in self.suspected.iter() {
+            let witness = &self.witnesses[member.index()];
+            if matches!(witness, Witness::None) || witness.has_ended() {
+                node.shun(member);
+            }
+        }
+        let shunned: MemberSet =
+            self.living_elsewhere(node).into_iter().filter(|&member| node.is_shunned(member)).collect();
+        self.suspected.union_with(&shunned);
+        if let Some(quorum) = &mut self.quorum {
+            // From here on nobody of this node answers them: the time of mourning may run.
+            quorum.accuse(node.me(), &shunned);
+        }
+    }
+
+    /// Tells the others whom this node has turned away from, asks them whether they have turned away from this member, and
+    /// counts what they have answered. Nothing to do for one that leaves.
+    fn keep_lease(&mut self, node: &Shm) {
+        if self.quorum.is_none() || node.has_ended() {
+            return;
+        }
+        self.count_answers(node);
+        self.listen(node);
+        let (now, epoch) = (node.now(), node.epoch().0);
+        let (shunned, reached): (Vec<MemberId>, Vec<MemberId>) =
+            self.living_elsewhere(node).into_iter().partition(|&member| node.is_shunned(member));
+        let shunned: MemberSet = shunned.into_iter().collect();
+        if !shunned.is_subset(&self.accused) {
+            let payload = wire::encode_set(&shunned, self.node_of.len());
+            for &member in &reached {
+                let header = Header::new(Kind::Accuse, 0, 0, [0; 3]);
+                self.enqueue(node, member, Outgoing::Small { header, payload: payload.clone() });
+            }
+            self.accused.union_with(&shunned);
+        }
+        for member in reached {
+            let is_behind = self.quorum.as_ref().is_some_and(|quorum| quorum.known_by(member) < epoch);
+            let link = &mut self.links[member.index()];
+            // One question at a time: what is not answered is not lost, and one that is starved needs no more of them.
+            let is_due = link.asked_at.is_none_or(|at| now >= at.after(ASK_PERIOD));
+            if !link.is_asked && (is_behind || is_due) {
+                (link.is_asked, link.asked_at) = (true, Some(now));
+                self.enqueue_small(node, member, Header::new(Kind::Ask, 0, 0, [now.0, epoch, 0]));
+            }
+        }
+    }
+
+    /// Suspects the members of nodes that have answered nothing for long: MPI may take a quarter of an hour to find that a link
+    /// is cut. One member of a node that answers is enough: the others may be stopped, which is no death. And those of
+    /// nodes that have been at odds with another one for as long.
+    fn listen(&mut self, node: &Shm) {
+        let now = node.now();
+        // A member that was itself stopped must not blame the others.
+        let elapsed = now.since(self.looked_at).min(LOOK_MAX);
+        self.looked_at = now;
+        let heard = std::mem::take(&mut self.heard);
+        let living = self.living_elsewhere(node);
+        let count = self.node_of.len();
+        let (mut has_spoken, mut is_asked) = (vec![false; count], vec![false; count]);
+        for &member in &living {
+            let number = self.node_of[member.index()];
+            has_spoken[number] |= heard.contains(member);
+            is_asked[number] |= self.links[member.index()].is_asked;
+        }
+        for (number, silence) in self.silence.iter_mut().enumerate() {
+            match silence {
+                _ if has_spoken[number] => *silence = Some(Duration::ZERO),
+                Some(silence) if is_asked[number] => *silence += elapsed,
+                _ => {}
+            }
+        }
+        let limit = (node.time_limit() / SILENCE_PART).max(SILENCE_MIN);
+        for member in living {
+            if self.silence[self.node_of[member.index()]].is_some_and(|silence| silence >= limit) {
+                self.suspected.insert(member);
+            }
+        }
+        if let Some(quorum) = &mut self.quorum {
+            self.suspected.union_with(&quorum.losers(&self.dead, now, limit));
+        }
+    }
+
+    /// Finds out until when this member has a lease.
+    fn count_answers(&mut self, node: &Shm) {
+        if let (Some(quorum), Some(obituary)) = (&mut self.quorum, node.obituary()) {
+            quorum.settle(&obituary);
+            let until = quorum.lease_until(&self.dead, node.now());
+            self.lease.store(until.0, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the death of a member that is suspected is confirmed.
+    fn is_confirmed(&mut self, member: MemberId, now: Time) -> bool {
+        match (&self.witnesses[member.index()], self.has_lease(now), &mut self.quorum) {
+            (Witness::None, has_lease, Some(quorum)) => quorum.may_bury(member, &self.dead, now) && has_lease,
+            (witness, ..) => witness.has_ended(),
+        }
+    }
+
+    /// Declares those dead who are suspected together with all their neighbours, and confirmed to be; whether there were
+    /// any.
     fn bury(&mut self, node: &Shm) -> bool {
-        let own = self.node_of[node.me().index()];
+        if self.suspected.is_empty() {
+            return false;
+        }
+        let (now, suspected) = (node.now(), self.suspected.clone());
+        let confirmed: MemberSet =
+            suspected.iter().filter(|&member| self.is_confirmed(member, now)).collect();
         let gone = |index: usize| {
             let member = MemberId(index as u32);
-            self.suspected.contains(member) || self.dead.contains(member)
+            confirmed.contains(member) || self.dead.contains(member)
         };
-        let is_over =
-            |which: usize| (0..self.node_of.len()).filter(|&index| self.node_of[index] == which).all(gone);
-        let dead: MemberSet = self
-            .suspected
-            .iter()
-            // Of its own neighbours the kernel tells.
-            .filter(|member| self.node_of[member.index()] != own && is_over(self.node_of[member.index()]))
-            .collect();
-        !dead.is_empty() && self.learn(node, &(dead, MemberSet::new()))
+        let is_over = |member: MemberId| {
+            let of_its_node = |&index: &usize| self.node_of[index] == self.node_of[member.index()];
+            (0..self.node_of.len()).filter(of_its_node).all(gone)
+        };
+        let (dead, lost): (Vec<MemberId>, Vec<MemberId>) =
+            confirmed.iter().partition(|&member| is_over(member));
+        for member in lost {
+            if matches!(self.witnesses[member.index()], Witness::None) && self.fenced.insert(member) {
+                self.fence(node, member);
+            }
+        }
+        !dead.is_empty() && self.learn(node, &(dead.into_iter().collect(), MemberSet::new()))
     }
 
     /// Enters deaths into the log of this node and acts on them; whether there was anything new.
@@ -497,7 +731,6 @@ impl Core {
             has_neighbour |= self.node_of[member.index()] == own && member != node.me();
             let link = &mut self.links[member.index()];
             link.queue.clear();
-            link.rings = false;
             link.partial = Default::default();
             self.fail(|waiting| waiting.target == member, || Error::Dead { member });
             if let Some(farewells) = &mut self.farewells {
@@ -507,6 +740,8 @@ impl Core {
         self.suspected = self.suspected.iter().filter(|&member| !view.dead.contains(member)).collect();
         self.dead = view.dead;
         self.has_answers = true;
+        // Before anyone is told that this member knows of the deaths: they count for it no more.
+        self.count_answers(node);
         if has_neighbour {
             for member in self.living_elsewhere(node) {
                 self.enqueue_small(node, member, Header::new(Kind::News, 0, 0, [0; 3]));
@@ -627,6 +862,20 @@ impl Core {
                     };
                 }
             }
+            (Kind::Ask, _) => {
+                self.enqueue_small(node, from, Header::new(Kind::Answer, 0, 0, header.words));
+            }
+            (Kind::Answer, _) => {
+                self.links[from.index()].is_asked = false;
+                if let Some(quorum) = &mut self.quorum {
+                    quorum.answer(from, Time(header.words[0]), header.words[1]);
+                }
+            }
+            (Kind::Accuse, _) => {
+                if let Some(quorum) = &mut self.quorum {
+                    quorum.accuse(from, &wire::decode_set(payload));
+                }
+            }
             (Kind::Message | Kind::Credit, None) => debug_assert!(false, "{from} named an unknown port"),
         }
     }
@@ -696,7 +945,12 @@ impl Core {
             let words = if header.kind == Kind::Get { [word, len, piece] } else { [word, 0, 0] };
             let header = Header::new(Kind::Reply, header.id, 0, words).detail(ending as u8);
             node.step();
-            self.enqueue(node, from, Outgoing::Small { header, payload: data });
+            let answer = Outgoing::Small { header, payload: data };
+            // Looked at after the operation: who has a lease now had its memory counted with until now.
+            match self.has_lease(node.now()) {
+                true => self.enqueue(node, from, answer),
+                false => self.held.push_back((from, answer)),
+            }
         }
     }
 
@@ -851,9 +1105,9 @@ impl Core {
 
     /// Rings the bell of another member that lives.
     pub(super) fn ring(&mut self, node: &Shm, member: MemberId) {
-        let link = &mut self.links[member.index()];
-        if !link.rings {
-            link.rings = true;
+        // One after another would be one too many; but what is queued behind one needs its own.
+        let last = self.links[member.index()].queue.back();
+        if !matches!(last, Some(Outgoing::Small { header, .. }) if header.kind == Kind::Ring) {
             self.enqueue_small(node, member, Header::new(Kind::Ring, 0, 0, [0; 3]));
         }
     }

@@ -29,9 +29,10 @@
 //! program that initialized MPI itself may call it after leaving.
 
 mod core;
+mod quorum;
 mod wire;
 
-use self::core::{Core, Peer};
+use self::core::{Core, Peer, Witness};
 use super::shm::{JobMemory, SHM_MEMBERS_MAX, Shm, available_memory};
 use super::{
     Activity, Bell, Done, Engine, Epoch, Error, Fault, MESSAGE_LEN_MAX, MemberId, Message, Operation,
@@ -42,7 +43,7 @@ use outlast_mpi_sys as mpi;
 pub use outlast_mpi_sys::Comm as Communicator;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How long a waiting activity tests without sleeping.
@@ -98,6 +99,9 @@ pub struct Mpi {
     is_neighbour: Vec<bool>,
     /// The way to the members of other nodes; none if there are no others.
     core: Option<Mutex<Core>>,
+    /// Until when this member may tell what is in the memory of its node, unless all members run under one kernel: see
+    /// `quorum.rs`.
+    lease: Option<Arc<AtomicU64>>,
     /// How many foreground activities wait: while there is one, it moves the data and the background rests.
     waiting: AtomicUsize,
     /// Held by the activity that moves the data.
@@ -137,11 +141,41 @@ fn group_len() -> std::result::Result<Option<usize>, JoinError> {
     }
 }
 
+/// Whether the kernel is to be asked about members of other nodes that run under it, from the variable OUTLAST_MPI_WITNESS.
+/// Tests that cut the links between hosts made of one machine leave it to the majority, as between real ones.
+fn asks_kernel() -> std::result::Result<bool, JoinError> {
+    let text = std::env::var("OUTLAST_MPI_WITNESS").unwrap_or_default();
+    match text.as_str() {
+        "" | "kernel" => Ok(true),
+        "votes" => Ok(false),
+        _ => Err(JoinError::Mpi {
+            reason: format!("OUTLAST_MPI_WITNESS is `{text}`; it may be kernel (the default) or votes"),
+        }),
+    }
+}
+
 /// What members tell each other when they join.
 struct Introduction {
     node: [u64; 2],
+    kernel: [u64; 2],
     pid: u32,
     descriptor: i32,
+}
+
+impl Introduction {
+    /// What the kernel can say of this member.
+    fn witness(&self, rank: usize) -> std::result::Result<Witness, JoinError> {
+        let Some(pid) = Pid::from_raw(self.pid as i32) else { return Ok(Witness::Ended) };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(Witness::Process(pidfd)),
+            Err(rustix::io::Errno::SRCH) => Ok(Witness::Ended),
+            Err(error) => Err(JoinError::Mpi {
+                reason: format!(
+                    "cannot watch the process of rank {rank}: {error}; is `ulimit -n` above the number of ranks?"
+                ),
+            }),
+        }
+    }
 }
 
 /// Polls for something that all members take part in: one that never joins must not hold the others for ever.
@@ -169,7 +203,7 @@ impl Mpi {
     pub(crate) fn attach(options: &JoinOptions) -> std::result::Result<Mpi, JoinError> {
         let until = Instant::now() + options.time_limit;
         let pid = std::process::id();
-        let group_len = group_len()?;
+        let (group_len, asks_kernel) = (group_len()?, asks_kernel()?);
         // Held until this process is a member: a second join would wait for the others to join twice.
         let mut joined = lock(&JOINED);
         if let Some(member) = *joined {
@@ -196,11 +230,17 @@ impl Mpi {
         let limit = wanted.unwrap_or_else(|| available_memory() / 2).min((1 << 45) / members as u64);
         let own = JobMemory::create(members - spares, spares, Some(limit))?;
         let node = node_identity(group_len.map(|len| rank / len));
-        let words = [node[0], node[1], u64::from(pid), own.descriptor() as u64];
+        let kernel = hash(&kernel_identity());
+        let words = [node[0], node[1], kernel[0], kernel[1], u64::from(pid), own.descriptor() as u64];
         let mut gather = mpi::Gather::begin(comm, members, words).map_err(mpi_error)?;
         let all: Vec<Introduction> = poll_for_all(until, options.time_limit, || gather.poll())?
             .into_iter()
-            .map(|[a, b, pid, file]| Introduction { node: [a, b], pid: pid as u32, descriptor: file as i32 })
+            .map(|[a, b, c, d, pid, file]| Introduction {
+                node: [a, b],
+                kernel: [c, d],
+                pid: pid as u32,
+                descriptor: file as i32,
+            })
             .collect();
         let is_neighbour: Vec<bool> = all.iter().map(|other| other.node == node).collect();
         let first = is_neighbour.iter().position(|&is| is).unwrap_or(rank);
@@ -213,6 +253,11 @@ impl Mpi {
             })?
         };
         let neighbours = is_neighbour.iter().filter(|&&is| is).count();
+        let mut witnesses = Vec::with_capacity(members);
+        for (rank, one) in all.iter().enumerate() {
+            let is_watched = asks_kernel && one.kernel == kernel && !is_neighbour[rank];
+            witnesses.push(if is_watched { one.witness(rank)? } else { Witness::None });
+        }
         let domain = options.domain.clone().or_else(|| std::env::var("OUTLAST_DOMAIN").ok());
         let domain = domain.unwrap_or_else(host_name);
         // Without a word the members of a node share what it has.
@@ -228,13 +273,13 @@ impl Mpi {
         let myself = Peer { pid: pid as i32, kernel: kernel_identity(), domain };
         let node_of = all.iter().map(|one| all.iter().position(|other| other.node == one.node).unwrap_or(0));
         let node_of: Vec<usize> = node_of.collect();
-        let core =
-            (neighbours < members).then(|| Mutex::new(Core::new(comm, &node, node_of, myself.clone())));
+        let core = (neighbours < members).then(|| Core::new(comm, &node, node_of, witnesses, myself.clone()));
         *joined = Some(me);
         Ok(Mpi {
             node,
             is_neighbour,
-            core,
+            lease: core.as_ref().and_then(Core::lease),
+            core: core.map(Mutex::new),
             waiting: AtomicUsize::new(0),
             mover: Mutex::new(()),
             crowded_until: AtomicU64::new(0),
@@ -288,9 +333,10 @@ impl Mpi {
         }
     }
 
-    /// The members of this node, as a job of their own, if a member is one of them.
+    /// The members of this node, as a job of their own, if a member is one of them, and their memory may be told of
+    /// without a lease.
     pub(crate) fn neighbour(&self, member: MemberId) -> Option<&Shm> {
-        self.elsewhere(member).is_none().then_some(&self.node)
+        (self.lease.is_none() && self.elsewhere(member).is_none()).then_some(&self.node)
     }
 
     /// The members of this node, as a job of their own, if all are.
@@ -303,6 +349,38 @@ impl Mpi {
     fn elsewhere(&self, member: MemberId) -> Option<&Mutex<Core>> {
         let core = self.core.as_ref()?;
         (!self.is_neighbour.get(member.index()).copied().unwrap_or(true)).then_some(core)
+    }
+
+    /// What an operation on the memory of this node has found, once this member has a lease. The look at the lease comes after
+    /// the operation: who has a lease now was counted with until now, by everyone.
+    #[inline]
+    fn attest<T>(&self, result: Result<T>) -> Result<T> {
+        match &self.lease {
+            Some(lease) if result.is_ok() => self.await_lease(lease).and(result),
+            _ => result,
+        }
+    }
+
+    /// Waits for a lease, and ends this process if none comes within the time limit: the others may have gone on without it.
+    fn await_lease(&self, lease: &AtomicU64) -> Result<()> {
+        let limit = self.node.time_limit();
+        let mut patience = Patience { left: limit };
+        loop {
+            let bell = self.bell();
+            if self.now().0 < lease.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+            if self.has_ended() {
+                return Err(Error::Ended);
+            }
+            if !patience.park(self, bell) {
+                self.node.end(&format!(
+                    "outlast: {} has not reached a majority of the job for {limit:?}; ending this process, since the others \
+                     may go on without it\n",
+                    self.me()
+                ));
+            }
+        }
     }
 
     /// Moves data if no other activity is doing so already; whether anything happened.
@@ -504,7 +582,14 @@ impl Engine for Mpi {
 
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
         match self.elsewhere(target) {
-            None => self.node.start(at, target, operation),
+            None if self.lease.is_none() => self.node.start(at, target, operation),
+            None => {
+                let mut pending = self.node.start(at, target, operation);
+                match pending.take() {
+                    Some(result) => Pending::ready(target, self.attest(result)),
+                    None => pending,
+                }
+            }
             Some(core) => self
                 .start_elsewhere(core, at, target, operation)
                 .unwrap_or_else(|error| Pending::ready(target, Err(error))),
@@ -539,7 +624,7 @@ impl Engine for Mpi {
     #[inline]
     fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
         match self.elsewhere(target) {
-            None => self.node.put(at, target, offset, data),
+            None => self.attest(self.node.put(at, target, offset, data)),
             Some(_) => self.wait(self.start(at, target, Operation::Put { offset, data })).map(|_| ()),
         }
     }
@@ -547,7 +632,7 @@ impl Engine for Mpi {
     #[inline]
     fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
         if self.elsewhere(target).is_none() {
-            return self.node.get(at, target, offset, buffer);
+            return self.attest(self.node.get(at, target, offset, buffer));
         }
         match self.wait(self.start(at, target, Operation::Get { offset, len: buffer.len() }))? {
             Done::Get(bytes) => buffer.copy_from_slice(&bytes),
@@ -559,7 +644,7 @@ impl Engine for Mpi {
     #[inline]
     fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
         match self.elsewhere(target) {
-            None => self.node.load(at, target, offset),
+            None => self.attest(self.node.load(at, target, offset)),
             Some(_) => self.wait(self.start(at, target, Operation::Load { offset })).map(Done::word),
         }
     }
@@ -574,7 +659,7 @@ impl Engine for Mpi {
         new: u64,
     ) -> Result<u64> {
         match self.elsewhere(target) {
-            None => self.node.compare_and_swap(at, target, offset, expected, new),
+            None => self.attest(self.node.compare_and_swap(at, target, offset, expected, new)),
             Some(_) => {
                 let operation = Operation::CompareAndSwap { offset, expected, new };
                 self.wait(self.start(at, target, operation)).map(Done::word)
@@ -585,7 +670,7 @@ impl Engine for Mpi {
     #[inline]
     fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64> {
         match self.elsewhere(target) {
-            None => self.node.fetch_add(at, target, offset, delta),
+            None => self.attest(self.node.fetch_add(at, target, offset, delta)),
             Some(_) => {
                 self.wait(self.start(at, target, Operation::FetchAdd { offset, delta })).map(Done::word)
             }
@@ -747,10 +832,13 @@ fn initialize(options: &JoinOptions) -> std::result::Result<(), JoinError> {
 
 /// What the members of one node, and no others, have in common.
 fn node_identity(group: Option<usize>) -> [u64; 2] {
-    let identity = format!("{} {} {group:?}", host_name(), kernel_identity());
-    // FNV-1a, twice: members may be of different programs and compilers, so it is written out.
+    hash(&format!("{} {} {group:?}", host_name(), kernel_identity()))
+}
+
+/// FNV-1a, twice: members may be of different programs and compilers, so it is written out.
+fn hash(text: &str) -> [u64; 2] {
     [0xcbf2_9ce4_8422_2325_u64, 0x8422_2325_cbf2_9ce4].map(|start| {
-        identity.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+        text.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     })
 }
 
@@ -762,7 +850,9 @@ fn host_name() -> String {
 /// a matter of the host's name, too: tests make several hosts of one machine.
 fn kernel_identity() -> String {
     let pids = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    format!("{} {}", read_trimmed("/proc/sys/kernel/random/boot_id"), pids.display())
+    let boot = read_trimmed("/proc/sys/kernel/random/boot_id");
+    // Where it is hidden all kernels would seem to be the same one.
+    format!("{} {}", if boot.is_empty() { host_name() } else { boot }, pids.display())
 }
 
 fn read_trimmed(path: &str) -> String {

@@ -53,11 +53,17 @@ pub(super) enum Kind {
     Fence,
     /// The receiver has taken this many bytes of puts.
     Taken,
+    /// Asks whether the receiver's node has turned away from the sender: the sender's time, its node's epoch.
+    Ask,
+    /// It has not: the same two words, back.
+    Answer,
+    /// Whom the sender's node has turned away from; payload: a set.
+    Accuse,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
-        const ALL: [Kind; 16] = [
+        const ALL: [Kind; 19] = [
             Kind::Hello,
             Kind::Put,
             Kind::Get,
@@ -74,6 +80,9 @@ impl Kind {
             Kind::News,
             Kind::Fence,
             Kind::Taken,
+            Kind::Ask,
+            Kind::Answer,
+            Kind::Accuse,
         ];
         ALL.get(usize::from(byte).checked_sub(1)?).copied()
     }
@@ -136,16 +145,32 @@ pub(super) fn encode(header: Header, deaths: Option<&Deaths>, payload: &[u8], me
         frame.extend(word.to_le_bytes());
     }
     if let Some((dead, left)) = deaths {
-        for set in [dead, left] {
-            let mut words = vec![0u64; set_words];
-            for member in set.iter() {
-                words[member.index() / 64] |= 1 << (member.index() % 64);
-            }
-            words.iter().for_each(|word| frame.extend(word.to_le_bytes()));
-        }
+        frame.extend(encode_set(dead, members));
+        frame.extend(encode_set(left, members));
     }
     frame.extend(payload);
     frame
+}
+
+/// A set of some of so many members, a bit for each.
+pub(super) fn encode_set(set: &MemberSet, members: usize) -> Vec<u8> {
+    let mut words = vec![0u64; members.div_ceil(64)];
+    for member in set.iter() {
+        words[member.index() / 64] |= 1 << (member.index() % 64);
+    }
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// The set that these bytes are.
+pub(super) fn decode_set(bytes: &[u8]) -> MemberSet {
+    let mut members = MemberSet::new();
+    for (index, bytes) in bytes.chunks_exact(8).enumerate() {
+        let word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        for bit in (0..64).filter(|bit| word & (1 << bit) != 0) {
+            members.insert(MemberId((index * 64) as u32 + bit));
+        }
+    }
+    members
 }
 
 /// Takes a frame apart; `None` if it is not one, which would be a defect of the sender.
@@ -166,14 +191,7 @@ pub(super) fn decode(frame: &[u8]) -> Option<(Header, Option<Deaths>, &[u8])> {
     let mut take_set = || {
         let (set, after) = rest.split_at_checked(set_words * 8)?;
         rest = after;
-        let mut members = MemberSet::new();
-        for (index, bytes) in set.chunks_exact(8).enumerate() {
-            let word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-            for bit in (0..64).filter(|bit| word & (1 << bit) != 0) {
-                members.insert(MemberId((index * 64) as u32 + bit));
-            }
-        }
-        Some(members)
+        Some(decode_set(set))
     };
     let deaths = (take_set()?, take_set()?);
     Some((header, Some(deaths), rest))

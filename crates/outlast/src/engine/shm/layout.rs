@@ -33,6 +33,11 @@ const HEADER_SEGMENT_LIMIT: usize = 16;
 const HEADER_START_NS: usize = 24;
 /// On a cache line of its own: it is read by every operation.
 pub(super) const HEADER_EPOCH: usize = 64;
+/// A bit for each member, on the mpi engine: see [`Tables::shunned`].
+#[cfg(feature = "mpi")]
+const HEADER_SHUNNED: usize = 128;
+#[cfg(feature = "mpi")]
+const _: () = assert!(HEADER_SHUNNED + SHM_MEMBERS_MAX / 8 <= PAGE);
 
 const SLOTS: usize = PAGE;
 const SLOT_LEN: usize = 256;
@@ -204,6 +209,13 @@ impl Tables {
     #[inline]
     pub(super) fn epoch(&self) -> &AtomicU64 {
         self.mapping.word(HEADER_EPOCH)
+    }
+
+    /// A word of the bitmap of those members of other nodes that this node has turned away from.
+    #[cfg(feature = "mpi")]
+    pub(super) fn shunned(&self, word: usize) -> &AtomicU64 {
+        assert!(word < SHM_MEMBERS_MAX / 64);
+        self.mapping.word(HEADER_SHUNNED + word * 8)
     }
 
     /// Where a member's robust word is; its list entry is in the 8 bytes before.

@@ -542,6 +542,21 @@ impl Shm {
         let _ = self.catch_up();
     }
 
+    /// This node turns away from a member of another node, for ever: see `quorum.rs` of the mpi engine.
+    pub(in crate::engine) fn shun(&self, member: MemberId) {
+        self.tables().shunned(member.index() / 64).fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
+    }
+
+    /// Whether this node has turned away from a member.
+    pub(in crate::engine) fn is_shunned(&self, member: MemberId) -> bool {
+        self.tables().shunned(member.index() / 64).load(Ordering::SeqCst) & (1 << (member.index() % 64)) != 0
+    }
+
+    /// Ends this process, saying why.
+    pub(in crate::engine) fn end(&self, why: &str) -> ! {
+        sys::end_with(why)
+    }
+
     /// Wakes the activities of this member that are in the middle of a call.
     pub(in crate::engine) fn ring_for_calls(&self) {
         self.tables().ring_foreground(self.me);

@@ -1,0 +1,599 @@
+//! When the suspicion that a member of another node has failed becomes its death, where no kernel can say so.
+//!
+//! MPI calls a member failed when its process has ended, but also when a connection was merely lost; and one that does not
+//! answer may be out of reach: after a cut link both sides suspect each other. So a member is *buried* on a suspicion
+//! alone only by a majority, and only when it can no longer be told Ok by anybody. What follows is written for one
+//! member X that lives and is out of reach of others.
+//!
+//! # The rules
+//! *Turning away.* A node that suspects X (`core.rs` says why it may) turns away from X, all its members at once (a bit in the
+//! node's memory) and for ever: from then on none of them sends anything to X, an answer least of all. They tell the others
+//! ([`accuse`](Quorum::accuse)). No node turns away from its own members, nor from one that its kernel knows to live.
+//!
+//! *Lease.* X asks all others again and again whether they have turned away, and who has not answers. A majority counts
+//! for [`LEASE`] from the moment at which it was asked ([`lease_until`](Quorum::lease_until)); X's neighbours, and X itself,
+//! always count. Without a lease X tells nobody of what is in its memory: neither its own callers nor those who ask it.
+//!
+//! *Burial.* A member A buries X if it has a lease itself and a majority, A's node among it, turned away from X at least
+//! [`MOURNING`] ago ([`may_bury`](Quorum::may_bury)). Since X's neighbours reach its memory, all of its node go together.
+//!
+//! *Majority* of what: of the *base*, that is all members but the dead of whom everyone is known to know
+//! ([`settle`](Quorum::settle)): those for whom each member that is not dead to A has answered a question which told it. One that
+//! is known to be dead counts on no side. Of one half and the other, it is the one with the first member of the base.
+//!
+//! *Feuds.* Two nodes may have turned away from each other while others reach both: if a link between two of three is cut, or only
+//! one of them found the other silent for too long. No majority says who is to go, and the two would wait for each other for
+//! ever. If that lasts, those who reach both turn away from the one with the higher first member ([`losers`](Quorum::losers)). Why a node
+//! turns away from another does not matter to what follows.
+//!
+//! # Why a member that was buried has no lease
+//! Let A begin to mourn X at time z, with the majority V and the base M − D. Let X have a lease at t, by the majority Q and the
+//! base M − E, and t be the first moment at which one is buried and has a lease; so t > z + `MOURNING`. If some c is
+//! in both V and Q, it turned away from X before z and has answered what X asked after t − `LEASE`, which is
+//! after z (`MOURNING` is so much longer than `LEASE` that clocks may differ in speed): it has not. So V and Q have nobody in
+//! common. But:
+//!
+//! - X knows of all in D: X was not dead to A, so A took none of them out of the base before X had answered for it.
+//!   So Q has none of D.
+//! - A knows of all in E. X takes one out of its base when all have answered for it that are not dead to X. Before A's node
+//!   turned away from X, A was among them. Later nobody of V answers X: X's base does not change any more,
+//!   unless all of V are dead to it.
+//!
+//! So V and Q are parts of M without D and E. If D = E they are majorities of one set, and of two halves only one has the
+//! first. Otherwise M without both is smaller than the mean of M − D and M − E, and half of each is too much for it.
+//!
+//! Nor can two members bury each other: the later one would have to have a lease.
+//!
+//! # What a survivor finds
+//! Nothing here is in anybody's way who dies: what a node has turned away from is in its memory as long as one of its
+//! members lives, and A's burial is a death like any other once it is in the log of A's node.
+//!
+//! # What is given up
+//! If half of the base or more is out of reach at once, whole nodes of it, and without proof, the rest has no lease: its calls wait
+//! for the job's time limit, and then the member ends itself. And if all of V have died, none of whom has told anybody
+//! that X is buried, X may have a lease again: what they acknowledged without X has died with them, as it may
+//! where so many die, but then X does not know that anything is lost.
+
+use crate::engine::{MemberId, MemberSet, Time};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How long a majority that has answered counts.
+pub(super) const LEASE: Duration = Duration::from_secs(2);
+
+/// How long one is mourned before it is buried.
+pub(super) const MOURNING: Duration = Duration::from_millis(2500);
+
+/// How often a member asks each other one, if that answers.
+pub(super) const ASK_PERIOD: Duration = Duration::from_millis(500);
+
+/// What one member knows of who is with whom.
+pub(super) struct Quorum {
+    node_of: Vec<usize>,
+    /// The number of this member's own node.
+    own: usize,
+    base: MemberSet,
+    /// By the number of a node: whom it has turned away from.
+    accused: Vec<MemberSet>,
+    /// By member: when this one asked the newest question that was answered, and the epoch that its node had then.
+    answers: Vec<Option<(Time, u64)>>,
+    /// Since when a majority is known to have turned away from a member.
+    mourned: HashMap<MemberId, Time>,
+    /// Since when two other nodes, the lower one first, are known to have turned away from each other.
+    feuds: HashMap<(usize, usize), Time>,
+}
+
+/// Whether some members are a majority of others.
+fn is_majority(base: &MemberSet, is_one: impl Fn(MemberId) -> bool) -> bool {
+    let count = base.iter().filter(|&member| is_one(member)).count();
+    2 * count > base.len() || (2 * count == base.len() && base.iter().next().is_some_and(is_one))
+}
+
+impl Quorum {
+    /// What the member `me` knows at first: nothing.
+    pub(super) fn new(me: MemberId, node_of: Vec<usize>) -> Quorum {
+        let members = node_of.len();
+        Quorum {
+            own: node_of[me.index()],
+            base: MemberSet::first(members),
+            accused: vec![MemberSet::new(); members],
+            answers: vec![None; members],
+            mourned: HashMap::new(),
+            feuds: HashMap::new(),
+            node_of,
+        }
+    }
+
+    /// A member, maybe this one, says that its node has turned away from these.
+    pub(super) fn accuse(&mut self, from: MemberId, whom: &MemberSet) {
+        let node = self.node_of[from.index()];
+        self.accused[node].union_with(whom);
+    }
+
+    /// A member has answered a question that was asked at this time, with this epoch.
+    pub(super) fn answer(&mut self, from: MemberId, asked_at: Time, epoch: u64) {
+        let answer = &mut self.answers[from.index()];
+        *answer = (*answer).max(Some((asked_at, epoch)));
+    }
+
+    /// The epoch up to which a member is known to know of the deaths.
+    pub(super) fn known_by(&self, member: MemberId) -> u64 {
+        self.answers[member.index()].map_or(0, |(_, epoch)| epoch)
+    }
+
+    fn others(&self) -> impl Iterator<Item = MemberId> + '_ {
+        (0..self.node_of.len() as u32).map(MemberId).filter(|other| self.node_of[other.index()] != self.own)
+    }
+
+    /// Takes those out of the base of whom everyone knows that they are dead. `obituary` are the dead of this member's node,
+    /// in the order in which they entered its log.
+    pub(super) fn settle(&mut self, obituary: &[MemberId]) {
+        let dead: MemberSet = obituary.iter().copied().collect();
+        let living = self.others().filter(|&other| !dead.contains(other));
+        let settled = living.map(|other| self.known_by(other)).min().unwrap_or(u64::MAX);
+        let gone: MemberSet = obituary.iter().take(settled as usize).copied().collect();
+        self.base = self.base.iter().filter(|&member| !gone.contains(member)).collect();
+    }
+
+    /// Until when this member has a lease.
+    pub(super) fn lease_until(&self, dead: &MemberSet, now: Time) -> Time {
+        let is_neighbour = |member: MemberId| self.node_of[member.index()] == self.own;
+        let asked_at = |member: MemberId| match is_neighbour(member) {
+            true => Some(now),
+            false => self.answers[member.index()].map(|(asked_at, _)| asked_at),
+        };
+        let living = self.base.iter().filter(|&member| !dead.contains(member));
+        let mut asked: Vec<(Time, MemberId)> =
+            living.filter_map(|member| Some((asked_at(member)?, member))).collect();
+        asked.sort_unstable_by(|one, other| other.cmp(one));
+        // As many of those who were asked last as are a majority.
+        let first = self.base.iter().next();
+        let mut has_first = false;
+        for (count, &(from, member)) in (1..).zip(&asked) {
+            has_first |= Some(member) == first;
+            if 2 * count > self.base.len() || (2 * count == self.base.len() && has_first) {
+                return from.after(LEASE);
+            }
+        }
+        Time(0)
+    }
+
+    /// Whom this member's node is to turn away from because they and a lower node have turned away from each other, and
+    /// this one from neither, for `patience`. To be asked again and again.
+    pub(super) fn losers(&mut self, dead: &MemberSet, now: Time, patience: Duration) -> MemberSet {
+        let has_turned = |one: usize, other: usize| {
+            let mut accused = self.accused[one].iter();
+            accused.any(|member| self.node_of[member.index()] == other && !dead.contains(member))
+        };
+        let mut feuds = HashMap::new();
+        for one in (0..self.accused.len()).filter(|&one| one != self.own) {
+            for other in self.accused[one].iter().map(|member| self.node_of[member.index()]) {
+                let is_feud = one < other && has_turned(one, other) && has_turned(other, one);
+                if is_feud && other != self.own && !has_turned(self.own, one) && !has_turned(self.own, other)
+                {
+                    feuds.insert((one, other), self.feuds.get(&(one, other)).copied().unwrap_or(now));
+                }
+            }
+        }
+        self.feuds = feuds;
+        let lasting = self.feuds.iter().filter(|&(_, &since)| now.since(since) >= patience);
+        let losers: Vec<usize> = lasting.map(|(&(_, other), _)| other).collect();
+        let is_loser =
+            |member: &MemberId| losers.contains(&self.node_of[member.index()]) && !dead.contains(*member);
+        (0..self.node_of.len() as u32).map(MemberId).filter(is_loser).collect()
+    }
+
+    /// Whether a member of another node may be buried now; if this member has a lease, and together with all of the
+    /// other's neighbours. To be asked again and again: it begins to mourn, and not before its own node has turned away.
+    pub(super) fn may_bury(&mut self, victim: MemberId, dead: &MemberSet, now: Time) -> bool {
+        let has_turned = |member: MemberId| {
+            !dead.contains(member) && self.accused[self.node_of[member.index()]].contains(victim)
+        };
+        if !self.accused[self.own].contains(victim) || !is_majority(&self.base, has_turned) {
+            self.mourned.remove(&victim);
+            return false;
+        }
+        let since = *self.mourned.entry(victim).or_insert(now);
+        now.since(since) >= MOURNING
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[derive(Clone, Debug)]
+    enum Frame {
+        Ask(Time, u64),
+        Answer(Time, u64),
+        Accuse(MemberSet),
+    }
+
+    /// A frame, and the log of its sender's node.
+    type Sent = (Frame, Vec<MemberId>);
+
+    /// Members as far as this module is concerned, and what is under way between them.
+    struct World {
+        node_of: Vec<usize>,
+        members: Vec<Quorum>,
+        /// By node: its log, and whom it has turned away from.
+        logs: Vec<Vec<MemberId>>,
+        shunned: Vec<MemberSet>,
+        /// Who has really died.
+        ended: MemberSet,
+        /// Who was buried alive, by whomever.
+        buried: MemberSet,
+        /// By sender and receiver.
+        links: HashMap<(u32, u32), VecDeque<Sent>>,
+        now: u64,
+        /// By member: how much faster its clock is, in thousandths, and by how much it is ahead.
+        clocks: Vec<(u64, u64)>,
+        burials: usize,
+    }
+
+    fn random(state: &mut u64, below: u64) -> u64 {
+        // SplitMix64.
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = *state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
+
+    impl World {
+        /// Nodes of so many members each.
+        fn new(nodes: &[usize]) -> World {
+            let mut node_of = Vec::new();
+            for &len in nodes {
+                node_of.extend(vec![node_of.len(); len]);
+            }
+            let count = node_of.len();
+            World {
+                members: (0..count as u32).map(|me| Quorum::new(MemberId(me), node_of.clone())).collect(),
+                logs: vec![Vec::new(); count],
+                shunned: vec![MemberSet::new(); count],
+                ended: MemberSet::new(),
+                buried: MemberSet::new(),
+                links: HashMap::new(),
+                now: 0,
+                clocks: vec![(0, 0); count],
+                burials: 0,
+                node_of,
+            }
+        }
+
+        fn all(&self) -> impl Iterator<Item = MemberId> + use<> {
+            (0..self.node_of.len() as u32).map(MemberId)
+        }
+
+        fn node(&self, member: MemberId) -> usize {
+            self.node_of[member.index()]
+        }
+
+        fn dead(&self, member: MemberId) -> MemberSet {
+            self.logs[self.node(member)].iter().copied().collect()
+        }
+
+        fn clock(&self, member: MemberId) -> Time {
+            let (faster, ahead) = self.clocks[member.index()];
+            Time(self.now + self.now / 1000 * faster + ahead)
+        }
+
+        fn send(&mut self, from: MemberId, to: MemberId, frame: Frame) {
+            let node = self.node(from);
+            if self.node(to) != node && !self.shunned[node].contains(to) && !self.dead(from).contains(to) {
+                let log = self.logs[node].clone();
+                self.links.entry((from.0, to.0)).or_default().push_back((frame, log));
+            }
+        }
+
+        fn ask(&mut self, from: MemberId, to: MemberId) {
+            let epoch = self.logs[self.node(from)].len() as u64;
+            self.send(from, to, Frame::Ask(self.clock(from), epoch));
+        }
+
+        fn tell(&mut self, from: MemberId) {
+            for to in self.all() {
+                self.send(from, to, Frame::Accuse(self.shunned[self.node(from)].clone()));
+            }
+        }
+
+        /// The next frame of a link arrives.
+        fn deliver(&mut self, from: MemberId, to: MemberId) {
+            let Some(queue) = self.links.get_mut(&(from.0, to.0)) else { return };
+            let Some((frame, log)) = queue.pop_front() else { return };
+            if self.ended.contains(to) || self.dead(to).contains(from) {
+                return;
+            }
+            self.enter(to, &log);
+            if self.ended.contains(to) {
+                return;
+            }
+            match frame {
+                Frame::Ask(at, epoch) => self.send(to, from, Frame::Answer(at, epoch)),
+                Frame::Answer(at, epoch) => self.members[to.index()].answer(from, at, epoch),
+                Frame::Accuse(whom) => self.members[to.index()].accuse(from, &whom),
+            }
+        }
+
+        /// Enters deaths into the log of a member's node. Those who find themselves there end.
+        fn enter(&mut self, member: MemberId, deaths: &[MemberId]) {
+            let node = self.node(member);
+            for &dead in deaths {
+                if !self.logs[node].contains(&dead) {
+                    self.logs[node].push(dead);
+                }
+                if self.node(dead) == node {
+                    self.ended.insert(dead);
+                }
+            }
+        }
+
+        /// A member dies; its neighbours know.
+        fn end(&mut self, member: MemberId) {
+            if self.ended.insert(member) {
+                self.enter(member, &[member]);
+            }
+        }
+
+        fn has_lease(&mut self, member: MemberId) -> bool {
+            let (dead, now) = (self.dead(member), self.clock(member));
+            self.members[member.index()].settle(&self.logs[self.node_of[member.index()]]);
+            !self.ended.contains(member) && self.members[member.index()].lease_until(&dead, now) > now
+        }
+
+        /// A member buries whom it may.
+        fn bury(&mut self, member: MemberId) {
+            if !self.has_lease(member) {
+                return;
+            }
+            let (dead, now, own) = (self.dead(member), self.clock(member), self.node(member));
+            let shunned = self.shunned[own].clone();
+            let quorum = &mut self.members[member.index()];
+            quorum.accuse(member, &shunned);
+            let may: MemberSet = shunned
+                .iter()
+                .filter(|&victim| !dead.contains(victim) && quorum.may_bury(victim, &dead, now))
+                .collect();
+            for victim in may.iter() {
+                let gone = |&other: &MemberId| dead.contains(other) || may.contains(other);
+                if self.all().filter(|&other| self.node(other) == self.node(victim)).all(|other| gone(&other))
+                {
+                    self.enter(member, &[victim]);
+                    if !self.ended.contains(victim) {
+                        self.buried.insert(victim);
+                    }
+                    self.burials += 1;
+                }
+            }
+        }
+
+        /// A member takes a side.
+        fn judge_feuds(&mut self, member: MemberId) {
+            let (dead, now, own) = (self.dead(member), self.clock(member), self.node(member));
+            let quorum = &mut self.members[member.index()];
+            quorum.accuse(member, &self.shunned[own]);
+            for loser in quorum.losers(&dead, now, Duration::from_secs(3)).iter() {
+                self.shun(member, loser);
+            }
+        }
+
+        /// What must never be.
+        fn check(&mut self, what: &str) {
+            for member in self.buried.clone().iter() {
+                assert!(!self.has_lease(member), "{what}: {member} was buried and has a lease");
+            }
+        }
+
+        /// Lets some time go by in which everyone talks to all that it reaches.
+        fn pass(&mut self, seconds: u64, reaches: impl Fn(MemberId, MemberId) -> bool) {
+            for _ in 0..seconds * 10 {
+                self.now += SECOND / 10;
+                for from in self.all() {
+                    if self.ended.contains(from) {
+                        continue;
+                    }
+                    for to in self.all() {
+                        self.ask(from, to);
+                    }
+                    self.tell(from);
+                }
+                // There and back.
+                for _ in 0..2 {
+                    let links: Vec<(u32, u32)> = self.links.keys().copied().collect();
+                    for (from, to) in links {
+                        let (from, to) = (MemberId(from), MemberId(to));
+                        while reaches(from, to) && self.links[&(from.0, to.0)].front().is_some() {
+                            self.deliver(from, to);
+                        }
+                    }
+                }
+                for member in self.all() {
+                    self.judge_feuds(member);
+                    self.bury(member);
+                }
+                self.check("while time goes by");
+            }
+        }
+
+        fn shun(&mut self, by: MemberId, whom: MemberId) {
+            let node = self.node(by);
+            if self.node(whom) != node {
+                self.shunned[node].insert(whom);
+            }
+        }
+    }
+
+    /// All ways to cut six members on three or six nodes in two, noticed at once or one by one: the majority buries the rest, and
+    /// the rest nobody.
+    #[test]
+    fn of_two_sides_of_a_cut_one_goes_on() {
+        for nodes in [&[2, 2, 2][..], &[1; 6], &[3, 1, 2], &[1, 1, 1, 1, 1]] {
+            let count = World::new(nodes).node_of.len() as u32;
+            let all = World::new(nodes);
+            for cut in 1u32..(1 << count) - 1 {
+                let side = |member: MemberId| cut >> member.0 & 1;
+                if all.all().any(|member| side(member) != side(MemberId(all.node(member) as u32))) {
+                    continue;
+                }
+                for is_slow in [false, true] {
+                    let mut world = World::new(nodes);
+                    world.pass(1, |_, _| true);
+                    for whom in world.all() {
+                        for by in world.all().filter(|&by| side(by) != side(whom)) {
+                            world.shun(by, whom);
+                        }
+                        if is_slow {
+                            world.pass(1, |from, to| side(from) == side(to));
+                        }
+                    }
+                    world.pass(6, |from, to| side(from) == side(to));
+                    let ones = cut.count_ones();
+                    let winner = match (2 * ones).cmp(&count) {
+                        std::cmp::Ordering::Greater => 1,
+                        std::cmp::Ordering::Less => 0,
+                        std::cmp::Ordering::Equal => side(MemberId(0)),
+                    };
+                    for member in world.all() {
+                        let is_winner = side(member) == winner;
+                        let rest: MemberSet = match is_winner {
+                            true => world.all().filter(|&other| side(other) != winner).collect(),
+                            false => MemberSet::new(),
+                        };
+                        assert_eq!(world.dead(member), rest, "{nodes:?}, cut {cut:b}, {member}");
+                        assert_eq!(world.has_lease(member), is_winner, "{nodes:?}, cut {cut:b}, {member}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// A link between two of three nodes is cut, or one of them was too slow for the other alone: the lower one stays, and the
+    /// third with it.
+    #[test]
+    fn of_two_that_lost_each_other_the_lower_one_stays() {
+        for (one, other, third) in [(0, 2, 4), (0, 4, 2), (2, 4, 0)] {
+            let mut world = World::new(&[2, 2, 2]);
+            let members = |first: u32| [first, first + 1].map(MemberId);
+            world.pass(1, |_, _| true);
+            for (a, b) in members(one).into_iter().flat_map(|a| members(other).map(|b| (a, b))) {
+                world.shun(a, b);
+                world.shun(b, a);
+            }
+            let node_of = world.node_of.clone();
+            let node = |member: MemberId| node_of[member.index()] as u32;
+            world.pass(10, |from, to| [node(from), node(to)].contains(&third));
+            let gone: MemberSet = members(other).into_iter().collect();
+            for member in world.all() {
+                let stays = !gone.contains(member);
+                assert_eq!(
+                    world.has_lease(member),
+                    stays,
+                    "{member} after {one} and {other} lost each other"
+                );
+                let dead = if stays { gone.clone() } else { MemberSet::new() };
+                assert_eq!(world.dead(member), dead, "{member} after {one} and {other} lost each other");
+            }
+        }
+    }
+
+    /// The dead are not counted for ever: three of four nodes may go, one after the other, if the first stays.
+    #[test]
+    fn the_base_shrinks_with_the_job() {
+        let mut world = World::new(&[2, 2, 2, 2]);
+        world.pass(1, |_, _| true);
+        for node in [1, 2, 3] {
+            for member in [2 * node, 2 * node + 1].map(MemberId) {
+                world.ended.insert(member);
+                for by in world.all() {
+                    world.shun(by, member);
+                }
+            }
+            world.pass(5, |_, _| true);
+            assert_eq!(world.dead(MemberId(0)).len(), 2 * node as usize);
+            assert!(world.has_lease(MemberId(1)));
+        }
+    }
+
+    /// A death that not everyone is known to know of leaves the base as it is.
+    #[test]
+    fn a_death_counts_once_all_have_answered_for_it() {
+        let mut quorum = Quorum::new(MemberId(0), vec![0, 1, 2, 3]);
+        let dead = [MemberId(3)];
+        let mut base_len = |answers: &[(u32, u64)]| {
+            for &(from, epoch) in answers {
+                quorum.answer(MemberId(from), Time(1), epoch);
+            }
+            quorum.settle(&dead);
+            quorum.base.len()
+        };
+        assert_eq!(base_len(&[]), 4);
+        assert_eq!(base_len(&[(1, 1), (2, 0)]), 4);
+        assert_eq!(base_len(&[(2, 1)]), 3);
+    }
+
+    /// While its neighbours still answer the other, the time of mourning does not run.
+    #[test]
+    fn nobody_mourns_before_its_own_node_has_turned_away() {
+        let mut quorum = Quorum::new(MemberId(0), vec![0, 1, 2]);
+        let (victim, nobody) = (MemberId(2), MemberSet::new());
+        let mut may_bury = |by: u32, at_ms: u64| {
+            quorum.accuse(MemberId(by), &[victim].into_iter().collect());
+            quorum.may_bury(victim, &nobody, Time(at_ms * 1_000_000))
+        };
+        assert_eq!([may_bury(1, 0), may_bury(1, 9000), may_bury(0, 10_000)], [false; 3]);
+        assert_eq!([may_bury(0, 12_499), may_bury(0, 12_500)], [false, true]);
+    }
+
+    /// Deaths, suspicions right and wrong, frames late or for ever under way, clocks of different speed: nobody that was
+    /// buried ever has a lease.
+    #[test]
+    fn nobody_is_buried_alive_and_goes_on() {
+        let (mut burials, mut alive) = (0, 0);
+        // The last one is of those that catch a base which shrinks with every death at once.
+        for seed in (0..400u64).chain([4206]) {
+            let mut state = seed;
+            let nodes: Vec<usize> =
+                (0..2 + random(&mut state, 5)).map(|_| 1 + random(&mut state, 2) as usize).collect();
+            let mut world = World::new(&nodes);
+            let count = world.node_of.len() as u64;
+            world.clocks =
+                (0..count).map(|_| (random(&mut state, 100), random(&mut state, 9 * SECOND))).collect();
+            // Some suspicions run along a cut, as real ones do, others anywhere.
+            let cut = random(&mut state, 1 << count);
+            let is_apart = |a: MemberId, b: MemberId| (cut >> a.0 ^ cut >> b.0) & 1 == 1;
+            for step in 0..3000 {
+                let (one, other) = (random(&mut state, count) as u32, random(&mut state, count) as u32);
+                let (one, other) = (MemberId(one), MemberId(other));
+                world.now += random(&mut state, SECOND / 80);
+                match random(&mut state, 1000) {
+                    _ if world.ended.contains(one) => {}
+                    0..1 => world.end(one),
+                    1..20 if step > 300 && is_apart(one, other) => world.shun(one, other),
+                    20..21 => world.shun(one, other),
+                    21..200 => world.all().for_each(|other| world.ask(one, other)),
+                    200..300 => {
+                        world.judge_feuds(one);
+                        world.tell(one);
+                    }
+                    300..400 => world.bury(one),
+                    _ => {
+                        for from in world.all() {
+                            // Those who are apart hear of each other late.
+                            let is_late = step > 300 && is_apart(one, from) && random(&mut state, 20) > 0;
+                            let frames = if is_late { 0 } else { random(&mut state, 8) };
+                            (0..frames).for_each(|_| world.deliver(from, one));
+                        }
+                    }
+                }
+                world.check(&format!("seed {seed}, step {step}"));
+            }
+            burials += world.burials;
+            alive += world.buried.len();
+        }
+        assert!(burials > 100 && alive > 50, "{burials} burials, {alive} of them of the living");
+    }
+}
