@@ -267,6 +267,46 @@ class Store(MutableMapping):
     def __contains__(self, key):
         return _check(_library.outlast_exists(self._handle, *_key(key))) == _OK
 
+    # What a dict does in two steps, others may come between here.
+
+    def pop(self, key, *default):
+        """Takes a value out: of several that do so at once one gets it. KeyError if there is none and no default."""
+
+        def take(tx):
+            value = tx.get(key)
+            if value is not None:
+                del tx[key]
+            return value
+
+        value = self.transact(take)
+        if value is None and not default:
+            raise KeyError(key)
+        return default[0] if value is None else value
+
+    def popitem(self):
+        for key in self.scan(b""):
+            value = self.pop(key, None)
+            if value is not None:
+                return key, value
+        raise KeyError("the store is empty")
+
+    def setdefault(self, key, default):
+        """The value of a key, which is put if there is none; of several that do so at once one puts."""
+        while True:
+            value = self.get(key)
+            if value is not None:
+                return value
+            try:
+                self.put_if(key, default)
+                return bytes(default)
+            except Conflict:
+                pass
+
+    def clear(self):
+        """Deletes the keys that are there when it begins."""
+        for key in self.scan(b""):
+            self.pop(key, None)
+
     def __len__(self):
         return len(self.scan(b""))
 

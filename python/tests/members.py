@@ -41,6 +41,12 @@ def main():
         assert store.wait(mine, 0.001, newer_than=newer) is None
         store["gone"] = b""
         store.pop("gone", None)
+        expect(KeyError, lambda: store.pop(f"none/{job.me}"))
+        first = store.setdefault("first", mine.encode())
+        assert store.setdefault("first", b"") == first == store["first"]
+        store.setdefault("prize", b"gold")
+        meet(job, store, "prizes")
+        store.add("won", 1 if store.pop("prize", None) == b"gold" else 0)
         error = expect(outlast.OutlastError, lambda: store.add(mine, 1))
         assert error.code == -11 and str(error)
         with store.lock(f"lock/{job.me}", 1) as abandoned:
@@ -57,6 +63,7 @@ def main():
         expect(ZeroDivisionError, refuse)
         assert "refused" not in store
         meet(job, store, "done")
+        assert store.add("won", 0) == 1 and "prize" not in store
         assert (store.add("from", 0), store.add("to", 0)) == (-5 * job.members, 5 * job.members)
         assert sorted(store.scan("mine/")) == [f"mine/{member}".encode() for member in range(job.members)]
         meet(job, store, "counted")
