@@ -15,7 +15,7 @@ use outlast::store::{self, Slot, Store, StoreError};
 use outlast::{Engine, Job, MemberId};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -493,6 +493,8 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
         options.steps_max = 20_000_000;
         let folder = tempfile::tempdir().expect("a folder");
         let (path, taken_here) = (folder.path().join("snapshots"), taken.clone());
+        // How many members have recovered often enough, and whether the last snapshot was taken.
+        let (recovered, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let report = sim::run(&options, move |job| {
             let options = store::Options::new().replicas(2).partitions(16).expected_keys(64);
             let store = Store::open(&job, options.mode(store::Mode::Global)).expect("open");
@@ -500,16 +502,12 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
             let snapshots =
                 Snapshots::open(&store, &path, Options::new().keep(100).freeze_limit(limit)).expect("opened");
             let me = job.me();
-            let is_over = Arc::new(AtomicBool::new(false));
             if me == MemberId(0) {
                 let (own, own_clock, over, counts) =
                     (job.clone(), job.clone(), is_over.clone(), taken_here.clone());
                 let take = move || {
                     for _ in 0..12 {
                         own_clock.sleep(Duration::from_micros(20 << (seed % 8)));
-                        if over.load(Ordering::SeqCst) {
-                            return;
-                        }
                         let Ok(taken) = snapshots.take() else { continue };
                         let found = read(&taken.path);
                         let number =
@@ -520,6 +518,7 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
                         counts.0 += 1;
                         counts.1 += u64::from(numbers[0] > 0);
                     }
+                    over.store(true, Ordering::SeqCst);
                 };
                 job.spawn("takes", Box::new(take)).expect("spawned");
                 let resume = move || {
@@ -530,6 +529,15 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
                 };
                 job.spawn("resumes", Box::new(resume)).expect("spawned");
             }
+            let recover = || {
+                store.recover(|tx, _| {
+                    let numbers: Result<Vec<_>, StoreError> =
+                        (0..3).map(|member| tx.get(format!("recoveries/{member}").as_bytes())).collect();
+                    let numbers = numbers?;
+                    assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
+                    tx.add(format!("recoveries/{}", me.0).as_bytes(), 1)
+                })
+            };
             for round in 0..6u64 {
                 if me == MemberId(1) {
                     job.inject(Fault::StopAtStep(1 + (seed * 7 + round * 101) % 600)).expect("planned");
@@ -537,31 +545,21 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
                 let until = job.now().after(Duration::from_secs(60));
                 loop {
                     assert!(job.now() < until, "{me} did not recover in time");
-                    let recovered = store.recover(|tx, _| {
-                        let numbers: Result<Vec<_>, StoreError> =
-                            (0..3).map(|member| tx.get(format!("recoveries/{member}").as_bytes())).collect();
-                        let numbers = numbers?;
-                        assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
-                        tx.add(format!("recoveries/{}", me.0).as_bytes(), 1)
-                    });
-                    match recovered {
+                    match recover() {
                         Ok(_) => break,
                         Err(StoreError::Timeout { .. } | StoreError::RecoveryFailed { .. }) => {}
                         Err(error) => panic!("{error}"),
                     }
                 }
             }
-            job.sleep(Duration::from_secs(2));
-            // Others may have to be recovered with once more: one of them was not told how its last recovery ended.
-            let until = job.now().after(Duration::from_secs(30));
-            while job.now() < until {
+            recovered.fetch_add(1, Ordering::SeqCst);
+            nap(&job, "the others and the snapshots", || {
+                // Others may have to be recovered with once more: one of them was not told how its last recovery ended.
                 if store.is_revoked() {
-                    let _ = store.recover(|_, _| Ok::<(), StoreError>(()));
+                    let _ = recover();
                 }
-                job.sleep(Duration::from_millis(5));
-            }
-            is_over.store(true, Ordering::SeqCst);
-            job.sleep(Duration::from_secs(5));
+                recovered.load(Ordering::SeqCst) == 3 && is_over.load(Ordering::SeqCst)
+            });
             let _ = store.close();
             let _ = job.leave();
         });

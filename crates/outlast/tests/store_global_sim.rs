@@ -594,7 +594,7 @@ fn whatever_is_lost_all_recover_once_it_is_accepted() {
     for seed in seeds(300) {
         let mut options = options(seed, 6);
         options.time_limit = Duration::from_secs(2);
-        let ready = Arc::new(AtomicU64::new(0));
+        let [ready, counted, free] = [0; 3].map(|_| Arc::new(AtomicU64::new(0)));
         run_with(options, move |job| {
             let store = open(&job, 1 + seed as usize / 2 % 2);
             ready.fetch_add(1, Ordering::SeqCst);
@@ -653,16 +653,24 @@ fn whatever_is_lost_all_recover_once_it_is_accepted() {
                     job.sleep(Duration::from_millis(1));
                 }
             }
-            // Nobody goes while others may have to be recovered with.
+            // Nobody goes on while others may have to be recovered with.
+            let meet = |come: &AtomicU64| {
+                come.fetch_add(1, Ordering::SeqCst);
+                nap(&job, "the other survivors", || {
+                    if store.is_revoked() {
+                        let _ = store.recover(nothing);
+                    }
+                    come.load(Ordering::SeqCst) == 3
+                });
+            };
             loop {
                 assert!(job.now() < deadline, "{} did not come to an end: {last:?}", job.me());
-                let counted = store.accept_loss().and_then(|_| store.add(b"done", 1));
-                match counted {
+                match store.accept_loss().and_then(|_| store.add(b"done", 1)) {
                     Ok(_) => break,
                     Err(_) => last = Some(store.recover(nothing)),
                 }
             }
-            job.sleep(Duration::from_secs(1));
+            meet(&counted);
             let own = format!("a/{}", job.me().0);
             loop {
                 assert!(job.now() < deadline, "{} cannot write: {last:?}", job.me());
@@ -672,7 +680,7 @@ fn whatever_is_lost_all_recover_once_it_is_accepted() {
                     Err(error) => last = Some(Err(error)),
                 }
             }
-            job.sleep(Duration::from_secs(60));
+            meet(&free);
             let _ = store.close();
             job.leave().expect("left");
         });

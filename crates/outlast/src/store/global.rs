@@ -820,7 +820,9 @@ mod tests {
                 let keys = [0, 1].map(|number| key_at(&store, committer, number));
                 job.sleep(Duration::from_secs(1));
                 if job.me() == committer {
-                    let mut tx = third_attempt(&store, &keys);
+                    let mut tx = third_attempt(&store, |tx| {
+                        keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
+                    });
                     job.inject(Fault::Stop(doomed)).expect("a fault");
                     expect_timeout(tx.commit());
                     assert!(store.inner.transactions.is_deciding());

@@ -26,12 +26,12 @@ pub(super) fn expect_timeout<T: Debug>(result: StoreResult<T>) -> MemberId {
     }
 }
 
-/// A transaction that has put something to these keys. In its third attempt it locks them at once, so that only the decision
-/// is left to its commit.
-pub(super) fn third_attempt(store: &Store, keys: &[impl AsRef<[u8]>]) -> Tx {
+/// A transaction that has done this. In its third attempt it locks all keys at once, so that only the decision is left to its
+/// commit.
+pub(super) fn third_attempt(store: &Store, body: impl Fn(&mut Tx)) -> Tx {
     let mut tx = store.begin();
     for attempt in 0..3 {
-        keys.iter().for_each(|key| tx.put(key.as_ref(), b"new").expect("put"));
+        body(&mut tx);
         if attempt < 2 {
             tx.retry().expect("begun again");
         }

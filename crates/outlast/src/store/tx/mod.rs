@@ -1090,7 +1090,9 @@ mod tests {
                 if job.me() == MemberId(0) {
                     let keys = (0..100u32).map(|number| number.to_le_bytes());
                     let keys: Vec<[u8; 4]> = keys.filter(|key| store.homes(key) == [other]).take(2).collect();
-                    let mut tx = third_attempt(&store, &keys);
+                    let mut tx = third_attempt(&store, |tx| {
+                        keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
+                    });
                     job.inject(Fault::Stop(stopped)).expect("a fault");
                     expect_timeout(tx.commit());
                     assert!(store.inner.transactions.is_deciding());
@@ -1137,14 +1139,10 @@ mod tests {
                 for key in [&read, &changed] {
                     store.put(key, b"old").expect("put");
                 }
-                let mut tx = store.begin();
-                for attempt in 0..3 {
+                let mut tx = third_attempt(&store, |tx| {
                     assert_eq!(tx.get(&read).expect("read").as_deref(), Some(&b"old"[..]));
                     tx.put(&changed, b"new").expect("put");
-                    if attempt < 2 {
-                        tx.retry().expect("begun again");
-                    }
-                }
+                });
                 job.fence(victim, Time::NEVER).expect("killed");
                 store.accept_loss().expect("accepted");
                 store.put(&read, b"of another life").expect("put");
@@ -1183,14 +1181,10 @@ mod tests {
                     for key in [&read, &changed] {
                         store.put(key, b"old").expect("put");
                     }
-                    let mut tx = store.begin();
-                    for attempt in 0..3 {
+                    let mut tx = third_attempt(&store, |tx| {
                         assert_eq!(tx.get(&read).expect("read").as_deref(), Some(&b"old"[..]));
                         tx.put(&changed, b"new").expect("put");
-                        if attempt < 2 {
-                            tx.retry().expect("begun again");
-                        }
-                    }
+                    });
                     stage.set(1);
                     let committed = tx.commit();
                     nap(&job, "the other life", || stage.get() == 2);
