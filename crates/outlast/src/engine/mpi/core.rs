@@ -15,6 +15,7 @@
 //! A neighbour that learns of a death, from the kernel, sends the news to all members of other nodes. If it dies before
 //! it came to that, another one of its node does the same, or none of them is left.
 
+use super::onesided::{Part, watch};
 use super::wire::{self, Deaths, Ending, Header, Kind};
 use crate::engine::shm::Shm;
 use crate::engine::{
@@ -222,6 +223,7 @@ impl Core {
         if node.is_forked() || (node.has_ended() && self.farewells.is_none()) {
             return false;
         }
+        let _watched = watch(Part::Frames);
         let mut has_moved = self.notice(node);
         has_moved |= self.finish_receives(node);
         has_moved |= self.finish_sends();
@@ -304,6 +306,7 @@ impl Core {
         while self.links[index].in_flight < IN_FLIGHT_MAX {
             let Some((frame, taught)) = self.next_frame(node, index) else { break };
             node.step();
+            let _watched = watch(Part::Frames);
             // SAFETY: the frame's bytes are on the heap and owned by `sending` until the request is complete.
             match unsafe { self.comm.isend(&frame, index, TAG) } {
                 Ok(request) => {
