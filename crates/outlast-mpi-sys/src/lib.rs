@@ -2,8 +2,8 @@
 //!
 //! A small C shim is compiled with the flags of `mpicc` (see `build.rs`); each function here wraps one of its
 //! functions and returns a [`Result`] with MPI's error class and text. Nothing waits: there is neither a blocking
-//! receive nor a collective call that is not bounded by the caller. The exceptions are [`Comm::shrink`] and a
-//! [`Window`], which say so.
+//! receive nor a collective call that is not bounded by the caller. The exceptions are `Comm::shrink` and a
+//! `Window`, which say so.
 //!
 //! Without the feature `link` the crate is empty.
 
