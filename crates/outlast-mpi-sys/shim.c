@@ -21,6 +21,7 @@ _Static_assert(MPIX_ERR_PROC_FAILED_PENDING == 76, "the class is named in lib.rs
 _Static_assert(MPIX_ERR_REVOKED == 77, "the class is named in lib.rs");
 _Static_assert(sizeof(MPI_Comm) == sizeof(void *), "handles are passed as pointers");
 _Static_assert(sizeof(MPI_Request) == sizeof(void *), "handles are passed as pointers");
+_Static_assert(sizeof(MPI_Win) == sizeof(void *), "handles are passed as pointers");
 
 /* Initializes MPI unless the program has done so; `is_ours` says which. */
 int outlast_mpi_init(int *provided, int *is_ours) {
@@ -160,6 +161,38 @@ int outlast_mpi_get_failed(MPI_Comm comm, int *ranks, int room, int *count) {
     if (code == MPI_SUCCESS)
         *count = size;
     return code;
+}
+
+/* A window over this process's memory, in bytes, with errors that return. All members call it and wait for each other.
+ * Words are changed by compare-and-swap alone, of one word at a time: that is what the key promises, without which
+ * each swap between hosts would lock its target. */
+int outlast_mpi_win_create(void *base, size_t len, MPI_Comm comm, MPI_Win *win) {
+    MPI_Info info = MPI_INFO_NULL;
+    int code = MPI_Info_create(&info);
+    if (code != MPI_SUCCESS)
+        return code;
+    code = MPI_Info_set(info, "acc_single_intrinsic", "true");
+    if (code == MPI_SUCCESS)
+        code = MPI_Win_create(base, (MPI_Aint)len, 1, info, comm, win);
+    MPI_Info_free(&info);
+    return code != MPI_SUCCESS ? code : MPI_Win_set_errhandler(*win, MPI_ERRORS_RETURN);
+}
+
+/* Begins the access to one target, for ever. It waits for the target. */
+int outlast_mpi_win_lock(int target, MPI_Win win) { return MPI_Win_lock(MPI_LOCK_SHARED, target, 0, win); }
+
+int outlast_mpi_rput(const void *bytes, int len, int target, uint64_t at, MPI_Win win, MPI_Request *request) {
+    return MPI_Rput(bytes, len, MPI_BYTE, target, (MPI_Aint)at, len, MPI_BYTE, win, request);
+}
+
+int outlast_mpi_rget(void *bytes, int len, int target, uint64_t at, MPI_Win win, MPI_Request *request) {
+    return MPI_Rget(bytes, len, MPI_BYTE, target, (MPI_Aint)at, len, MPI_BYTE, win, request);
+}
+
+/* Compare-and-swap has no form with a request: it waits for the target. `words` are expected, new and found. */
+int outlast_mpi_swap(uint64_t *words, int target, uint64_t at, MPI_Win win) {
+    int code = MPI_Compare_and_swap(&words[1], &words[0], &words[2], MPI_UINT64_T, target, (MPI_Aint)at, win);
+    return code != MPI_SUCCESS ? code : MPI_Win_flush(target, win);
 }
 
 int outlast_mpi_error_class(int code) {

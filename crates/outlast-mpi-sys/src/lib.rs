@@ -2,7 +2,8 @@
 //!
 //! A small C shim is compiled with the flags of `mpicc` (see `build.rs`); each function here wraps one of its
 //! functions and returns a [`Result`] with MPI's error class and text. Nothing waits: there is neither a blocking
-//! receive nor a collective call that is not bounded by the caller.
+//! receive nor a collective call that is not bounded by the caller. The exceptions are `Comm::shrink` and a
+//! `Window`, which say so.
 //!
 //! Without the feature `link` the crate is empty.
 
@@ -52,11 +53,18 @@ pub struct Comm(*mut c_void);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request(*mut c_void);
 
+/// Memory of all members of a communicator that each of them reaches one-sidedly.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct Window(*mut c_void);
+
 // SAFETY: a handle names an object of the MPI library, which was initialized with MPI_THREAD_MULTIPLE (`init` gives
 // an error otherwise) and does its own locking.
 unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}
+// SAFETY: as above.
+unsafe impl Send for Window {}
 // SAFETY: as above; that no two threads complete the same request is ensured by `&mut` at the calls that do.
 unsafe impl Send for Request {}
 
@@ -117,6 +125,25 @@ unsafe extern "C" {
     fn outlast_mpi_test(request: *mut Request, is_done: *mut c_int) -> c_int;
     fn outlast_mpi_cancel(request: *mut Request) -> c_int;
     fn outlast_mpi_get_failed(comm: Comm, ranks: *mut c_int, room: c_int, count: *mut c_int) -> c_int;
+    fn outlast_mpi_win_create(base: *mut c_void, len: usize, comm: Comm, win: *mut Window) -> c_int;
+    fn outlast_mpi_win_lock(target: c_int, win: Window) -> c_int;
+    fn outlast_mpi_rput(
+        bytes: *const c_void,
+        len: c_int,
+        target: c_int,
+        at: u64,
+        win: Window,
+        request: *mut Request,
+    ) -> c_int;
+    fn outlast_mpi_rget(
+        bytes: *mut c_void,
+        len: c_int,
+        target: c_int,
+        at: u64,
+        win: Window,
+        request: *mut Request,
+    ) -> c_int;
+    fn outlast_mpi_swap(words: *mut u64, target: c_int, at: u64, win: Window) -> c_int;
     fn outlast_mpi_error_class(code: c_int) -> c_int;
     fn outlast_mpi_error_text(code: c_int, text: *mut c_char) -> c_int;
     fn outlast_mpi_error_text_max() -> c_int;
@@ -317,6 +344,69 @@ impl Comm {
             outlast_mpi_irecv(bytes.as_mut_ptr().cast(), len, from as c_int, tag, self, &mut request)
         })?;
         Ok(request)
+    }
+}
+
+impl Window {
+    /// Makes a window over `len` bytes of this process at `base`. All members of `comm` call this, and wait for each other:
+    /// call it where a bound is kept.
+    ///
+    /// # Safety
+    /// The memory stays mapped for ever, readable and writable, and bears that others change it at any time.
+    pub unsafe fn create(comm: Comm, base: *mut u8, len: usize) -> Result<Window> {
+        let mut window = Window(std::ptr::null_mut());
+        // SAFETY: the caller keeps the memory.
+        check("MPI_Win_create", unsafe { outlast_mpi_win_create(base.cast(), len, comm, &mut window) })?;
+        Ok(window)
+    }
+
+    /// Begins the access to a member. It waits for the member: call it where a bound is kept.
+    pub fn lock(self, target: usize) -> Result<()> {
+        // SAFETY: the window is complete.
+        check("MPI_Win_lock", unsafe { outlast_mpi_win_lock(target as c_int, self) })
+    }
+
+    /// Starts to write at an offset of a member's window. It may not return if the member has died.
+    ///
+    /// # Safety
+    /// `bytes` stays where it is, unchanged, until the request is complete.
+    pub unsafe fn rput(self, bytes: &[u8], target: usize, at: u64) -> Result<Request> {
+        let mut request = Request::null();
+        let len = c_int::try_from(bytes.len()).expect("pieces are short");
+        // SAFETY: the caller keeps the bytes.
+        check("MPI_Rput", unsafe {
+            outlast_mpi_rput(bytes.as_ptr().cast(), len, target as c_int, at, self, &mut request)
+        })?;
+        Ok(request)
+    }
+
+    /// Starts to read at an offset of a member's window. It may not return if the member has died.
+    ///
+    /// # Safety
+    /// `bytes` stays where it is and is not touched until the request is complete.
+    pub unsafe fn rget(self, bytes: &mut [u8], target: usize, at: u64) -> Result<Request> {
+        let mut request = Request::null();
+        let len = c_int::try_from(bytes.len()).expect("pieces are short");
+        // SAFETY: the caller keeps the bytes.
+        check("MPI_Rget", unsafe {
+            outlast_mpi_rget(bytes.as_mut_ptr().cast(), len, target as c_int, at, self, &mut request)
+        })?;
+        Ok(request)
+    }
+
+    /// Replaces the word at an offset of a member's window by `new` if it is `expected`; what it was. It waits for the
+    /// member, and does not return if the member has died.
+    pub fn compare_and_swap(self, target: usize, at: u64, expected: u64, new: u64) -> Result<u64> {
+        // On the heap: what MPI still does with them after an error is not said anywhere.
+        let words = Box::leak(Box::new([expected, new, 0]));
+        // SAFETY: the words are freed only after MPI said that it is done with them.
+        check("MPI_Compare_and_swap", unsafe {
+            outlast_mpi_swap(words.as_mut_ptr(), target as c_int, at, self)
+        })?;
+        let found = words[2];
+        // SAFETY: leaked above, and not used elsewhere.
+        drop(unsafe { Box::from_raw(words) });
+        Ok(found)
     }
 }
 

@@ -877,6 +877,183 @@ fn leave(m: &Member) {
     m.end(3, "");
 }
 
+// ---- MPI's own one-sided operations, `OUTLAST_MPI_PATH=rma`: an experiment, but nobody may hang in it.
+
+/// As [`run`], by MPI's one-sided operations. The watchdog's bound is 5 s.
+fn run_one_sided(test: &str, members: usize, part: fn(&Member)) -> Ran {
+    run_by("rma", test, members, ULFM, || play(part, Duration::from_secs(30)))
+}
+
+impl Ran {
+    /// Whether the watchdog ended a member, by its own word.
+    fn was_ended(&self, member: u32) -> bool {
+        self.output.contains(&format!("outlast: {} has been inside a call of MPI", MemberId(member)))
+    }
+}
+
+#[test]
+fn operations_reach_every_member_one_sided() {
+    let test = "operations_reach_every_member_one_sided";
+    run_one_sided(test, 3, operations_one_sided).expect_finished(&[0, 1, 2]);
+}
+
+/// What `operations` does, with fewer operations: each takes several answers of its target.
+fn operations_one_sided(m: &Member) {
+    let (job, me) = (&m.job, m.me());
+    m.barrier(3);
+    for other in m.others().chain([job.me()]) {
+        for len in [0, 1, 64, 300_001] {
+            let at = DATA + (me as u64) * (1 << 20);
+            let data: Vec<u8> = (0..len).map(|i| (i * 7 + me + other.index()) as u8).collect();
+            job.put(Epoch(0), other, at, &data).expect("a put");
+            let mut back = vec![0; len];
+            job.get(Epoch(0), other, at, &mut back).expect("a get");
+            assert!(back == data, "{len} bytes at {other} came back different");
+        }
+        // One of three wins each swap.
+        let before = job.compare_and_swap(Epoch(0), other, WORD, 0, me as u64 + 1).expect("a swap");
+        let now = job.load(Epoch(0), other, WORD).expect("a load");
+        assert_eq!(now, if before == 0 { me as u64 + 1 } else { before });
+    }
+    // Operations on one target happen in order, with many under way.
+    let next = MemberId((me as u32 + 1) % 3);
+    let mine = DATA + (5 << 20) + me as u64 * 8;
+    let pairs = (0..10u64).flat_map(|round| {
+        let put = job.start(Epoch(0), next, Operation::Put { offset: mine, data: &round.to_ne_bytes() });
+        [put, job.start(Epoch(0), next, Operation::FetchAdd { offset: mine, delta: 1000 })]
+    });
+    let done: Vec<Done> =
+        pairs.collect::<Vec<_>>().into_iter().map(|p| job.wait(p).expect("all complete")).collect();
+    let words = (0..10).flat_map(|round| [Done::Put, Done::Word(round)]).collect::<Vec<_>>();
+    assert_eq!(done, words, "each add found the put before it");
+
+    // Bad input changes nothing and is named.
+    let (offset, segment_len) = (SEGMENT_LEN - 1, SEGMENT_LEN);
+    let outside = Error::OutOfRange { member: next, offset, len: 2, segment_len };
+    assert_eq!(job.put(Epoch(0), next, offset, b"xy"), Err(outside));
+    assert!(matches!(job.get(Epoch(0), next, u64::MAX - 7, &mut [0; 100]), Err(Error::OutOfRange { .. })));
+    assert_eq!(job.load(Epoch(0), next, 3), Err(Error::Unaligned { offset: 3 }));
+    let unknown = Error::UnknownMember { member: MemberId(3), members: 3 };
+    assert_eq!(job.load(Epoch(0), MemberId(3), 0), Err(unknown));
+
+    // A segment grows without anyone else, and several activities of all members add at one place.
+    m.barrier(3);
+    job.grow(SEGMENT_LEN + 4096).expect("room");
+    m.barrier(3);
+    let add_ten = |job: &Job| {
+        for _ in 0..10 {
+            job.fetch_add(Epoch(0), MemberId(0), SEGMENT_LEN, 1).expect("an add");
+        }
+    };
+    let other_job = job.clone();
+    let body = move || add_ten(&other_job);
+    let activity = job.spawn("adder", Box::new(body)).expect("an activity");
+    add_ten(job);
+    assert!(job.wait_for(&activity, job.now().after(Duration::from_secs(20))));
+    m.barrier(3);
+    assert_eq!(job.load(Epoch::ANY, MemberId(0), SEGMENT_LEN), Ok(60), "all of three members added");
+    m.end(3, "");
+    assert_eq!(job.load(Epoch(0), next, 0), Err(Error::Ended));
+}
+
+#[test]
+fn nobody_hangs_one_sided() {
+    let ran = run_one_sided("nobody_hangs_one_sided", 3, hammer_until_a_death);
+    assert_eq!(ran.finished[2], None, "member 2 was killed; the job wrote:\n{}", ran.output);
+    for member in 0..2 {
+        let finished = &ran.finished[member as usize];
+        println!("member {member}: {}", finished.as_deref().unwrap_or("ended by the watchdog"));
+        assert!(
+            finished.is_some() || ran.was_ended(member),
+            "member {member} neither went on nor was it ended; the job wrote:\n{}",
+            ran.output
+        );
+    }
+}
+
+/// Member 2 is killed while all hammer on all; the others go on for a while, if they can.
+fn hammer_until_a_death(m: &Member) {
+    let job = &m.job;
+    m.barrier(3);
+    if m.me() == 2 {
+        std::thread::spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
+        });
+    }
+    let started = job.now();
+    let (mut seen_at, mut completed) = (None, 0);
+    for round in 0u64.. {
+        for other in m.others().chain([job.me()]) {
+            let at = job.epoch();
+            let place = DATA + ((m.me() as u64) << 20);
+            let result = match round % 4 {
+                0 => job.put(at, other, place, &[7; 1000]),
+                1 => job.get(at, other, place, &mut [0; 1000]),
+                2 => job.fetch_add(at, other, COUNTER, 1).map(drop),
+                _ => job.compare_and_swap(Epoch::ANY, other, WORD, round, round + 1).map(drop),
+            };
+            match result {
+                Ok(()) => completed += u64::from(seen_at.is_some()),
+                Err(Error::Dead { .. } | Error::Stale { .. }) => {}
+                Err(error) => panic!("an operation on {other}: {error}"),
+            }
+        }
+        if seen_at.is_none() && job.epoch() > Epoch(0) {
+            seen_at = Some(job.now());
+        }
+        if seen_at.is_some_and(|seen| job.now().since(seen) > Duration::from_millis(500)) {
+            break;
+        }
+        assert!(job.now().since(started) < Duration::from_secs(20), "the notice did not come");
+    }
+    m.finish(&format!("went on with {completed} operations"));
+    job.leave().expect("leaving");
+}
+
+#[test]
+fn a_call_that_is_stuck_is_the_death_of_its_caller() {
+    let ran =
+        run_one_sided("a_call_that_is_stuck_is_the_death_of_its_caller", 3, swap_on_one_that_is_stopped);
+    ran.expect_finished(&[1]);
+    assert!(ran.was_ended(0) && ran.was_ended(2), "the watchdog says so; the job wrote:\n{}", ran.output);
+}
+
+/// Member 0 swaps at member 1, which is stopped, and is ended by its watchdog. Member 2 then finds the lock that member 0
+/// has left at member 1, which goes on: the cascade.
+fn swap_on_one_that_is_stopped(m: &Member) {
+    let (job, stopped) = (&m.job, MemberId(1));
+    m.barrier(3);
+    job.compare_and_swap(Epoch::ANY, stopped, WORD, 0, 1).expect("all live");
+    // Not a barrier: whoever is stopped must not be inside of one at member 0, which dies.
+    if m.me() != 0 {
+        job.send(MemberId(0), Port::User, b"ready").expect("all live");
+    }
+    let swap = || job.compare_and_swap(Epoch::ANY, stopped, WORD, 1, 2);
+    match m.me() {
+        0 => {
+            m.receive();
+            m.receive();
+            job.inject(Fault::Stop(stopped)).expect("a stop");
+            while !m.is_stopped(stopped) {
+                m.nap();
+            }
+            panic!("a swap at one that is stopped came back: {:?}", swap());
+        }
+        1 => {
+            m.wait_until("the second death", || job.epoch() == Epoch(2));
+            assert_eq!(job.view().dead.iter().collect::<Vec<_>>(), [MemberId(0), MemberId(2)]);
+            m.finish("");
+            job.leave().expect("leaving");
+        }
+        _ => {
+            m.wait_until("the first death", || job.view().dead.contains(MemberId(0)));
+            job.inject(Fault::Resume(stopped)).expect("a resume");
+            panic!("a swap at one that a dead member has locked came back: {:?}", swap());
+        }
+    }
+}
+
 #[test]
 fn a_job_without_ulfm_is_told_what_to_type() {
     let test = "a_job_without_ulfm_is_told_what_to_type";

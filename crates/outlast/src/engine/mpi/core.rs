@@ -22,6 +22,7 @@
 //!
 //! Where all members run under one kernel there is no majority to ask, and no lease.
 
+use super::onesided::{Part, watch};
 use super::quorum::{ASK_PERIOD, Quorum};
 use super::wire::{self, Deaths, Ending, Header, Kind};
 use crate::engine::shm::Shm;
@@ -312,6 +313,7 @@ impl Core {
         if node.is_forked() || (node.has_ended() && self.farewells.is_none()) {
             return false;
         }
+        let _watched = watch(Part::Frames);
         let mut has_moved = self.notice(node);
         has_moved |= self.finish_receives(node);
         has_moved |= self.finish_sends();
@@ -408,6 +410,7 @@ impl Core {
         while self.links[index].in_flight < IN_FLIGHT_MAX {
             let Some((frame, taught)) = self.next_frame(node, index) else { break };
             node.step();
+            let _watched = watch(Part::Frames);
             // SAFETY: the frame's bytes are on the heap and owned by `sending` until the request is complete.
             match unsafe { self.comm.isend(&frame, index, TAG) } {
                 Ok(request) => {

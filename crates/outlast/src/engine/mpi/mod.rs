@@ -17,6 +17,9 @@
 //! heard nothing for long, therefore takes up to about a millisecond more than one on a member that is busy serving. Where all
 //! members are of one node nobody calls MPI after joining.
 //!
+//! `OUTLAST_MPI_PATH=rma` reaches segments through a window of MPI instead (`onesided.rs`): an experiment, which nothing else
+//! here is written for.
+//!
 //! # View
 //! Each node has a view of its own: its log of deaths. A frame carries the sender's dead until the receiver was told, and
 //! the target merges them before it looks at the operation's epoch. Epochs are numbers, and two nodes that each know of
@@ -29,10 +32,12 @@
 //! program that initialized MPI itself may call it after leaving.
 
 mod core;
+mod onesided;
 mod quorum;
 mod wire;
 
 use self::core::{Core, Peer, Witness};
+use self::onesided::OneSided;
 use super::shm::{JobMemory, SHM_MEMBERS_MAX, Shm, available_memory};
 use super::{
     Activity, Bell, Done, Engine, Epoch, Error, Fault, MESSAGE_LEN_MAX, MemberId, Message, Operation,
@@ -102,6 +107,8 @@ pub struct Mpi {
     /// Until when this member may tell what is in the memory of its node, unless all members run under one kernel: see
     /// `quorum.rs`.
     lease: Option<Arc<AtomicU64>>,
+    /// The way to all segments, this member's own included, if MPI's one-sided operations were asked for.
+    onesided: Option<OneSided>,
     /// How many foreground activities wait: while there is one, it moves the data and the background rests.
     waiting: AtomicUsize,
     /// Held by the activity that moves the data.
@@ -126,16 +133,16 @@ fn mpi_error(error: mpi::Error) -> JoinError {
 }
 
 /// How many ranks, at most, count as neighbours, from the variable OUTLAST_MPI_PATH: all that a node has, unless tests want
-/// several nodes on one host. `messages` is for none, so that everybody is reached by messages.
+/// several nodes on one host. `messages` is for none, so that everybody is reached by messages, and so is `rma`, see `onesided.rs`.
 fn group_len() -> std::result::Result<Option<usize>, JoinError> {
     let text = std::env::var("OUTLAST_MPI_PATH").unwrap_or_default();
     match (text.as_str(), text.strip_prefix("groups:").and_then(|len| len.parse().ok())) {
         ("" | "nodes", _) => Ok(None),
-        ("messages", _) => Ok(Some(1)),
+        ("messages" | "rma", _) => Ok(Some(1)),
         (_, Some(len)) if len > 0 => Ok(Some(len)),
         _ => Err(JoinError::Mpi {
             reason: format!(
-                "OUTLAST_MPI_PATH is `{text}`; it may be nodes (the default), messages, or groups:N"
+                "OUTLAST_MPI_PATH is `{text}`; it may be nodes (the default), messages, groups:N, or rma (an experiment)"
             ),
         }),
     }
@@ -274,12 +281,17 @@ impl Mpi {
         let node_of = all.iter().map(|one| all.iter().position(|other| other.node == one.node).unwrap_or(0));
         let node_of: Vec<usize> = node_of.collect();
         let core = (neighbours < members).then(|| Core::new(comm, &node, node_of, witnesses, myself.clone()));
+        let onesided = match core.is_some() && onesided::is_wanted() {
+            true => Some(OneSided::open(comm, &node, until, options.time_limit)?),
+            false => None,
+        };
         *joined = Some(me);
         Ok(Mpi {
             node,
             is_neighbour,
             lease: core.as_ref().and_then(Core::lease),
             core: core.map(Mutex::new),
+            onesided,
             waiting: AtomicUsize::new(0),
             mover: Mutex::new(()),
             crowded_until: AtomicU64::new(0),
@@ -336,7 +348,7 @@ impl Mpi {
     /// The members of this node, as a job of their own, if a member is one of them, and their memory may be told of
     /// without a lease.
     pub(crate) fn neighbour(&self, member: MemberId) -> Option<&Shm> {
-        (self.lease.is_none() && self.elsewhere(member).is_none()).then_some(&self.node)
+        (self.lease.is_none() && self.is_at_hand(member)).then_some(&self.node)
     }
 
     /// The members of this node, as a job of their own, if all are.
@@ -374,13 +386,19 @@ impl Mpi {
                 return Err(Error::Ended);
             }
             if !patience.park(self, bell) {
-                self.node.end(&format!(
+                Shm::end_with(&format!(
                     "outlast: {} has not reached a majority of the job for {limit:?}; ending this process, since the others \
                      may go on without it\n",
                     self.me()
                 ));
             }
         }
+    }
+
+    /// Whether a member's segment is reached by this process's own instructions.
+    #[inline]
+    fn is_at_hand(&self, member: MemberId) -> bool {
+        self.elsewhere(member).is_none() && self.onesided.is_none()
     }
 
     /// Moves data if no other activity is doing so already; whether anything happened.
@@ -391,7 +409,9 @@ impl Mpi {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        let has_moved = core.progress(&self.node);
+        let mut has_moved = core.progress(&self.node);
+        drop(core);
+        has_moved |= self.onesided.as_ref().is_some_and(|onesided| onesided.progress(&self.node));
         if has_moved {
             self.moved_at.store(self.now().0, Ordering::Relaxed);
         }
@@ -406,14 +426,8 @@ impl Mpi {
         if core.is_dead(&self.node, target) { Err(Error::Dead { member: target }) } else { Ok(core) }
     }
 
-    /// Starts an operation on a member of another node, or says why not.
-    fn start_elsewhere(
-        &self,
-        core: &Mutex<Core>,
-        at: Epoch,
-        target: MemberId,
-        operation: Operation<'_>,
-    ) -> Result<Pending> {
+    /// Starts an operation on a member whose segment is not at hand, or says why not.
+    fn start_elsewhere(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Result<Pending> {
         self.node.check_target(at, target)?;
         self.node.step();
         // The target's segment length is known only at the target; only the alignment is checked here.
@@ -423,7 +437,11 @@ impl Mpi {
             return Err(Error::Unaligned { offset: operation.range().0 });
         }
         self.moved_at.store(self.now().0, Ordering::Relaxed);
-        Ok(self.reach(core, target)?.start(&self.node, at, target, operation))
+        match (&self.onesided, self.elsewhere(target)) {
+            (Some(onesided), _) => Ok(onesided.start(&self.node, at, target, operation)),
+            (None, Some(core)) => Ok(self.reach(core, target)?.start(&self.node, at, target, operation)),
+            (None, None) => Ok(self.node.start(at, target, operation)),
+        }
     }
 
     /// Sends a signal to a member that runs under the same kernel.
@@ -481,7 +499,8 @@ impl Mpi {
                 }
             } else {
                 // In proportion, so that what comes after a pause waits for a fraction of the pause.
-                let sleep = (idle / 8).clamp(SLEEP_MIN, SLEEP_MAX);
+                let longest = if self.onesided.is_some() { onesided::SLEEP_MAX } else { SLEEP_MAX };
+                let sleep = (idle / 8).clamp(SLEEP_MIN, longest);
                 // One that has just asked for something must not wait for the end of this sleep.
                 role = None;
                 self.node.sleep(seen, until.min(now.after(sleep)), is_background);
@@ -554,6 +573,9 @@ impl Engine for Mpi {
             self.node.check_target(Epoch::ANY, self.me())?;
             lock(core).begin_leave(&self.node);
         }
+        if let Some(onesided) = &self.onesided {
+            onesided.end();
+        }
         // This node first: its members still reach this one's memory.
         self.node.leave()?;
         if let Some(core) = &self.core {
@@ -581,17 +603,17 @@ impl Engine for Mpi {
     }
 
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
-        match self.elsewhere(target) {
-            None if self.lease.is_none() => self.node.start(at, target, operation),
-            None => {
+        match self.is_at_hand(target) {
+            true if self.lease.is_none() => self.node.start(at, target, operation),
+            true => {
                 let mut pending = self.node.start(at, target, operation);
                 match pending.take() {
                     Some(result) => Pending::ready(target, self.attest(result)),
                     None => pending,
                 }
             }
-            Some(core) => self
-                .start_elsewhere(core, at, target, operation)
+            false => self
+                .start_elsewhere(at, target, operation)
                 .unwrap_or_else(|error| Pending::ready(target, Err(error))),
         }
     }
@@ -623,15 +645,15 @@ impl Engine for Mpi {
 
     #[inline]
     fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
-        match self.elsewhere(target) {
-            None => self.attest(self.node.put(at, target, offset, data)),
-            Some(_) => self.wait(self.start(at, target, Operation::Put { offset, data })).map(|_| ()),
+        match self.is_at_hand(target) {
+            true => self.attest(self.node.put(at, target, offset, data)),
+            false => self.wait(self.start(at, target, Operation::Put { offset, data })).map(|_| ()),
         }
     }
 
     #[inline]
     fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        if self.elsewhere(target).is_none() {
+        if self.is_at_hand(target) {
             return self.attest(self.node.get(at, target, offset, buffer));
         }
         match self.wait(self.start(at, target, Operation::Get { offset, len: buffer.len() }))? {
@@ -643,9 +665,9 @@ impl Engine for Mpi {
 
     #[inline]
     fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
-        match self.elsewhere(target) {
-            None => self.attest(self.node.load(at, target, offset)),
-            Some(_) => self.wait(self.start(at, target, Operation::Load { offset })).map(Done::word),
+        match self.is_at_hand(target) {
+            true => self.attest(self.node.load(at, target, offset)),
+            false => self.wait(self.start(at, target, Operation::Load { offset })).map(Done::word),
         }
     }
 
@@ -658,9 +680,9 @@ impl Engine for Mpi {
         expected: u64,
         new: u64,
     ) -> Result<u64> {
-        match self.elsewhere(target) {
-            None => self.attest(self.node.compare_and_swap(at, target, offset, expected, new)),
-            Some(_) => {
+        match self.is_at_hand(target) {
+            true => self.attest(self.node.compare_and_swap(at, target, offset, expected, new)),
+            false => {
                 let operation = Operation::CompareAndSwap { offset, expected, new };
                 self.wait(self.start(at, target, operation)).map(Done::word)
             }
@@ -669,11 +691,9 @@ impl Engine for Mpi {
 
     #[inline]
     fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64> {
-        match self.elsewhere(target) {
-            None => self.attest(self.node.fetch_add(at, target, offset, delta)),
-            Some(_) => {
-                self.wait(self.start(at, target, Operation::FetchAdd { offset, delta })).map(Done::word)
-            }
+        match self.is_at_hand(target) {
+            true => self.attest(self.node.fetch_add(at, target, offset, delta)),
+            false => self.wait(self.start(at, target, Operation::FetchAdd { offset, delta })).map(Done::word),
         }
     }
 

@@ -149,6 +149,12 @@ impl Layout {
         self.segments + member.index() * self.segment_stride
     }
 
+    /// Where the word is that says how long a member's segment is: the same in all jobs.
+    #[cfg(feature = "mpi")]
+    pub(super) fn segment_len(member: MemberId) -> usize {
+        SLOTS + member.index() * SLOT_LEN + SLOT_SEGMENT_LEN
+    }
+
     /// Where all segments are.
     pub(super) fn all_segments(&self) -> std::ops::Range<usize> {
         self.segments..self.total_len

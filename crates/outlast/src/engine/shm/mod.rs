@@ -552,9 +552,27 @@ impl Shm {
         self.tables().shunned(member.index() / 64).load(Ordering::SeqCst) & (1 << (member.index() % 64)) != 0
     }
 
-    /// Ends this process, saying why.
-    pub(in crate::engine) fn end(&self, why: &str) -> ! {
-        sys::end_with(why)
+    /// The memory through which others may reach this member's segment and the words below: where it begins, how long it
+    /// is, and where in it the segment begins. From now on it stays mapped until the process ends: nobody knows when the
+    /// last of the others is done with it.
+    pub(in crate::engine) fn expose(&self) -> (*mut u8, usize, u64) {
+        std::mem::forget(self.memory.clone());
+        let layout = &self.tables().layout;
+        let segment = layout.segment(self.me);
+        (self.tables().mapping.base(), segment + layout.segment_limit, segment as u64)
+    }
+
+    /// Where in the exposed memory of a member the word is that says how long its segment is.
+    pub(in crate::engine) fn exposed_segment_len(member: MemberId) -> u64 {
+        layout::Layout::segment_len(member) as u64
+    }
+
+    /// Where in the exposed memory of a member its epoch is.
+    pub(in crate::engine) const EXPOSED_EPOCH: u64 = HEADER_EPOCH as u64;
+
+    /// Ends this process after a word to whoever reads its output.
+    pub(in crate::engine) fn end_with(last_words: &str) -> ! {
+        sys::end_with(last_words)
     }
 
     /// Wakes the activities of this member that are in the middle of a call.

@@ -67,6 +67,12 @@ impl Mapping {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
+    /// Where the mapping begins, for those who pass it on.
+    #[cfg(feature = "mpi")]
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
     /// The 8-byte word at this offset, which must be a multiple of 8.
     #[inline(always)]
     pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
