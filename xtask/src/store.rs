@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What is run in the simulator, and with how many seeds: 150,000 in all, and 30,000 of them in global mode.
-const SHAPES: [(&str, u64); 26] = [
+/// What is run in the simulator, and with how many seeds: 156,000 in all, and 32,000 of them in global mode.
+const SHAPES: [(&str, u64); 28] = [
     ("--ranks 3 --replicas 1 --stops 1", 8_000),
     ("--ranks 3 --replicas 2 --kills 1 --stops 1", 15_000),
     ("--ranks 3 --replicas 2 --kills 1 --stops 1 --programs bank", 10_000),
     ("--ranks 5 --replicas 3 --kills 2 --programs calls", 10_000),
+    ("--ranks 4 --replicas 3 --kills 2 --stops 2 --programs puts", 4_000),
     ("--ranks 5 --replicas 3 --kills 2", 8_000),
     ("--ranks 5 --replicas 3 --kills 2 --programs steal", 7_000),
     ("--ranks 5 --replicas 3 --kills 2 --stops 2 --spares 1", 15_000),
@@ -35,6 +36,7 @@ const SHAPES: [(&str, u64); 26] = [
     ("--ranks 4 --replicas 4 --kills 3 --stops 1 --threads 1 --mode global", 6_000),
     ("--ranks 5 --replicas 3 --kills 2 --mode global --programs steal", 2_000),
     ("--ranks 5 --replicas 3 --kills 2 --mode global --programs calls", 1_500),
+    ("--ranks 4 --replicas 3 --kills 2 --stops 1 --mode global --programs puts", 2_000),
     ("--ranks 8 --replicas 4 --kills 7 --mode global", 500),
 ];
 
@@ -62,7 +64,7 @@ const CHAOS_KILLS_OF_MODE: u64 = 200;
 const CHAOS_KILLS_MAX: u64 = 700;
 
 /// The mutants: what is broken, and by which name.
-const MUTANTS: [(&str, &str); 22] = [
+const MUTANTS: [(&str, &str); 23] = [
     ("ack-early", "acknowledge before the last copy"),
     ("publish-early", "publish before the payload"),
     ("skip-epoch", "skip the epoch check"),
@@ -72,6 +74,7 @@ const MUTANTS: [(&str, &str); 22] = [
     ("trust-absent", "trust an absent home"),
     ("forget-tombstone", "forget a tombstone"),
     ("miss-news", "miss a home that begins to fill"),
+    ("assume-version", "replace a version that was not looked at"),
     ("tx-lost-update", "change what others have changed"),
     ("tx-skip-look", "do not look at reads again"),
     ("tx-read-past", "read past one in doubt"),
@@ -88,7 +91,8 @@ const MUTANTS: [(&str, &str); 22] = [
 ];
 
 /// What a mutant has to survive, in this order; the first failing seed has caught it.
-const HUNTS: [(&str, u64); 12] = [
+const HUNTS: [(&str, u64); 13] = [
+    ("--ranks 3 --replicas 2 --calls 100 --programs puts --link network", 300),
     ("--ranks 4 --replicas 2 --threads 4", 100),
     ("--ranks 3 --replicas 2 --kills 1 --stops 1 --programs calls", 600),
     ("--ranks 4 --replicas 3 --kills 2 --calls 40 --programs calls", 600),

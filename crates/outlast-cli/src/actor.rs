@@ -40,12 +40,22 @@ pub(crate) fn options(
     private_keys: u32,
     programs: Programs,
 ) -> workload::Options {
-    workload::Options {
+    let options = workload::Options {
         mix: programs.mix(),
         shared_keys,
         private_keys,
         members: members as u32,
         ..workload::Options::default()
+    };
+    match programs {
+        // What a handle remembers is often still right.
+        Programs::Puts => workload::Options {
+            shared_keys: 2,
+            private_keys: 1,
+            lengths: vec![(8, 4), (64, 8), (1024, 4), (5000, 1), (20_000, 1)],
+            ..options
+        },
+        _ => options,
     }
 }
 

@@ -282,11 +282,12 @@ impl Hosts {
     }
 
     /// What stands before a command that is to run on this host.
-    fn enter(&self, index: u16) -> [OsString; 2] {
+    pub(crate) fn enter(&self, index: u16) -> [OsString; 2] {
         [self.folder.join("enter").into(), host_name(index).into()]
     }
 
-    fn mpirun_options(&self) -> Vec<OsString> {
+    /// The options with which mpirun spreads its ranks over the hosts.
+    pub(crate) fn mpirun_options(&self) -> Vec<OsString> {
         let file = |name: &str| OsString::from(self.folder.join(name));
         let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         [

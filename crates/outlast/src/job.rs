@@ -1,8 +1,8 @@
 //! Joining a job, and the one type that stands for it whichever engine is below.
 
 use crate::engine::{
-    Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Pending, Port, Result,
-    Time, View, shm,
+    Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Part, Pending, Port,
+    Result, Time, View, shm,
 };
 use crate::ranges::Ranges;
 use std::any::Any;
@@ -646,6 +646,8 @@ impl Engine for Job {
         fn segment_len(&self, target: MemberId) -> Result<u64>;
         fn grow(&self, len: u64) -> Result<()>;
         fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending;
+        fn start_series(&self, at: Epoch, target: MemberId, parts: &[Part<'_>]) -> Pending;
+        fn end_service_to_dead(&self);
         fn poll(&self, pending: &mut Pending) -> Option<Result<Done>>;
         fn wait(&self, pending: Pending) -> Result<Done>;
         fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()>;

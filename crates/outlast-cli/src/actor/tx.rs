@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Programs {
     /// Calls on one key each
     Calls,
+    /// Puts to few keys, over and over, also of values that are longer than what travels in one piece
+    Puts,
     /// Calls and transactions over random keys
     Mixed,
     /// Transfers between accounts, whose sum stays the same
@@ -30,6 +32,7 @@ impl std::fmt::Display for Programs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Programs::Calls => "calls",
+            Programs::Puts => "puts",
             Programs::Mixed => "mixed",
             Programs::Bank => "bank",
             Programs::Steal => "steal",
@@ -42,6 +45,7 @@ impl Programs {
         let calls = Mix { get: 35, put: 35, put_if: 10, delete: 5, add: 8, wait: 2, ..Mix::NOTHING };
         match self {
             Programs::Calls => calls,
+            Programs::Puts => Mix { get: 12, put: 80, put_if: 3, delete: 2, wait: 3, ..Mix::NOTHING },
             Programs::Mixed => Mix { get: 25, put: 20, transaction: 30, ..calls },
             Programs::Bank => Mix { transfer: 60, audit: 15, peek: 25, ..Mix::NOTHING },
             Programs::Steal => Mix { steal: 60, audit: 10, peek: 30, ..Mix::NOTHING },

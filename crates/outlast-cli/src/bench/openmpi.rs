@@ -1,5 +1,6 @@
 //! Contenders on Open MPI 5: small C programs of `bench/peers`, compiled with the mpicc that is found.
 
+use crate::hosts::Hosts;
 use anyhow::{Context, bail, ensure};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -60,9 +61,23 @@ impl OpenMpi {
     }
 
     /// Runs a job that is to take so long; the lines that it wrote, without the last one, "end".
-    pub(super) fn run(&self, ranks: usize, limit: Duration, args: &[String]) -> anyhow::Result<String> {
-        let mut command = Command::new(&self.mpirun);
+    pub(super) fn run(
+        &self,
+        ranks: usize,
+        limit: Duration,
+        args: &[String],
+        hosts: Option<&Hosts>,
+    ) -> anyhow::Result<String> {
+        let mut command = match hosts.map(|hosts| hosts.enter(0)) {
+            None => Command::new(&self.mpirun),
+            Some([enter, host]) => {
+                let mut command = Command::new(enter);
+                command.arg(host).arg(&self.mpirun);
+                command
+            }
+        };
         command.args(["--with-ft", "ulfm", "--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string()]);
+        command.args(hosts.map(Hosts::mpirun_options).unwrap_or_default());
         command.arg(self.program()).args(args);
         let _folder = outlast::launch::prepare(&mut command)?;
         // Measured as it is installed.

@@ -4,6 +4,7 @@
 use super::failure::wait_for_line;
 use super::openmpi::OpenMpi;
 use super::{Row, expect_ok};
+use crate::hosts::Hosts;
 use crate::members::say_line;
 use anyhow::{Context, bail, ensure};
 use outlast::launch::{Launch, Output};
@@ -12,12 +13,44 @@ use outlast::{Engine, Job, MemberId};
 use std::time::{Duration, Instant};
 
 const SOURCE: &str = include_str!("../../../../bench/peers/openmpi_ping.c");
+const PONG_SOURCE: &str = include_str!("../../../../bench/peers/openmpi_pong.c");
 
 /// How long each side puts in a job in which somebody is killed, and up to when that happens.
 const JOB: Duration = Duration::from_millis(800);
 const KILL_BEFORE: Duration = Duration::from_millis(400);
 /// A call that takes longer has hung.
 const HUNG: Duration = Duration::from_secs(2);
+
+/// What the program of a baseline has written, in tenths of nanoseconds.
+fn samples(lines: &str) -> anyhow::Result<Vec<u64>> {
+    let samples = lines.trim().split(' ').skip(1).map(|sample| Ok(sample.parse::<u64>()? * 10));
+    samples.collect::<anyhow::Result<_>>().context("what the Open MPI program wrote")
+}
+
+/// The floor between hosts: a message of MPI and the same bytes back.
+pub(super) struct Pong {
+    program: OpenMpi,
+    ranks: usize,
+}
+
+impl Pong {
+    /// Compiles the program.
+    pub(super) fn find(ranks: usize) -> anyhow::Result<Pong> {
+        ensure!(ranks >= 2, "one rank has nobody to send to");
+        Ok(Pong { program: OpenMpi::compile("openmpi_pong", PONG_SOURCE)?, ranks })
+    }
+
+    /// The time of each round trip, in tenths of nanoseconds.
+    pub(super) fn measure(
+        &self,
+        size: u64,
+        length: Duration,
+        hosts: Option<&Hosts>,
+    ) -> anyhow::Result<Vec<u64>> {
+        let args = [length.as_millis().to_string(), size.to_string()];
+        samples(&self.program.run(self.ranks, length, &args, hosts)?)
+    }
+}
 
 pub(super) struct Ping {
     program: OpenMpi,
@@ -32,17 +65,26 @@ impl Ping {
         Ok(Ping { program: OpenMpi::compile("openmpi_ping", SOURCE)?, ranks, copies })
     }
 
-    fn run(&self, length: Duration, kill_after: Option<Duration>, size: u64) -> anyhow::Result<String> {
+    fn run(
+        &self,
+        length: Duration,
+        kill_after: Option<Duration>,
+        size: u64,
+        hosts: Option<&Hosts>,
+    ) -> anyhow::Result<String> {
         let kill_after = kill_after.map_or("-1".into(), |after| after.as_micros().to_string());
         let args = [self.copies.to_string(), length.as_millis().to_string(), kill_after, size.to_string()];
-        self.program.run(self.ranks, length + HUNG, &args)
+        self.program.run(self.ranks, length + HUNG, &args, hosts)
     }
 
     /// Puts values of this size for so long; the time of each, in tenths of nanoseconds.
-    pub(super) fn measure(&self, size: u64, length: Duration) -> anyhow::Result<Vec<u64>> {
-        let lines = self.run(length, None, size)?;
-        let samples = lines.trim().split(' ').skip(1).map(|sample| Ok(sample.parse::<u64>()? * 10));
-        samples.collect::<anyhow::Result<_>>().context("what the Open MPI program wrote")
+    pub(super) fn measure(
+        &self,
+        size: u64,
+        length: Duration,
+        hosts: Option<&Hosts>,
+    ) -> anyhow::Result<Vec<u64>> {
+        samples(&self.run(length, None, size, hosts)?)
     }
 
     /// As many jobs of either side as there are kills, in turns, with the same moments; a row for each.
@@ -67,7 +109,7 @@ impl Ping {
         let (mut errors, mut unnoticed, mut longest) = (0, 0, Vec::new());
         for kill in 0..kills {
             let kill_after = KILL_BEFORE * u32::from(kill) / u32::from(kills) + KILL_BEFORE / 8;
-            match self.run(JOB, Some(kill_after), size)?.lines().last() {
+            match self.run(JOB, Some(kill_after), size, None)?.lines().last() {
                 Some("hung") => *theirs.hung.get_or_insert(0) += 1,
                 Some("error") => errors += 1,
                 Some("unnoticed") => unnoticed += 1,

@@ -1,9 +1,9 @@
 //! `outlast bench put` and `outlast bench get`: the store on one machine, against memcpy.
 
-use super::ping::{Ping, SURVIVE, survive};
+use super::ping::{Ping, Pong, SURVIVE, survive};
 use super::redis::Redis;
 use super::{Common, Row, expect_ok, publish, times};
-use crate::hosts;
+use crate::hosts::{self, Hosts};
 use crate::quantity;
 use crate::report::say;
 use anyhow::{Context, ensure};
@@ -31,7 +31,11 @@ Examples:
       outlast bench put --peers redis
   Against the published way on Open MPI 5 (MPICC, PATH, or `cargo xtask mpi`), MPI_Put and MPI_Win_flush after a ping, and how
   often that hangs when a target is killed at 20 moments:
-      outlast bench put --baseline ping --kills 20";
+      outlast bench put --baseline ping --kills 20
+  Over two hosts made of this machine, against a ping-pong of MPI between them (one member waits in the library):
+      sudo outlast bench put --engine mpi --hosts 2 --ranks 2 --replicas 2
+  The same while the other member computes, so that its background has to answer:
+      sudo outlast bench put --engine mpi --hosts 2 --ranks 2 --replicas 2 --computing";
 
 const GET_EXAMPLES: &str = "\
 One member reads keys in random order into a buffer, by key and through handles. The floor is memcpy out of as many
@@ -63,6 +67,9 @@ pub(super) struct Put {
     /// Kill a target in so many jobs of the baseline, and of ours
     #[arg(long, value_name = "N", default_value_t = 0, requires = "baseline")]
     kills: u16,
+    /// The other members compute meanwhile, outside the library
+    #[arg(long)]
+    computing: bool,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -83,6 +90,7 @@ enum Baseline {
 enum Other {
     Redis(Redis),
     Ping(Ping),
+    Pong(Pong),
 }
 
 impl Other {
@@ -90,13 +98,21 @@ impl Other {
         match self {
             Other::Redis(_) => "Redis SET + WAIT",
             Other::Ping(_) => "ping + MPI_Put",
+            Other::Pong(_) => PONG,
         }
     }
 
-    fn measure(&mut self, size: u64, keys: usize, length: Duration) -> anyhow::Result<Vec<u64>> {
+    fn measure(
+        &mut self,
+        size: u64,
+        keys: usize,
+        length: Duration,
+        hosts: Option<&Hosts>,
+    ) -> anyhow::Result<Vec<u64>> {
         match self {
             Other::Redis(redis) => redis.measure(size as usize, keys, length),
-            Other::Ping(ping) => ping.measure(size, length),
+            Other::Ping(ping) => ping.measure(size, length, hosts),
+            Other::Pong(pong) => pong.measure(size, length, hosts),
         }
     }
 }
@@ -149,6 +165,11 @@ pub(crate) struct StoreBenchMember {
     checksums: bool,
     #[arg(long)]
     sole_writers: bool,
+    /// Members are on several hosts: a call takes long enough to be measured alone
+    #[arg(long)]
+    far: bool,
+    #[arg(long)]
+    computing: bool,
 }
 
 /// The most bytes of values, without their copies.
@@ -164,12 +185,15 @@ impl Put {
         if let Some(Baseline::Ping) = self.baseline {
             others.push(Ping::find(ranks, replicas).map(Other::Ping).context("--baseline ping"));
         }
+        if self.shape.place.hosts.is_some_and(|hosts| hosts > 1) {
+            others.push(Pong::find(ranks).map(Other::Pong).context("the floor of --hosts"));
+        }
         let others = match others.into_iter().collect::<anyhow::Result<Vec<Other>>>() {
             Ok(others) => others,
             Err(error) => crate::usage_error("bench", format!("{error:#}")),
         };
-        let asked =
-            Asked { checksums: self.checksums, sole_writers: self.sole_writers, others, kills: self.kills };
+        let (checksums, sole_writers, computing) = (self.checksums, self.sole_writers, self.computing);
+        let asked = Asked { checksums, sole_writers, computing, others, kills: self.kills };
         run("put", self.keys, &[64, 1024, 65536], self.shape, self.common, asked)
     }
 }
@@ -190,6 +214,7 @@ fn keys_of(keys: usize, size: u64) -> usize {
 struct Asked {
     checksums: bool,
     sole_writers: bool,
+    computing: bool,
     others: Vec<Other>,
     kills: u16,
 }
@@ -213,16 +238,16 @@ fn run(
     say(common.json.as_deref(), format_args!("{what}: {ranks} processes, {replicas} copies, sizes {joined}"));
     // Half of their samples before ours and half after them.
     let mut theirs = vec![vec![Vec::new(); sizes.len()]; asked.others.len()];
-    let mut measure_theirs = |others: &mut [Other]| -> anyhow::Result<()> {
+    let mut measure_theirs = |others: &mut [Other], hosts: Option<&Hosts>| -> anyhow::Result<()> {
         for (other, theirs) in others.iter_mut().zip(&mut theirs) {
             for (samples, &size) in theirs.iter_mut().zip(&sizes) {
                 let length = Duration::from_secs_f64(shape.seconds / 2.0);
-                samples.extend(other.measure(size, keys_of(keys, size), length)?);
+                samples.extend(other.measure(size, keys_of(keys, size), length, hosts)?);
             }
         }
         Ok(())
     };
-    measure_theirs(&mut asked.others)?;
+    let is_far = shape.place.hosts.is_some_and(|hosts| hosts > 1);
     let launch = Launch::new(ranks)
         .program(std::env::current_exe()?)
         .args(["store-bench-member", "--what", what, "--keys", &keys.to_string()])
@@ -230,16 +255,19 @@ fn run(
         .args(["--seconds", &shape.seconds.to_string()])
         .args(asked.checksums.then_some("--checksums"))
         .args(asked.sole_writers.then_some("--sole-writers"))
+        .args(asked.computing.then_some("--computing"))
+        .args(is_far.then_some("--far"))
         .die_with_launcher(true)
         .output(Output::Capture);
     let (launch, hosts) = shape.place.prepare(launch, ranks)?;
+    measure_theirs(&mut asked.others, hosts.as_ref())?;
     let running = launch.start()?;
     let limit = Duration::from_secs_f64(60.0 + 4.0 * shape.seconds * sizes.len() as f64);
     let mut running = running;
     let outcome = running.wait(limit);
-    drop(hosts);
     expect_ok(&outcome)?;
-    measure_theirs(&mut asked.others)?;
+    measure_theirs(&mut asked.others, hosts.as_ref())?;
+    drop(hosts);
     let output = running.output(MemberId(0));
     let mut rows = Vec::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
@@ -264,8 +292,8 @@ fn run(
         for (samples, &size) in theirs.into_iter().zip(&sizes) {
             let row = Row {
                 what: what.into(),
-                engine: if matches!(other, Other::Ping(_)) { "mpi" } else { "servers" }.into(),
-                ranks: if matches!(other, Other::Ping(_)) { ranks } else { replicas },
+                engine: if matches!(other, Other::Redis(_)) { "servers" } else { "mpi" }.into(),
+                ranks: if matches!(other, Other::Redis(_)) { replicas } else { ranks },
                 replicas: Some(replicas),
                 size: Some(size),
                 contender: other.name().into(),
@@ -276,7 +304,8 @@ fn run(
     }
     // Samples are in tenths of nanoseconds, since a call takes few of them.
     for index in 0..rows.len() {
-        let floor = rows.iter().find(|row| row.size == rows[index].size && row.contender == "memcpy");
+        let floor_name = if is_far { PONG } else { MEMCPY };
+        let floor = rows.iter().find(|row| row.size == rows[index].size && row.contender == floor_name);
         let floor = floor.map_or(0, |row| row.p50_ns).max(1);
         rows[index].ratio = Some(rows[index].p50_ns as f64 / floor as f64);
         rows[index].floor_ns = Some(floor);
@@ -311,6 +340,8 @@ fn run(
 }
 
 const BY_SLOT: &str = "put by slot";
+const MEMCPY: &str = "memcpy";
+const PONG: &str = "MPI ping-pong";
 
 impl StoreBenchMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
@@ -339,6 +370,17 @@ impl StoreBenchMember {
                     "put" => self.put(&job, &store, size as usize, keys)?,
                     _ => self.get(&job, &store, size as usize, keys)?,
                 }
+            }
+        }
+        if job.me() == MemberId(0) {
+            store.put(b"over", b"")?;
+        }
+        // A call now and then; what is measured is answered by the background.
+        let mut sum = 0u64;
+        while self.computing && store.get(b"over")?.is_none() {
+            let end = Instant::now() + Duration::from_millis(100);
+            while Instant::now() < end {
+                sum = black_box(sum.wrapping_mul(5).wrapping_add(1));
             }
         }
         // The others come here at once, sleep, and lend their memory.
@@ -392,19 +434,25 @@ impl StoreBenchMember {
         }
         let end = Instant::now() + Duration::from_secs_f64(self.seconds);
         // As many calls in a row as take some microseconds, so that the clock does not count.
-        let calls = if size > 4096 { 4 } else { 64 };
+        let calls = match (self.far, size > 4096) {
+            (true, _) => 1,
+            (false, true) => 4,
+            (false, false) => 64,
+        };
         let mut samples = [Vec::new(), Vec::new(), Vec::new()];
         while Instant::now() < end {
             for _ in 0..16 {
-                samples[0].push(measure(calls, || {
-                    copy();
-                    Ok(())
-                })?);
+                if !self.far {
+                    samples[0].push(measure(calls, || {
+                        copy();
+                        Ok(())
+                    })?);
+                }
                 samples[1].push(measure(calls, &mut put_slot)?);
                 samples[2].push(measure(calls, &mut put_key)?);
             }
         }
-        tell(size, ["memcpy", BY_SLOT, "put by key"], &samples);
+        tell(size, [MEMCPY, BY_SLOT, "put by key"], &samples);
         Ok(())
     }
 
@@ -481,7 +529,7 @@ fn measure(calls: u64, mut call: impl FnMut() -> anyhow::Result<()>) -> anyhow::
 }
 
 fn tell(size: usize, contenders: [&str; 3], samples: &[Vec<u64>; 3]) {
-    for (contender, samples) in contenders.iter().zip(samples) {
+    for (contender, samples) in contenders.iter().zip(samples).filter(|(_, samples)| !samples.is_empty()) {
         let samples = samples.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
         println!("{size}\t{contender}\t{samples}");
     }

@@ -1,7 +1,7 @@
 //! Deaths, and operations before, during and after them.
 
 use crate::{DATA, Inbox, Random, Run, WAIT, pattern};
-use outlast::engine::{Done, Fault, Operation, Port, Result};
+use outlast::engine::{Done, Fault, Operation, Part, Port, Result};
 use outlast::{Engine, Epoch, Error, MemberId, Time};
 use std::time::Duration;
 
@@ -50,6 +50,8 @@ fn check_is_dead(run: &Run, dead: MemberId) {
         }
         assert_eq!(call(run, kind, Epoch::ANY, dead, offset), gone, "{run:?}: call {kind} on the dead");
     }
+    let parts = [Part::Load { offset }];
+    assert_eq!(run.wait(run.start_series(Epoch::ANY, dead, &parts)).map(drop), gone, "{run:?}: a series");
     for port in [Port::Rma, Port::Store, Port::User] {
         assert_eq!(run.send(dead, port, b"too late"), gone, "{run:?}: a message to the dead");
     }

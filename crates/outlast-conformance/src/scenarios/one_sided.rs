@@ -1,8 +1,8 @@
 //! Put, get and the operations on words, while nobody dies.
 
 use crate::{DATA, Inbox, Random, Run, pattern};
-use outlast::engine::{Done, Operation, Pending, Port};
-use outlast::{Engine, Epoch, MemberId};
+use outlast::engine::{Done, Operation, Part, Pending, Port, SERIES_LEN_MAX};
+use outlast::{Engine, Epoch, Error, MemberId};
 use std::time::Duration;
 
 /// The bytes that each member has at each target.
@@ -80,6 +80,33 @@ fn words(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch) 
     let mut expected = [0; 40];
     expected[16..24].copy_from_slice(&0x1122_3344_5566_7788u64.to_le_bytes());
     assert_eq!(found, expected, "the words beside it are untouched");
+    series(run, target, base, at);
+}
+
+/// Several operations in one, at the words of this member at `base`.
+fn series(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch) {
+    let [first, second, third] = [base, base + 8, base + 16];
+    run.put(at(), target, base, &[0; 40]).expect("put");
+    let mut start = |parts: &[Part<'_>]| run.wait(run.start_series(at(), target, parts));
+    let expect = |offset, word| Part::Expect { offset, word };
+    let swap = |expected, new| Part::Swap { offset: second, expected, new };
+    let put = |data| Part::Put { offset: third, data };
+    let all = [expect(first, 0), put(b"odd".as_slice()), swap(0, 7), Part::Load { offset: second }];
+    assert_eq!(start(&all), Ok(Done::Series { done: 4, word: 7 }), "{run:?}: all is as expected at {target}");
+    let stops = [expect(second, 8), put(b"no!"), swap(7, 9)];
+    assert_eq!(start(&stops), Ok(Done::Series { done: 0, word: 7 }), "{run:?}: another word is expected");
+    let stops = [put(b"yes"), swap(8, 9), expect(first, 0)];
+    assert_eq!(start(&stops), Ok(Done::Series { done: 1, word: 7 }), "{run:?}: a swap that fails ends it");
+    assert_eq!(start(&[]), Ok(Done::Series { done: 0, word: 0 }), "{run:?}: nothing is a series, too");
+    let long = vec![1; SERIES_LEN_MAX];
+    let refused = start(&[put(&long)]);
+    assert!(matches!(refused, Err(Error::MessageTooLong { len }) if len > SERIES_LEN_MAX), "{refused:?}");
+    let mut found = [0xFF; 24];
+    run.get(at(), target, base, &mut found).expect("get");
+    let mut expected = [0; 24];
+    expected[8] = 7;
+    expected[16..19].copy_from_slice(b"yes");
+    assert_eq!(found, expected, "{run:?}: what the series have left at {target}");
 }
 
 pub(crate) fn job_of_one(run: &Run) {

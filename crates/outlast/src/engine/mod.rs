@@ -87,6 +87,13 @@ pub const PUBLISH_LEN_MAX: usize = 2048;
 /// The longest message that [`Engine::try_send`] takes, in bytes: it must fit at once, whatever the engine.
 pub const TRY_SEND_LEN_MAX: usize = 2048;
 
+/// How long a series may be, see [`Engine::start_series`]: the bytes of its puts, and [`SERIES_PART_LEN`] for each part.
+/// It travels in one piece.
+pub const SERIES_LEN_MAX: usize = 16 << 10;
+
+/// What a part of a series takes, beside the bytes of a put.
+pub const SERIES_PART_LEN: usize = 32;
+
 /// A moment on the job's clock, in nanoseconds; virtual on sim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
@@ -210,6 +217,99 @@ impl Operation<'_> {
     }
 }
 
+/// A part of a series, see [`Engine::start_series`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// Go on if the word at this offset is this one.
+    Expect {
+        /// Where in the target's segment; a multiple of 8.
+        offset: u64,
+        /// The word that must be there.
+        word: u64,
+    },
+    /// Write these bytes at this offset.
+    Put {
+        /// Where in the target's segment.
+        offset: u64,
+        /// What to write.
+        data: &'a [u8],
+    },
+    /// Replace the word at this offset, and go on, if it holds `expected`.
+    Swap {
+        /// Where in the target's segment; a multiple of 8.
+        offset: u64,
+        /// The word that must be there.
+        expected: u64,
+        /// The word to put in its place.
+        new: u64,
+    },
+    /// Read the word at this offset.
+    Load {
+        /// Where in the target's segment; a multiple of 8.
+        offset: u64,
+    },
+}
+
+impl<'a> Part<'a> {
+    /// The operation that the part is.
+    pub fn operation(&self) -> Operation<'a> {
+        match *self {
+            Part::Expect { offset, .. } | Part::Load { offset } => Operation::Load { offset },
+            Part::Put { offset, data } => Operation::Put { offset, data },
+            Part::Swap { offset, expected, new } => Operation::CompareAndSwap { offset, expected, new },
+        }
+    }
+
+    fn data(&self) -> &[u8] {
+        if let Part::Put { data, .. } = self { data } else { &[] }
+    }
+
+    /// Whether a series goes on after its operation has found this word.
+    pub fn goes_on(&self, found: u64) -> bool {
+        match *self {
+            Part::Expect { word, .. } => found == word,
+            Part::Swap { expected, .. } => found == expected,
+            Part::Put { .. } | Part::Load { .. } => true,
+        }
+    }
+}
+
+/// Checks that a series is short enough.
+pub(crate) fn check_series(parts: &[Part<'_>]) -> Result<()> {
+    let len = parts.iter().map(|part| SERIES_PART_LEN + part.data().len()).sum();
+    if len <= SERIES_LEN_MAX { Ok(()) } else { Err(Error::MessageTooLong { len }) }
+}
+
+/// Takes the parts of a series one after the other, by an engine's ordinary operations.
+pub(crate) fn run_series(
+    engine: &(impl Engine + ?Sized),
+    at: Epoch,
+    target: MemberId,
+    parts: &[Part<'_>],
+) -> Result<Done> {
+    check_series(parts)?;
+    let mut last = 0;
+    for (index, part) in parts.iter().enumerate() {
+        // Only the first can be refused: a series that was half done and is called "stale, changed nothing" would be a lie.
+        let at = if index == 0 { at } else { Epoch::ANY };
+        let found = match *part {
+            Part::Expect { offset, .. } | Part::Load { offset } => engine.load(at, target, offset)?,
+            Part::Put { offset, data } => {
+                engine.put(at, target, offset, data)?;
+                continue;
+            }
+            Part::Swap { offset, expected, new } => {
+                engine.compare_and_swap(at, target, offset, expected, new)?
+            }
+        };
+        last = found;
+        if !part.goes_on(found) {
+            return Ok(Done::Series { done: index, word: found });
+        }
+    }
+    Ok(Done::Series { done: parts.len(), word: last })
+}
+
 /// What a completed operation gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
@@ -219,6 +319,13 @@ pub enum Done {
     Get(Vec<u8>),
     /// The word that a load, compare-and-swap or fetch-and-add found.
     Word(u64),
+    /// How far a series went.
+    Series {
+        /// How many of its parts are done: if not all, the next one did not find what it expected.
+        done: usize,
+        /// The last word that a part has found, the one that was not as expected included; 0 if none has looked.
+        word: u64,
+    },
 }
 
 impl Done {
@@ -365,6 +472,15 @@ pub trait Engine {
     /// Starts a one-sided operation. The returned operation may be complete already.
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending;
 
+    /// Starts several small operations on one target, to be done one after the other, as long as each finds what it expects:
+    /// where the target is far away, for one message and one answer. Each part is an operation of its own: others may
+    /// come in between. Only the first part is checked against `at`, and with it all or nothing is refused; if the target dies,
+    /// or the call ends with a timeout, any number of parts may be done.
+    /// [`Error::MessageTooLong`] beyond [`SERIES_LEN_MAX`].
+    fn start_series(&self, at: Epoch, target: MemberId, parts: &[Part<'_>]) -> Pending {
+        Pending::ready(target, run_series(self, at, target, parts))
+    }
+
     /// The result of an operation if it is complete, once. Moves data meanwhile, so polling alone makes progress.
     fn poll(&self, pending: &mut Pending) -> Option<Result<Done>>;
 
@@ -461,6 +577,11 @@ pub trait Engine {
         let _ = dead;
         Err(Error::Unsupported { what: "discarding the memory of the dead on this engine" })
     }
+
+    /// When this returns, nothing that a member asked for is being done by this one, or will be, if that member is in this
+    /// member's view as dead. On engines where members do to each other's memory what they want themselves, the dead do nothing
+    /// anyway.
+    fn end_service_to_dead(&self) {}
 
     // ---- Messages.
 

@@ -237,7 +237,10 @@ impl<'a> Op<'a> {
         let magazine = &self.store.actors.actors[self.actor].magazine;
         match magazine.get() {
             Some(magazine) => magazine,
-            None => magazine.get_or_init(|| Box::new(Magazine::new(self.store.job.members()))),
+            None => {
+                let job = &self.store.job;
+                magazine.get_or_init(|| Box::new(Magazine::new(job.members(), !job.is_direct())))
+            }
         }
     }
 

@@ -35,6 +35,8 @@ const TURN_MAX: usize = 32;
 const PROBES: usize = 8;
 
 pub(super) struct Magazine {
+    /// Whether homes are far away.
+    is_far: bool,
     ways: Vec<Way>,
     /// Whether the actors should be looked at.
     is_due: AtomicBool,
@@ -139,10 +141,11 @@ impl Way {
 }
 
 impl Magazine {
-    pub(super) fn new(members: usize) -> Magazine {
+    pub(super) fn new(members: usize, is_far: bool) -> Magazine {
         // For a few classes at each home; more of them share.
         let ways = (8 * members).next_power_of_two().clamp(16, 512);
         Magazine {
+            is_far,
             ways: (0..ways).map(Way::new).collect(),
             is_due: AtomicBool::new(false),
             fresh: Mutex::default(),
@@ -177,7 +180,7 @@ impl Magazine {
             return Some(way);
         }
         let way = (0..PROBES).map(|probe| self.probe(place.kind(), probe)).find(|way| way.is_empty())?;
-        let room = kept(place.class()).min(RING - 2 * TURN_MAX);
+        let room = kept(place.class(), self.is_far).min(RING - 2 * TURN_MAX);
         way.kind.store(place.kind() + 1, Ordering::Relaxed);
         way.room.store(room, Ordering::Relaxed);
         let turn = 1 << room.max(1).ilog2();
@@ -270,9 +273,9 @@ mod tests {
 
     #[test]
     fn what_was_kept_last_is_taken_first_and_there_is_a_bound() {
-        let magazine = Magazine::new(4);
+        let magazine = Magazine::new(4, false);
         assert_eq!(magazine.take(HOME, 2), None);
-        let room = kept(2).min(RING - 2 * TURN_MAX);
+        let room = kept(2, false).min(RING - 2 * TURN_MAX);
         let count = (0..1000).take_while(|&index| magazine.keep(place(2, index))).count();
         assert_eq!(count, room);
         assert_eq!(magazine.take(HOME, 2), Some(place(2, room as u64 - 1).offset()));
@@ -281,7 +284,7 @@ mod tests {
 
     #[test]
     fn what_was_retired_is_had_again_when_nobody_sees_it() {
-        let magazine = Magazine::new(4);
+        let magazine = Magazine::new(4, false);
         for index in 0..TURN_MAX as u64 {
             assert!(!magazine.is_due(), "after {index}");
             assert!(magazine.retire(place(2, index)));
@@ -302,8 +305,8 @@ mod tests {
     /// Blocks beyond the room are given back, but only such as were retired, and none is lost or doubled.
     #[test]
     fn what_there_is_no_room_for_comes_out() {
-        let class = (0..100).find(|&class| kept(class) == 4).expect("some class keeps four");
-        let magazine = Magazine::new(4);
+        let class = (0..100).find(|&class| kept(class, false) == 4).expect("some class keeps four");
+        let magazine = Magazine::new(4, false);
         assert!(magazine.keep(place(class, 50)) && magazine.keep(place(class, 51)));
         for index in 0..10 {
             assert!(magazine.retire(place(class, index)));
@@ -318,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_ring_is_full_at_its_bound_and_goes_round_for_ever() {
-        let magazine = Magazine::new(4);
+        let magazine = Magazine::new(4, false);
         let count = (0..1000).take_while(|&index| magazine.retire(place(2, index))).count();
         assert_eq!(count, RING);
         // Nobody has looked: it is never written over.

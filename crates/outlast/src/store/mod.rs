@@ -43,6 +43,7 @@ mod reclaim;
 mod remove;
 mod repair;
 mod salvage;
+mod series;
 mod slot;
 mod space;
 mod stats;

@@ -3,7 +3,7 @@
 
 /// The names, and what they break. xtask has the same list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 23] = [
     // A write is acknowledged before the last home holds it.
     "ack-early",
     // The head names a block whose value is not there yet.
@@ -22,6 +22,8 @@ const NAMES: [&str; 22] = [
     "forget-tombstone",
     // A home that began to fill while a version was written is left out.
     "miss-news",
+    // A handle replaces what it wrote last without a look at the version that is there.
+    "assume-version",
     // A transaction changes what it has read also if it has changed since.
     "tx-lost-update",
     // A transaction does not look again at what it only read.

@@ -71,6 +71,8 @@ impl Inner {
             }
         };
         let Some(mut round) = round else { return Time::NEVER };
+        // What this member does for them ends as well: it might be in the middle of filling or publishing a block of theirs.
+        self.job.end_service_to_dead();
         let result = match Op::begin(self) {
             Ok(op) => op.reclaim_piece(&mut round),
             Err(halt) => Err(halt),

@@ -30,11 +30,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How many bytes of one home and class a magazine keeps at most; of large blocks one, so that they can alternate.
+/// How many bytes of one home and class a magazine keeps at most; of large blocks one, so that they can alternate. Where homes are
+/// far away a few, unless they are very large: each one that is given back and had again takes requests.
 const WAY_BYTES: u64 = 32 << 10;
-/// How many blocks, or bytes, that no magazine has room for are retired together before the actors are looked at.
+const WAY_BLOCKS_FAR: usize = 4;
+const FAR_LEN_MAX: u64 = 128 << 10;
+/// How many blocks, or bytes, that no magazine has room for are retired together before the actors are looked at. More where
+/// members are far away: each look is a request to everybody.
 const BATCH_BLOCKS: u64 = 96;
 const BATCH_BYTES: u64 = 48 << 10;
+const BATCH_BYTES_FAR: u64 = 512 << 10;
 const BATCH_BYTES_PER_MEMBER: u64 = 512;
 /// How many batches are looked at whose wait is not over.
 const LOOKED_AT: usize = 8;
@@ -97,12 +102,13 @@ impl Place {
 }
 
 /// How many blocks of a class a magazine keeps. No tombstones: all members delete with the same ones.
-pub(super) fn kept(class: usize) -> usize {
+pub(super) fn kept(class: usize, is_far: bool) -> usize {
     if class == TOMBSTONES {
         return 0;
     }
     let size = class_size(class);
-    if size > KEPT_LEN_MAX { 0 } else { ((WAY_BYTES / size) as usize).clamp(1, 128) }
+    let least = if is_far && size <= FAR_LEN_MAX { WAY_BLOCKS_FAR } else { 1 };
+    if size > KEPT_LEN_MAX { 0 } else { ((WAY_BYTES / size) as usize).clamp(least, 128) }
 }
 
 /// Blocks that wait until those who may have seen them are gone.
@@ -260,7 +266,7 @@ impl Op<'_> {
     /// Moves a few blocks from the home's stack into the magazine; one of them is for the caller.
     fn pop_several(&self, home: MemberId, class: usize) -> Step<Option<u64>> {
         let mut first = None;
-        for _ in 0..TAKE.min(kept(class).max(1)) {
+        for _ in 0..TAKE.min(kept(class, false).max(1)) {
             let popped = match self.pop(home, class) {
                 // What was taken is not lost; the next call says the same.
                 Err(_) if first.is_some() => break,
@@ -355,8 +361,9 @@ impl Op<'_> {
         steps::enter(steps::Step::Retire);
         // With as many blocks as there are members, the requests for each are as few, however many members there are.
         let members = self.store.job.members() as u64;
+        let batch_bytes = if self.store.job.is_direct() { BATCH_BYTES } else { BATCH_BYTES_FAR };
         let (least, least_bytes) =
-            (members.max(BATCH_BLOCKS), (members * BATCH_BYTES_PER_MEMBER).max(BATCH_BYTES));
+            (members.max(BATCH_BLOCKS), (members * BATCH_BYTES_PER_MEMBER).max(batch_bytes));
         let is_enough = {
             let mut retired = lock(&space.retired);
             retired.append(&mut blocks);
@@ -588,6 +595,6 @@ mod tests {
 
     #[test]
     fn of_large_blocks_one_is_kept_and_of_very_large_ones_none() {
-        assert_eq!((kept(0), kept(52), kept(80)), (128, 1, 0));
+        assert_eq!((kept(0, false), kept(52, false), kept(80, true)), (128, 1, 0));
     }
 }

@@ -183,9 +183,9 @@ impl Remembered {
 
 /// A version that is being written.
 pub(super) struct Draft<'v> {
-    block: Block,
-    value: &'v [u8],
-    class: usize,
+    pub(super) block: Block,
+    pub(super) value: &'v [u8],
+    pub(super) class: usize,
     /// The block that was filled at each home, 0 if none, or if it is used.
     pub(super) offsets: [u64; HOMES_MAX],
     /// The record at each home that is known to have one, 0 otherwise.
@@ -193,7 +193,7 @@ pub(super) struct Draft<'v> {
     /// A bit for each home that is filling and has no room.
     omitted: u64,
     /// Whether the primary's head names it, or has named it.
-    is_published: bool,
+    pub(super) is_published: bool,
 }
 
 impl<'v> Draft<'v> {
@@ -213,15 +213,29 @@ impl<'v> Draft<'v> {
 /// What a draft is to take the place of.
 pub(super) struct Before<'m> {
     /// The head word at the primary, and the settled head that it holds.
-    word: u64,
+    pub(super) word: u64,
     pub(super) head: Head,
     /// The version that the head names; `None` if there is none.
     pub(super) block: Option<Block>,
     /// Where the homes have it.
-    memory: Option<&'m mut Remembered>,
+    pub(super) memory: Option<&'m mut Remembered>,
+    /// Whether nobody has looked yet whether it is so: the publication does, see `series.rs`.
+    is_assumed: bool,
 }
 
-impl Before<'_> {
+impl<'m> Before<'m> {
+    /// What a handle remembers, without a look.
+    pub(super) fn assumed(config: &Config, memory: &'m mut Remembered) -> Before<'m> {
+        let at = &memory.at[config.primary];
+        Before {
+            word: at.word,
+            head: at.head,
+            block: Some(memory.block),
+            is_assumed: true,
+            memory: Some(memory),
+        }
+    }
+
     /// Whether a handle knows where a home has the record.
     fn remembers(&self, home: usize) -> bool {
         self.block.is_some() && self.memory.as_ref().is_some_and(|memory| memory.at[home].word != 0)
@@ -234,7 +248,7 @@ impl Before<'_> {
 
     /// The head alone; what it names is taken care of.
     pub(super) fn unknown(head: Head) -> Before<'static> {
-        Before { word: 0, head, block: None, memory: None }
+        Before { word: 0, head, block: None, memory: None, is_assumed: false }
     }
 }
 
@@ -318,7 +332,7 @@ const LARGE_LEN: u64 = 1 << 20;
 const SHORT_LEN_MAX: usize = 224;
 
 /// What a block is filled with: the header, in one piece with a short value, and the value otherwise.
-struct Content<'v> {
+pub(super) struct Content<'v> {
     begin: [u8; BLOCK_HEADER_LEN as usize + SHORT_LEN_MAX],
     begin_len: usize,
     rest: &'v [u8],
@@ -326,7 +340,7 @@ struct Content<'v> {
 
 impl<'v> Content<'v> {
     #[inline]
-    fn new(block: &Block, value: &'v [u8]) -> Content<'v> {
+    pub(super) fn new(block: &Block, value: &'v [u8]) -> Content<'v> {
         const HEADER: usize = BLOCK_HEADER_LEN as usize;
         let mut begin = [0; HEADER + SHORT_LEN_MAX];
         begin[..HEADER].copy_from_slice(&block.encode());
@@ -336,6 +350,12 @@ impl<'v> Content<'v> {
         begin[HEADER..HEADER + value.len()].copy_from_slice(value);
         // Whole words: a part of one would have to be exchanged.
         Content { begin, begin_len: (HEADER + value.len()).next_multiple_of(8), rest: &[] }
+    }
+
+    /// Where in a block its parts go; the second may be empty.
+    pub(super) fn places(&self, offset: u64) -> [(u64, &[u8]); 2] {
+        let begin = &self.begin[..self.begin_len];
+        [(offset, begin), (offset + value_start(self.rest.len() as u64), self.rest)]
     }
 }
 
@@ -536,11 +556,8 @@ impl<'a> Op<'a> {
     /// Fills this block.
     #[inline]
     fn fill(&self, home: MemberId, class: usize, offset: u64, content: &Content<'_>) -> Step<u64> {
-        let begin = &content.begin[..content.begin_len];
-        let filled = self.put(home, offset, begin).and_then(|()| match content.rest.is_empty() {
-            true => Ok(()),
-            false => self.put(home, offset + value_start(content.rest.len() as u64), content.rest),
-        });
+        let mut places = content.places(offset).into_iter().filter(|(_, bytes)| !bytes.is_empty());
+        let filled = places.try_for_each(|(offset, bytes)| self.put(home, offset, bytes));
         if filled.is_err() {
             self.keep_unless_late(home, class, offset, &filled);
         }
@@ -820,6 +837,9 @@ impl<'a> Op<'a> {
         before: &mut Before<'_>,
         draft: &mut Draft<'_>,
     ) -> Step<bool> {
+        if before.is_assumed {
+            return self.publish_in_series(config, key, before, draft);
+        }
         steps::enter(steps::Step::Fill);
         let content = Content::new(&draft.block, draft.value);
         for home in config.ready_homes() {
@@ -863,11 +883,37 @@ impl<'a> Op<'a> {
             let offset = draft.offsets[config.primary] + value_start(draft.block.len);
             self.put(primary, offset, draft.value)?;
         }
+        self.note_published(config, before, draft, head);
+        self.conclude(config, key, before, draft, (head, None), Ok(1 << config.primary))
+    }
+
+    /// The primary's head names the draft.
+    pub(super) fn note_published(
+        &self,
+        config: &Config,
+        before: &mut Before<'_>,
+        draft: &mut Draft<'_>,
+        head: Head,
+    ) {
         (draft.offsets[config.primary], draft.is_published) = (0, true);
         if let Some(memory) = &mut before.memory {
             memory.at[config.primary].head = head;
         }
-        let mut finished = self.finish(config, key, before, draft, 1 << config.primary);
+    }
+
+    /// W6 to W8 for a draft that is published under this head, and retires what it took the place of. `is_done` has a bit for
+    /// each home that holds it already; with the head, who waits for a change, if that was looked at after the publication.
+    pub(super) fn conclude(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        before: &mut Before<'_>,
+        draft: &mut Draft<'_>,
+        (head, waiters): (Head, Option<u64>),
+        is_done: Step<u64>,
+    ) -> Step<bool> {
+        let primary = config.homes[config.primary];
+        let mut finished = is_done.and_then(|is_done| self.finish(config, key, before, draft, is_done));
         // Before the mark: whoever builds on that tells nobody that the version happened.
         if finished.is_ok() && self.is_late() {
             finished = Err(Halt::Again);
@@ -875,7 +921,7 @@ impl<'a> Op<'a> {
         if finished.is_ok() {
             // The version has happened: every complete home of the configuration holds it, or something later, so no
             // failure from here on can undo it.
-            let _ = self.tidy_up(config, key, before, head);
+            let _ = self.tidy_up(config, key, before, head, waiters);
         }
         if let (Some(offset), Some(block)) = (before.head.offset(), &before.block) {
             // It was swapped out, whatever has become of the rest.
@@ -1046,11 +1092,21 @@ impl<'a> Op<'a> {
 
     /// W8.
     #[inline]
-    fn tidy_up(&self, config: &Config, key: &KeyRef<'_>, before: &mut Before<'_>, head: Head) -> Step<()> {
+    fn tidy_up(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        before: &mut Before<'_>,
+        head: Head,
+        waiters: Option<u64>,
+    ) -> Step<()> {
         let primary = config.homes[config.primary];
         steps::enter(steps::Step::Stable);
         // Before the mark: whoever sees the mark rings nobody.
-        self.ring_waiters(primary, key.partition)?;
+        match waiters {
+            Some(waiters) if waiters & WAITER_BITS == 0 => {}
+            _ => self.ring_waiters(primary, key.partition)?,
+        }
         // A handle knows without the mark, and writes the same key again; whoever else comes looks for itself.
         if before.memory.is_none() {
             self.swap(primary, before.word, head.0, head.stable().0)?;
@@ -1117,14 +1173,14 @@ impl<'a> Op<'a> {
         let word = match self.find(config, config.primary, key)? {
             Some((word, _)) => word,
             None if must_exist => self.find_or_insert(config, config.primary, key)?,
-            None => return Ok(Before { word: 0, head: config.empty_head(), block: None, memory }),
+            None => return Ok(Before { head: config.empty_head(), memory, ..Before::unknown(Head(0)) }),
         };
         let head = self.settled(config, key, word)?;
         let block = head.offset().map(|offset| self.read_block(primary, offset)).transpose()?;
         if let Some(memory) = &mut memory {
             memory.at[config.primary].word = word;
         }
-        Ok(Before { word, head, block, memory })
+        Ok(Before { word, head, block, memory, is_assumed: false })
     }
 
     /// W2 and W3 by what a handle remembers, if that is still so.
@@ -1150,7 +1206,8 @@ impl<'a> Op<'a> {
         if head.stable() != known.stable() || self.load(primary, offset)? != memory.block.counter {
             return Ok(Err(memory));
         }
-        Ok(Ok(Before { word, head, block: Some(memory.block), memory: Some(memory) }))
+        let block = Some(memory.block);
+        Ok(Ok(Before { word, head, block, memory: Some(memory), is_assumed: false }))
     }
 
     /// W2 and W3 for a key that had no record: makes one. `Again` if there is something by now.
@@ -1554,7 +1611,10 @@ impl Inner {
             Ok(None) | Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Lost(_)) => {}
             Err(Halt::Fail(error)) => return Err(error),
         }
-        let written = self.write_again(key, memory, false, |_, _| Ok(Change::Put(value)))?;
+        let written = self.run_call(key, |op| match op.put_assumed(key, memory, value)? {
+            Some(version) => Ok(Some(version)),
+            None => op.try_write(key, Some(memory), &mut |_, _| Ok(Change::Put(value)), false),
+        })?;
         Ok(written.expect("a put changes the key"))
     }
 

@@ -284,7 +284,7 @@ fn run_theirs(
     for failure in [None, Some("failure".to_string())] {
         let args = [iterations.to_string(), limit.as_millis().to_string()];
         let args: Vec<String> = args.into_iter().chain(failure).collect();
-        let lines = peer.run(ranks, limit, &args)?;
+        let lines = peer.run(ranks, limit, &args, None)?;
         member::add_lines(samples, &lines).context("what the Open MPI program wrote")?;
     }
     Ok(())

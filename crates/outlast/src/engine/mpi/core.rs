@@ -22,13 +22,13 @@
 //!
 //! Where all members run under one kernel there is no majority to ask, and no lease.
 
-use super::onesided::{Part, watch};
+use super::onesided::{Way, watch};
 use super::quorum::{ASK_PERIOD, Quorum};
 use super::wire::{self, Deaths, Ending, Header, Kind};
 use crate::engine::shm::Shm;
 use crate::engine::{
-    Completer, Done, Engine, Epoch, Error, MESSAGE_LEN_MAX, MemberId, MemberSet, Message, Operation, Pending,
-    Port, Result, Time,
+    Completer, Done, Engine, Epoch, Error, MESSAGE_LEN_MAX, MemberId, MemberSet, Message, Operation, Part,
+    Pending, Port, Result, SERIES_LEN_MAX, Time, run_series,
 };
 use outlast_mpi_sys::{Comm, Completed, Request, Tester};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,7 +49,7 @@ const IN_FLIGHT_MAX: usize = 16;
 const GET_WINDOW: usize = 1 << 20;
 
 /// How many bytes of puts may be under way to one member that it has not said to have taken: MPI itself would keep any
-/// number of frames, see [`piece_len_max`].
+/// number of frames, see [`PIECE_LEN`].
 const PUT_WINDOW: u64 = 1 << 20;
 
 /// How many bytes of messages for one port may be under way to, or waiting at, one receiver.
@@ -75,15 +75,14 @@ const fn message_cost(len: usize) -> u64 {
     len as u64 + 64
 }
 
-/// The most bytes of data in a frame, the same at all members: a receive buffer per member stays below 64 MiB in all.
+/// The most bytes of data in a frame, the same at all members: with a receive buffer for each of at most 1024 of them.
 ///
 /// A frame must be one that Open MPI sends at once (over TCP up to 64 KiB with its own header). A larger one it announces, and
 /// sends when the receiver asks for it; if the sender dies in between, the receiver's next call may never return, or
 /// crash: it waits in MPI_Irecv for a lock of the connection that is gone (5.0.11, one of eight runs of the scenario
 /// `sender-dies-mid-message` on three hosts).
-fn piece_len_max(members: usize) -> usize {
-    ((64 << 20) / members).clamp(4 << 10, 32 << 10)
-}
+const PIECE_LEN: usize = 32 << 10;
+const _: () = assert!(SERIES_LEN_MAX <= PIECE_LEN);
 
 /// Who another member is, from its first frame.
 #[derive(Clone, Debug)]
@@ -167,6 +166,7 @@ struct Waiting {
 enum Awaited {
     Put,
     Word,
+    Series,
     /// The bytes so far, and how many of them have arrived.
     Get(Vec<u8>, usize),
 }
@@ -218,7 +218,6 @@ pub(super) struct Core {
     failed_ranks: Vec<i32>,
     /// While this member leaves: who has not said farewell.
     farewells: Option<MemberSet>,
-    piece_len: usize,
 }
 
 impl Core {
@@ -231,8 +230,7 @@ impl Core {
         myself: Peer,
     ) -> Core {
         let members = node_of.len();
-        let piece_len = piece_len_max(members);
-        let frame_len = wire::HEADER_LEN + wire::deaths_len_max(members) + piece_len;
+        let frame_len = wire::HEADER_LEN + wire::deaths_len_max(members) + PIECE_LEN;
         let hello = Header::new(Kind::Hello, 0, 0, [myself.pid as u64, 0, 0]);
         let own = node_of[node.me().index()];
         let is_elsewhere = |&index: &usize| node_of[index] != own;
@@ -273,7 +271,6 @@ impl Core {
             watch_at: Time(0),
             failed_ranks: vec![0; members],
             farewells: None,
-            piece_len,
             node_of,
         };
         for index in elsewhere {
@@ -313,7 +310,7 @@ impl Core {
         if node.is_forked() || (node.has_ended() && self.farewells.is_none()) {
             return false;
         }
-        let _watched = watch(Part::Frames);
+        let _watched = watch(Way::Frames);
         let mut has_moved = self.notice(node);
         has_moved |= self.finish_receives(node);
         has_moved |= self.finish_sends();
@@ -410,7 +407,7 @@ impl Core {
         while self.links[index].in_flight < IN_FLIGHT_MAX {
             let Some((frame, taught)) = self.next_frame(node, index) else { break };
             node.step();
-            let _watched = watch(Part::Frames);
+            let _watched = watch(Way::Frames);
             // SAFETY: the frame's bytes are on the heap and owned by `sending` until the request is complete.
             match unsafe { self.comm.isend(&frame, index, TAG) } {
                 Ok(request) => {
@@ -488,7 +485,7 @@ impl Core {
                 Outgoing::Data { header, data, sent } => {
                     let mut header = *header;
                     header.words[2] = *sent as u64;
-                    (header, &data[*sent..data.len().min(sent + self.piece_len)])
+                    (header, &data[*sent..data.len().min(sent + PIECE_LEN)])
                 }
                 Outgoing::Get { header, asked } => {
                     let mut header = *header;
@@ -502,12 +499,11 @@ impl Core {
 
     /// Takes the frame that was just sent off the queue, or moves on to its next piece.
     fn advance(&mut self, index: usize) {
-        let piece_len = self.piece_len;
         let link = &mut self.links[index];
         let is_last = match link.queue.front_mut().expect("a frame was just made of it") {
             Outgoing::Small { .. } => true,
             Outgoing::Data { header, data, sent } => {
-                let piece = piece_len.min(data.len() - *sent);
+                let piece = PIECE_LEN.min(data.len() - *sent);
                 if header.kind == Kind::Put {
                     link.put_bytes += piece as u64;
                 }
@@ -515,7 +511,7 @@ impl Core {
                 *sent == data.len()
             }
             Outgoing::Get { header, asked } => {
-                let piece = piece_of(header.words[1], *asked as u64, piece_len);
+                let piece = piece_of(header.words[1], *asked as u64);
                 *asked += piece;
                 link.get_bytes += piece;
                 *asked as u64 == header.words[1]
@@ -721,7 +717,7 @@ impl Core {
     }
 
     /// Acts on the deaths in the log of this node, whoever entered them; whether there was anything new.
-    fn notice(&mut self, node: &Shm) -> bool {
+    pub(super) fn notice(&mut self, node: &Shm) -> bool {
         if node.epoch().0 == self.seen_epoch {
             return false;
         }
@@ -826,7 +822,13 @@ impl Core {
                 node.ring_own();
             }
             (
-                Kind::Put | Kind::Get | Kind::Load | Kind::CompareAndSwap | Kind::FetchAdd | Kind::SegmentLen,
+                Kind::Put
+                | Kind::Get
+                | Kind::Load
+                | Kind::CompareAndSwap
+                | Kind::FetchAdd
+                | Kind::SegmentLen
+                | Kind::Series,
                 _,
             ) => {
                 self.serve(node, from, header, payload);
@@ -911,6 +913,8 @@ impl Core {
             (true, Ok(segment_len)) => whole.check(me, segment_len),
             (_, other) => other.map(drop),
         };
+        // Of a series: how many of its parts.
+        let mut done = 0;
         let result: Result<(u64, Vec<u8>)> = may.and_then(|()| match header.kind {
             Kind::Put => {
                 let end = piece.saturating_add(payload.len() as u64);
@@ -921,7 +925,7 @@ impl Core {
                 node.put(at, me, offset + piece, payload).map(|()| (0, Vec::new()))
             }
             Kind::Get => {
-                let mut data = vec![0; piece_of(len, piece, self.piece_len)];
+                let mut data = vec![0; piece_of(len, piece)];
                 // Beyond the end there is nothing to read, and nothing is asked for.
                 let at_offset = offset + piece.min(len);
                 node.get(at, me, at_offset, &mut data).map(|()| (0, data))
@@ -931,6 +935,19 @@ impl Core {
                 node.compare_and_swap(at, me, offset, len, piece).map(|word| (word, Vec::new()))
             }
             Kind::FetchAdd => node.fetch_add(at, me, offset, piece).map(|word| (word, Vec::new())),
+            Kind::Series => {
+                let Some(parts) = wire::decode_parts(payload) else {
+                    debug_assert!(false, "{from} sent a series that is none");
+                    return Err(Error::Ended);
+                };
+                match run_series(node, at, me, &parts)? {
+                    Done::Series { done: count, word } => {
+                        done = count as u64;
+                        Ok((word, Vec::new()))
+                    }
+                    other => unreachable!("a series completed as {other:?}"),
+                }
+            }
             _ => node.segment_len(me).map(|word| (word, Vec::new())),
         });
         let is_last = header.kind != Kind::Put || piece.saturating_add(payload.len() as u64) == len;
@@ -945,7 +962,7 @@ impl Core {
             link.accepted = None;
         }
         if is_last || ending != Ending::Done {
-            let words = if header.kind == Kind::Get { [word, len, piece] } else { [word, 0, 0] };
+            let words = if header.kind == Kind::Get { [word, len, piece] } else { [word, 0, done] };
             let header = Header::new(Kind::Reply, header.id, 0, words).detail(ending as u8);
             node.step();
             let answer = Outgoing::Small { header, payload: data };
@@ -971,7 +988,7 @@ impl Core {
     fn complete(&mut self, node: &Shm, from: MemberId, header: Header, payload: &[u8]) {
         let [word, len, piece] = header.words;
         let link = &mut self.links[from.index()];
-        link.get_bytes = link.get_bytes.saturating_sub(piece_of(len, piece, self.piece_len));
+        link.get_bytes = link.get_bytes.saturating_sub(piece_of(len, piece));
         // The operation may have ended already: by the refusal of an earlier piece.
         let Some(waiting) = self.waiting.get_mut(&header.id) else { return };
         let result = match Ending::from_byte(header.detail) {
@@ -1000,6 +1017,7 @@ impl Core {
                 }
                 Awaited::Put => Ok(Done::Put),
                 Awaited::Word => Ok(Done::Word(word)),
+                Awaited::Series => Ok(Done::Series { done: piece as usize, word }),
             },
             None => {
                 debug_assert!(false, "{from} answered in an unknown way");
@@ -1053,6 +1071,22 @@ impl Core {
             _ => Outgoing::Small { header, payload: Vec::new() },
         };
         self.enqueue(node, target, outgoing);
+        pending
+    }
+
+    /// Starts a series of operations on another member that lives.
+    pub(super) fn start_series(
+        &mut self,
+        node: &Shm,
+        at: Epoch,
+        target: MemberId,
+        parts: &[Part<'_>],
+    ) -> Pending {
+        // The range of the first part, for the error; which part it was is not told.
+        let (offset, len) = parts.first().map_or((0, 0), |part| part.operation().range());
+        let (pending, id) = self.await_reply(target, (offset, len as u64), Awaited::Series);
+        let header = Header::new(Kind::Series, id, at.0, [0; 3]);
+        self.enqueue(node, target, Outgoing::Small { header, payload: wire::encode_parts(parts) });
         pending
     }
 
@@ -1139,6 +1173,6 @@ fn is_wanted(waiting: &HashMap<u64, Waiting>, id: u64) -> bool {
 }
 
 /// How long the piece of a range is that begins at `piece`.
-fn piece_of(len: u64, piece: u64, piece_len: usize) -> usize {
-    usize::try_from(len.saturating_sub(piece)).unwrap_or(usize::MAX).min(piece_len)
+fn piece_of(len: u64, piece: u64) -> usize {
+    usize::try_from(len.saturating_sub(piece)).unwrap_or(usize::MAX).min(PIECE_LEN)
 }

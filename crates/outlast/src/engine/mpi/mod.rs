@@ -40,14 +40,14 @@ use self::core::{Core, Peer, Witness};
 use self::onesided::OneSided;
 use super::shm::{JobMemory, SHM_MEMBERS_MAX, Shm, available_memory};
 use super::{
-    Activity, Bell, Done, Engine, Epoch, Error, Fault, MESSAGE_LEN_MAX, MemberId, Message, Operation,
-    Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View,
+    Activity, Bell, Done, Engine, Epoch, Error, Fault, MESSAGE_LEN_MAX, MemberId, Message, Operation, Part,
+    Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View, check_series, run_series,
 };
 use crate::{JoinError, JoinOptions};
 use outlast_mpi_sys as mpi;
 pub use outlast_mpi_sys::Comm as Communicator;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -59,6 +59,11 @@ const SPIN_MAX: Duration = Duration::from_micros(50);
 /// sleeps between tests instead.
 const YIELD_MAX: Duration = Duration::from_micros(200);
 const CROWDED_FOR: Duration = Duration::from_millis(20);
+
+/// One that comes back at once has the processor for itself, and need not give way at each test: after so many of these in a
+/// row only at one of 2 to that power.
+const YIELD_QUICK: Duration = Duration::from_nanos(1500);
+const QUICK_YIELDS_MAX: u32 = 3;
 
 /// The shortest and the longest sleep between two tests.
 const SLEEP_MIN: Duration = Duration::from_micros(20);
@@ -115,6 +120,8 @@ pub struct Mpi {
     mover: Mutex<()>,
     /// Until when giving way is not worth it: the processor went to somebody else for long.
     crowded_until: AtomicU64,
+    /// How often in a row giving way was over at once.
+    quick_yields: AtomicU32,
     /// When something was last moved, or asked for: how soon the next thing is to be expected.
     moved_at: AtomicU64,
     /// Who this member is to those of other nodes.
@@ -295,6 +302,7 @@ impl Mpi {
             waiting: AtomicUsize::new(0),
             mover: Mutex::new(()),
             crowded_until: AtomicU64::new(0),
+            quick_yields: AtomicU32::new(0),
             moved_at: AtomicU64::new(0),
             myself,
             comm,
@@ -426,17 +434,38 @@ impl Mpi {
         if core.is_dead(&self.node, target) { Err(Error::Dead { member: target }) } else { Ok(core) }
     }
 
-    /// Starts an operation on a member whose segment is not at hand, or says why not.
-    fn start_elsewhere(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Result<Pending> {
+    /// What an operation on a neighbour gave, once this member has a lease.
+    fn attest_pending(&self, mut pending: Pending) -> Pending {
+        match (&self.lease, pending.take()) {
+            (_, None) => pending,
+            (None, Some(result)) => Pending::ready(pending.target, result),
+            (Some(_), Some(result)) => Pending::ready(pending.target, self.attest(result)),
+        }
+    }
+
+    /// Says why operations on a member whose segment is not at hand cannot be started, if so.
+    fn begin_elsewhere<'a>(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        operations: impl IntoIterator<Item = Operation<'a>>,
+    ) -> Result<()> {
         self.node.check_target(at, target)?;
         self.node.step();
         // The target's segment length is known only at the target; only the alignment is checked here.
-        if !matches!(operation, Operation::Put { .. } | Operation::Get { .. })
-            && !operation.range().0.is_multiple_of(8)
-        {
-            return Err(Error::Unaligned { offset: operation.range().0 });
+        for operation in operations {
+            let is_word = !matches!(operation, Operation::Put { .. } | Operation::Get { .. });
+            if is_word && !operation.range().0.is_multiple_of(8) {
+                return Err(Error::Unaligned { offset: operation.range().0 });
+            }
         }
         self.moved_at.store(self.now().0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Starts an operation on a member whose segment is not at hand, or says why not.
+    fn start_elsewhere(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Result<Pending> {
+        self.begin_elsewhere(at, target, [operation])?;
         match (&self.onesided, self.elsewhere(target)) {
             (Some(onesided), _) => Ok(onesided.start(&self.node, at, target, operation)),
             (None, Some(core)) => Ok(self.reach(core, target)?.start(&self.node, at, target, operation)),
@@ -464,10 +493,26 @@ impl Mpi {
         }
     }
 
+    /// Lets others have the processor, and notes whether any of them wanted it.
+    fn give_way(&self) {
+        let before = self.now();
+        std::thread::yield_now();
+        let after = self.now();
+        let taken = after.since(before);
+        if taken > YIELD_MAX {
+            self.crowded_until.store(after.after(CROWDED_FOR).0, Ordering::Relaxed);
+        }
+        // Several activities may come here: any of the counts will do.
+        let quick = self.quick_yields.load(Ordering::Relaxed);
+        let quick = if taken < YIELD_QUICK { (quick + 1).min(QUICK_YIELDS_MAX) } else { 0 };
+        self.quick_yields.store(quick, Ordering::Relaxed);
+    }
+
     /// The loop of both kinds of parking, where there are other nodes. One activity of a member moves its data, and the
     /// others sleep meanwhile: where ranks outnumber cores, each one more that tests takes the time of one that would answer.
     fn park_moving(&self, seen: Bell, until: Time, is_background: bool) {
         let mut role: Option<MutexGuard<'_, ()>> = None;
+        let mut tests = 0u32;
         while !self.has_ended() && !self.node.has_rung(seen, is_background) {
             let now = self.now();
             if now >= until {
@@ -492,10 +537,9 @@ impl Mpi {
             let idle = now.since(Time(self.moved_at.load(Ordering::Relaxed)));
             let is_crowded = now.0 < self.crowded_until.load(Ordering::Relaxed);
             if !is_background && idle < SPIN_MAX && !is_crowded {
-                std::thread::yield_now();
-                let after = self.now();
-                if after.since(now) > YIELD_MAX {
-                    self.crowded_until.store(after.after(CROWDED_FOR).0, Ordering::Relaxed);
+                tests += 1;
+                if tests.is_multiple_of(1 << self.quick_yields.load(Ordering::Relaxed)) {
+                    self.give_way();
                 }
             } else {
                 // In proportion, so that what comes after a pause waits for a fraction of the pause.
@@ -604,18 +648,26 @@ impl Engine for Mpi {
 
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
         match self.is_at_hand(target) {
-            true if self.lease.is_none() => self.node.start(at, target, operation),
-            true => {
-                let mut pending = self.node.start(at, target, operation);
-                match pending.take() {
-                    Some(result) => Pending::ready(target, self.attest(result)),
-                    None => pending,
-                }
-            }
+            true => self.attest_pending(self.node.start(at, target, operation)),
             false => self
                 .start_elsewhere(at, target, operation)
                 .unwrap_or_else(|error| Pending::ready(target, Err(error))),
         }
+    }
+
+    fn start_series(&self, at: Epoch, target: MemberId, parts: &[Part<'_>]) -> Pending {
+        if self.is_at_hand(target) {
+            return self.attest_pending(self.node.start_series(at, target, parts));
+        }
+        let Some(core) = self.elsewhere(target).filter(|_| self.onesided.is_none()) else {
+            return Pending::ready(target, run_series(self, at, target, parts));
+        };
+        let start = || {
+            check_series(parts)?;
+            self.begin_elsewhere(at, target, parts.iter().map(Part::operation))?;
+            Ok(self.reach(core, target)?.start_series(&self.node, at, target, parts))
+        };
+        start().unwrap_or_else(|error| Pending::ready(target, Err(error)))
     }
 
     fn poll(&self, pending: &mut Pending) -> Option<Result<Done>> {
@@ -732,6 +784,14 @@ impl Engine for Mpi {
         let mut core = self.reach(core, to)?;
         self.node.step();
         Ok(core.send(&self.node, to, port, bytes))
+    }
+
+    fn end_service_to_dead(&self) {
+        // Whoever serves holds the lock from the look at the view to the last word. Afterwards what the dead have sent is
+        // passed over.
+        if let Some(core) = self.core.as_ref().filter(|_| !self.node.is_forked()) {
+            lock(core).notice(&self.node);
+        }
     }
 
     fn can_publish(&self) -> bool {

@@ -74,35 +74,35 @@ pub(super) fn is_wanted() -> bool {
 
 // ---- The watchdog.
 
-/// Which part of the engine is inside MPI; of each, one activity at a time, since it holds the part's lock.
+/// Which way to others is inside MPI; of each, one activity at a time, since it holds its lock.
 #[derive(Clone, Copy)]
-pub(super) enum Part {
+pub(super) enum Way {
     Frames = 0,
     Window = 1,
 }
 
-/// Which call each part is inside of: numbers never repeat, 0 is none.
+/// Which call each way is inside of: numbers never repeat, 0 is none.
 static INSIDE: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// A call that the watchdog sees until this is dropped.
 pub(super) struct Watched {
-    part: Part,
+    way: Way,
     outer: u64,
 }
 
 /// Lets the watchdog see that the caller is inside MPI. Without this path there is none, and nothing happens.
-pub(super) fn watch(part: Part) -> Option<Watched> {
+pub(super) fn watch(way: Way) -> Option<Watched> {
     IS_WATCHED.load(Ordering::Relaxed).then(|| {
         let call = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
-        Watched { part, outer: INSIDE[part as usize].swap(call, Ordering::Relaxed) }
+        Watched { way, outer: INSIDE[way as usize].swap(call, Ordering::Relaxed) }
     })
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        INSIDE[self.part as usize].store(self.outer, Ordering::Relaxed);
+        INSIDE[self.way as usize].store(self.outer, Ordering::Relaxed);
     }
 }
 
@@ -205,7 +205,7 @@ impl Lane {
         let mut has_moved = false;
         loop {
             if let Some(request) = &mut self.request {
-                let _watched = watch(Part::Window);
+                let _watched = watch(Way::Window);
                 match request.test() {
                     Ok(false) => return has_moved,
                     Ok(true) => self.request = None,
@@ -221,7 +221,7 @@ impl Lane {
                 return has_moved;
             }
             let result = {
-                let _watched = watch(Part::Window);
+                let _watched = watch(Way::Window);
                 self.step(node, window)
             };
             match result {

@@ -12,7 +12,7 @@
 //! ```
 //! Little-endian. Frames of one member to another arrive in order, so the sets travel only after they have changed.
 
-use crate::engine::{MemberId, MemberSet};
+use crate::engine::{MemberId, MemberSet, Part, SERIES_PART_LEN};
 
 /// The length of the header.
 pub(super) const HEADER_LEN: usize = 48;
@@ -35,7 +35,10 @@ pub(super) enum Kind {
     FetchAdd,
     /// Asks how long the segment is.
     SegmentLen,
-    /// How a request ended, see [`Ending`]: the word or the segment's length, nothing, where the piece begins.
+    /// Several small operations, one after the other; payload: [`encode_parts`].
+    Series,
+    /// How a request ended, see [`Ending`]: the word or the segment's length; for a get, the length of the whole; where the
+    /// piece begins, or how many parts of a series are done.
     Reply,
     /// A piece of a message: nothing, length of the whole, where the piece begins. The detail is the port.
     Message,
@@ -63,7 +66,7 @@ pub(super) enum Kind {
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
-        const ALL: [Kind; 19] = [
+        const ALL: [Kind; 20] = [
             Kind::Hello,
             Kind::Put,
             Kind::Get,
@@ -71,6 +74,7 @@ impl Kind {
             Kind::CompareAndSwap,
             Kind::FetchAdd,
             Kind::SegmentLen,
+            Kind::Series,
             Kind::Reply,
             Kind::Message,
             Kind::Credit,
@@ -173,6 +177,46 @@ pub(super) fn decode_set(bytes: &[u8]) -> MemberSet {
     members
 }
 
+/// The parts of a series: for each the number of its kind, an offset and two words, the first of which is the length of
+/// the bytes that follow a put.
+pub(super) fn encode_parts(parts: &[Part<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for part in parts {
+        let (words, data) = match *part {
+            Part::Expect { offset, word } => ([0, offset, word, 0], &[][..]),
+            Part::Put { offset, data } => ([1, offset, data.len() as u64, 0], data),
+            Part::Swap { offset, expected, new } => ([2, offset, expected, new], &[][..]),
+            Part::Load { offset } => ([3, offset, 0, 0], &[][..]),
+        };
+        words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        bytes.extend(data);
+    }
+    bytes
+}
+
+/// The parts that these bytes are; `None` if they are none, which would be a defect of the sender.
+pub(super) fn decode_parts(mut bytes: &[u8]) -> Option<Vec<Part<'_>>> {
+    let mut parts = Vec::new();
+    while !bytes.is_empty() {
+        let (head, rest) = bytes.split_at_checked(SERIES_PART_LEN)?;
+        let word = |at: usize| u64::from_le_bytes(head[8 * at..8 * at + 8].try_into().expect("eight bytes"));
+        let offset = word(1);
+        bytes = rest;
+        parts.push(match word(0) {
+            0 => Part::Expect { offset, word: word(2) },
+            1 => {
+                let (data, rest) = bytes.split_at_checked(usize::try_from(word(2)).ok()?)?;
+                bytes = rest;
+                Part::Put { offset, data }
+            }
+            2 => Part::Swap { offset, expected: word(2), new: word(3) },
+            3 => Part::Load { offset },
+            _ => return None,
+        });
+    }
+    Some(parts)
+}
+
 /// Takes a frame apart; `None` if it is not one, which would be a defect of the sender.
 pub(super) fn decode(frame: &[u8]) -> Option<(Header, Option<Deaths>, &[u8])> {
     let (head, mut rest) = frame.split_at_checked(HEADER_LEN)?;
@@ -211,6 +255,25 @@ mod tests {
             assert!(frame.len() <= HEADER_LEN + deaths_len_max(130) + 7);
             assert_eq!(decode(&frame), Some((header, deaths, &b"payload"[..])));
         }
+    }
+
+    #[test]
+    fn a_series_comes_back_as_it_was() {
+        let parts = [
+            Part::Expect { offset: 8, word: u64::MAX },
+            Part::Put { offset: 16, data: b"odd" },
+            Part::Put { offset: 16, data: b"" },
+            Part::Swap { offset: 24, expected: 1, new: 2 },
+            Part::Load { offset: 32 },
+        ];
+        let bytes = encode_parts(&parts);
+        assert_eq!(decode_parts(&bytes), Some(parts.to_vec()));
+        let whole = (0..=parts.len()).map(|count| encode_parts(&parts[..count]).len()).collect::<Vec<_>>();
+        for len in (0..bytes.len()).filter(|len| !whole.contains(len)) {
+            assert_eq!(decode_parts(&bytes[..len]), None, "cut to {len} bytes");
+        }
+        let unknown = [9u64, 0, 0, 0].map(u64::to_le_bytes).concat();
+        assert_eq!(decode_parts(&unknown), None);
     }
 
     #[test]

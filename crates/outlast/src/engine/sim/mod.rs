@@ -59,12 +59,12 @@ pub use report::{Counters, Hung, Outcome, Panicked, Report};
 
 use super::{
     Activity, Bell, Completion, Done, Engine, Epoch, Error, Fault, MEMBERS_MAX, MemberId, Message, Operation,
-    PUBLISH_LEN_MAX, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View,
+    PUBLISH_LEN_MAX, Part, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View, check_series, run_series,
 };
 use crate::job::{Backend, Job};
 use coroutine::{Stage, suspend, with_world};
 use memory::{Direct, Progress};
-use network::{Consumer, Wanted};
+use network::{Consumer, OwnPart, Wanted};
 use report::{Call, What};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -231,6 +231,20 @@ impl Sim {
                 Err(yielder) => self.suspend(yielder),
             }
         }
+    }
+
+    /// Sends a request, whose result is waited for elsewhere.
+    fn request(&self, at: Epoch, call: Call, wanted: Wanted) -> Pending {
+        let target = MemberId(call.target);
+        let started = self.step(call).and_then(|()| {
+            let (pending, completer) = Pending::later(target);
+            self.world(|world| {
+                let consumer = Consumer::Completer(completer);
+                world.request(self.member, at, target, wanted, consumer)
+            })??;
+            Ok(pending)
+        });
+        started.unwrap_or_else(|error| Pending::ready(target, Err(error)))
     }
 
     /// A get into a buffer of its own.
@@ -403,15 +417,15 @@ impl Engine for Sim {
             };
             return Pending::ready(target, result);
         }
-        let started = self.step(call_of(target, &operation)).and_then(|()| {
-            let (pending, completer) = Pending::later(target);
-            self.world(|world| {
-                let consumer = Consumer::Completer(completer);
-                world.request(self.member, at, target, Wanted::new(operation), consumer)
-            })??;
-            Ok(pending)
-        });
-        started.unwrap_or_else(|error| Pending::ready(target, Err(error)))
+        self.request(at, call_of(target, &operation), Wanted::new(operation))
+    }
+
+    fn start_series(&self, at: Epoch, target: MemberId, parts: &[Part<'_>]) -> Pending {
+        if self.is_direct(target) || check_series(parts).is_err() {
+            return Pending::ready(target, run_series(self, at, target, parts));
+        }
+        let parts = parts.iter().map(OwnPart::new).collect();
+        self.request(at, Call::to(What::Series, target), Wanted::Series { parts, done: 0, word: 0 })
     }
 
     fn poll(&self, pending: &mut Pending) -> Option<Result<Done>> {

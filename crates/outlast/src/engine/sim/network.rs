@@ -11,7 +11,7 @@ use super::random::mix;
 use super::segment::{Subset, words_in};
 use super::world::{Event, Knowledge, Life, Wait, World, Yielder};
 use crate::engine::{
-    Completer, Done, Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, Operation, Port, Result,
+    Completer, Done, Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, Operation, Part, Port, Result,
 };
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -54,6 +54,36 @@ pub(super) enum Wanted {
         delta: u64,
     },
     SegmentLen,
+    /// The parts; how many of them are done, and the last word that one has found.
+    Series {
+        parts: Vec<OwnPart>,
+        done: usize,
+        word: u64,
+    },
+}
+
+/// A part of a series. Unlike a [`Part`] it owns its bytes.
+pub(super) enum OwnPart {
+    Put { offset: u64, data: Vec<u8> },
+    Word(Part<'static>),
+}
+
+impl OwnPart {
+    pub(super) fn new(part: &Part<'_>) -> OwnPart {
+        OwnPart::Word(match *part {
+            Part::Put { offset, data } => return OwnPart::Put { offset, data: data.to_vec() },
+            Part::Expect { offset, word } => Part::Expect { offset, word },
+            Part::Swap { offset, expected, new } => Part::Swap { offset, expected, new },
+            Part::Load { offset } => Part::Load { offset },
+        })
+    }
+
+    fn part(&self) -> Part<'_> {
+        match self {
+            OwnPart::Put { offset, data } => Part::Put { offset: *offset, data },
+            OwnPart::Word(part) => *part,
+        }
+    }
 }
 
 impl Wanted {
@@ -78,11 +108,11 @@ impl Wanted {
                 (*offset, Direct::CompareAndSwap { expected: *expected, new: *new })
             }
             Wanted::FetchAdd { offset, delta } => (*offset, Direct::FetchAdd(*delta)),
-            Wanted::SegmentLen => return None,
+            Wanted::SegmentLen | Wanted::Series { .. } => return None,
         })
     }
 
-    /// The operation that is wanted; none for the length of the segment.
+    /// The operation that is wanted; none for the length of the segment, or for several.
     fn operation(&self) -> Option<Operation<'_>> {
         Some(match *self {
             Wanted::Put { offset, ref data } => Operation::Put { offset, data },
@@ -92,7 +122,7 @@ impl Wanted {
                 Operation::CompareAndSwap { offset, expected, new }
             }
             Wanted::FetchAdd { offset, delta } => Operation::FetchAdd { offset, delta },
-            Wanted::SegmentLen => return None,
+            Wanted::SegmentLen | Wanted::Series { .. } => return None,
         })
     }
 
@@ -101,6 +131,13 @@ impl Wanted {
         match self {
             Wanted::Put { data, .. } => (data.len(), 0),
             Wanted::Get { len, .. } => (0, *len),
+            Wanted::Series { parts, .. } => {
+                let len = |part: &OwnPart| match part {
+                    OwnPart::Put { data, .. } => data.len(),
+                    OwnPart::Word(_) => 8,
+                };
+                (parts.iter().map(len).sum(), 8)
+            }
             _ => (8, 8),
         }
     }
@@ -401,6 +438,16 @@ impl World {
             }
             self.tell(source, |_| format!("asks for {call}"));
         }
+        let mut phases = if subset == Subset::All { 1 } else { 2 };
+        if let Wanted::Series { parts, .. } = &wanted {
+            for part in parts {
+                let call = super::call_of(target, &part.part().operation());
+                self.count(source, call.what, call.len as usize);
+                self.tell(source, |_| format!("asks for {call}, in a series"));
+            }
+            // Others come in between, unless time is what is measured.
+            phases = if self.cost.is_none() { parts.len() } else { 1 };
+        }
         let (bytes, _) = wanted.bytes();
         let first = self.arrival(Lane::Requests, source, target.0, bytes);
         let request = Request {
@@ -429,14 +476,13 @@ impl World {
             }
         };
         self.members[source as usize].requests.push(index);
-        if subset == Subset::All {
-            self.push(first, Event::Serve { request: index, last: true });
-        } else {
-            self.push(first, Event::Serve { request: index, last: false });
-            let second = first + self.random.delay();
-            *self.channels.last(Lane::Requests, source, target.0) = second;
-            self.push(second, Event::Serve { request: index, last: true });
+        let mut time = first;
+        for phase in 1..phases {
+            self.push(time, Event::Serve { request: index, last: false });
+            time += self.random.delay() / (phase as u64);
         }
+        *self.channels.last(Lane::Requests, source, target.0) = time;
+        self.push(time, Event::Serve { request: index, last: true });
         Ok(index)
     }
 
@@ -465,6 +511,7 @@ impl World {
         if request.answer.is_none() {
             request.answer = Some(Ok(match &mut request.wanted {
                 Wanted::Get { buffer, .. } => Done::Get(std::mem::take(buffer)),
+                Wanted::Series { done, word, .. } => Done::Series { done: *done, word: *word },
                 _ => Done::Put,
             }));
         }
@@ -498,6 +545,13 @@ impl World {
         }
         // The record is taken apart for a moment, since the operation acts on another part of the world.
         let mut wanted = std::mem::replace(&mut self.requests[index as usize].wanted, Wanted::SegmentLen);
+        if let Wanted::Series { parts, done, word } = &mut wanted {
+            let answer = self.serve_parts((source, target), parts, done, word);
+            let request = &mut self.requests[index as usize];
+            request.wanted = wanted;
+            request.answer = answer;
+            return;
+        }
         let segment_len = self.members[target as usize].segment.len();
         let check = wanted.operation().map(|operation| operation.check(MemberId(target), segment_len));
         if let (Some(Ok(())), false, Wanted::Get { len, buffer, .. }) = (&check, second_phase, &mut wanted) {
@@ -519,6 +573,43 @@ impl World {
         let request = &mut self.requests[index as usize];
         request.wanted = wanted;
         request.answer = answer;
+    }
+
+    /// Takes the next part of a series, or all of them where nobody is to come in between; the answer, if it has ended early.
+    fn serve_parts(
+        &mut self,
+        (source, target): (u32, u32),
+        parts: &[OwnPart],
+        done: &mut usize,
+        last: &mut u64,
+    ) -> Option<Result<Done>> {
+        while let Some(part) = parts.get(*done) {
+            let (part, segment_len) = (part.part(), self.members[target as usize].segment.len());
+            let operation = part.operation();
+            if let Err(error) = operation.check(MemberId(target), segment_len) {
+                return Some(Err(error));
+            }
+            let (offset, mut direct) = match operation {
+                Operation::Put { offset, data } => (offset, Direct::Put(data)),
+                word => super::direct_word(word),
+            };
+            let word = self.apply(target, offset, &mut direct, Subset::All, false);
+            self.tell(target, |_| {
+                let effect = describe(target, offset, &direct, Subset::All, false, word);
+                format!("serves m{source}: {effect}")
+            });
+            if !matches!(part, Part::Put { .. }) {
+                *last = word;
+                if !part.goes_on(word) {
+                    return Some(Ok(Done::Series { done: *done, word }));
+                }
+            }
+            *done += 1;
+            if self.cost.is_none() {
+                break;
+            }
+        }
+        None
     }
 
     /// The answer is back at the source.

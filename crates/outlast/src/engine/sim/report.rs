@@ -159,6 +159,7 @@ pub(super) enum What {
     Ring,
     Spawn,
     Inject,
+    Series,
 }
 
 /// A call with what matters of its arguments, for the trace, the digest and the list of the hung.
@@ -187,7 +188,10 @@ impl Call {
 
     /// Whether the call touches the target's memory; the trace then shows its effects instead of the call.
     pub(super) fn is_operation(self) -> bool {
-        matches!(self.what, What::Put | What::Get | What::Load | What::CompareAndSwap | What::FetchAdd)
+        matches!(
+            self.what,
+            What::Put | What::Get | What::Load | What::CompareAndSwap | What::FetchAdd | What::Series
+        )
     }
 }
 
@@ -207,6 +211,7 @@ impl fmt::Display for Call {
             What::Load => "load",
             What::CompareAndSwap => "compare_and_swap",
             What::FetchAdd => "fetch_add",
+            What::Series => "series",
             What::Poll => "poll",
             What::Wait => "wait",
             What::Send => "send",
