@@ -309,15 +309,16 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
 }
 
 /// Two members take one at the same time: each of them has one, or is told that the other is at it, and nobody's files are
-/// touched by anyone else.
+/// touched by anyone else. Nobody is held up by what came to nothing.
 #[test]
 fn two_who_take_one_do_not_disturb_each_other() {
-    for seed in seeds(16) {
+    for seed in seeds(24) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("snapshots");
         let target = path.clone();
         let taken = Arc::new(Mutex::new(Vec::new()));
         let taken_here = taken.clone();
+        let ended = AtomicU64::new(0);
         let link = Link::of_seed(seed);
         let report = sim::run(&SimOptions::new(3, seed).link(link), move |job| {
             let store = open(&job, 2);
@@ -342,6 +343,16 @@ fn two_who_take_one_do_not_disturb_each_other() {
                         Err(SnapshotError::Busy) => {}
                         Err(error) => panic!("{error}"),
                     }
+                }
+                ended.fetch_add(1, Ordering::SeqCst);
+            } else {
+                while ended.load(Ordering::SeqCst) < 2 {
+                    let began = job.now();
+                    store.put(b"2/0", &[0; 8]).expect("put");
+                    let held_up = job.now().since(began);
+                    // The limit of a frost is two seconds.
+                    assert!(held_up < Duration::from_millis(100), "held up for {held_up:?}");
+                    job.sleep(Duration::from_millis(1));
                 }
             }
             store.close().expect("closed");

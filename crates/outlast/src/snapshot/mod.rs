@@ -164,6 +164,9 @@ struct Shared {
     /// What came for the one who takes a snapshot, and for the one who does this member's part.
     answers: Mutex<Vec<(MemberId, Note)>>,
     orders: Mutex<Vec<(MemberId, Note)>>,
+    /// The newest attempt of each member that came to nothing, and so did its earlier ones. No order among the others, which
+    /// wait for their turn: it counts at once, also before the freeze that it takes back was looked at.
+    dropped: Mutex<BTreeMap<MemberId, u64>>,
     /// The snapshot that this member does its part of.
     under_way: Mutex<Option<u64>>,
     /// Whether this member is taking one, and whether it is at the files: then it does its part of no other.
@@ -208,6 +211,7 @@ impl Snapshots {
             options,
             answers: Mutex::default(),
             orders: Mutex::default(),
+            dropped: Mutex::default(),
             under_way: Mutex::default(),
             is_taking: Mutex::default(),
             is_writing: Mutex::default(),
@@ -441,12 +445,21 @@ impl Shared {
 
     /// An order that came, or an answer.
     fn order(&self, from: MemberId, note: Note) {
-        if note.is_answer() {
+        if let Note::Drop { id } = note {
+            let mut dropped = lock(&self.dropped);
+            let newest = dropped.entry(from).or_default();
+            *newest = id.max(*newest);
+        } else if note.is_answer() {
             lock(&self.answers).push((from, note));
         } else {
             lock(&self.orders).push((from, note));
         }
         let _ = self.job().ring(self.job().me());
+    }
+
+    /// Whether the one who takes the snapshot no longer wants it.
+    fn is_dropped(&self, from: MemberId, id: u64) -> bool {
+        lock(&self.dropped).get(&from).is_some_and(|&newest| id <= newest)
     }
 
     /// Answers the one who takes the snapshot.
@@ -479,6 +492,9 @@ impl Service for Background {
                 }
                 return Time::NEVER;
             };
+            if shared.is_dropped(from, id) {
+                continue;
+            }
             let is_busy = *lock(&shared.is_writing) || *lock(&shared.under_way).get_or_insert(id) != id;
             if is_busy {
                 shared.answer(from, Note::Busy { id });

@@ -136,10 +136,7 @@ fn write_part(
 
 /// Whether the one who takes the snapshot no longer wants this part.
 fn is_over(shared: &Shared, from: MemberId, id: u64) -> bool {
-    let is_dropped = |(_, note): &(MemberId, Note)| matches!(note, Note::Drop { id: other } if *other == id);
-    shared.job().has_ended()
-        || !shared.job().view().is_living(from)
-        || lock(&shared.orders).iter().any(is_dropped)
+    shared.job().has_ended() || !shared.job().view().is_living(from) || shared.is_dropped(from, id)
 }
 
 /// Waits for the next order.
