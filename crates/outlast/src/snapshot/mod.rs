@@ -146,7 +146,7 @@ pub struct Taken {
     pub records: u64,
     /// How long its files are together.
     pub bytes: u64,
-    /// For how long writers were held up at most.
+    /// For how long writers were held up at most, at any member: never longer than the limit.
     pub frozen_for: Duration,
 }
 
@@ -304,10 +304,10 @@ impl Shared {
         }
     }
 
-    /// C1 to C4 of `store/cut.rs`; for how long writers were held up.
+    /// C1 to C4 of `store/cut.rs`; for how long writers were held up. The members say so: this one may be stopped between
+    /// their answers and the look at them.
     fn cut(&self, attempt: &Attempt) -> Result<Duration, Halt> {
-        let (job, id, limit) = (self.job(), attempt.id, self.options.freeze_limit);
-        let began = job.now();
+        let (id, limit) = (attempt.id, self.options.freeze_limit);
         let freeze = Note::Freeze { id, epoch: attempt.epoch.0, limit_ns: limit.as_nanos() as u64 };
         self.ask(attempt, &freeze, limit, |note| matches!(note, Note::Quiet { .. }))?;
         let listed =
@@ -322,13 +322,16 @@ impl Shared {
         }
         let thawed =
             self.ask(attempt, &Note::Thaw { id }, limit, |note| matches!(note, Note::Thawed { .. }))?;
-        let frozen_for = job.now().since(began);
+        let mut frozen_ns_max = 0;
         for (&member, note) in &thawed {
-            if !matches!(note, Note::Thawed { in_time: true, .. }) {
-                return Err(Halt::Fail(SnapshotError::Timeout { member, limit }));
+            match note {
+                Note::Thawed { in_time: true, frozen_ns, .. } => {
+                    frozen_ns_max = frozen_ns_max.max(*frozen_ns)
+                }
+                _ => return Err(Halt::Fail(SnapshotError::Timeout { member, limit })),
             }
         }
-        Ok(frozen_for)
+        Ok(Duration::from_nanos(frozen_ns_max))
     }
 
     /// Has every member write its part.
