@@ -146,7 +146,7 @@ pub struct Taken {
     pub records: u64,
     /// How long its files are together.
     pub bytes: u64,
-    /// For how long writers were held up at most.
+    /// For how long writers were held up at most, at any member: never longer than the limit.
     pub frozen_for: Duration,
 }
 
@@ -164,6 +164,9 @@ struct Shared {
     /// What came for the one who takes a snapshot, and for the one who does this member's part.
     answers: Mutex<Vec<(MemberId, Note)>>,
     orders: Mutex<Vec<(MemberId, Note)>>,
+    /// The newest attempt of each member that came to nothing, and so did its earlier ones. No order among the others, which
+    /// wait for their turn: it counts at once, also before the freeze that it takes back was looked at.
+    dropped: Mutex<BTreeMap<MemberId, u64>>,
     /// The snapshot that this member does its part of.
     under_way: Mutex<Option<u64>>,
     /// Whether this member is taking one, and whether it is at the files: then it does its part of no other.
@@ -208,6 +211,7 @@ impl Snapshots {
             options,
             answers: Mutex::default(),
             orders: Mutex::default(),
+            dropped: Mutex::default(),
             under_way: Mutex::default(),
             is_taking: Mutex::default(),
             is_writing: Mutex::default(),
@@ -300,10 +304,10 @@ impl Shared {
         }
     }
 
-    /// C1 to C4 of `store/cut.rs`; for how long writers were held up.
+    /// C1 to C4 of `store/cut.rs`; for how long writers were held up. The members say so: this one may be stopped between
+    /// their answers and the look at them.
     fn cut(&self, attempt: &Attempt) -> Result<Duration, Halt> {
-        let (job, id, limit) = (self.job(), attempt.id, self.options.freeze_limit);
-        let began = job.now();
+        let (id, limit) = (attempt.id, self.options.freeze_limit);
         let freeze = Note::Freeze { id, epoch: attempt.epoch.0, limit_ns: limit.as_nanos() as u64 };
         self.ask(attempt, &freeze, limit, |note| matches!(note, Note::Quiet { .. }))?;
         let listed =
@@ -318,13 +322,16 @@ impl Shared {
         }
         let thawed =
             self.ask(attempt, &Note::Thaw { id }, limit, |note| matches!(note, Note::Thawed { .. }))?;
-        let frozen_for = job.now().since(began);
+        let mut frozen_ns_max = 0;
         for (&member, note) in &thawed {
-            if !matches!(note, Note::Thawed { in_time: true, .. }) {
-                return Err(Halt::Fail(SnapshotError::Timeout { member, limit }));
+            match note {
+                Note::Thawed { in_time: true, frozen_ns, .. } => {
+                    frozen_ns_max = frozen_ns_max.max(*frozen_ns)
+                }
+                _ => return Err(Halt::Fail(SnapshotError::Timeout { member, limit })),
             }
         }
-        Ok(frozen_for)
+        Ok(Duration::from_nanos(frozen_ns_max))
     }
 
     /// Has every member write its part.
@@ -441,12 +448,21 @@ impl Shared {
 
     /// An order that came, or an answer.
     fn order(&self, from: MemberId, note: Note) {
-        if note.is_answer() {
+        if let Note::Drop { id } = note {
+            let mut dropped = lock(&self.dropped);
+            let newest = dropped.entry(from).or_default();
+            *newest = id.max(*newest);
+        } else if note.is_answer() {
             lock(&self.answers).push((from, note));
         } else {
             lock(&self.orders).push((from, note));
         }
         let _ = self.job().ring(self.job().me());
+    }
+
+    /// Whether the one who takes the snapshot no longer wants it.
+    fn is_dropped(&self, from: MemberId, id: u64) -> bool {
+        lock(&self.dropped).get(&from).is_some_and(|&newest| id <= newest)
     }
 
     /// Answers the one who takes the snapshot.
@@ -479,6 +495,9 @@ impl Service for Background {
                 }
                 return Time::NEVER;
             };
+            if shared.is_dropped(from, id) {
+                continue;
+            }
             let is_busy = *lock(&shared.is_writing) || *lock(&shared.under_way).get_or_insert(id) != id;
             if is_busy {
                 shared.answer(from, Note::Busy { id });

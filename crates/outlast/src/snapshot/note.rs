@@ -13,8 +13,8 @@ pub(super) enum Note {
     Listed { id: u64, partitions: u64, sum: u64 },
     /// All have listed: let writes begin.
     Thaw { id: u64 },
-    /// They may; and whether they could not until now.
-    Thawed { id: u64, in_time: bool },
+    /// They may; whether they could not until now, and for how long they could not.
+    Thawed { id: u64, in_time: bool, frozen_ns: u64 },
     /// The lists fit together: write your part of this generation.
     Write { id: u64, number: u64, taken_at: u64 },
     /// I am writing.
@@ -69,7 +69,7 @@ impl Note {
             Note::List { id } => (2, vec![*id], ""),
             Note::Listed { id, partitions, sum } => (3, vec![*id, *partitions, *sum], ""),
             Note::Thaw { id } => (4, vec![*id], ""),
-            Note::Thawed { id, in_time } => (5, vec![*id, u64::from(*in_time)], ""),
+            Note::Thawed { id, in_time, frozen_ns } => (5, vec![*id, u64::from(*in_time), *frozen_ns], ""),
             Note::Write { id, number, taken_at } => (6, vec![*id, *number, *taken_at], ""),
             Note::Writing { id } => (7, vec![*id], ""),
             Note::Written { id, records, bytes, checksum } => (8, vec![*id, *records, *bytes, *checksum], ""),
@@ -97,7 +97,7 @@ impl Note {
             2 => Note::List { id },
             3 => Note::Listed { id, partitions: word(1)?, sum: word(2)? },
             4 => Note::Thaw { id },
-            5 => Note::Thawed { id, in_time: word(1)? != 0 },
+            5 => Note::Thawed { id, in_time: word(1)? != 0, frozen_ns: word(2)? },
             6 => Note::Write { id, number: word(1)?, taken_at: word(2)? },
             7 => Note::Writing { id },
             8 => Note::Written { id, records: word(1)?, bytes: word(2)?, checksum: word(3)? },
@@ -122,7 +122,7 @@ mod tests {
             Note::List { id: 5 },
             Note::Listed { id: 6, partitions: 7, sum: 8 },
             Note::Thaw { id: 9 },
-            Note::Thawed { id: 10, in_time: true },
+            Note::Thawed { id: 10, in_time: true, frozen_ns: 23 },
             Note::Write { id: 11, number: 12, taken_at: 13 },
             Note::Writing { id: 14 },
             Note::Written { id: 15, records: 16, bytes: 17, checksum: 18 },

@@ -50,7 +50,8 @@ impl Drop for Thaw<'_> {
 
 fn play(shared: &Shared, from: MemberId, id: u64, epoch: Epoch, limit: Duration) -> Result<Note, Stop> {
     let (store, job) = (&shared.store, shared.job());
-    let until = job.now().after(limit);
+    let began = job.now();
+    let until = began.after(limit);
     if job.epoch() != epoch {
         return Err(Stop::Stale);
     }
@@ -73,7 +74,9 @@ fn play(shared: &Shared, from: MemberId, id: u64, epoch: Epoch, limit: Duration)
     wait_for(shared, from, id, until.after(limit), |note| matches!(note, Note::Thaw { .. }))?;
     let in_time = store.thaw();
     drop(frost);
-    shared.answer(from, Note::Thawed { id, in_time });
+    // Nobody was held up for longer than the frost's limit, whoever was stopped meanwhile.
+    let frozen_ns = until.min(job.now()).since(began).as_nanos() as u64;
+    shared.answer(from, Note::Thawed { id, in_time, frozen_ns });
     let patience = job.now().after(limit + job.time_limit());
     let write = wait_for(shared, from, id, patience, |note| matches!(note, Note::Write { .. }))?;
     let Note::Write { number, taken_at, .. } = write else { return Err(Stop::Dropped) };
@@ -136,10 +139,7 @@ fn write_part(
 
 /// Whether the one who takes the snapshot no longer wants this part.
 fn is_over(shared: &Shared, from: MemberId, id: u64) -> bool {
-    let is_dropped = |(_, note): &(MemberId, Note)| matches!(note, Note::Drop { id: other } if *other == id);
-    shared.job().has_ended()
-        || !shared.job().view().is_living(from)
-        || lock(&shared.orders).iter().any(is_dropped)
+    shared.job().has_ended() || !shared.job().view().is_living(from) || shared.is_dropped(from, id)
 }
 
 /// Waits for the next order.
