@@ -803,7 +803,8 @@ impl Core {
             return;
         };
         // A frame of the dead that was under way: its sender's view is not one that anybody may act on. Only who
-        // leaves is answered, also when others were faster to tell.
+        // leaves is answered, also when others were faster to tell. A neighbour may have told of the death since this part looked.
+        self.notice(node);
         if header.kind != Kind::Leave && self.dead.contains(from) {
             return;
         }
