@@ -1064,3 +1064,33 @@ fn a_job_without_ulfm_is_told_what_to_type() {
     ran.expect_finished(&[0]);
     assert!(ran.finished[0].as_deref().unwrap_or_default().contains("mpirun --with-ft ulfm"));
 }
+
+#[test]
+fn the_stopped_end_nobody() {
+    let options = [ULFM, &["-x", "OUTLAST_MPI_WITNESS=votes"]].concat();
+    let part = || play(outlive, Duration::from_secs(9));
+    run_by("groups:3", "the_stopped_end_nobody", 6, &options, part).expect_finished(&[0, 3, 4, 5]);
+}
+
+/// Two nodes of three, where a majority is asked. Two of the one die, and two of the other are stopped for longer than the time
+/// limit: member 0 has one that answers, which is enough.
+fn outlive(m: &Member) {
+    let (job, dead, stopped) = (&m.job, [1, 2].map(MemberId), [4, 5].map(MemberId));
+    m.barrier(6);
+    if dead.contains(&job.me()) {
+        m.wait_until("its own death", || false);
+    }
+    if m.me() == 0 {
+        stopped.iter().for_each(|&member| job.inject(Fault::Stop(member)).expect("a stop"));
+        dead.iter().for_each(|&member| job.inject(Fault::Kill(member)).expect("a kill"));
+        let until = job.now().after(job.time_limit() + Duration::from_secs(4));
+        while job.now() < until {
+            job.load(Epoch::ANY, MemberId(0), WORD).expect("own memory");
+            m.sleep(Duration::from_millis(10));
+        }
+        stopped.iter().for_each(|&member| job.inject(Fault::Resume(member)).expect("a resume"));
+    }
+    m.wait_until("the notice of both deaths", || job.view().dead.len() == 2);
+    m.barrier(4);
+    m.end(4, "");
+}

@@ -665,9 +665,12 @@ impl Core {
 
     /// Finds out until when this member has a lease.
     fn count_answers(&mut self, node: &Shm) {
+        // The clock first, and the log itself instead of what this part has acted on: a neighbour may have answered others for a
+        // death meanwhile, and they count on its not being counted with any more.
+        let now = node.now();
         if let (Some(quorum), Some(obituary)) = (&mut self.quorum, node.obituary()) {
             quorum.settle(&obituary);
-            let until = quorum.lease_until(&self.dead, node.now());
+            let until = quorum.lease_until(&obituary.into_iter().collect(), now);
             self.lease.store(until.0, Ordering::SeqCst);
         }
     }
@@ -739,7 +742,6 @@ impl Core {
         self.suspected = self.suspected.iter().filter(|&member| !view.dead.contains(member)).collect();
         self.dead = view.dead;
         self.has_answers = true;
-        // Before anyone is told that this member knows of the deaths: they count for it no more.
         self.count_answers(node);
         if has_neighbour {
             for member in self.living_elsewhere(node) {
@@ -800,7 +802,8 @@ impl Core {
             return;
         };
         // A frame of the dead that was under way: its sender's view is not one that anybody may act on. Only who
-        // leaves is answered, also when others were faster to tell.
+        // leaves is answered, also when others were faster to tell. A neighbour may have told of the death since this part looked.
+        self.notice(node);
         if header.kind != Kind::Leave && self.dead.contains(from) {
             return;
         }

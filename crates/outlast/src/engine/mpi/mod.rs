@@ -923,18 +923,14 @@ fn hash(text: &str) -> [u64; 2] {
 }
 
 fn host_name() -> String {
-    read_trimmed("/proc/sys/kernel/hostname")
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Members under the same kernel have the same process numbers, and can signal each other. Whether they are of one node is
 /// a matter of the host's name, too: tests make several hosts of one machine.
 fn kernel_identity() -> String {
     let pids = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    let boot = read_trimmed("/proc/sys/kernel/random/boot_id");
-    // Where it is hidden all kernels would seem to be the same one.
-    format!("{} {}", if boot.is_empty() { host_name() } else { boot }, pids.display())
-}
-
-fn read_trimmed(path: &str) -> String {
-    std::fs::read_to_string(path).unwrap_or_default().trim().to_string()
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    // Where it is hidden all kernels would seem to be the same one; the host's name may not come from there, too.
+    format!("{} {}", if boot.is_empty() { host_name() } else { boot.trim().into() }, pids.display())
 }
