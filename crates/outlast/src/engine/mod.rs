@@ -260,7 +260,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    fn data(&self) -> &[u8] {
+    /// The bytes of a put.
+    pub(crate) fn data(&self) -> &[u8] {
         if let Part::Put { data, .. } = self { data } else { &[] }
     }
 

@@ -31,6 +31,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 const RING: usize = 128;
 /// How many blocks are retired in one way before the actors are looked at, at most.
 const TURN_MAX: usize = 32;
+/// How many that are to be used a way keeps at most.
+pub(super) const ROOM_MAX: usize = RING - 2 * TURN_MAX;
 /// In how many ways of a magazine a kind may be.
 const PROBES: usize = 8;
 
@@ -180,7 +182,7 @@ impl Magazine {
             return Some(way);
         }
         let way = (0..PROBES).map(|probe| self.probe(place.kind(), probe)).find(|way| way.is_empty())?;
-        let room = kept(place.class(), self.is_far).min(RING - 2 * TURN_MAX);
+        let room = kept(place.class(), self.is_far).min(ROOM_MAX);
         way.kind.store(place.kind() + 1, Ordering::Relaxed);
         way.room.store(room, Ordering::Relaxed);
         let turn = 1 << room.max(1).ilog2();
@@ -275,7 +277,7 @@ mod tests {
     fn what_was_kept_last_is_taken_first_and_there_is_a_bound() {
         let magazine = Magazine::new(4, false);
         assert_eq!(magazine.take(HOME, 2), None);
-        let room = kept(2, false).min(RING - 2 * TURN_MAX);
+        let room = kept(2, false).min(ROOM_MAX);
         let count = (0..1000).take_while(|&index| magazine.keep(place(2, index))).count();
         assert_eq!(count, room);
         assert_eq!(magazine.take(HOME, 2), Some(place(2, room as u64 - 1).offset()));

@@ -21,6 +21,7 @@ use super::access::{Halt, Op, Step};
 use super::grace::Grace;
 use super::index::check_place;
 use super::layout::{BLOCK_HOLDER, CLASSES, HOLDER_MASK, TOMBSTONES, class_of, class_size, holder};
+use super::magazine::ROOM_MAX;
 use super::mutant::mutant;
 use super::open::{Inner, Note, lock};
 use super::{PORT, StoreError};
@@ -41,6 +42,8 @@ const BATCH_BLOCKS: u64 = 96;
 const BATCH_BYTES: u64 = 48 << 10;
 const BATCH_BYTES_FAR: u64 = 512 << 10;
 const BATCH_BYTES_PER_MEMBER: u64 = 512;
+/// How many batches wait for the magazines to be empty, where members are far away.
+const BATCHES_FAR: usize = 3;
 /// How many batches are looked at whose wait is not over.
 const LOOKED_AT: usize = 8;
 /// Blocks larger than this always go back to their home.
@@ -109,6 +112,17 @@ pub(super) fn kept(class: usize, is_far: bool) -> usize {
     let size = class_size(class);
     let least = if is_far && size <= FAR_LEN_MAX { WAY_BLOCKS_FAR } else { 1 };
     if size > KEPT_LEN_MAX { 0 } else { ((WAY_BYTES / size) as usize).clamp(least, 128) }
+}
+
+/// Whether there are so many blocks of one home and class that a magazine soon has no room for them all: the others would have
+/// to be given back, and had again.
+fn fills_magazine(blocks: &[Place]) -> bool {
+    let mut counts = BTreeMap::new();
+    blocks.iter().any(|place| {
+        let count = counts.entry(place.kind()).or_insert(0);
+        *count += 1;
+        2 * *count > kept(place.class(), true).min(ROOM_MAX)
+    })
 }
 
 /// Blocks that wait until those who may have seen them are gone.
@@ -361,14 +375,15 @@ impl Op<'_> {
         steps::enter(steps::Step::Retire);
         // With as many blocks as there are members, the requests for each are as few, however many members there are.
         let members = self.store.job.members() as u64;
-        let batch_bytes = if self.store.job.is_direct() { BATCH_BYTES } else { BATCH_BYTES_FAR };
+        let is_far = !self.store.job.is_direct();
+        let batch_bytes = if is_far { BATCH_BYTES_FAR } else { BATCH_BYTES };
         let (least, least_bytes) =
             (members.max(BATCH_BLOCKS), (members * BATCH_BYTES_PER_MEMBER).max(batch_bytes));
         let is_enough = {
             let mut retired = lock(&space.retired);
             retired.append(&mut blocks);
             let bytes: u64 = retired.iter().map(|place| class_size(place.class())).sum();
-            if retired.len() as u64 >= least || bytes >= least_bytes {
+            if retired.len() as u64 >= least || bytes >= least_bytes || (is_far && fills_magazine(&retired)) {
                 blocks = std::mem::take(&mut *retired);
             }
             !blocks.is_empty()
@@ -387,7 +402,7 @@ impl Op<'_> {
             batches.len()
         };
         space.batch_count.store(count, Ordering::Relaxed);
-        if count > 1 {
+        if count > if self.store.job.is_direct() { 1 } else { BATCHES_FAR } {
             self.reuse();
         }
         if is_large {
@@ -414,9 +429,13 @@ impl Op<'_> {
         // Whoever keeps one from being over was inside an operation before it, and so keeps those that came later, too: if
         // somebody is stopped there are many, and all but the first few need not be asked.
         let mut left = LOOKED_AT;
+        // Where homes are far away one after the other, so that there is room for them: what is given back is had again by
+        // requests.
+        let mut wanted = if keeps && !store.job.is_direct() { 1 } else { usize::MAX };
         batches.retain_mut(|batch| {
-            let is_over = left > 0 && batch.grace.is_over(store);
+            let is_over = left > 0 && wanted > 0 && batch.grace.is_over(store);
             left -= usize::from(left > 0 && !is_over);
+            wanted -= usize::from(is_over);
             if is_over {
                 let is_pinned = |place: &Place| batch.grace.is_pinned(place.home(), place.offset());
                 pinned.extend(batch.blocks.extract_if(.., |place| is_pinned(place)));

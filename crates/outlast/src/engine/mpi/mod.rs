@@ -11,7 +11,7 @@
 //! activities waits in the engine does so, or else its background activity. All calls of MPI are made under one lock,
 //! none of them waits, and no operation needs anyone but its caller and its target.
 //!
-//! MPI has no wait that another thread can end, so waiting means testing: a waiting activity tests for 50 us after the last
+//! MPI has no wait that another thread can end, so waiting means testing: a waiting activity tests for 200 us after the last
 //! thing that moved, giving way to other processes in between, then sleeps between tests, for an eighth of the time since
 //! then, up to 1 ms. The background activity never spins. An operation on a member of another node that computes, or has
 //! heard nothing for long, therefore takes up to about a millisecond more than one on a member that is busy serving. Where all
@@ -51,8 +51,9 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// How long a waiting activity tests without sleeping.
-const SPIN_MAX: Duration = Duration::from_micros(50);
+/// How long a waiting activity tests without sleeping: what takes two round trips, one after the other, finds the second target
+/// still testing, also where members share processors. (With 50 us, three hosts on two cores: 229 us for a put instead of 36.)
+const SPIN_MAX: Duration = Duration::from_micros(200);
 
 /// A waiting activity that gives way and comes to run again only after so long shares its processor with others. One that
 /// sleeps has the better chance there: whoever wakes comes before those who are always ready to run. So for a while it
@@ -67,6 +68,7 @@ const QUICK_YIELDS_MAX: u32 = 3;
 
 /// The shortest and the longest sleep between two tests.
 const SLEEP_MIN: Duration = Duration::from_micros(20);
+const BACKGROUND_SLEEP_MIN: Duration = Duration::from_micros(50);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// The longest part of a wait for another member, and what it counts at most towards the time limit: a caller that
@@ -313,7 +315,12 @@ impl Mpi {
         &self,
         body: Box<dyn FnOnce() + Send>,
     ) -> std::result::Result<(), JoinError> {
-        self.node.start_background(body)
+        // By default the kernel ends a sleep up to 50 us late, which is more than most of those between two tests.
+        let body = move || {
+            let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+            body();
+        };
+        self.node.start_background(Box::new(body))
     }
 
     pub(crate) fn wait_for_all(&self) -> std::result::Result<(), JoinError> {
@@ -519,7 +526,7 @@ impl Mpi {
                 break;
             }
             // While an activity of the program waits, the background rests.
-            let is_relieved = is_background && self.waiting.load(Ordering::Relaxed) > 0;
+            let is_relieved = is_background && self.waiting.load(Ordering::SeqCst) > 0;
             if role.is_none() && !is_relieved {
                 role = match self.mover.try_lock() {
                     Ok(guard) => Some(guard),
@@ -544,9 +551,14 @@ impl Mpi {
             } else {
                 // In proportion, so that what comes after a pause waits for a fraction of the pause.
                 let longest = if self.onesided.is_some() { onesided::SLEEP_MAX } else { SLEEP_MAX };
-                let sleep = (idle / 8).clamp(SLEEP_MIN, longest);
-                // One that has just asked for something must not wait for the end of this sleep.
+                let shortest = if is_background { BACKGROUND_SLEEP_MIN } else { SLEEP_MIN };
+                let sleep = (idle / 8).clamp(shortest, longest);
+                // One that has just asked for something must not wait for the end of this sleep; nor one that wanted to move
+                // the data meanwhile, and has gone to sleep.
                 role = None;
+                if is_background && self.waiting.load(Ordering::SeqCst) > 0 {
+                    self.node.ring_for_calls();
+                }
                 self.node.sleep(seen, until.min(now.after(sleep)), is_background);
             }
         }
@@ -841,9 +853,9 @@ impl Engine for Mpi {
         if self.core.is_none() || self.has_ended() {
             return self.node.park(seen, until);
         }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         self.park_moving(seen, until, false);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn ring(&self, member: MemberId) -> Result<()> {

@@ -180,7 +180,8 @@ pub(super) fn decode_set(bytes: &[u8]) -> MemberSet {
 /// The parts of a series: for each the number of its kind, an offset and two words, the first of which is the length of
 /// the bytes that follow a put.
 pub(super) fn encode_parts(parts: &[Part<'_>]) -> Vec<u8> {
-    let mut bytes = Vec::new();
+    let data_len: usize = parts.iter().map(|part| part.data().len()).sum();
+    let mut bytes = Vec::with_capacity(parts.len() * SERIES_PART_LEN + data_len);
     for part in parts {
         let (words, data) = match *part {
             Part::Expect { offset, word } => ([0, offset, word, 0], &[][..]),
