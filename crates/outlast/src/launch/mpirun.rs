@@ -228,7 +228,7 @@ fn new_pipe() -> Result<(OwnedFd, OwnedFd), LaunchError> {
 /// command: each value and each word is quoted, as it may have anything in it.
 const FOR_ANOTHER_SHELL: &str = r#"q() { printf "'%s'" "$(printf %s "$1" | sed "s/'/'\\\\''/g")"; }
 c="cd $(q "$PWD") || exit"
-for v in $(env | sed -n 's/^\(\(OMPI\|PMIX\|PRTE\|OUTLAST\)_[A-Za-z0-9_]*\)=.*/\1/p'); do eval "w=\$$v"; c="$c; export $v=$(q "$w")"; done
+for v in $(env | sed -n 's/^\(\(OMPI\|OPAL\|PMIX\|PRTE\|OUTLAST\)_[A-Za-z0-9_]*\)=.*/\1/p'); do eval "w=\$$v"; c="$c; export $v=$(q "$w")"; done
 c="$c; exec"; for w in "$@"; do c="$c $(q "$w")"; done
 "#;
 
