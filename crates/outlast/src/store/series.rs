@@ -41,9 +41,7 @@ use super::layout::{PARTITION_WAITERS, REMOVALS};
 use super::mutant::mutant;
 use super::write::{Before, Config, Content, Draft, Remembered, Shape};
 use super::{Version, placement::HOMES_MAX};
-use crate::engine::{
-    Done, Engine, MemberId, Operation, Part, Pending, SERIES_LEN_MAX, SERIES_PART_LEN, steps,
-};
+use crate::engine::{Done, Engine, Error, Operation, Part, Pending, SERIES_LEN_MAX, SERIES_PART_LEN, steps};
 
 /// The most parts of a series beside its puts.
 const PARTS_MAX: usize = 8;
@@ -94,11 +92,18 @@ impl Op<'_> {
         let published = self.publish_assumed(config, key, before, draft, &content, &mut fills);
         if let Ok(None) | Err(Halt::Again) = &published {
             // The blocks are kept for something else, so nothing may be on its way to them.
-            for (home, &member) in config.homes.iter().enumerate() {
-                match fills.wait(self, member, home) {
-                    Ok(()) | Err(Halt::Again) => {}
-                    Err(_) => draft.offsets[home] = 0,
+            let mut late = Ok(());
+            for home in 0..config.homes.len() {
+                if let Err(Halt::Fail(error)) = fills.wait(self, home, late.is_ok()) {
+                    draft.offsets[home] = 0;
+                    late = Err(Halt::Fail(error));
                 }
+            }
+            if late.is_err() {
+                // The time of the call is over.
+                self.keep_unused(config, draft);
+                draft.offsets = [0; HOMES_MAX];
+                late?;
             }
         }
         let Some((head, waiters)) = published? else { return Ok(false) };
@@ -133,8 +138,8 @@ impl Op<'_> {
             parts.push(Part::Swap { offset: before.word, expected: before.head.0, new: new.0 });
             parts.push(Part::Load { offset: self.partition_word(primary, key.partition, PARTITION_WAITERS) });
             let series = self.store.job.start_series(self.epoch, primary, &parts);
-            let (done, word) = self.await_series(series)?;
-            fills.wait(self, primary, config.primary)?;
+            let (done, word) = self.await_series(series, true)?;
+            fills.wait(self, config.primary, true)?;
             if done == parts.len() {
                 return Ok(Some((new, word)));
             }
@@ -175,10 +180,12 @@ impl Op<'_> {
         for (home, started) in started.into_iter().enumerate() {
             let Some((series, len)) = started else { continue };
             let (member, at) = (config.homes[home], &mut memory.at[home]);
-            let answer = match self.await_series(series) {
+            // All were started together: when one is late, so are those that are not answered by then.
+            let is_patient = !matches!(is_done, Err(Halt::Fail(_)));
+            let answer = match self.await_series(series, is_patient) {
                 // The block is not used for anything else, whatever is on its way to it.
                 Err(Halt::Fail(error)) => Err(Halt::Fail(error)),
-                answer => fills.wait(self, member, home).and(answer),
+                answer => fills.wait(self, home, true).and(answer),
             };
             match answer {
                 Ok((done, _)) if done == len => {
@@ -211,12 +218,23 @@ impl Op<'_> {
     }
 
     /// How many parts of a series were done, and the last word that was found.
-    fn await_series(&self, series: Pending) -> Step<(usize, u64)> {
-        let target = series.target;
-        match self.store.job.wait(series).map_err(|error| self.noted(target, error))? {
+    fn await_series(&self, series: Pending, is_patient: bool) -> Step<(usize, u64)> {
+        match self.await_answer(series, is_patient)? {
             Done::Series { done, word } => Ok((done, word)),
             other => unreachable!("a series completed as {other:?}"),
         }
+    }
+
+    /// Waits for what was started; if the time of the call is over already, it has been answered or is late.
+    fn await_answer(&self, mut pending: Pending, is_patient: bool) -> Step<Done> {
+        let (job, member) = (&self.store.job, pending.target);
+        let answer = if is_patient {
+            job.wait(pending)
+        } else {
+            let limit = job.time_limit();
+            job.poll(&mut pending).unwrap_or(Err(Error::Timeout { member, limit }))
+        };
+        answer.map_err(|error| self.noted(member, error))
     }
 }
 
@@ -246,11 +264,8 @@ impl Fills {
     }
 
     /// Waits until the block of a home is filled; only when no series behind that is wanted any more.
-    fn wait(&mut self, op: &Op<'_>, member: MemberId, home: usize) -> Step<()> {
-        match self.pending[home].take() {
-            None => Ok(()),
-            Some(pending) => op.store.job.wait(pending).map(drop).map_err(|error| op.noted(member, error)),
-        }
+    fn wait(&mut self, op: &Op<'_>, home: usize, is_patient: bool) -> Step<()> {
+        self.pending[home].take().map_or(Ok(()), |pending| op.await_answer(pending, is_patient).map(drop))
     }
 }
 
@@ -356,6 +371,55 @@ mod tests {
                     store.delete(other.as_bytes()).expect("deleted");
                     nap(&job, "the removal", || count() > before);
                     assert_eq!(put(), Some(count()));
+                    is_over.set(true);
+                }
+                nap(&job, "the one who puts", || is_over.get());
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+    /// Two homes are stopped, and the call ends at its time limit all the same: when the version is published, and when the handle
+    /// finds that it is not up to date while a large value is on its way.
+    #[test]
+    fn a_put_to_several_stopped_homes_takes_no_longer_than_to_one() {
+        let limit = Duration::from_millis(200);
+        for (seed, len, is_known) in
+            [(0, 8, true), (1, 20_000, true), (2, 20_000, false), (3, 8, true), (4, 20_000, false)]
+        {
+            let is_over = Rc::new(Cell::new(false));
+            let mut options = SimOptions::new(4, seed).link(Link::Network);
+            options.steps_max = 10_000_000;
+            options.time_limit = limit;
+            sim::run(&options, move |job: Job| {
+                let store = Store::open(&job, Options::new().replicas(3).partitions(64)).expect("open");
+                if job.me() == MemberId(3) {
+                    let homes = |key: &str| {
+                        let op = Op::begin(&store.inner).expect("begun");
+                        let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+                        let config = op.config(key.partition).expect("homes");
+                        (config.homes[config.primary], config.homes.contains(&MemberId(3)))
+                    };
+                    let is_there = |key: &String| homes(key) == (MemberId(0), false);
+                    let key = (0..1000).map(|number| format!("key {number}")).find(is_there);
+                    let key = key.expect("a key with such homes");
+                    let slot = store.slot(key.as_bytes()).expect("a slot");
+                    for _ in 0..40 {
+                        slot.put(&vec![1; len]).expect("put");
+                    }
+                    if !is_known {
+                        store.put(key.as_bytes(), b"another").expect("put");
+                    }
+                    let stopped = [1, 2].map(MemberId);
+                    stopped.iter().for_each(|&member| job.inject(Fault::Stop(member)).expect("a fault"));
+                    let began = job.now();
+                    assert!(stopped.contains(&expect_timeout(slot.put(&vec![2; len]))));
+                    let took = job.now().since(began);
+                    assert!(took < limit * 3 / 2, "it took {took:?}");
+                    stopped.iter().for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
+                    nap(&job, "what was late", || store.inner.late_home().is_none());
+                    slot.put(b"after it").expect("put");
                     is_over.set(true);
                 }
                 nap(&job, "the one who puts", || is_over.get());
