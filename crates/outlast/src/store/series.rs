@@ -89,22 +89,26 @@ impl Op<'_> {
         }
         let content = Content::new(&draft.block, draft.value);
         let mut fills = Fills::start(self, config, draft, &content);
-        let published = self.publish_assumed(config, key, before, draft, &content, &mut fills);
-        if let Ok(None) | Err(Halt::Again) = &published {
+        let mut published = self.publish_assumed(config, key, before, draft, &content, &mut fills);
+        if let Err(Halt::Fail(_)) = &published {
+            // What was not answered may still land.
+            draft.offsets[config.primary] = 0;
+        }
+        if !matches!(&published, Ok(Some(_))) {
             // The blocks are kept for something else, so nothing may be on its way to them.
-            let mut late = Ok(());
             for home in 0..config.homes.len() {
-                if let Err(Halt::Fail(error)) = fills.wait(self, home, late.is_ok()) {
+                if draft.offsets[home] == 0 {
+                    continue;
+                }
+                // Otherwise the time of the call is over.
+                let is_patient = !matches!(&published, Err(Halt::Fail(_)));
+                if let Err(Halt::Fail(error)) = fills.wait(self, home, is_patient) {
                     draft.offsets[home] = 0;
-                    late = Err(Halt::Fail(error));
+                    published = Err(Halt::Fail(error));
                 }
             }
-            if late.is_err() {
-                // The time of the call is over.
-                self.keep_unused(config, draft);
-                draft.offsets = [0; HOMES_MAX];
-                late?;
-            }
+            self.keep_unused(config, draft);
+            draft.offsets = [0; HOMES_MAX];
         }
         let Some((head, waiters)) = published? else { return Ok(false) };
         self.note_published(config, before, draft, head);
@@ -280,6 +284,7 @@ mod tests {
     use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::{Engine, Epoch, Job, MemberId};
     use std::cell::Cell;
+    use std::collections::BTreeSet;
     use std::rc::Rc;
     use std::time::Duration;
 
@@ -420,6 +425,47 @@ mod tests {
                     stopped.iter().for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
                     nap(&job, "what was late", || store.inner.late_home().is_none());
                     slot.put(b"after it").expect("put");
+                    is_over.set(true);
+                }
+                nap(&job, "the one who puts", || is_over.get());
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+    /// The primary is stopped: the blocks that were taken at the other homes are had again.
+    #[test]
+    fn a_put_that_was_not_answered_forgets_no_blocks_at_other_homes() {
+        for (seed, len) in [(0, 8), (1, 20_000), (2, 8), (3, 20_000)] {
+            let is_over = Rc::new(Cell::new(false));
+            let mut options = SimOptions::new(4, seed).link(Link::Network);
+            options.steps_max = 10_000_000;
+            options.time_limit = Duration::from_millis(200);
+            sim::run(&options, move |job: Job| {
+                let store = Store::open(&job, Options::new().replicas(3).partitions(64)).expect("open");
+                if job.me() == MemberId(3) {
+                    let stopped = MemberId(0);
+                    let is_there = |key: &String| {
+                        let op = Op::begin(&store.inner).expect("begun");
+                        let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+                        let config = op.config(key.partition).expect("homes");
+                        config.homes[config.primary] == stopped && !config.homes.contains(&MemberId(3))
+                    };
+                    let key = (0..1000).map(|number| format!("key {number}")).find(is_there);
+                    let slot = store.slot(key.expect("a key with such homes").as_bytes()).expect("a slot");
+                    for _ in 0..40 {
+                        slot.put(&vec![1; len]).expect("put");
+                    }
+                    let at_hand = || {
+                        let blocks = store.inner.known_blocks().into_iter();
+                        blocks.filter(|(home, _)| *home != stopped).collect::<BTreeSet<_>>()
+                    };
+                    let before = at_hand();
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    assert_eq!(expect_timeout(slot.put(&vec![2; len])), stopped);
+                    assert_eq!(at_hand(), before);
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
                     is_over.set(true);
                 }
                 nap(&job, "the one who puts", || is_over.get());
