@@ -40,7 +40,8 @@
 //! for its view and for its target, it may say [`Error::Stale`] or [`Error::Dead`].
 //!
 //! # Order
-//! Operations that one activity starts on one target take effect in the order in which they were started.
+//! Operations that one activity starts on one target take effect in the order in which they were started, those that are
+//! forgotten ([`Pending`]) perhaps not at all.
 //! Between different targets there is no order until completion was seen. An aligned 8-byte word is never torn by a
 //! put or a get; a longer range is copied word by word in any order. [`Engine::compare_and_swap`],
 //! [`Engine::fetch_add`] and [`Engine::load`] are sequentially consistent with each other, and order earlier puts
@@ -339,7 +340,8 @@ impl Done {
     }
 }
 
-/// An operation that was started. Forgetting it is safe; whether the operation then happened is unknown.
+/// An operation that was started. Forgetting it is safe; whether the operation then happened is unknown. What the same
+/// activity has started behind it may happen without it.
 #[derive(Debug)]
 #[must_use = "a started operation is complete only when `poll` or `wait` said so"]
 pub struct Pending {

@@ -196,7 +196,7 @@ impl Inner {
         // Whoever has deleted may retire nothing for long.
         (0..ACTORS).filter_map(|actor| Op::begin_as(self, actor)).for_each(|op| op.flush_retired());
         if let Ok(op) = Op::begin(self) {
-            op.reuse_or_give_back(false);
+            op.reuse_or_give_back(false, usize::MAX);
         }
         // Somebody may be stopped: ever more seldom.
         let next = now.after(pause);

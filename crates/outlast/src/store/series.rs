@@ -24,7 +24,8 @@
 //! | swap the head from what the handle left there (W6) | the primary's chain had no other version in between |
 //!
 //! A large value does not fit into a series: it is put before it, and not waited for, since operations on one target take
-//! effect in order.
+//! effect in order. But what nobody wants any more may never be sent, and the series behind it would be all the same: so the
+//! answer to the series is waited for first, and the put is not forgotten before it.
 //!
 //! A series that stops before W5 has published nothing: the handle forgets what it remembered, and the ordinary way is taken.
 //! One that stops before W6 leaves that home to the ordinary way. Who dies leaves what it would leave there: a block that
@@ -40,9 +41,7 @@ use super::layout::{PARTITION_WAITERS, REMOVALS};
 use super::mutant::mutant;
 use super::write::{Before, Config, Content, Draft, Remembered, Shape};
 use super::{Version, placement::HOMES_MAX};
-use crate::engine::{
-    Done, Engine, MemberId, Operation, Part, Pending, SERIES_LEN_MAX, SERIES_PART_LEN, steps,
-};
+use crate::engine::{Done, Engine, Error, Operation, Part, Pending, SERIES_LEN_MAX, SERIES_PART_LEN, steps};
 
 /// The most parts of a series beside its puts.
 const PARTS_MAX: usize = 8;
@@ -90,15 +89,26 @@ impl Op<'_> {
         }
         let content = Content::new(&draft.block, draft.value);
         let mut fills = Fills::start(self, config, draft, &content);
-        let published = self.publish_assumed(config, key, before, draft, &content, &mut fills);
-        if let Ok(None) | Err(Halt::Again) = &published {
+        let mut published = self.publish_assumed(config, key, before, draft, &content, &mut fills);
+        if let Err(Halt::Fail(_)) = &published {
+            // What was not answered may still land.
+            draft.offsets[config.primary] = 0;
+        }
+        if !matches!(&published, Ok(Some(_))) {
             // The blocks are kept for something else, so nothing may be on its way to them.
-            for (home, &member) in config.homes.iter().enumerate() {
-                match fills.wait(self, member, home) {
-                    Ok(()) | Err(Halt::Again) => {}
-                    Err(_) => draft.offsets[home] = 0,
+            for home in 0..config.homes.len() {
+                if draft.offsets[home] == 0 {
+                    continue;
+                }
+                // Otherwise the time of the call is over.
+                let is_patient = !matches!(&published, Err(Halt::Fail(_)));
+                if let Err(Halt::Fail(error)) = fills.wait(self, home, is_patient) {
+                    draft.offsets[home] = 0;
+                    published = Err(Halt::Fail(error));
                 }
             }
+            self.keep_unused(config, draft);
+            draft.offsets = [0; HOMES_MAX];
         }
         let Some((head, waiters)) = published? else { return Ok(false) };
         self.note_published(config, before, draft, head);
@@ -132,8 +142,8 @@ impl Op<'_> {
             parts.push(Part::Swap { offset: before.word, expected: before.head.0, new: new.0 });
             parts.push(Part::Load { offset: self.partition_word(primary, key.partition, PARTITION_WAITERS) });
             let series = self.store.job.start_series(self.epoch, primary, &parts);
-            fills.wait(self, primary, config.primary)?;
-            let (done, word) = self.await_series(series)?;
+            let (done, word) = self.await_series(series, true)?;
+            fills.wait(self, config.primary, true)?;
             if done == parts.len() {
                 return Ok(Some((new, word)));
             }
@@ -174,8 +184,14 @@ impl Op<'_> {
         for (home, started) in started.into_iter().enumerate() {
             let Some((series, len)) = started else { continue };
             let (member, at) = (config.homes[home], &mut memory.at[home]);
-            let filled = fills.wait(self, member, home);
-            match filled.and_then(|()| self.await_series(series)) {
+            // All were started together: when one is late, so are those that are not answered by then.
+            let is_patient = !matches!(is_done, Err(Halt::Fail(_)));
+            let answer = match self.await_series(series, is_patient) {
+                // The block is not used for anything else, whatever is on its way to it.
+                Err(Halt::Fail(error)) => Err(Halt::Fail(error)),
+                answer => fills.wait(self, home, true).and(answer),
+            };
+            match answer {
                 Ok((done, _)) if done == len => {
                     let offset = std::mem::take(&mut draft.offsets[home]);
                     if let Some(old) = at.head.offset() {
@@ -185,7 +201,13 @@ impl Op<'_> {
                     at.head = Head::new(config.stamp, offset);
                     is_done = is_done.map(|is_done| is_done | 1 << home);
                 }
-                Ok(_) => at.word = 0,
+                Ok((done, word)) => {
+                    at.word = 0;
+                    if done + 2 == len {
+                        // Records were taken out there. This count comes before the record is looked up anew.
+                        at.removals = word;
+                    }
+                }
                 // The view has changed, and nobody has seen the block.
                 Err(Halt::Again) if is_done.is_ok() => is_done = Err(Halt::Again),
                 Err(Halt::Again) => {}
@@ -200,12 +222,23 @@ impl Op<'_> {
     }
 
     /// How many parts of a series were done, and the last word that was found.
-    fn await_series(&self, series: Pending) -> Step<(usize, u64)> {
-        let target = series.target;
-        match self.store.job.wait(series).map_err(|error| self.noted(target, error))? {
+    fn await_series(&self, series: Pending, is_patient: bool) -> Step<(usize, u64)> {
+        match self.await_answer(series, is_patient)? {
             Done::Series { done, word } => Ok((done, word)),
             other => unreachable!("a series completed as {other:?}"),
         }
+    }
+
+    /// Waits for what was started; if the time of the call is over already, it has been answered or is late.
+    fn await_answer(&self, mut pending: Pending, is_patient: bool) -> Step<Done> {
+        let (job, member) = (&self.store.job, pending.target);
+        let answer = if is_patient {
+            job.wait(pending)
+        } else {
+            let limit = job.time_limit();
+            job.poll(&mut pending).unwrap_or(Err(Error::Timeout { member, limit }))
+        };
+        answer.map_err(|error| self.noted(member, error))
     }
 }
 
@@ -234,11 +267,212 @@ impl Fills {
         places.map(|(offset, data)| Part::Put { offset, data })
     }
 
-    /// Waits until the block of a home is filled.
-    fn wait(&mut self, op: &Op<'_>, member: MemberId, home: usize) -> Step<()> {
-        match self.pending[home].take() {
-            None => Ok(()),
-            Some(pending) => op.store.job.wait(pending).map(drop).map_err(|error| op.noted(member, error)),
+    /// Waits until the block of a home is filled; only when no series behind that is wanted any more.
+    fn wait(&mut self, op: &Op<'_>, home: usize, is_patient: bool) -> Step<()> {
+        self.pending[home].take().map_or(Ok(()), |pending| op.await_answer(pending, is_patient).map(drop))
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::super::access::Op;
+    use super::super::layout::REMOVALS;
+    use super::super::testing::{expect_timeout, nap};
+    use super::super::write::Remembered;
+    use super::super::{Options, Store};
+    use crate::engine::Fault;
+    use crate::engine::sim::{self, Link, Options as SimOptions};
+    use crate::{Engine, Epoch, Job, MemberId};
+    use std::cell::Cell;
+    use std::collections::BTreeSet;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    /// A large value is on its way to a home that is stopped, and its put ends with a timeout. Nobody waits for the value any more,
+    /// so that it may never be sent: then no head comes to name its block, there or at the primary.
+    #[test]
+    fn a_value_that_was_not_sent_is_not_published() {
+        const LEN: usize = 20_000;
+        for seed in 0..40 {
+            let is_over = Rc::new(Cell::new(false));
+            let mut options = SimOptions::new(4, seed).link(Link::Network);
+            options.steps_max = 10_000_000;
+            options.time_limit = Duration::from_millis(200);
+            sim::run(&options, move |job: Job| {
+                let store = Store::open(&job, Options::new().replicas(2).partitions(64)).expect("open");
+                let me = MemberId(3);
+                if job.me() == me {
+                    // The primary, or the other home, is stopped.
+                    let (stopped, is_primary) = (MemberId(0), seed % 2 == 0);
+                    let key = (0..1000).map(|number| format!("key {number}")).find(|key| {
+                        let op = Op::begin(&store.inner).expect("begun");
+                        let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+                        let config = op.config(key.partition).expect("homes");
+                        let is_wanted =
+                            |(home, &member)| (member == stopped) == ((home == config.primary) == is_primary);
+                        config.homes.iter().enumerate().all(is_wanted) && !config.homes.contains(&me)
+                    });
+                    let key = key.expect("a key with such homes");
+                    let slot = store.slot(key.as_bytes()).expect("a slot");
+                    // Until there are blocks at hand.
+                    for value in 1..40 {
+                        slot.put(&[value; LEN]).expect("put");
+                    }
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    assert_eq!(expect_timeout(slot.put(&[40; LEN])), stopped);
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
+                    nap(&job, "what was late", || store.inner.late_home().is_none());
+                    if !is_primary {
+                        let op = Op::begin(&store.inner).expect("begun");
+                        let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+                        let config = op.config(key.partition).expect("homes");
+                        job.inject(Fault::Kill(config.homes[config.primary])).expect("a fault");
+                    }
+                    let found = store.get(key.as_bytes()).expect("got").expect("a value").bytes;
+                    assert!([39, 40].iter().any(|&value| found == [value; LEN]), "{:?}", &found[..8]);
+                    is_over.set(true);
+                }
+                nap(&job, "the one who puts", || is_over.get());
+                let _ = store.close();
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+    /// Another key's record is taken out of the index of the second home: the next put looks its own up anew there, and the
+    /// one after it is one message again.
+    #[test]
+    fn a_handle_takes_note_of_removals_at_other_homes() {
+        for seed in 0..5 {
+            let is_over = Rc::new(Cell::new(false));
+            let mut options = SimOptions::new(4, seed).link(Link::Network);
+            options.steps_max = 10_000_000;
+            sim::run(&options, move |job: Job| {
+                let store = Store::open(&job, Options::new().replicas(2).partitions(64)).expect("open");
+                if job.me() == MemberId(3) {
+                    let with_homes = |wanted: [u32; 2]| {
+                        let is_there = |key: &String| {
+                            let op = Op::begin(&store.inner).expect("begun");
+                            let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+                            let config = op.config(key.partition).expect("homes");
+                            config.primary == 0 && config.homes[..] == wanted.map(MemberId)
+                        };
+                        let key = (0..1000).map(|number| format!("key {number}")).find(is_there);
+                        key.expect("a key with such homes")
+                    };
+                    let (key, other) = (with_homes([0, 1]), with_homes([1, 2]));
+                    let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+                    let mut memory = Remembered::NOTHING;
+                    let mut put = || {
+                        store.inner.put_again(&key, &mut memory, b"value").expect("put");
+                        (memory.at[1].word != 0).then_some(memory.at[1].removals)
+                    };
+                    let home = MemberId(1);
+                    let count =
+                        || job.load(Epoch::ANY, home, store.inner.root(home) + REMOVALS).expect("a count");
+                    let before = count();
+                    assert_eq!((put(), put()), (Some(before), Some(before)));
+                    store.put(other.as_bytes(), b"value").expect("put");
+                    store.delete(other.as_bytes()).expect("deleted");
+                    nap(&job, "the removal", || count() > before);
+                    assert_eq!(put(), Some(count()));
+                    is_over.set(true);
+                }
+                nap(&job, "the one who puts", || is_over.get());
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+    /// Two homes are stopped, and the call ends at its time limit all the same: when the version is published, and when the handle
+    /// finds that it is not up to date while a large value is on its way.
+    #[test]
+    fn a_put_to_several_stopped_homes_takes_no_longer_than_to_one() {
+        let limit = Duration::from_millis(200);
+        for (seed, len, is_known) in
+            [(0, 8, true), (1, 20_000, true), (2, 20_000, false), (3, 8, true), (4, 20_000, false)]
+        {
+            let is_over = Rc::new(Cell::new(false));
+            let mut options = SimOptions::new(4, seed).link(Link::Network);
+            options.steps_max = 10_000_000;
+            options.time_limit = limit;
+            sim::run(&options, move |job: Job| {
+                let store = Store::open(&job, Options::new().replicas(3).partitions(64)).expect("open");
+                if job.me() == MemberId(3) {
+                    let homes = |key: &str| {
+                        let op = Op::begin(&store.inner).expect("begun");
+                        let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+                        let config = op.config(key.partition).expect("homes");
+                        (config.homes[config.primary], config.homes.contains(&MemberId(3)))
+                    };
+                    let is_there = |key: &String| homes(key) == (MemberId(0), false);
+                    let key = (0..1000).map(|number| format!("key {number}")).find(is_there);
+                    let key = key.expect("a key with such homes");
+                    let slot = store.slot(key.as_bytes()).expect("a slot");
+                    for _ in 0..40 {
+                        slot.put(&vec![1; len]).expect("put");
+                    }
+                    if !is_known {
+                        store.put(key.as_bytes(), b"another").expect("put");
+                    }
+                    let stopped = [1, 2].map(MemberId);
+                    stopped.iter().for_each(|&member| job.inject(Fault::Stop(member)).expect("a fault"));
+                    let began = job.now();
+                    assert!(stopped.contains(&expect_timeout(slot.put(&vec![2; len]))));
+                    let took = job.now().since(began);
+                    assert!(took < limit * 3 / 2, "it took {took:?}");
+                    stopped.iter().for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
+                    nap(&job, "what was late", || store.inner.late_home().is_none());
+                    slot.put(b"after it").expect("put");
+                    is_over.set(true);
+                }
+                nap(&job, "the one who puts", || is_over.get());
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+    /// The primary is stopped: the blocks that were taken at the other homes are had again.
+    #[test]
+    fn a_put_that_was_not_answered_forgets_no_blocks_at_other_homes() {
+        for (seed, len) in [(0, 8), (1, 20_000), (2, 8), (3, 20_000)] {
+            let is_over = Rc::new(Cell::new(false));
+            let mut options = SimOptions::new(4, seed).link(Link::Network);
+            options.steps_max = 10_000_000;
+            options.time_limit = Duration::from_millis(200);
+            sim::run(&options, move |job: Job| {
+                let store = Store::open(&job, Options::new().replicas(3).partitions(64)).expect("open");
+                if job.me() == MemberId(3) {
+                    let stopped = MemberId(0);
+                    let is_there = |key: &String| {
+                        let op = Op::begin(&store.inner).expect("begun");
+                        let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+                        let config = op.config(key.partition).expect("homes");
+                        config.homes[config.primary] == stopped && !config.homes.contains(&MemberId(3))
+                    };
+                    let key = (0..1000).map(|number| format!("key {number}")).find(is_there);
+                    let slot = store.slot(key.expect("a key with such homes").as_bytes()).expect("a slot");
+                    for _ in 0..40 {
+                        slot.put(&vec![1; len]).expect("put");
+                    }
+                    let at_hand = || {
+                        let blocks = store.inner.known_blocks().into_iter();
+                        blocks.filter(|(home, _)| *home != stopped).collect::<BTreeSet<_>>()
+                    };
+                    let before = at_hand();
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    assert_eq!(expect_timeout(slot.put(&vec![2; len])), stopped);
+                    assert_eq!(at_hand(), before);
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
+                    is_over.set(true);
+                }
+                nap(&job, "the one who puts", || is_over.get());
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
         }
     }
 }

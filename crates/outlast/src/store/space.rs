@@ -209,6 +209,12 @@ impl Op<'_> {
             return Ok(offset);
         }
         self.flush_retired();
+        // Before the home is asked for more: all that is this member's.
+        self.reuse_or_give_back(true, usize::MAX);
+        let taken = self.magazine().take(home, class);
+        if let Some(offset) = taken.or_else(|| self.take_spare(kind)) {
+            return Ok(offset);
+        }
         let (job, space) = (&self.store.job, &self.store.space);
         // The background has other work, which must not wait for a home that is stopped.
         let limit = if self.store.is_background() { HURRY } else { job.time_limit() };
@@ -411,13 +417,14 @@ impl Op<'_> {
         }
     }
 
-    /// Takes back the blocks of all batches for which the wait is over.
+    /// Takes back the blocks of batches for which the wait is over. Where homes are far away one batch after the other, so that
+    /// there is room for them: what is given back is had again by requests.
     fn reuse(&self) {
-        self.reuse_or_give_back(true);
+        self.reuse_or_give_back(true, if self.store.job.is_direct() { usize::MAX } else { 1 });
     }
 
-    /// The same; if this actor is not to keep any, all go to the stacks of their homes.
-    pub(super) fn reuse_or_give_back(&self, keeps: bool) {
+    /// The same for so many batches; if this actor is not to keep any, all go to the stacks of their homes.
+    pub(super) fn reuse_or_give_back(&self, keeps: bool, mut wanted: usize) {
         let (store, space) = (self.store, &self.store.space);
         if space.batch_count.load(Ordering::Relaxed) == 0 {
             return;
@@ -429,9 +436,6 @@ impl Op<'_> {
         // Whoever keeps one from being over was inside an operation before it, and so keeps those that came later, too: if
         // somebody is stopped there are many, and all but the first few need not be asked.
         let mut left = LOOKED_AT;
-        // Where homes are far away one after the other, so that there is room for them: what is given back is had again by
-        // requests.
-        let mut wanted = if keeps && !store.job.is_direct() { 1 } else { usize::MAX };
         batches.retain_mut(|batch| {
             let is_over = left > 0 && wanted > 0 && batch.grace.is_over(store);
             left -= usize::from(left > 0 && !is_over);
@@ -615,5 +619,53 @@ mod tests {
     #[test]
     fn of_large_blocks_one_is_kept_and_of_very_large_ones_none() {
         assert_eq!((kept(0, false), kept(52, false), kept(80, true)), (128, 1, 0));
+    }
+    /// A home has no more room. What a member has freed there is in several batches, and what it wants is in the last.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn there_is_room_while_there_are_blocks_in_any_batch() {
+        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::store::testing::nap;
+        use crate::store::{Options, Store};
+        use std::cell::Cell;
+        use std::rc::Rc;
+        let is_over = Rc::new(Cell::new(false));
+        let mut options = SimOptions::new(2, 3).link(Link::Network);
+        options.steps_max = 10_000_000;
+        options.segment_limit = 4 << 20;
+        sim::run(&options, move |job: crate::Job| {
+            let store = Store::open(&job, Options::new().replicas(1).partitions(1)).expect("open");
+            if job.me() == MemberId(1) {
+                let (inner, home) = (&store.inner, MemberId(0));
+                let [small, large] = [2000, 50_000].map(|len| class_of(len).expect("a class"));
+                let op = Op::begin(inner).expect("begun");
+                let others = [(); 2].map(|()| vec![op.take_block(home, small).expect("a block")]);
+                let blocks: Vec<u64> = std::iter::from_fn(|| op.take_block(home, large).ok()).collect();
+                assert!(blocks.len() > 10, "{} blocks", blocks.len());
+                for (class, blocks) in [(small, &others[0]), (small, &others[1]), (large, &blocks)] {
+                    blocks.iter().for_each(|&offset| op.retire(home, class, offset));
+                    op.flush_retired();
+                }
+                drop(op);
+                let mut batches = std::mem::take(&mut *lock(&inner.space.batches));
+                assert_eq!(batches.len(), 3);
+                for batch in &mut batches {
+                    let until = job.now().after(Duration::from_secs(10));
+                    while !batch.grace.is_over(inner) {
+                        assert!(job.now() < until, "somebody is inside an operation for ever");
+                        job.sleep(Duration::from_millis(1));
+                    }
+                }
+                *lock(&inner.space.batches) = batches;
+                let op = Op::begin(inner).expect("begun");
+                assert!(op.take_block(home, large).is_ok(), "there is room");
+                drop(op);
+                is_over.set(true);
+            }
+            nap(&job, "the one who takes", || is_over.get());
+            store.close().expect("closed");
+            let _ = job.leave();
+        })
+        .expect_ok();
     }
 }

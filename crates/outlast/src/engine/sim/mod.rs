@@ -32,7 +32,8 @@
 //! with any subset of the words in the first one. A kill or stop strikes at any step, between two phases too. A put
 //! whose writer dies between them stays partial; one whose writer is stopped is completed after the writer goes on.
 //! Waits return early at times. A message of a dead member may come after the notice of the death, or never, but
-//! then so do all later ones of that pair.
+//! then so do all later ones of that pair. A request that was forgotten ([`Pending`]) before it was served may be
+//! dropped, and those behind it not.
 //!
 //! A member whose body returns without [`Engine::leave`] has died, as a process that exits has; so has one whose
 //! body panics. When a member dies, its activities are unwound: their destructors run, and calls of the engine in

@@ -422,6 +422,7 @@ impl World {
             self.tell(source, |_| format!("is refused an operation on m{}: {error}", target.0));
             return Err(error);
         }
+        self.drop_forgotten(source, target.0);
         let mut subset = Subset::All;
         if let Some(operation) = wanted.operation() {
             // Only the alignment can be told from here; the target knows how long its segment is.
@@ -484,6 +485,26 @@ impl World {
         *self.channels.last(Lane::Requests, source, target.0) = time;
         self.push(time, Event::Serve { request: index, last: true });
         Ok(index)
+    }
+
+    /// When something is sent, what is still queued for the same member and wanted by nobody any more may be dropped, as on
+    /// mpi. What is behind it goes on its way all the same, if it is wanted.
+    fn drop_forgotten(&mut self, source: u32, target: u32) {
+        let is_dropped = |index: &u32| {
+            let request = &self.requests[*index as usize];
+            let is_forgotten =
+                matches!(&request.consumer, Consumer::Completer(completer) if completer.is_forgotten());
+            request.target == target && !request.begun && is_forgotten
+        };
+        let dropped: Vec<u32> =
+            self.members[source as usize].requests.iter().copied().filter(is_dropped).collect();
+        // Not a draw of the run's: what is never forgotten is as it would be without this.
+        let draw = mix(self.seed ^ self.now ^ (u64::from(source) << 32 | u64::from(target)) << 8);
+        for index in dropped.into_iter().filter(|_| draw & 1 == 0) {
+            self.tell(source, |_| format!("drops what it wanted of m{target}, and does not any more"));
+            self.requests[index as usize].lost = true;
+            self.abandon(index);
+        }
     }
 
     /// A request, or its second phase, is at its target.
