@@ -278,7 +278,7 @@ mod tests {
     use super::super::access::Op;
     use super::super::layout::REMOVALS;
     use super::super::testing::{expect_timeout, nap};
-    use super::super::write::Remembered;
+    use super::super::write::{Config, Remembered};
     use super::super::{Options, Store};
     use crate::engine::Fault;
     use crate::engine::sim::{self, Link, Options as SimOptions};
@@ -288,191 +288,159 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
+    /// The one who puts.
+    const WRITER: MemberId = MemberId(3);
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    /// Runs four members over a network: the last one does this, and the others are its homes meanwhile.
+    fn run(seed: u64, replicas: usize, write: impl Fn(&Job, &Store) + 'static) {
+        let is_over = Rc::new(Cell::new(false));
+        let mut options = SimOptions::new(4, seed).link(Link::Network);
+        (options.steps_max, options.time_limit) = (10_000_000, LIMIT);
+        sim::run(&options, move |job: Job| {
+            let store = Store::open(&job, Options::new().replicas(replicas).partitions(64)).expect("open");
+            if job.me() == WRITER {
+                write(&job, &store);
+                is_over.set(true);
+            }
+            nap(&job, "the one who puts", || is_over.get());
+            let closed = store.close();
+            assert!(closed.is_ok() || !job.view().dead.is_empty(), "{closed:?}");
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+
+    /// The homes of a key.
+    fn with_config<T>(store: &Store, key: &str, look: impl Fn(&Config) -> T) -> T {
+        let op = Op::begin(&store.inner).expect("begun");
+        let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+        look(op.config(key.partition).expect("homes"))
+    }
+
+    /// A key with such homes, the writer not among them.
+    fn key_where(store: &Store, is_wanted: impl Fn(&Config) -> bool) -> String {
+        let is_there = |key: &String| {
+            with_config(store, key, |config| is_wanted(config) && !config.homes.contains(&WRITER))
+        };
+        (0..1000).map(|number| format!("key {number}")).find(is_there).expect("a key with such homes")
+    }
+
+    fn primary(config: &Config) -> MemberId {
+        config.homes[config.primary]
+    }
+
     /// A large value is on its way to a home that is stopped, and its put ends with a timeout. Nobody waits for the value any more,
     /// so that it may never be sent: then no head comes to name its block, there or at the primary.
     #[test]
     fn a_value_that_was_not_sent_is_not_published() {
         const LEN: usize = 20_000;
         for seed in 0..40 {
-            let is_over = Rc::new(Cell::new(false));
-            let mut options = SimOptions::new(4, seed).link(Link::Network);
-            options.steps_max = 10_000_000;
-            options.time_limit = Duration::from_millis(200);
-            sim::run(&options, move |job: Job| {
-                let store = Store::open(&job, Options::new().replicas(2).partitions(64)).expect("open");
-                let me = MemberId(3);
-                if job.me() == me {
-                    // The primary, or the other home, is stopped.
-                    let (stopped, is_primary) = (MemberId(0), seed % 2 == 0);
-                    let key = (0..1000).map(|number| format!("key {number}")).find(|key| {
-                        let op = Op::begin(&store.inner).expect("begun");
-                        let key = store.inner.key_ref(key.as_bytes()).expect("a key");
-                        let config = op.config(key.partition).expect("homes");
-                        let is_wanted =
-                            |(home, &member)| (member == stopped) == ((home == config.primary) == is_primary);
-                        config.homes.iter().enumerate().all(is_wanted) && !config.homes.contains(&me)
-                    });
-                    let key = key.expect("a key with such homes");
-                    let slot = store.slot(key.as_bytes()).expect("a slot");
-                    // Until there are blocks at hand.
-                    for value in 1..40 {
-                        slot.put(&[value; LEN]).expect("put");
-                    }
-                    job.inject(Fault::Stop(stopped)).expect("a fault");
-                    assert_eq!(expect_timeout(slot.put(&[40; LEN])), stopped);
-                    job.inject(Fault::Resume(stopped)).expect("a fault");
-                    nap(&job, "what was late", || store.inner.late_home().is_none());
-                    if !is_primary {
-                        let op = Op::begin(&store.inner).expect("begun");
-                        let key = store.inner.key_ref(key.as_bytes()).expect("a key");
-                        let config = op.config(key.partition).expect("homes");
-                        job.inject(Fault::Kill(config.homes[config.primary])).expect("a fault");
-                    }
-                    let found = store.get(key.as_bytes()).expect("got").expect("a value").bytes;
-                    assert!([39, 40].iter().any(|&value| found == [value; LEN]), "{:?}", &found[..8]);
-                    is_over.set(true);
+            run(seed, 2, move |job, store| {
+                // The primary, or the other home, is stopped.
+                let (stopped, is_primary) = (MemberId(0), seed % 2 == 0);
+                let key = key_where(store, |config| {
+                    config.homes.contains(&stopped) && (primary(config) == stopped) == is_primary
+                });
+                let slot = store.slot(key.as_bytes()).expect("a slot");
+                // Until there are blocks at hand.
+                for value in 1..40 {
+                    slot.put(&[value; LEN]).expect("put");
                 }
-                nap(&job, "the one who puts", || is_over.get());
-                let _ = store.close();
-                let _ = job.leave();
-            })
-            .expect_ok();
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                assert_eq!(expect_timeout(slot.put(&[40; LEN])), stopped);
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+                nap(job, "what was late", || store.inner.late_home().is_none());
+                if !is_primary {
+                    job.inject(Fault::Kill(with_config(store, &key, primary))).expect("a fault");
+                }
+                let found = store.get(key.as_bytes()).expect("got").expect("a value").bytes;
+                assert!([39, 40].iter().any(|&value| found == [value; LEN]), "{:?}", &found[..8]);
+            });
         }
     }
+
     /// Another key's record is taken out of the index of the second home: the next put looks its own up anew there, and the
     /// one after it is one message again.
     #[test]
     fn a_handle_takes_note_of_removals_at_other_homes() {
         for seed in 0..5 {
-            let is_over = Rc::new(Cell::new(false));
-            let mut options = SimOptions::new(4, seed).link(Link::Network);
-            options.steps_max = 10_000_000;
-            sim::run(&options, move |job: Job| {
-                let store = Store::open(&job, Options::new().replicas(2).partitions(64)).expect("open");
-                if job.me() == MemberId(3) {
-                    let with_homes = |wanted: [u32; 2]| {
-                        let is_there = |key: &String| {
-                            let op = Op::begin(&store.inner).expect("begun");
-                            let key = store.inner.key_ref(key.as_bytes()).expect("a key");
-                            let config = op.config(key.partition).expect("homes");
-                            config.primary == 0 && config.homes[..] == wanted.map(MemberId)
-                        };
-                        let key = (0..1000).map(|number| format!("key {number}")).find(is_there);
-                        key.expect("a key with such homes")
-                    };
-                    let (key, other) = (with_homes([0, 1]), with_homes([1, 2]));
-                    let key = store.inner.key_ref(key.as_bytes()).expect("a key");
-                    let mut memory = Remembered::NOTHING;
-                    let mut put = || {
-                        store.inner.put_again(&key, &mut memory, b"value").expect("put");
-                        (memory.at[1].word != 0).then_some(memory.at[1].removals)
-                    };
-                    let home = MemberId(1);
-                    let count =
-                        || job.load(Epoch::ANY, home, store.inner.root(home) + REMOVALS).expect("a count");
-                    let before = count();
-                    assert_eq!((put(), put()), (Some(before), Some(before)));
-                    store.put(other.as_bytes(), b"value").expect("put");
-                    store.delete(other.as_bytes()).expect("deleted");
-                    nap(&job, "the removal", || count() > before);
-                    assert_eq!(put(), Some(count()));
-                    is_over.set(true);
-                }
-                nap(&job, "the one who puts", || is_over.get());
-                store.close().expect("closed");
-                let _ = job.leave();
-            })
-            .expect_ok();
+            run(seed, 2, |job, store| {
+                let with_homes = |wanted: [u32; 2]| {
+                    let is_wanted =
+                        |config: &Config| config.primary == 0 && config.homes[..] == wanted.map(MemberId);
+                    key_where(store, is_wanted)
+                };
+                let (key, other) = (with_homes([0, 1]), with_homes([1, 2]));
+                let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+                let mut memory = Remembered::NOTHING;
+                let mut put = || {
+                    store.inner.put_again(&key, &mut memory, b"value").expect("put");
+                    (memory.at[1].word != 0).then_some(memory.at[1].removals)
+                };
+                let home = MemberId(1);
+                let count =
+                    || job.load(Epoch::ANY, home, store.inner.root(home) + REMOVALS).expect("a count");
+                let before = count();
+                assert_eq!((put(), put()), (Some(before), Some(before)));
+                store.put(other.as_bytes(), b"value").expect("put");
+                store.delete(other.as_bytes()).expect("deleted");
+                nap(job, "the removal", || count() > before);
+                assert_eq!(put(), Some(count()));
+            });
         }
     }
+
     /// Two homes are stopped, and the call ends at its time limit all the same: when the version is published, and when the handle
     /// finds that it is not up to date while a large value is on its way.
     #[test]
     fn a_put_to_several_stopped_homes_takes_no_longer_than_to_one() {
-        let limit = Duration::from_millis(200);
         for (seed, len, is_known) in
             [(0, 8, true), (1, 20_000, true), (2, 20_000, false), (3, 8, true), (4, 20_000, false)]
         {
-            let is_over = Rc::new(Cell::new(false));
-            let mut options = SimOptions::new(4, seed).link(Link::Network);
-            options.steps_max = 10_000_000;
-            options.time_limit = limit;
-            sim::run(&options, move |job: Job| {
-                let store = Store::open(&job, Options::new().replicas(3).partitions(64)).expect("open");
-                if job.me() == MemberId(3) {
-                    let homes = |key: &str| {
-                        let op = Op::begin(&store.inner).expect("begun");
-                        let key = store.inner.key_ref(key.as_bytes()).expect("a key");
-                        let config = op.config(key.partition).expect("homes");
-                        (config.homes[config.primary], config.homes.contains(&MemberId(3)))
-                    };
-                    let is_there = |key: &String| homes(key) == (MemberId(0), false);
-                    let key = (0..1000).map(|number| format!("key {number}")).find(is_there);
-                    let key = key.expect("a key with such homes");
-                    let slot = store.slot(key.as_bytes()).expect("a slot");
-                    for _ in 0..40 {
-                        slot.put(&vec![1; len]).expect("put");
-                    }
-                    if !is_known {
-                        store.put(key.as_bytes(), b"another").expect("put");
-                    }
-                    let stopped = [1, 2].map(MemberId);
-                    stopped.iter().for_each(|&member| job.inject(Fault::Stop(member)).expect("a fault"));
-                    let began = job.now();
-                    assert!(stopped.contains(&expect_timeout(slot.put(&vec![2; len]))));
-                    let took = job.now().since(began);
-                    assert!(took < limit * 3 / 2, "it took {took:?}");
-                    stopped.iter().for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
-                    nap(&job, "what was late", || store.inner.late_home().is_none());
-                    slot.put(b"after it").expect("put");
-                    is_over.set(true);
+            run(seed, 3, move |job, store| {
+                let key = key_where(store, |config| primary(config) == MemberId(0));
+                let slot = store.slot(key.as_bytes()).expect("a slot");
+                for _ in 0..40 {
+                    slot.put(&vec![1; len]).expect("put");
                 }
-                nap(&job, "the one who puts", || is_over.get());
-                store.close().expect("closed");
-                let _ = job.leave();
-            })
-            .expect_ok();
+                if !is_known {
+                    store.put(key.as_bytes(), b"another").expect("put");
+                }
+                let stopped = [1, 2].map(MemberId);
+                stopped.iter().for_each(|&member| job.inject(Fault::Stop(member)).expect("a fault"));
+                let began = job.now();
+                assert!(stopped.contains(&expect_timeout(slot.put(&vec![2; len]))));
+                let took = job.now().since(began);
+                assert!(took < LIMIT * 3 / 2, "it took {took:?}");
+                stopped.iter().for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
+                nap(job, "what was late", || store.inner.late_home().is_none());
+                slot.put(b"after it").expect("put");
+            });
         }
     }
+
     /// The primary is stopped: the blocks that were taken at the other homes are had again.
     #[test]
     fn a_put_that_was_not_answered_forgets_no_blocks_at_other_homes() {
         for (seed, len) in [(0, 8), (1, 20_000), (2, 8), (3, 20_000)] {
-            let is_over = Rc::new(Cell::new(false));
-            let mut options = SimOptions::new(4, seed).link(Link::Network);
-            options.steps_max = 10_000_000;
-            options.time_limit = Duration::from_millis(200);
-            sim::run(&options, move |job: Job| {
-                let store = Store::open(&job, Options::new().replicas(3).partitions(64)).expect("open");
-                if job.me() == MemberId(3) {
-                    let stopped = MemberId(0);
-                    let is_there = |key: &String| {
-                        let op = Op::begin(&store.inner).expect("begun");
-                        let key = store.inner.key_ref(key.as_bytes()).expect("a key");
-                        let config = op.config(key.partition).expect("homes");
-                        config.homes[config.primary] == stopped && !config.homes.contains(&MemberId(3))
-                    };
-                    let key = (0..1000).map(|number| format!("key {number}")).find(is_there);
-                    let slot = store.slot(key.expect("a key with such homes").as_bytes()).expect("a slot");
-                    for _ in 0..40 {
-                        slot.put(&vec![1; len]).expect("put");
-                    }
-                    let at_hand = || {
-                        let blocks = store.inner.known_blocks().into_iter();
-                        blocks.filter(|(home, _)| *home != stopped).collect::<BTreeSet<_>>()
-                    };
-                    let before = at_hand();
-                    job.inject(Fault::Stop(stopped)).expect("a fault");
-                    assert_eq!(expect_timeout(slot.put(&vec![2; len])), stopped);
-                    assert_eq!(at_hand(), before);
-                    job.inject(Fault::Resume(stopped)).expect("a fault");
-                    is_over.set(true);
+            run(seed, 3, move |job, store| {
+                let stopped = MemberId(0);
+                let key = key_where(store, |config| primary(config) == stopped);
+                let slot = store.slot(key.as_bytes()).expect("a slot");
+                for _ in 0..40 {
+                    slot.put(&vec![1; len]).expect("put");
                 }
-                nap(&job, "the one who puts", || is_over.get());
-                store.close().expect("closed");
-                let _ = job.leave();
-            })
-            .expect_ok();
+                let at_hand = || {
+                    let blocks = store.inner.known_blocks().into_iter();
+                    blocks.filter(|(home, _)| *home != stopped).collect::<BTreeSet<_>>()
+                };
+                let before = at_hand();
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                assert_eq!(expect_timeout(slot.put(&vec![2; len])), stopped);
+                assert_eq!(at_hand(), before);
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+            });
         }
     }
 }
