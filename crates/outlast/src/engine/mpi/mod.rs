@@ -443,10 +443,9 @@ impl Mpi {
 
     /// What an operation on a neighbour gave, once this member has a lease.
     fn attest_pending(&self, mut pending: Pending) -> Pending {
-        match (&self.lease, pending.take()) {
-            (_, None) => pending,
-            (None, Some(result)) => Pending::ready(pending.target, result),
-            (Some(_), Some(result)) => Pending::ready(pending.target, self.attest(result)),
+        match pending.take() {
+            Some(result) => Pending::ready(pending.target, self.attest(result)),
+            None => pending,
         }
     }
 
