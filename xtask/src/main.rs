@@ -124,7 +124,7 @@ fn mpi_tests(gate: &mut Gate) -> anyhow::Result<()> {
     gate.step(
         "tests of the mpi engine",
         minutes(15),
-        tests(&["--lib", "--test", "mpi_engine", "--test", "rma_mpi"]),
+        tests(&["--lib", "--test", "mpi_engine", "--test", "rma_mpi", "--test", "snapshot_mpi"]),
     )?;
     gate.step("guests of MPI programs", minutes(10), tests(&["--test", "mpi_guest"]))?;
     // The conformance suite, and the commands: `mpi` is the name of a test in both packages.
@@ -132,7 +132,7 @@ fn mpi_tests(gate: &mut Gate) -> anyhow::Result<()> {
     on_three_hosts(gate, &engine, &open_mpi)
 }
 
-/// The scenarios of windows and those of the engine, with two members on each of three hosts. The tests have built it all.
+/// The scenarios of windows, snapshots and those of the engine, with two members on each of three hosts. The tests have built it all.
 fn on_three_hosts(gate: &mut Gate, engine: &[&str], open_mpi: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::MetadataExt;
     if std::fs::metadata("/proc/self").map_or(0, |process| process.uid()) != 0 {
@@ -145,9 +145,9 @@ fn on_three_hosts(gate: &mut Gate, engine: &[&str], open_mpi: &Path) -> anyhow::
         command.args(["hosts", "3", "--"]);
         command
     };
-    let mut windows = hosts();
-    windows.arg("cargo").arg("test").args(engine).args(["--test", "rma_mpi"]);
-    gate.step("windows on three hosts", minutes(10), windows)?;
+    let mut processes = hosts();
+    processes.arg("cargo").arg("test").args(engine).args(["--test", "rma_mpi", "--test", "snapshot_mpi"]);
+    gate.step("windows and snapshots on three hosts", minutes(10), processes)?;
     let mut conformance = hosts();
     conformance.arg(programs.join("outlast-conformance")).args(["mpi", "--seeds", "1..2", "--path", "nodes"]);
     conformance.arg("--mpirun").arg(open_mpi.join("bin/mpirun"));

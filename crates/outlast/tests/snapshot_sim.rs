@@ -651,3 +651,27 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
     let (taken, with_recoveries) = *taken.lock().unwrap();
     assert!(with_recoveries > 30, "{taken} snapshots, {with_recoveries} after a recovery");
 }
+
+/// Where the hosts of a job share no file system, a folder of the same name is another one at each of them.
+#[test]
+fn a_folder_that_members_do_not_share_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_path_buf();
+    sim::run(&SimOptions::new(2, 0), move |job| {
+        let store = open(&job, 2);
+        let own = path.join(job.me().to_string());
+        let snapshots = Snapshots::open(&store, &own, Options::new()).expect("opened");
+        store.add(b"opened", 1).expect("counted");
+        nap(&job, "the other one", || store.add(b"opened", 0).expect("counted") >= 2);
+        if job.me() == MemberId(0) {
+            let error = snapshots.take().expect_err("the other one has no such folder").to_string();
+            assert!(error.starts_with("member 1 could not do its part: "), "{error}");
+            assert!(error.ends_with("on a file system that all hosts share"), "{error}");
+            store.add(b"opened", 1).expect("counted");
+        }
+        nap(&job, "the end", || store.add(b"opened", 0).expect("counted") >= 3);
+        store.close().expect("closed");
+        job.leave().expect("left");
+    })
+    .expect_ok();
+}

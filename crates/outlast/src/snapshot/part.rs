@@ -101,7 +101,14 @@ fn write_part(
     let job = shared.job();
     let path = Unfinished::at(&shared.folder, header.generation).part(header.member);
     let said = |error: std::io::Error| Stop::Failed(format!("{}: {error}", path.display()));
-    let mut writer = Writer::create(&path, header).map_err(said)?;
+    let mut writer = Writer::create(&path, header).map_err(|error| match error.kind() {
+        // The one who takes the snapshot has made the folder.
+        std::io::ErrorKind::NotFound => Stop::Failed(format!(
+            "{}: {error}; name one folder at all members, on a file system that all hosts share",
+            path.display()
+        )),
+        _ => said(error),
+    })?;
     let (began, mut value, mut next_sign) = (job.now(), Vec::new(), job.now());
     // The one who takes the snapshot waits for as long as this goes on.
     let show_life = |next: &mut Time| {
