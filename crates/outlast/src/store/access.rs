@@ -5,7 +5,7 @@ use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED, PINS_SHIF
 use super::magazine::Magazine;
 use super::open::Inner;
 
-use crate::engine::{Engine, Epoch, Error, MemberId, steps};
+use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending, steps};
 use crate::job::{Direct, Memory, Reach};
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -254,6 +254,31 @@ impl<'a> Op<'a> {
         self.store.job.load(self.epoch, home, offset).map_err(|error| self.noted(home, error))
     }
 
+    /// Loads words of several homes, those of one home in this order: in one round trip, where that is what it takes.
+    #[inline(always)]
+    pub(super) fn load_each<const N: usize>(
+        &self,
+        places: impl IntoIterator<Item = (MemberId, u64)>,
+    ) -> Step<[u64; N]> {
+        let mut words = [0; N];
+        let job = &self.store.job;
+        if job.is_direct() {
+            for (word, (home, offset)) in words.iter_mut().zip(places) {
+                *word = self.load(home, offset)?;
+            }
+            return Ok(words);
+        }
+        let mut started = [const { None }; N];
+        for (pending, (home, offset)) in started.iter_mut().zip(places) {
+            *pending = Some(job.start(self.epoch, home, Operation::Load { offset }));
+        }
+        for (word, pending) in words.iter_mut().zip(started) {
+            let Some(pending) = pending else { break };
+            *word = self.await_answer(pending, true)?.word();
+        }
+        Ok(words)
+    }
+
     /// Swaps a word; whether it was as expected.
     #[inline(always)]
     pub(super) fn swap(&self, home: MemberId, offset: u64, expected: u64, new: u64) -> Step<bool> {
@@ -276,6 +301,18 @@ impl<'a> Op<'a> {
     pub(super) fn swap_own(&self, home: MemberId, offset: u64, expected: u64, new: u64) -> Step<bool> {
         let found = self.store.job.compare_and_swap(Epoch::ANY, home, offset, expected, new);
         found.map(|found| found == expected).map_err(|error| self.noted(home, error))
+    }
+
+    /// Waits for what was started; if the time of the call is over already, it has been answered or is late.
+    pub(super) fn await_answer(&self, mut pending: Pending, is_patient: bool) -> Step<Done> {
+        let (job, member) = (&self.store.job, pending.target);
+        let answer = if is_patient {
+            job.wait(pending)
+        } else {
+            let limit = job.time_limit();
+            job.poll(&mut pending).unwrap_or(Err(Error::Timeout { member, limit }))
+        };
+        answer.map_err(|error| self.noted(member, error))
     }
 
     /// Notes what a call failed with: a request that was not answered in time may still land.

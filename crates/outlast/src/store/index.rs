@@ -68,7 +68,7 @@ pub(super) fn check_place(member: MemberId, offset: u64) -> Step<()> {
 }
 
 impl Op<'_> {
-    fn bucket(&self, config: &Config, home: usize, key: &KeyRef<'_>) -> Step<u64> {
+    pub(super) fn bucket(&self, config: &Config, home: usize, key: &KeyRef<'_>) -> Step<u64> {
         let buckets = self.buckets(config, home, key.partition)?;
         Ok(buckets + (key.hash & (self.store.bucket_count as u64 - 1)) * 8)
     }
@@ -82,7 +82,12 @@ impl Op<'_> {
     }
 
     #[inline]
-    fn find_from(&self, home: MemberId, first: u64, key: &KeyRef<'_>) -> Step<Option<(u64, Head)>> {
+    pub(super) fn find_from(
+        &self,
+        home: MemberId,
+        first: u64,
+        key: &KeyRef<'_>,
+    ) -> Step<Option<(u64, Head)>> {
         let wanted = node_word(key, 0);
         let mut at = first;
         for _ in 0..CHAIN_MAX {

@@ -39,6 +39,7 @@ mod mutant;
 mod open;
 mod pin;
 mod placement;
+mod recall;
 mod reclaim;
 mod remove;
 mod repair;
@@ -196,8 +197,7 @@ impl Store {
     /// Sets a key. `Ok`: every copy holds it.
     pub fn put(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
         check_key(key)?;
-        let put = || self.inner.write(key, false, |_, _| Ok(Change::Put(value)));
-        Ok(self.inner.sample(&self.inner.counts.put, put)?.expect("a put changes the key"))
+        self.inner.sample(&self.inner.counts.put, || self.inner.put_by_key(key, value))
     }
 
     /// Sets a key if it is as expected; otherwise [`StoreError::Conflict`] with what is there.
@@ -238,22 +238,22 @@ impl Store {
 
     /// The value of a key; `None` if it does not exist.
     pub fn get(&self, key: &[u8]) -> StoreResult<Option<Value>> {
-        let take = |op: &access::Op<'_>, home, offset, block: &layout::Block| {
-            let mut bytes = vec![0; block.len as usize];
-            op.get_value(key, home, offset, block, &mut bytes)?;
-            Ok(Value { bytes, version: block.version(), owner: block.owner })
-        };
-        self.inner.sample(&self.inner.counts.get, || self.inner.read(key, take))
+        let get = || self.inner.read(key, |op, found| found.to_value(op, key));
+        self.inner.sample(&self.inner.counts.get, get)
     }
 
     /// Copies the value of a key into `buffer`; its length and version, or `None` if it does not exist.
     pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
-        self.inner.read_into(&self.inner.key_ref(key)?, None, buffer)
+        let key = self.inner.key_ref(key)?;
+        match self.inner.job.is_direct() {
+            true => self.inner.read_into(&key, None, buffer),
+            false => self.inner.recall.call(&key, |memory| self.inner.read_into(&key, Some(memory), buffer)),
+        }
     }
 
     /// Whether a key exists.
     pub fn exists(&self, key: &[u8]) -> StoreResult<bool> {
-        Ok(self.inner.read(key, |_, _, _, _| Ok(()))?.is_some())
+        Ok(self.inner.read(key, |_, _| Ok(()))?.is_some())
     }
 
     /// Closes the store at this member, after all living members have done so or the time limit is over.

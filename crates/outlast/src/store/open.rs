@@ -13,6 +13,7 @@ use super::lock::Locks;
 use super::loss::Loss;
 use super::pin::Pins;
 use super::placement::{Homes, Placement, REPLICAS_MAX};
+use super::recall::Recall;
 use super::reclaim::Reclaim;
 use super::remove::Removal;
 use super::repair::{Repair, Repaired};
@@ -251,6 +252,7 @@ pub(super) struct Inner {
     pub(super) placement: Placement,
     pub(super) bucket_count: usize,
     pub(super) hints: Hints,
+    pub(super) recall: Recall,
     pub(super) slab_len_max: u64,
     /// Whether values have checksums.
     pub(super) checksums: bool,
@@ -350,6 +352,7 @@ impl Store {
             placement: Placement::new(regulars, members - regulars, replicas, partitions, domains),
             bucket_count,
             hints: Hints::new(options.expected_keys),
+            recall: Recall::new(options.expected_keys),
             slab_len_max: options.slab_len_max,
             checksums: options.checksums || options.salvage,
             salvage: Salvage::new(options.salvage),

@@ -41,7 +41,7 @@ use super::layout::{PARTITION_WAITERS, REMOVALS};
 use super::mutant::mutant;
 use super::write::{Before, Config, Content, Draft, Remembered, Shape};
 use super::{Version, placement::HOMES_MAX};
-use crate::engine::{Done, Engine, Error, Operation, Part, Pending, SERIES_LEN_MAX, SERIES_PART_LEN, steps};
+use crate::engine::{Done, Engine, Operation, Part, Pending, SERIES_LEN_MAX, SERIES_PART_LEN, steps};
 
 /// The most parts of a series beside its puts.
 const PARTS_MAX: usize = 8;
@@ -227,18 +227,6 @@ impl Op<'_> {
             Done::Series { done, word } => Ok((done, word)),
             other => unreachable!("a series completed as {other:?}"),
         }
-    }
-
-    /// Waits for what was started; if the time of the call is over already, it has been answered or is late.
-    fn await_answer(&self, mut pending: Pending, is_patient: bool) -> Step<Done> {
-        let (job, member) = (&self.store.job, pending.target);
-        let answer = if is_patient {
-            job.wait(pending)
-        } else {
-            let limit = job.time_limit();
-            job.poll(&mut pending).unwrap_or(Err(Error::Timeout { member, limit }))
-        };
-        answer.map_err(|error| self.noted(member, error))
     }
 }
 

@@ -118,11 +118,7 @@ impl Slot {
     /// The value; see [`Store::get`].
     pub fn get(&self) -> StoreResult<Option<Value>> {
         let memory = &mut *self.state.borrow_mut();
-        self.store.inner.read_again(&self.key_ref()?, memory, |op, home, offset, block| {
-            let mut bytes = vec![0; block.len as usize];
-            op.get_value(&self.key, home, offset, block, &mut bytes)?;
-            Ok(Value { bytes, version: block.version(), owner: block.owner })
-        })
+        self.store.inner.read_again(&self.key_ref()?, memory, |op, found| found.to_value(op, &self.key))
     }
 
     /// Copies the value into `buffer`; see [`Store::get_into`].

@@ -10,8 +10,8 @@ use super::layout::{
 use super::mutant::mutant;
 use super::open::Inner;
 use super::placement::{HOMES_MAX, Homes, hash_key};
-use super::{StoreError, StoreResult, Version, check_len};
-use crate::engine::{Engine, Epoch, MemberId, Time, steps};
+use super::{StoreError, StoreResult, Value, Version, check_len};
+use crate::engine::{Done, Engine, Epoch, MemberId, Operation, SERIES_LEN_MAX, Time, steps};
 use crate::job::Directly;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -114,13 +114,15 @@ impl Config {
 #[repr(C)]
 pub(super) struct Remembered {
     pub(super) stamp: u64,
-    /// Where the primary's block was when it was last read, 0 if it was not: worth fetching, and no more than that.
+    /// Where the primary's block was when it was last read or written, 0 if it was not: worth fetching, and no more than that.
     pub(super) hint: u64,
     /// Per home; the first ones, which are used most, lie in the same line as the above.
     pub(super) at: [RememberedAt; HOMES_MAX],
     /// The version that these heads name, and the class of its blocks.
     pub(super) block: Block,
     pub(super) class: usize,
+    /// How long the value was that is there.
+    pub(super) hint_len: u64,
     /// How many recoveries there had been when the handle wrote it; none has had the greatest number.
     pub(super) recoveries: u64,
 }
@@ -172,12 +174,42 @@ impl Remembered {
             checksum: 0,
         },
         class: 0,
+        hint_len: 0,
         recoveries: u64::MAX,
     };
 
     /// Looks everything up the next time.
     pub(super) fn forget(&mut self) {
         self.stamp = 0;
+    }
+}
+
+/// A version that a reader has found.
+pub(super) struct Found {
+    pub(super) home: MemberId,
+    pub(super) offset: u64,
+    pub(super) block: Block,
+    /// The value, if it came along.
+    value: Option<Vec<u8>>,
+}
+
+impl Found {
+    pub(super) fn to_value(&self, op: &Op<'_>, key: &[u8]) -> Step<Value> {
+        let mut bytes = vec![0; self.block.len as usize];
+        self.copy(op, key, &mut bytes)?;
+        Ok(Value { bytes, version: self.block.version(), owner: self.block.owner })
+    }
+
+    /// Copies the value, and checks it.
+    #[inline]
+    pub(super) fn copy(&self, op: &Op<'_>, key: &[u8], target: &mut [u8]) -> Step<()> {
+        match &self.value {
+            None => op.get_value(key, self.home, self.offset, &self.block, target),
+            Some(value) => {
+                target.copy_from_slice(value);
+                op.store.check_value(key, self.home, &self.block, target).map_err(Halt::Fail)
+            }
+        }
     }
 }
 
@@ -525,7 +557,11 @@ impl<'a> Op<'a> {
         let mut bytes = [0; BLOCK_HEADER_LEN as usize];
         self.get(home, offset, &mut bytes)?;
         let block = Block::decode(&bytes);
-        // What others have written is looked at before anything is made of it.
+        self.check_block(home, offset, &block).map(|()| block)
+    }
+
+    /// What others have written is looked at before anything is made of it.
+    fn check_block(&self, home: MemberId, offset: u64, block: &Block) -> Step<()> {
         let is_possible = block.writer.index() < self.store.job.members()
             && block.counter < COUNTER_MAX
             && class_of(value_start(block.len) + block.len).is_some();
@@ -534,7 +570,7 @@ impl<'a> Op<'a> {
             && (block.len < LARGE_LEN
                 || offset + value_start(block.len) + block.len <= self.store.job.segment_len(home)?);
         match is_possible {
-            true => Ok(block),
+            true => Ok(()),
             false => Err(Halt::Fail(StoreError::Corrupt { member: home, what: "a value cannot be" })),
         }
     }
@@ -1161,16 +1197,22 @@ impl<'a> Op<'a> {
         memory: Option<&'m mut Remembered>,
         must_exist: bool,
     ) -> Step<Before<'m>> {
-        let mut memory = memory;
-        if let Some(memory) = &mut memory {
-            **memory = Remembered { stamp: config.stamp, ..Remembered::NOTHING };
-            // The counts before anything is looked up, so that a removal after that is noticed.
-            for (home, &member) in config.homes.iter().enumerate() {
-                memory.at[home].removals = self.load(member, self.store.root(member) + REMOVALS)?;
+        let (mut memory, primary) = (memory, config.homes[config.primary]);
+        let bucket = (primary, self.bucket(config, config.primary, key)?);
+        let first = match &mut memory {
+            None => self.load(bucket.0, bucket.1)?,
+            Some(memory) => {
+                **memory = Remembered { stamp: config.stamp, ..Remembered::NOTHING };
+                // The counts before anything is looked up, so that a removal after that is noticed.
+                let places = self.removals(config).chain([bucket]);
+                let words: [u64; HOMES_MAX + 1] = self.load_each(places)?;
+                for (at, removals) in memory.at.iter_mut().zip(&words[..config.homes.len()]) {
+                    at.removals = *removals;
+                }
+                words[config.homes.len()]
             }
-        }
-        let primary = config.homes[config.primary];
-        let word = match self.find(config, config.primary, key)? {
+        };
+        let word = match self.find_from(primary, first, key)? {
             Some((word, _)) => word,
             None if must_exist => self.find_or_insert(config, config.primary, key)?,
             None => return Ok(Before { head: config.empty_head(), memory, ..Before::unknown(Head(0)) }),
@@ -1183,6 +1225,11 @@ impl<'a> Op<'a> {
         Ok(Before { word, head, block, memory, is_assumed: false })
     }
 
+    /// Where the homes count the records that they have taken out of their indexes.
+    fn removals<'c>(&'c self, config: &'c Config) -> impl Iterator<Item = (MemberId, u64)> + 'c {
+        config.homes.iter().zip(&config.roots).map(|(&member, root)| (member, root + REMOVALS))
+    }
+
     /// W2 and W3 by what a handle remembers, if that is still so.
     #[inline]
     fn find_remembered<'m>(
@@ -1193,14 +1240,14 @@ impl<'a> Op<'a> {
         if memory.stamp != config.stamp || !config.are_all_ready() {
             return Ok(Err(memory));
         }
-        for (&member, &removals) in config.homes.iter().zip(memory.at.iter().map(|at| &at.removals)) {
-            if self.load(member, self.store.root(member) + REMOVALS)? != removals {
-                return Ok(Err(memory));
-            }
-        }
         let primary = config.homes[config.primary];
         let (word, known) = (memory.at[config.primary].word, memory.at[config.primary].head);
         let Some(offset) = known.offset().filter(|_| word != 0) else { return Ok(Err(memory)) };
+        let counts: [u64; HOMES_MAX] = self.load_each(self.removals(config))?;
+        let known_counts = memory.at.iter().map(|at| at.removals).take(config.homes.len());
+        if !counts.into_iter().zip(known_counts).all(|(count, known)| count == known) {
+            return Ok(Err(memory));
+        }
         let head = Head(self.load(primary, word)?);
         // A block is used again, and its head looks the same: only the version tells.
         if head.stable() != known.stable() || self.load(primary, offset)? != memory.block.counter {
@@ -1336,6 +1383,8 @@ impl<'a> Op<'a> {
             Ok(true) => {
                 if let Some(memory) = before.memory {
                     (memory.block, memory.class) = (block, class);
+                    memory.hint = memory.at[config.primary].head.offset().unwrap_or(0);
+                    memory.hint_len = block.len;
                 }
                 if shape.is_deleted {
                     store.note_tombstone(key.key, block.counter);
@@ -1427,21 +1476,18 @@ impl<'a> Op<'a> {
         &mut self,
         key: &KeyRef<'_>,
         memory: Option<&mut Remembered>,
-        take: &mut impl FnMut(&Op<'_>, MemberId, u64, &Block) -> Step<T>,
+        take: &mut impl FnMut(&Op<'_>, &Found) -> Step<T>,
     ) -> Step<Option<T>> {
         let config = self.config(key.partition)?;
-        let primary = config.homes[config.primary];
         let mut result = None;
         steps::enter(steps::Step::Read);
-        if let Some(head) = self.find_head(config, key, memory)?
-            && let Some(offset) = head.offset()
-        {
-            let mut found = (offset, self.read_block(primary, offset)?);
-            if found.1.kind != Kind::Plain {
-                found = self.visible(config, key, found.0, &found.1)?;
+        if let Some(mut found) = self.find_version(config, key, memory)? {
+            if found.block.kind != Kind::Plain {
+                (found.offset, found.block) = self.visible(config, key, found.offset, &found.block)?;
+                found.value = None;
             }
-            if !found.1.is_deleted {
-                result = Some(take(self, primary, found.0, &found.1)?);
+            if !found.block.is_deleted {
+                result = Some(take(self, &found)?);
             }
         }
         if self.store.job.has_ended() {
@@ -1449,6 +1495,61 @@ impl<'a> Op<'a> {
             return Err(Halt::Fail(StoreError::Closed));
         }
         if self.is_current() || self.is_still(config, key.partition)? { Ok(result) } else { Err(Halt::Again) }
+    }
+
+    /// The settled version of a key at the primary, if there is one.
+    #[inline]
+    fn find_version(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        mut memory: Option<&mut Remembered>,
+    ) -> Step<Option<Found>> {
+        if let Some(memory) = memory.as_deref().filter(|_| !self.store.job.is_direct())
+            && let Some(found) = self.find_again(config, memory)?
+        {
+            return Ok(Some(found));
+        }
+        let Some(head) = self.find_head(config, key, memory.as_deref_mut())? else { return Ok(None) };
+        let Some(offset) = head.offset() else { return Ok(None) };
+        let home = config.homes[config.primary];
+        let block = self.read_block(home, offset)?;
+        if let Some(memory) = memory {
+            (memory.hint, memory.hint_len) = (offset, block.len);
+        }
+        Ok(Some(Found { home, offset, block, value: None }))
+    }
+
+    /// The same in one round trip, if the key is as it was when a handle read or wrote it last. In the order of the ordinary way, which
+    /// is that of the requests: the count of removals, the head, and what it names.
+    fn find_again(&self, config: &Config, memory: &Remembered) -> Step<Option<Found>> {
+        let (home, at) = (config.homes[config.primary], &memory.at[config.primary]);
+        let (offset, len) = (memory.hint, value_start(memory.hint_len) + memory.hint_len);
+        let is_known = memory.stamp == config.stamp && at.word != 0 && offset != 0;
+        // What turns out to be another version was sent in vain.
+        if !is_known || len > SERIES_LEN_MAX as u64 {
+            return Ok(None);
+        }
+        let start = |operation| self.store.job.start(self.epoch, home, operation);
+        let removals = start(Operation::Load { offset: config.roots[config.primary] + REMOVALS });
+        let head = start(Operation::Load { offset: at.word });
+        let whole = start(Operation::Get { offset, len: len as usize });
+        let removals = self.await_answer(removals, true)?.word();
+        let head = Head(self.await_answer(head, true)?.word());
+        let Done::Get(mut bytes) = self.await_answer(whole, true)? else { return Ok(None) };
+        let Some(block) = bytes.first_chunk().map(Block::decode) else { return Ok(None) };
+        // What this handle has written itself has happened, whoever may have marked it or not.
+        let is_own = head == at.head && block.identity() == memory.block.identity();
+        let is_there = removals == at.removals
+            && head.stamp() == config.stamp
+            && head.offset() == Some(offset)
+            && (head.is_stable() || is_own);
+        if !is_there || block.len != memory.hint_len {
+            return Ok(None);
+        }
+        self.check_block(home, offset, &block)?;
+        let value = Some(bytes.split_off(value_start(block.len) as usize));
+        Ok(Some(Found { home, offset, block, value }))
     }
 
     /// The head word of a key at the primary and what it holds: where a handle remembers it to be, or looked up anew.
@@ -1461,15 +1562,16 @@ impl<'a> Op<'a> {
     ) -> Step<Option<(u64, Head)>> {
         let home = config.primary;
         let primary = config.homes[home];
-        let removals = self.load(primary, self.store.root(primary) + REMOVALS)?;
         let word = memory.at[home].word;
-        if memory.stamp == config.stamp && memory.at[home].removals == removals && word != 0 {
-            let head = Head(self.load(primary, word)?);
-            if head != Head::REMOVED {
-                return Ok(Some((word, head)));
-            }
+        let is_known = memory.stamp == config.stamp && word != 0;
+        let place = if is_known { word } else { self.bucket(config, home, key)? };
+        let [removals, loaded] =
+            self.load_each([config.roots[home] + REMOVALS, place].map(|offset| (primary, offset)))?;
+        if is_known && memory.at[home].removals == removals && Head(loaded) != Head::REMOVED {
+            return Ok(Some((word, Head(loaded))));
         }
-        let found = self.find(config, home, key)?;
+        let found =
+            if is_known { self.find(config, home, key)? } else { self.find_from(primary, loaded, key)? };
         *memory = Remembered { stamp: config.stamp, ..Remembered::NOTHING };
         memory.at[home].removals = removals;
         memory.at[home].word = found.map_or(0, |(word, _)| word);
@@ -1592,6 +1694,16 @@ impl Inner {
         self.run_call(&key, |op| op.try_write(&key, None, &mut change, needs_value))
     }
 
+    /// A put by key.
+    pub(super) fn put_by_key(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
+        if self.job.is_direct() {
+            let written = self.write(key, false, |_, _| Ok(Change::Put(value)))?;
+            return Ok(written.expect("a put changes the key"));
+        }
+        let key = self.key_ref(key)?;
+        self.recall.call(&key, |memory| self.put_again(&key, memory, value))
+    }
+
     /// A put with what a handle remembers.
     #[inline]
     pub(super) fn put_again(
@@ -1633,10 +1745,13 @@ impl Inner {
     pub(super) fn read<T>(
         &self,
         key: &[u8],
-        mut take: impl FnMut(&Op<'_>, MemberId, u64, &Block) -> Step<T>,
+        mut take: impl FnMut(&Op<'_>, &Found) -> Step<T>,
     ) -> StoreResult<Option<T>> {
         let key = self.key_ref(key)?;
-        self.run_call(&key, |op| op.try_read(&key, None, &mut take))
+        if self.job.is_direct() {
+            return self.run_call(&key, |op| op.try_read(&key, None, &mut take));
+        }
+        self.recall.call(&key, |memory| self.read_again(&key, memory, take))
     }
 
     /// Copies a value into a buffer.
@@ -1657,13 +1772,13 @@ impl Inner {
             return done;
         }
         self.run_call(key, |op| {
-            op.try_read(key, memory.as_deref_mut(), &mut |op, home, offset, block| {
-                let given = buffer.len() as u64;
-                let Some(target) = buffer.get_mut(..block.len as usize) else {
-                    return Err(Halt::Fail(StoreError::BufferTooSmall { needed: block.len, given }));
+            op.try_read(key, memory.as_deref_mut(), &mut |op, found| {
+                let (needed, given) = (found.block.len, buffer.len() as u64);
+                let Some(target) = buffer.get_mut(..needed as usize) else {
+                    return Err(Halt::Fail(StoreError::BufferTooSmall { needed, given }));
                 };
-                op.get_value(key.key, home, offset, block, target)?;
-                Ok((block.len as usize, block.version()))
+                found.copy(op, key.key, target)?;
+                Ok((needed as usize, found.block.version()))
             })
         })
     }
@@ -1674,7 +1789,7 @@ impl Inner {
         &self,
         key: &KeyRef<'_>,
         memory: &mut Remembered,
-        mut take: impl FnMut(&Op<'_>, MemberId, u64, &Block) -> Step<T>,
+        mut take: impl FnMut(&Op<'_>, &Found) -> Step<T>,
     ) -> StoreResult<Option<T>> {
         self.run_call(key, |op| op.try_read(key, Some(memory), &mut take))
     }
