@@ -648,6 +648,7 @@ impl Engine for Job {
         fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending;
         fn start_series(&self, at: Epoch, target: MemberId, parts: &[Part<'_>]) -> Pending;
         fn end_service_to_dead(&self);
+        fn is_dead_served(&self) -> bool;
         fn poll(&self, pending: &mut Pending) -> Option<Result<Done>>;
         fn wait(&self, pending: Pending) -> Result<Done>;
         fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()>;

@@ -4,7 +4,7 @@
 //! same function and play their part. A member that has seen everything it expects writes a file that says so: mpirun's
 //! exit status means nothing after a failure. A job that is not over at its deadline is killed and fails the test.
 
-use outlast::engine::{Done, Fault, MESSAGE_LEN_MAX, Operation, Port};
+use outlast::engine::{Done, Fault, MESSAGE_LEN_MAX, Operation, Part, Port};
 use outlast::{Engine, Epoch, Error, Job, JoinOptions, MemberId, Time};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -1093,4 +1093,54 @@ fn outlive(m: &Member) {
     m.wait_until("the notice of both deaths", || job.view().dead.len() == 2);
     m.barrier(4);
     m.end(4, "");
+}
+
+/// A member is stopped in the middle of what one of another node has asked for, which dies. Its neighbour reaches the same memory,
+/// knows of the death, and can tell that the memory may still change.
+#[test]
+fn a_neighbour_can_tell_that_something_may_still_be_done_for_the_dead() {
+    let test = "a_neighbour_can_tell_that_something_may_still_be_done_for_the_dead";
+    run_by("groups:2", test, 4, ULFM, || play(served_late, Duration::from_secs(30)))
+        .expect_finished(&[0, 1, 3]);
+}
+
+fn served_late(m: &Member) {
+    let (job, server, asker) = (&m.job, MemberId(1), MemberId(2));
+    let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
+        let limit = job.now().after(Duration::from_secs(20));
+        while !is_so() {
+            assert!(job.now() < limit, "waited too long: {what}");
+            m.nap();
+        }
+    };
+    let is_dead = || job.view().dead.contains(asker);
+    m.barrier(4);
+    match m.me() {
+        0 => {
+            wait_for("the stop", &|| m.is_stopped(server));
+            job.inject(Fault::Kill(asker)).expect("a fault");
+            wait_for("the death", &is_dead);
+            let word = || job.load(Epoch::ANY, server, WORD).expect("a neighbour's word");
+            let (before, is_served) = (word(), job.is_dead_served());
+            job.inject(Fault::Resume(server)).expect("a fault");
+            wait_for("the end of it", &|| !job.is_dead_served());
+            m.sleep(Duration::from_millis(100));
+            assert!(is_served || word() == before, "it was changed for the dead: {before}, {}", word());
+        }
+        1 => {
+            job.inject(Fault::StopAtStep(5000)).expect("a fault");
+            wait_for("the death", &is_dead);
+        }
+        2 => {
+            // So long that whoever stops while it serves stops in the middle of one, before its end.
+            for number in 0.. {
+                let mut parts = vec![Part::Load { offset: COUNTER }; 200];
+                parts.push(Part::Swap { offset: WORD, expected: number, new: number + 1 });
+                job.wait(job.start_series(Epoch::ANY, server, &parts)).expect("a series");
+            }
+        }
+        _ => wait_for("the death", &is_dead),
+    }
+    m.barrier(3);
+    m.end(3, "");
 }

@@ -586,6 +586,13 @@ pub trait Engine {
     /// anyway.
     fn end_service_to_dead(&self) {}
 
+    /// Whether something that a member asked for, which is in this member's view as dead, may still be done to memory that this
+    /// one reaches by itself: by its owner, which is in the middle of it, and may be stopped there. Memory that is reached by requests
+    /// is changed for the dead no more once a request of this member has come there.
+    fn is_dead_served(&self) -> bool {
+        false
+    }
+
     // ---- Messages.
 
     /// Sends a message of at most [`MESSAGE_LEN_MAX`] bytes and rings the receiver's bell. `Ok` means that it is on

@@ -4,6 +4,9 @@
 //! something again that others may have seen looks at all counters after it was taken away, and then, now and then, at
 //! those that were odd. An operation that begins later cannot come to see it. No call waits for this: a member
 //! that is stopped inside an operation keeps memory from being reused, and nothing else.
+//!
+//! The dead are not waited for. What they have asked another member to do in its memory goes nowhere once a request that knows of
+//! the death has come there; but those who reach that memory by themselves wait until its owner is not in the middle of it.
 
 use super::layout::{ACTORS, ACTORS_USED, LATE, PIN_WORDS, PINS, PINS_SHIFT};
 use super::open::Inner;
@@ -216,6 +219,7 @@ impl Grace {
                 self.ask_then();
             }
         }
-        self.open.is_empty()
+        // The dead were not asked: what they were about to change may be in the middle of being changed for them.
+        self.open.is_empty() && !store.job.is_dead_served()
     }
 }

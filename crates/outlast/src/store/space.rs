@@ -418,9 +418,12 @@ impl Op<'_> {
     }
 
     /// Takes back the blocks of batches for which the wait is over. Where homes are far away one batch after the other, so that
-    /// there is room for them: what is given back is had again by requests.
+    /// there is room for them: what is given back is had again by requests. But when somebody was inside an operation for long
+    /// there are many, and all but a few are for others, too.
     fn reuse(&self) {
-        self.reuse_or_give_back(true, if self.store.job.is_direct() { usize::MAX } else { 1 });
+        let count = self.store.space.batch_count.load(Ordering::Relaxed);
+        let few = count.saturating_sub(BATCHES_FAR).max(1);
+        self.reuse_or_give_back(true, if self.store.job.is_direct() { usize::MAX } else { few });
     }
 
     /// The same for so many batches; if this actor is not to keep any, all go to the stacks of their homes.
@@ -663,6 +666,58 @@ mod tests {
                 is_over.set(true);
             }
             nap(&job, "the one who takes", || is_over.get());
+            store.close().expect("closed");
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+
+    /// Somebody is inside an operation for long, while another member writes until there is no room. When that is over, the one who
+    /// writes on needs few blocks, and the others have room again.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn what_had_to_wait_for_long_is_not_kept_for_ever() {
+        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::store::testing::nap;
+        use crate::store::{Options, Store};
+        use std::cell::Cell;
+        use std::rc::Rc;
+        let step = Rc::new(Cell::new(0));
+        let mut options = SimOptions::new(3, 3).link(Link::Network);
+        options.steps_max = 10_000_000;
+        options.segment_limit = 4 << 20;
+        sim::run(&options, move |job: crate::Job| {
+            let store = Store::open(&job, Options::new().replicas(1).partitions(8)).expect("open");
+            let is_there = |key: &String| store.homes(key.as_bytes()) == [MemberId(0)];
+            let keys: Vec<String> =
+                (0..1000).map(|number| format!("key {number}")).filter(is_there).collect();
+            let wait = |until: u32| nap(&job, "the others", || step.get() >= until);
+            match job.me().0 {
+                1 => {
+                    wait(1);
+                    let slot = store.slot(keys[0].as_bytes()).expect("a slot");
+                    while slot.put(&[1; 20_000]).is_ok() {}
+                    step.set(2);
+                    wait(3);
+                    // At first none of the waits is known to be over.
+                    (0..300).for_each(|_| nap(&job, "room", || slot.put(&[1; 20_000]).is_ok()));
+                    step.set(4);
+                }
+                2 => {
+                    let op = Op::begin(&store.inner).expect("begun");
+                    step.set(1);
+                    wait(2);
+                    drop(op);
+                    step.set(3);
+                    wait(4);
+                    for key in &keys[1..50] {
+                        store.put(key.as_bytes(), &[1; 20_000]).expect("room");
+                    }
+                    step.set(5);
+                }
+                _ => {}
+            }
+            wait(5);
             store.close().expect("closed");
             let _ = job.leave();
         })

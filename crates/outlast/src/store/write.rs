@@ -218,7 +218,8 @@ pub(super) struct Draft<'v> {
     pub(super) block: Block,
     pub(super) value: &'v [u8],
     pub(super) class: usize,
-    /// The block that was filled at each home, 0 if none, or if it is used.
+    /// The block that was taken or filled at each home, 0 if none, or if it is used, or if a request that was not answered may
+    /// still come to it or name it.
     pub(super) offsets: [u64; HOMES_MAX],
     /// The record at each home that is known to have one, 0 otherwise.
     words: [u64; HOMES_MAX],
@@ -912,8 +913,14 @@ impl<'a> Op<'a> {
         // Without the mark, also if nobody else is to hold it: whoever sees the mark rings nobody.
         let head = Head::new(config.stamp, draft.offsets[config.primary]);
         steps::enter(steps::Step::Publish);
-        if !self.swap(primary, before.word, before.head.0, head.0)? {
-            return Ok(false);
+        match self.swap(primary, before.word, before.head.0, head.0) {
+            Ok(true) => {}
+            Err(Halt::Fail(error)) => {
+                // The swap may still be made.
+                draft.offsets[config.primary] = 0;
+                return Err(Halt::Fail(error));
+            }
+            not => return not,
         }
         if mutant("publish-early") && !draft.value.is_empty() {
             let offset = draft.offsets[config.primary] + value_start(draft.block.len);
@@ -1394,11 +1401,7 @@ impl<'a> Op<'a> {
                 if let Some(memory) = before.memory {
                     memory.forget();
                 }
-                // Blocks that nobody has seen are kept for the next time, unless a call did not end: it may still have an
-                // effect.
-                if let Ok(_) | Err(Halt::Again | Halt::Fail(StoreError::OutOfMemory { .. })) = &result {
-                    self.keep_unused(config, &draft);
-                }
+                self.keep_unused(config, &draft);
                 if result.is_err() && before.block.is_none() {
                     // The record may stay empty.
                     store.note_tombstone(key.key, 0);
@@ -1429,7 +1432,7 @@ impl<'a> Op<'a> {
         self.store.salvage.is_on && !self.is_current() && !mutant("salvage-late")
     }
 
-    /// Keeps the blocks of a draft that nobody has seen.
+    /// Keeps the blocks of a draft that nobody has seen for the next time.
     pub(super) fn keep_unused(&self, config: &Config, draft: &Draft<'_>) {
         for (&member, &offset) in config.homes.iter().zip(&draft.offsets).filter(|(_, offset)| **offset != 0)
         {

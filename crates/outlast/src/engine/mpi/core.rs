@@ -796,7 +796,15 @@ impl Core {
 
     // ---- What arrives.
 
+    /// Does what a frame asks for. Others of this node reach the same memory, and may know of its sender's death before this is
+    /// over: so that they can wait for it, it is said before the look at the view.
     fn handle(&mut self, node: &Shm, from: MemberId, frame: &[u8]) {
+        node.set_served(Some(from));
+        self.handle_for(node, from, frame);
+        node.set_served(None);
+    }
+
+    fn handle_for(&mut self, node: &Shm, from: MemberId, frame: &[u8]) {
         let Some((header, deaths, payload)) = wire::decode(frame) else {
             debug_assert!(false, "{from} sent a frame that is none");
             return;

@@ -805,6 +805,10 @@ impl Engine for Mpi {
         }
     }
 
+    fn is_dead_served(&self) -> bool {
+        self.core.is_some() && self.node.is_dead_served()
+    }
+
     fn can_publish(&self) -> bool {
         self.core.is_none()
     }

@@ -55,6 +55,9 @@ const SLOT_BACKGROUND_SLEEPS: usize = 76;
 const SLOT_ATTENDING: usize = 80;
 /// The first word of the bitmap of senders: beside the bell, which a sender rings next.
 const SLOT_PENDING: usize = 96;
+/// For whom the member does something, on the mpi engine: see [`Tables::served`].
+#[cfg(feature = "mpi")]
+const SLOT_SERVED: usize = 104;
 const SLOT_SEGMENT_LEN: usize = 128;
 const SLOT_DOMAIN_LEN: usize = 136;
 const SLOT_DOMAIN: usize = 140;
@@ -272,6 +275,12 @@ impl Tables {
     /// How many of the member's threads sleep on its bell.
     pub(super) fn sleepers(&self, member: MemberId) -> &AtomicU32 {
         self.mapping.half(self.slot(member, SLOT_SLEEPERS))
+    }
+
+    /// The member of another node for whom this one is doing something, plus 1; 0 if for nobody.
+    #[cfg(feature = "mpi")]
+    pub(super) fn served(&self, member: MemberId) -> &AtomicU32 {
+        self.mapping.half(self.slot(member, SLOT_SERVED))
     }
 
     /// How much of the member's segment is backed by memory.

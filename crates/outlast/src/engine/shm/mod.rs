@@ -542,6 +542,22 @@ impl Shm {
         let _ = self.catch_up();
     }
 
+    /// Says for whom this member is about to do something, before it looks whether that one is dead; `None` when it is done.
+    pub(in crate::engine) fn set_served(&self, member: Option<MemberId>) {
+        self.tables().served(self.me).store(member.map_or(0, |member| member.0 + 1), Ordering::SeqCst);
+    }
+
+    /// Whether someone of this node may be in the middle of something that a dead member has asked for.
+    pub(in crate::engine) fn is_dead_served(&self) -> bool {
+        // The view first: who looked at it before a death entered it had said whom it serves before that.
+        let view = self.tables().view();
+        let is_serving = |server: MemberId| match self.tables().served(server).load(Ordering::SeqCst) {
+            0 => false,
+            number => view.dead.contains(MemberId(number - 1)),
+        };
+        !view.dead.is_empty() && view.living().any(is_serving)
+    }
+
     /// This node turns away from a member of another node, for ever: see `quorum.rs` of the mpi engine.
     pub(in crate::engine) fn shun(&self, member: MemberId) {
         self.tables().shunned(member.index() / 64).fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
