@@ -591,7 +591,19 @@ impl Inner {
     /// Brings a transaction to its end, whatever it is, at all its keys.
     pub(super) fn conclude(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<()> {
         let is_committed = self.decision(id)?;
-        keys.iter().try_for_each(|key| self.resolve(key, id, is_committed))
+        keys.iter().try_for_each(|key| self.resolve(key, id, is_committed).map(drop))
+    }
+
+    /// Whether a transaction has locked a key.
+    pub(in crate::store) fn is_locked(&self, key: &[u8]) -> StoreResult<bool> {
+        let key = self.key_ref(key)?;
+        self.run_call(&key, |op| {
+            let config = op.config(key.partition)?;
+            let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());
+            let block =
+                found.map(|offset| op.read_block(config.homes[config.primary], offset)).transpose()?;
+            Ok(block.is_some_and(|block| block.kind == Kind::Provisional))
+        })
     }
 
     /// X2 for one key; see [`Op::lock_key`].
