@@ -404,8 +404,8 @@ impl Op<'_> {
     }
 
     /// X5 for one key: puts the value after, or the one before, in the place of a transaction's provisional version, if that
-    /// is there. Whoever does it makes the same version.
-    fn resolve(&mut self, key: &KeyRef<'_>, id: IntentId, is_committed: bool) -> Step<()> {
+    /// is there; whether it was. Whoever does it makes the same version.
+    fn resolve(&mut self, key: &KeyRef<'_>, id: IntentId, is_committed: bool) -> Step<bool> {
         if self.store.frost.is_set() {
             return Err(Halt::Frozen);
         }
@@ -414,11 +414,11 @@ impl Op<'_> {
         let before = self.find_settled(config, key, None, false)?;
         let Some((offset, block)) = before.found().filter(|(_, block)| block.kind == Kind::Provisional)
         else {
-            return if self.is_still(config, key.partition)? { Ok(()) } else { Err(Halt::Again) };
+            return if self.is_still(config, key.partition)? { Ok(false) } else { Err(Halt::Again) };
         };
         let found = self.read_provisional(primary, offset, &block)?;
         if found.id != id {
-            return if self.is_still(config, key.partition)? { Ok(()) } else { Err(Halt::Again) };
+            return if self.is_still(config, key.partition)? { Ok(false) } else { Err(Halt::Again) };
         }
         self.check_whole(key, primary, offset, &block)?;
         let start = offset + value_start(block.len);
@@ -436,7 +436,7 @@ impl Op<'_> {
                 (bytes, shape(Kind::Restored, false, found.old_owner))
             }
         };
-        self.replace(config, key, before, &bytes, shape).map(|_| ())
+        self.replace(config, key, before, &bytes, shape).map(|_| true)
     }
 }
 
@@ -477,7 +477,7 @@ impl Inner {
             if self.frost.is_set() {
                 job.park(job.bell(), job.now().after(LOOK));
             }
-            return result;
+            return result.map(drop);
         }
         let now = job.now();
         // Whoever has failed more often is given more time, by those who have not.
@@ -553,21 +553,21 @@ impl Inner {
         Ok(found.value.and_then(|value| Verdict::decode(value.bytes())))
     }
 
-    /// X5 for one key. If its partition is lost there is nothing left to do.
-    pub(super) fn resolve(&self, key: &[u8], id: IntentId, is_committed: bool) -> StoreResult<()> {
+    /// X5 for one key; whether it was left to do. If its partition is lost there is nothing.
+    pub(super) fn resolve(&self, key: &[u8], id: IntentId, is_committed: bool) -> StoreResult<bool> {
         self.resolve_in(key, id, is_committed, true)
     }
 
     /// The same; if the store is frozen it is left to others, unless the caller waits for that.
-    fn resolve_in(&self, key: &[u8], id: IntentId, is_committed: bool, waits: bool) -> StoreResult<()> {
+    fn resolve_in(&self, key: &[u8], id: IntentId, is_committed: bool, waits: bool) -> StoreResult<bool> {
         let _step = within(if is_committed { steps::Step::Apply } else { steps::Step::RollBack });
         let key = self.any_key_ref(key);
         let resolved = self.run(|op| match op.resolve(&key, id, is_committed) {
-            Err(Halt::Frozen) if !waits => Ok(()),
+            Err(Halt::Frozen) if !waits => Ok(false),
             other => other,
         });
         match resolved {
-            Err(StoreError::DataLost { .. }) => Ok(()),
+            Err(StoreError::DataLost { .. }) => Ok(false),
             other => other,
         }
     }
