@@ -1304,4 +1304,40 @@ mod tests {
         let late = |is_ok, is_whole| ends.get(&[true, is_ok, is_whole]).copied().unwrap_or(0);
         assert!(late(true, true) > 20 && late(false, false) > 20, "{ends:?}");
     }
+
+    /// A key does not exist, and its primary dies after it has raised the floor to remove another key, and before the other home
+    /// has. The key is made and deleted, and then the floor is where it was: who has read before that there is no such key finds
+    /// that it is not so any more.
+    #[test]
+    fn a_key_that_is_made_and_deleted_after_a_death_has_another_mark() {
+        for seed in 0..10 {
+            let report = sim::run(&SimOptions::new(4, seed).link(Link::of_seed(seed)), |job: Job| {
+                let options = Options::new().replicas(2).partitions(16).expected_keys(16);
+                let store = crate::store::Store::open(&job, options).expect("open");
+                let (inner, victim) = (&store.inner, MemberId(1));
+                if job.me() == victim {
+                    return nap(&job, "its death", || false);
+                }
+                if job.me() == MemberId(0) {
+                    let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                    let key = names.into_iter().find(|key| store.homes(key)[0] == victim).expect("some key");
+                    let partition = store.partition_of(&key).expect("a key");
+                    // D2 for a key that had a hundred versions.
+                    let raise = |home| inner.run(|op| op.raise_floor(home, partition, 100)).expect("raised");
+                    raise(victim);
+                    let mut tx = store.begin();
+                    assert_eq!(tx.get(&key), Ok(None));
+                    tx.put(b"changed", b"new").expect("put");
+                    job.fence(victim, Time::NEVER).expect("killed");
+                    store.put(&key, b"made").expect("put");
+                    assert!(store.delete(&key).expect("deleted"));
+                    store.homes(&key).into_iter().for_each(raise);
+                    assert_eq!(tx.commit(), Err(StoreError::Aborted));
+                }
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+    }
 }

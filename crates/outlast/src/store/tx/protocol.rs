@@ -312,17 +312,19 @@ impl Op<'_> {
             }
             None => {
                 let counter = found.map_or(0, |(_, block)| block.counter);
-                Seen { mark: self.absent(primary, key, counter)?, value: None }
+                Seen { mark: self.absent(config, key, counter)?, value: None }
             }
         };
         if self.is_current() || self.is_still(config, key.partition)? { Ok(seen) } else { Err(Halt::Again) }
     }
 
     /// The mark of a key that does not exist: no version of it was greater than this, so that a key that was made and
-    /// deleted meanwhile has another one.
-    fn absent(&self, primary: MemberId, key: &KeyRef<'_>, tombstone: u64) -> Step<Mark> {
-        let counter = tombstone.max(self.floor(primary, key.partition)?);
-        Ok(Mark { exists: false, version: Version { counter, writer: MemberId(0) } })
+    /// deleted meanwhile has another one. That holds for one primary: the next one may have a lower floor, if the last one died
+    /// while it was raised everywhere. So the configuration is a part of it.
+    fn absent(&self, config: &Config, key: &KeyRef<'_>, tombstone: u64) -> Step<Mark> {
+        let counter = tombstone.max(self.floor(config.homes[config.primary], key.partition)?);
+        let writer = MemberId(config.stamp as u32);
+        Ok(Mark { exists: false, version: Version { counter, writer } })
     }
 
     /// X2 for one key: puts a provisional version in the place of what the transaction has read, or of anything if it has
@@ -346,9 +348,9 @@ impl Op<'_> {
         let primary = config.homes[config.primary];
         let before = self.find_settled(config, key, None, false)?;
         let (old, old_owner, value) = match before.found() {
-            None => (self.absent(primary, key, 0)?, self.store.me(), Vec::new()),
+            None => (self.absent(config, key, 0)?, self.store.me(), Vec::new()),
             Some((_, block)) if block.is_deleted => {
-                (self.absent(primary, key, block.counter)?, block.owner, Vec::new())
+                (self.absent(config, key, block.counter)?, block.owner, Vec::new())
             }
             Some((offset, block)) if block.kind == Kind::Provisional => {
                 let found = self.read_provisional(primary, offset, &block)?;
