@@ -1340,4 +1340,43 @@ mod tests {
             report.expect_ok();
         }
     }
+    /// One transaction is about to make a key when another one finds that it does not exist. The key is made, and then deleted,
+    /// by a call or in a transaction: who found it absent finds that it was there, also if the floor of the partition is far
+    /// above its versions, since a key with many of them was removed meanwhile.
+    #[test]
+    fn a_key_that_is_made_and_deleted_below_the_floor_has_another_mark() {
+        for seed in 0..10 {
+            let report = sim::run(&SimOptions::new(2, seed).link(Link::of_seed(seed)), move |job: Job| {
+                let options = Options::new().replicas(2).partitions(1).expected_keys(16);
+                let store = crate::store::Store::open(&job, options).expect("open");
+                if job.me() == MemberId(0) {
+                    let inner = &store.inner;
+                    for _ in 0..50 {
+                        store.put(b"many", b"value").expect("put");
+                    }
+                    let mut maker = third_attempt(&store, |tx| tx.put(b"key", b"made").expect("put"));
+                    assert!(store.delete(b"many").expect("deleted"));
+                    let floor = || inner.run(|op| op.floor(MemberId(0), 0)).expect("read");
+                    nap(&job, "its removal", || floor() > 50);
+                    let mut tx = store.begin();
+                    assert_eq!(tx.get(b"key"), Ok(None));
+                    tx.put(b"changed", b"new").expect("put");
+                    maker.commit().expect("committed");
+                    if seed % 4 < 2 {
+                        assert!(store.delete(b"key").expect("deleted"));
+                    } else {
+                        let deleted: StoreResult<bool> = store.transaction(|tx| {
+                            tx.put(b"other", b"")?;
+                            tx.delete(b"key")
+                        });
+                        assert_eq!(deleted, Ok(true));
+                    }
+                    assert_eq!(tx.commit(), Err(StoreError::Aborted));
+                }
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+    }
 }
