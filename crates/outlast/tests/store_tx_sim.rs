@@ -900,3 +900,57 @@ fn the_heir_ends_the_transactions_of_the_dead() {
         });
     }
 }
+
+/// The committer is stopped at each of its steps, while another member waits for one of its keys. Once somebody has seen the
+/// transaction by another key, the one who waits is told: it does not wait for the committer.
+#[test]
+fn who_waits_for_a_key_does_not_wait_for_a_stopped_committer() {
+    let mut late = BTreeSet::new();
+    for step in 1.. {
+        let is_over = Arc::new(Mutex::new(false));
+        let (over, is_seen) = (is_over.clone(), Arc::new(Mutex::new(false)));
+        let seen = is_seen.clone();
+        // The committer is a spare: nobody needs its memory.
+        let mut options = SimOptions::new(3, step).link(Link::Memory);
+        options.spares = 1;
+        run_with(options, move |job| {
+            let store = open(&job, 2);
+            meet(&job, &store, "ready", 4);
+            match job.me().0 {
+                3 => {
+                    job.sleep(Duration::from_millis(10));
+                    job.inject(Fault::StopAtStep(step)).expect("planned");
+                    move_thirty(&store).expect("committed, if late");
+                    *over.lock().unwrap() = !store.exists(b"others").expect("read");
+                }
+                2 => {
+                    let value = store.wait(b"done", None, job.now().after(Duration::from_secs(100)));
+                    assert!(value.expect("read").is_some());
+                    store.put(b"told", b"").expect("put");
+                }
+                1 => {
+                    job.sleep(Duration::from_millis(200));
+                    if number(&store, b"b") == 30 {
+                        *seen.lock().unwrap() = true;
+                        let began = job.now();
+                        nap(&job, "the one who waits", || store.exists(b"told").expect("read"));
+                        assert!(
+                            job.now().since(began) < Duration::from_secs(1),
+                            "it waits after step {step}"
+                        );
+                    }
+                    store.put(b"others", b"").expect("put");
+                    job.inject(Fault::Resume(MemberId(3))).expect("resumed");
+                }
+                _ => {}
+            }
+            meet(&job, &store, "over", 4);
+            end(&job, &store);
+        });
+        late.insert(*is_seen.lock().unwrap());
+        if *is_over.lock().unwrap() {
+            break;
+        }
+    }
+    assert_eq!(late.len(), 2, "some stops come before the decision, and some after it");
+}

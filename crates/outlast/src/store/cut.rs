@@ -244,22 +244,9 @@ mod tests {
     use crate::engine::sim::{self, Options as SimOptions};
     use crate::job::Job;
     use crate::store::Options;
-    use crate::store::layout::Kind;
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
     use std::time::Duration;
-
-    /// Whether a transaction has locked the key.
-    fn is_locked(store: &Store, key: &[u8]) -> bool {
-        let (inner, key) = (&store.inner, store.inner.key_ref(key).expect("a key"));
-        let kind = inner.run(|op| {
-            let config = op.config(key.partition)?;
-            let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());
-            let primary = config.homes[config.primary];
-            Ok(found.map(|offset| op.read_block(primary, offset)).transpose()?.map(|block| block.kind))
-        });
-        kind.expect("read") == Some(Kind::Provisional)
-    }
 
     /// What a member's part of a cut holds of a key.
     fn listed(part: &CutPart<'_>, wanted: &[u8]) -> Vec<u8> {
@@ -294,7 +281,9 @@ mod tests {
                         done.expect("committed");
                     };
                     let commit = job.spawn("commits", Box::new(commit)).expect("spawned");
-                    while !keys.iter().all(|key| is_locked(&store, key)) && !commit.is_finished() {}
+                    while !keys.iter().all(|key| store.inner.is_locked(key).expect("read"))
+                        && !commit.is_finished()
+                    {}
                     store.freeze(job.now().after(Duration::from_secs(1)));
                     let mut under_way = None;
                     while !store.is_quiet(&mut under_way).expect("looked") {

@@ -8,7 +8,8 @@ use std::time::Duration;
 pub enum StoreError {
     /// No complete copy of the key's partition lives. A write that returns this has no effect that anyone can still see,
     /// unless others saw it before the last copy was lost. A transaction over several keys that returns it from its commit has
-    /// done all of it or nothing, and what it wrote to the lost keys is gone: look at another key of it before doing it again.
+    /// done all of it or nothing, and what it wrote to the lost keys is gone: look at another key of it before doing it again. If the
+    /// partition that is named is that of none of its keys, the store's own record of it was lost: look at each of them.
     #[error(
         "all copies of partition {partition} are lost: more members died than the store has copies; accept_loss() gives the partition up and starts it empty"
     )]

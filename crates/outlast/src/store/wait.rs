@@ -2,6 +2,10 @@
 
 use super::{Store, StoreResult, Value, Version};
 use crate::engine::{Engine, MemberId, Time};
+use std::time::Duration;
+
+/// How often to look at a key that a transaction has locked.
+const LOCKED: Duration = Duration::from_millis(100);
 
 /// How a wait ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +69,9 @@ impl Store {
             if job.now() >= deadline {
                 return Ok(Waited::TimedOut);
             }
-            job.park(bell, deadline);
+            // Its committer may be stopped between the decision and the bells, and others know of it by another key of it.
+            let is_locked = self.inner.is_locked(key)?;
+            job.park(bell, if is_locked { deadline.min(job.now().after(LOCKED)) } else { deadline });
         }
     }
 }

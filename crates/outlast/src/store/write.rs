@@ -292,11 +292,14 @@ pub(super) struct Shape {
     pub(super) owner: MemberId,
     /// Whose version it is, if several members may make the same one, so that it does not matter who does.
     pub(super) author: Option<MemberId>,
+    /// Whether it deletes the key, or is to: then it is above the floor, so that whoever looked at that before, and found no such
+    /// key, notices that there was one; see `tx`.
+    pub(super) is_above_floor: bool,
 }
 
 impl Shape {
     pub(super) fn plain(is_deleted: bool, owner: MemberId) -> Shape {
-        Shape { kind: Kind::Plain, is_deleted, owner, author: None }
+        Shape { kind: Kind::Plain, is_deleted, owner, author: None, is_above_floor: is_deleted }
     }
 }
 
@@ -1367,7 +1370,9 @@ impl<'a> Op<'a> {
             None => self.floor(primary, key.partition)?,
             // The tombstone may be one that was removed elsewhere.
             Some(block) if block.is_deleted && mutant("forget-tombstone") => 0,
-            Some(block) if block.is_deleted => block.counter.max(self.floor(primary, key.partition)?),
+            Some(block) if block.is_deleted || shape.is_above_floor => {
+                block.counter.max(self.floor(primary, key.partition)?)
+            }
             Some(block) => block.counter,
         };
         let block = Block {

@@ -26,9 +26,10 @@
 //!
 //! *A lost intent.* If the partition of the intent is lost, whoever needs it is told `DataLost`, also for keys in other
 //! partitions. When the loss is accepted there is no such intent, and the provisional versions that are left are rolled
-//! back: no living transaction has one without an intent. What had been applied stays. If the partition of a key is lost and
+//! back. What had been applied stays; and if that comes between X4 and X5 of a living committer, it applies what it still finds,
+//! and says `DataLost` instead of `Ok` if somebody else was at one of its keys before. If the partition of a key is lost and
 //! given up between X2 and X4, its new value is gone: after X4 a committer that has seen the view change looks at the
-//! incarnations of its keys' partitions, and says `DataLost` instead of `Ok`.
+//! incarnations of its keys' partitions, and says `DataLost`, too.
 //!
 //! *Readers.* Provisional and pending: the old value; the transaction had not happened when the intent was looked at, and
 //! while it is pending the provisional version stays. Aborted: the old value. Committed: the new one. None of these
@@ -694,12 +695,16 @@ impl Tx {
             }
         }
         self.check_held()?;
-        self.decide(deciding)?;
+        let (id, version, is_whole) = self.decide(deciding)?;
         // A partition can have been lost, and given up, while its key was locked: then the new value is gone with the
-        // provisional version. Nobody is told that it is there.
+        // provisional version. Nobody is told that it is there. So can that of the intent: then whoever came to a key before
+        // X5 has rolled it back.
         let inner = &self.store.inner;
         if inner.job.epoch() != began {
             locked.iter().try_for_each(|(key, version)| inner.check_incarnation(key, *version))?;
+            if !is_whole {
+                inner.check_incarnation(&record::intent_key(id.member, id.slot), version)?;
+            }
         }
         self.versions = versions;
         Ok(())
@@ -735,35 +740,38 @@ impl Tx {
         Ok((versions, locked))
     }
 
-    /// X4 to X6.
-    fn decide(&mut self, deciding: Deciding) -> StoreResult<()> {
+    /// X4 to X6: the intent, its version, and whether all of X5 was this call's.
+    fn decide(&mut self, deciding: Deciding) -> StoreResult<(IntentId, Version, bool)> {
         let Active { mut slot, id, version, keys } = self.active.take().expect("announced");
         let inner = &self.store.inner;
         let intent = self.intent(id, &keys, State::Committed);
         let keys: Vec<Vec<u8>> = intent.keys.clone();
         if mutant("tx-apply-early") {
-            let _ = keys.iter().try_for_each(|key| inner.resolve(key, id, true));
+            let _ = keys.iter().try_for_each(|key| inner.resolve(key, id, true).map(drop));
         }
         let step = within(steps::Step::Decide);
         let decided = inner.write_intent(id, &mut slot.memory, Some(version), &intent);
         drop(step);
-        match &decided {
+        match decided {
+            Ok(version) => {
+                drop(deciding);
+                let applied = inner.apply(id, &keys);
+                let is_whole = applied == Ok(true);
+                inner.end(slot, id, keys, applied.map(drop), false);
+                Ok((id, version, is_whole))
+            }
             // The outcome is unknown for now, and may still be decided.
-            Err(StoreError::Timeout { .. }) => {
+            Err(error @ StoreError::Timeout { .. }) => {
                 deciding.goes_on();
                 inner.finish_later(slot, id, keys, false, true, LATER);
+                Err(error)
             }
-            known => {
+            Err(error) => {
                 drop(deciding);
-                let is_known = match known {
-                    Ok(_) => Some(true),
-                    Err(StoreError::Conflict { .. } | StoreError::OutOfMemory { .. }) => Some(false),
-                    Err(_) => None,
-                };
-                inner.finish(slot, id, keys, is_known, false);
+                inner.finish(slot, id, keys, None, false);
+                Err(as_aborted(error))
             }
         }
-        decided.map(|_| ()).map_err(as_aborted)
     }
 
     /// A transaction that changes a single key and depends on no other: a conditional write.
@@ -885,17 +893,30 @@ impl Inner {
     /// overwritten by the next attempt.
     fn finish(
         &self,
-        mut slot: Slot,
+        slot: Slot,
         id: IntentId,
         keys: Vec<Vec<u8>>,
         is_committed: Option<bool>,
         is_joined: bool,
     ) {
         let ended = match is_committed {
-            Some(true) if mutant("tx-drop-intent") => Ok(()),
-            Some(true) => keys.iter().try_for_each(|key| self.resolve(key, id, true)),
+            Some(true) => self.apply(id, &keys).map(drop),
             _ => self.conclude(id, &keys),
         };
+        self.end(slot, id, keys, ended, is_joined);
+    }
+
+    /// X5 for a transaction that is committed; whether it was left to do at every key. If not, somebody has done it, or, if the
+    /// intent was lost and given up, the contrary.
+    fn apply(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<bool> {
+        if mutant("tx-drop-intent") {
+            return Ok(true);
+        }
+        keys.iter().try_fold(true, |is_whole, key| Ok(self.resolve(key, id, true)? && is_whole))
+    }
+
+    /// X6 for a transaction whose keys were brought to their end, if they were.
+    fn end(&self, mut slot: Slot, id: IntentId, keys: Vec<Vec<u8>>, ended: StoreResult<()>, is_joined: bool) {
         match ended {
             Ok(()) => {}
             // Nobody finds it and asks for its verdict any more. Once the loss is accepted, its keys are rolled back.
@@ -1217,5 +1238,145 @@ mod tests {
         }
         let ends = ends.borrow();
         assert!(ends.len() == 3 && ends.values().all(|&count| count > 2), "{ends:?}");
+    }
+    /// The committer is stopped at each of its steps; meanwhile its intent is lost, and given up, and somebody looks at one of its
+    /// keys. If it is told that the transaction has happened, then it has, wholly.
+    #[test]
+    fn who_is_told_that_a_transaction_has_happened_finds_all_of_it_though_the_intent_was_lost() {
+        let ends: Rc<RefCell<BTreeMap<[bool; 3], usize>>> = Rc::default();
+        for step in (1..).step_by(2) {
+            if ends.borrow().contains_key(&[false, true, true]) {
+                break;
+            }
+            let (stage, ends_here) = (Rc::new(Cell::new(0)), ends.clone());
+            let report = sim::run(&SimOptions::new(4, step), move |job: Job| {
+                let options = Options::new().replicas(1).partitions(64).expected_keys(64);
+                let store = crate::store::Store::open(&job, options).expect("open");
+                let partition_of = |member| store.partition_of(&intent_key(member, 0)).expect("a key");
+                let homes = |partition| store.inner.placement.preference(partition)[..2].to_vec();
+                let members = (0..4).map(MemberId);
+                let committer = members.clone().find(|one| !homes(partition_of(*one)).contains(one));
+                let committer = committer.expect("one whose intent is elsewhere");
+                let (partition, victim) = (partition_of(committer), homes(partition_of(committer))[0]);
+                let mut others = members.filter(|one| ![committer, victim].contains(one));
+                let (driver, other) = (others.next().expect("one"), others.next().expect("another"));
+                let keys_at = |home: MemberId| -> Vec<Vec<u8>> {
+                    let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                    names.filter(|key| store.homes(key) == [home]).take(2).collect()
+                };
+                let keys = [keys_at(driver), keys_at(other)].concat();
+                if job.me() == committer {
+                    nap(&job, "the values before", || stage.get() == 1);
+                    job.inject(Fault::StopAtStep(step)).expect("planned");
+                    let done: StoreResult<()> =
+                        store.transaction(|tx| keys.iter().try_for_each(|key| tx.put(key, b"new")));
+                    let is_late = stage.get() > 1;
+                    nap(&job, "the acceptance", || stage.get() == 2);
+                    let value = |key: &Vec<u8>| store.get(key).expect("read").expect("there").into_bytes();
+                    let count = keys.iter().filter(|key| value(key) == b"new").count();
+                    assert!(done.is_err() || count == keys.len(), "{count} of its keys, in step {step}");
+                    let end = [is_late, done.is_ok(), count == keys.len()];
+                    *ends_here.borrow_mut().entry(end).or_default() += 1;
+                    stage.set(3);
+                } else if job.me() == driver {
+                    keys.iter().for_each(|key| _ = store.put(key, b"old").expect("put"));
+                    stage.set(1);
+                    job.sleep(Duration::from_millis(100));
+                    job.fence(victim, Time::NEVER).expect("killed");
+                    store.accept_loss_of(&[partition]).expect("accepted");
+                    let _ = store.get(&keys[step as usize / 2 % 4]).expect("read");
+                    stage.set(2);
+                    // It may be stopped only now.
+                    while stage.get() < 3 {
+                        job.inject(Fault::Resume(committer)).expect("a fault");
+                        job.sleep(Duration::from_millis(1));
+                    }
+                } else if job.me() == victim {
+                    nap(&job, "its death", || false);
+                }
+                nap(&job, "the committer", || stage.get() == 3);
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+        let ends = ends.borrow();
+        let late = |is_ok, is_whole| ends.get(&[true, is_ok, is_whole]).copied().unwrap_or(0);
+        assert!(late(true, true) > 20 && late(false, false) > 20, "{ends:?}");
+    }
+
+    /// A key does not exist, and its primary dies after it has raised the floor to remove another key, and before the other home
+    /// has. The key is made and deleted, and then the floor is where it was: who has read before that there is no such key finds
+    /// that it is not so any more.
+    #[test]
+    fn a_key_that_is_made_and_deleted_after_a_death_has_another_mark() {
+        for seed in 0..10 {
+            let report = sim::run(&SimOptions::new(4, seed).link(Link::of_seed(seed)), |job: Job| {
+                let options = Options::new().replicas(2).partitions(16).expected_keys(16);
+                let store = crate::store::Store::open(&job, options).expect("open");
+                let (inner, victim) = (&store.inner, MemberId(1));
+                if job.me() == victim {
+                    return nap(&job, "its death", || false);
+                }
+                if job.me() == MemberId(0) {
+                    let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                    let key = names.into_iter().find(|key| store.homes(key)[0] == victim).expect("some key");
+                    let partition = store.partition_of(&key).expect("a key");
+                    // D2 for a key that had a hundred versions.
+                    let raise = |home| inner.run(|op| op.raise_floor(home, partition, 100)).expect("raised");
+                    raise(victim);
+                    let mut tx = store.begin();
+                    assert_eq!(tx.get(&key), Ok(None));
+                    tx.put(b"changed", b"new").expect("put");
+                    job.fence(victim, Time::NEVER).expect("killed");
+                    store.put(&key, b"made").expect("put");
+                    assert!(store.delete(&key).expect("deleted"));
+                    store.homes(&key).into_iter().for_each(raise);
+                    assert_eq!(tx.commit(), Err(StoreError::Aborted));
+                }
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+    }
+    /// One transaction is about to make a key when another one finds that it does not exist. The key is made, and then deleted,
+    /// by a call or in a transaction: who found it absent finds that it was there, also if the floor of the partition is far
+    /// above its versions, since a key with many of them was removed meanwhile.
+    #[test]
+    fn a_key_that_is_made_and_deleted_below_the_floor_has_another_mark() {
+        for seed in 0..10 {
+            let report = sim::run(&SimOptions::new(2, seed).link(Link::of_seed(seed)), move |job: Job| {
+                let options = Options::new().replicas(2).partitions(1).expected_keys(16);
+                let store = crate::store::Store::open(&job, options).expect("open");
+                if job.me() == MemberId(0) {
+                    let inner = &store.inner;
+                    for _ in 0..50 {
+                        store.put(b"many", b"value").expect("put");
+                    }
+                    let mut maker = third_attempt(&store, |tx| tx.put(b"key", b"made").expect("put"));
+                    assert!(store.delete(b"many").expect("deleted"));
+                    let floor = || inner.run(|op| op.floor(MemberId(0), 0)).expect("read");
+                    nap(&job, "its removal", || floor() > 50);
+                    let mut tx = store.begin();
+                    assert_eq!(tx.get(b"key"), Ok(None));
+                    tx.put(b"changed", b"new").expect("put");
+                    maker.commit().expect("committed");
+                    if seed % 4 < 2 {
+                        assert!(store.delete(b"key").expect("deleted"));
+                    } else {
+                        let deleted: StoreResult<bool> = store.transaction(|tx| {
+                            tx.put(b"other", b"")?;
+                            tx.delete(b"key")
+                        });
+                        assert_eq!(deleted, Ok(true));
+                    }
+                    assert_eq!(tx.commit(), Err(StoreError::Aborted));
+                }
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
     }
 }

@@ -293,13 +293,12 @@ impl Op<'_> {
     pub(super) fn look(&mut self, key: &KeyRef<'_>, wants_value: bool) -> Step<Seen> {
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
-        let found = match self.find_head(config, key, None)?.and_then(|head| head.offset()) {
-            None => None,
-            Some(offset) => {
-                let block = self.read_block(primary, offset)?;
-                Some(self.visible(config, key, offset, &block)?)
-            }
-        };
+        let (mut found, mut floor) = (self.find_visible(config, key)?, 0);
+        if found.is_none_or(|(_, block)| block.is_deleted) {
+            // The floor is looked at before the key: whatever is made and deleted after that is above it.
+            floor = self.floor(primary, key.partition)?;
+            found = self.find_visible(config, key)?;
+        }
         let seen = match found.filter(|(_, block)| !block.is_deleted) {
             Some((offset, block)) => {
                 let mut bytes = Vec::new();
@@ -311,18 +310,20 @@ impl Op<'_> {
                 Seen { mark, value: Some(Value { bytes, version: block.version(), owner: block.owner }) }
             }
             None => {
-                let counter = found.map_or(0, |(_, block)| block.counter);
-                Seen { mark: self.absent(primary, key, counter)?, value: None }
+                let tombstone = found.map_or(0, |(_, block)| block.counter);
+                Seen { mark: absent(config, tombstone.max(floor)), value: None }
             }
         };
         if self.is_current() || self.is_still(config, key.partition)? { Ok(seen) } else { Err(Halt::Again) }
     }
 
-    /// The mark of a key that does not exist: no version of it was greater than this, so that a key that was made and
-    /// deleted meanwhile has another one.
-    fn absent(&self, primary: MemberId, key: &KeyRef<'_>, tombstone: u64) -> Step<Mark> {
-        let counter = tombstone.max(self.floor(primary, key.partition)?);
-        Ok(Mark { exists: false, version: Version { counter, writer: MemberId(0) } })
+    /// What a reader is to see of a key, which may be that it is deleted.
+    fn find_visible(&self, config: &Config, key: &KeyRef<'_>) -> Step<Option<(u64, Block)>> {
+        let Some(offset) = self.find_head(config, key, None)?.and_then(|head| head.offset()) else {
+            return Ok(None);
+        };
+        let block = self.read_block(config.homes[config.primary], offset)?;
+        self.visible(config, key, offset, &block).map(Some)
     }
 
     /// X2 for one key: puts a provisional version in the place of what the transaction has read, or of anything if it has
@@ -346,9 +347,10 @@ impl Op<'_> {
         let primary = config.homes[config.primary];
         let before = self.find_settled(config, key, None, false)?;
         let (old, old_owner, value) = match before.found() {
-            None => (self.absent(primary, key, 0)?, self.store.me(), Vec::new()),
+            None => (absent(config, self.floor(primary, key.partition)?), self.store.me(), Vec::new()),
             Some((_, block)) if block.is_deleted => {
-                (self.absent(primary, key, block.counter)?, block.owner, Vec::new())
+                let floor = self.floor(primary, key.partition)?;
+                (absent(config, block.counter.max(floor)), block.owner, Vec::new())
             }
             Some((offset, block)) if block.kind == Kind::Provisional => {
                 let found = self.read_provisional(primary, offset, &block)?;
@@ -383,7 +385,13 @@ impl Op<'_> {
             other => other,
         };
         let bytes = Provisional::encode(id, old, old_owner, &value, new);
-        let shape = Shape { kind: Kind::Provisional, is_deleted: false, owner: old_owner, author: None };
+        let shape = Shape {
+            kind: Kind::Provisional,
+            is_deleted: false,
+            owner: old_owner,
+            author: None,
+            is_above_floor: new == New::Deleted,
+        };
         let written = self.replace(config, key, before, &bytes, shape)?;
         Ok(written.map(|version| Version { counter: version.counter + 1, ..version }))
     }
@@ -404,8 +412,8 @@ impl Op<'_> {
     }
 
     /// X5 for one key: puts the value after, or the one before, in the place of a transaction's provisional version, if that
-    /// is there. Whoever does it makes the same version.
-    fn resolve(&mut self, key: &KeyRef<'_>, id: IntentId, is_committed: bool) -> Step<()> {
+    /// is there; whether it was. Whoever does it makes the same version.
+    fn resolve(&mut self, key: &KeyRef<'_>, id: IntentId, is_committed: bool) -> Step<bool> {
         if self.store.frost.is_set() {
             return Err(Halt::Frozen);
         }
@@ -414,16 +422,17 @@ impl Op<'_> {
         let before = self.find_settled(config, key, None, false)?;
         let Some((offset, block)) = before.found().filter(|(_, block)| block.kind == Kind::Provisional)
         else {
-            return if self.is_still(config, key.partition)? { Ok(()) } else { Err(Halt::Again) };
+            return if self.is_still(config, key.partition)? { Ok(false) } else { Err(Halt::Again) };
         };
         let found = self.read_provisional(primary, offset, &block)?;
         if found.id != id {
-            return if self.is_still(config, key.partition)? { Ok(()) } else { Err(Halt::Again) };
+            return if self.is_still(config, key.partition)? { Ok(false) } else { Err(Halt::Again) };
         }
         self.check_whole(key, primary, offset, &block)?;
         let start = offset + value_start(block.len);
         let (old_at, new_at) = found.places();
-        let shape = |kind, is_deleted, owner| Shape { kind, is_deleted, owner, author: Some(id.member) };
+        let (author, is_above_floor) = (Some(id.member), false);
+        let shape = |kind, is_deleted, owner| Shape { kind, is_deleted, owner, author, is_above_floor };
         let (bytes, shape) = match found.new_len.filter(|_| is_committed) {
             Some(Some(len)) => {
                 (self.read_bytes(primary, start + new_at, len)?, shape(Kind::Plain, false, found.new_owner))
@@ -436,8 +445,15 @@ impl Op<'_> {
                 (bytes, shape(Kind::Restored, false, found.old_owner))
             }
         };
-        self.replace(config, key, before, &bytes, shape).map(|_| ())
+        self.replace(config, key, before, &bytes, shape).map(|_| true)
     }
+}
+
+/// The mark of a key that does not exist: the greater of its tombstone's counter and the floor of its partition, so that a key
+/// that was made and deleted meanwhile has another one. That holds for one primary: the next one may have a lower floor, if the last
+/// one died while it was raised everywhere. So the configuration is a part of it.
+fn absent(config: &Config, counter: u64) -> Mark {
+    Mark { exists: false, version: Version { counter, writer: MemberId(config.stamp as u32) } }
 }
 
 fn blocked(id: IntentId, key: &KeyRef<'_>) -> Halt {
@@ -477,7 +493,7 @@ impl Inner {
             if self.frost.is_set() {
                 job.park(job.bell(), job.now().after(LOOK));
             }
-            return result;
+            return result.map(drop);
         }
         let now = job.now();
         // Whoever has failed more often is given more time, by those who have not.
@@ -553,21 +569,21 @@ impl Inner {
         Ok(found.value.and_then(|value| Verdict::decode(value.bytes())))
     }
 
-    /// X5 for one key. If its partition is lost there is nothing left to do.
-    pub(super) fn resolve(&self, key: &[u8], id: IntentId, is_committed: bool) -> StoreResult<()> {
+    /// X5 for one key; whether it was left to do. If its partition is lost there is nothing.
+    pub(super) fn resolve(&self, key: &[u8], id: IntentId, is_committed: bool) -> StoreResult<bool> {
         self.resolve_in(key, id, is_committed, true)
     }
 
     /// The same; if the store is frozen it is left to others, unless the caller waits for that.
-    fn resolve_in(&self, key: &[u8], id: IntentId, is_committed: bool, waits: bool) -> StoreResult<()> {
+    fn resolve_in(&self, key: &[u8], id: IntentId, is_committed: bool, waits: bool) -> StoreResult<bool> {
         let _step = within(if is_committed { steps::Step::Apply } else { steps::Step::RollBack });
         let key = self.any_key_ref(key);
         let resolved = self.run(|op| match op.resolve(&key, id, is_committed) {
-            Err(Halt::Frozen) if !waits => Ok(()),
+            Err(Halt::Frozen) if !waits => Ok(false),
             other => other,
         });
         match resolved {
-            Err(StoreError::DataLost { .. }) => Ok(()),
+            Err(StoreError::DataLost { .. }) => Ok(false),
             other => other,
         }
     }
@@ -591,7 +607,19 @@ impl Inner {
     /// Brings a transaction to its end, whatever it is, at all its keys.
     pub(super) fn conclude(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<()> {
         let is_committed = self.decision(id)?;
-        keys.iter().try_for_each(|key| self.resolve(key, id, is_committed))
+        keys.iter().try_for_each(|key| self.resolve(key, id, is_committed).map(drop))
+    }
+
+    /// Whether a transaction has locked a key.
+    pub(in crate::store) fn is_locked(&self, key: &[u8]) -> StoreResult<bool> {
+        let key = self.key_ref(key)?;
+        self.run_call(&key, |op| {
+            let config = op.config(key.partition)?;
+            let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());
+            let block =
+                found.map(|offset| op.read_block(config.homes[config.primary], offset)).transpose()?;
+            Ok(block.is_some_and(|block| block.kind == Kind::Provisional))
+        })
     }
 
     /// X2 for one key; see [`Op::lock_key`].

@@ -159,7 +159,8 @@ impl Verdict {
     }
 }
 
-/// A version of a key without its value: a number, or nothing since a certain number.
+/// A version of a key without its value: a number, or nothing since a certain number, in a certain configuration, whose number
+/// is in the place of the writer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) exists: bool,
