@@ -630,7 +630,7 @@ impl Core {
 
     /// Suspects the members of nodes that have answered nothing for long: MPI may take a quarter of an hour to find that a link
     /// is cut. One member of a node that answers is enough: the others may be stopped, which is no death. And those of
-    /// nodes that have been at odds with another one for as long.
+    /// nodes that have been at odds with others for as long.
     fn listen(&mut self, node: &Shm) {
         let now = node.now();
         // A member that was itself stopped must not blame the others.
@@ -659,7 +659,7 @@ impl Core {
             }
         }
         if let Some(quorum) = &mut self.quorum {
-            self.suspected.union_with(&quorum.losers(&self.dead, now, limit));
+            self.suspected.union_with(&quorum.losers(&self.dead, now, elapsed, limit));
         }
     }
 
