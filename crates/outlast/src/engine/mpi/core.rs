@@ -804,11 +804,12 @@ impl Core {
         // A frame of the dead that was under way: its sender's view is not one that anybody may act on. Only who
         // leaves is answered, also when others were faster to tell. A neighbour may have told of the death since this part looked.
         self.notice(node);
-        if header.kind != Kind::Leave && self.dead.contains(from) {
+        let is_dead = self.dead.contains(from);
+        if is_dead && header.kind != Kind::Leave {
             return;
         }
         node.step();
-        if let Some(deaths) = deaths {
+        if let Some(deaths) = deaths.filter(|_| !is_dead) {
             self.learn(node, &deaths);
         }
         // A member that leaves serves nobody any more.
