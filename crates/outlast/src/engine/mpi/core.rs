@@ -630,7 +630,7 @@ impl Core {
 
     /// Suspects the members of nodes that have answered nothing for long: MPI may take a quarter of an hour to find that a link
     /// is cut. One member of a node that answers is enough: the others may be stopped, which is no death. And those of
-    /// nodes that have been at odds with another one for as long.
+    /// nodes that have been at odds with others for as long.
     fn listen(&mut self, node: &Shm) {
         let now = node.now();
         // A member that was itself stopped must not blame the others.
@@ -659,7 +659,7 @@ impl Core {
             }
         }
         if let Some(quorum) = &mut self.quorum {
-            self.suspected.union_with(&quorum.losers(&self.dead, now, limit));
+            self.suspected.union_with(&quorum.losers(&self.dead, now, elapsed, limit));
         }
     }
 
@@ -812,11 +812,12 @@ impl Core {
         // A frame of the dead that was under way: its sender's view is not one that anybody may act on. Only who
         // leaves is answered, also when others were faster to tell. A neighbour may have told of the death since this part looked.
         self.notice(node);
-        if header.kind != Kind::Leave && self.dead.contains(from) {
+        let is_dead = self.dead.contains(from);
+        if is_dead && header.kind != Kind::Leave {
             return;
         }
         node.step();
-        if let Some(deaths) = deaths {
+        if let Some(deaths) = deaths.filter(|_| !is_dead) {
             self.learn(node, &deaths);
         }
         // A member that leaves serves nobody any more.

@@ -24,9 +24,10 @@
 //!
 //! *Feuds.* Two nodes may have turned away from each other while others reach both: if a link between two of three is cut, or only
 //! one of them found the other silent for too long. No majority says who is to go, and the two would wait for each other for
-//! ever. If that lasts, those who reach both turn away from the one with the higher first member ([`losers`](Quorum::losers)), one
-//! after the other and as far as it leaves them a majority: if several links are cut, nodes that take sides in all at once may be
-//! left without one everywhere. Why a node turns away from another does not matter to what follows.
+//! ever. If that lasts and nothing new comes to it, those stay of whom none is at odds with another one, as many members as
+//! possible, and turn away from all the others ([`losers`](Quorum::losers)): if they are a majority that this member hears of. Whoever knows of the
+//! same feuds chooses the same ones to stay; nodes that took sides in one feud after the other, each by itself, would in the end
+//! be left without a majority everywhere. Why a node turns away from another does not matter to what follows.
 //!
 //! # Why a member that was buried has no lease
 //! Let A begin to mourn X at time z, with the majority V and the base M − D. Let X have a lease at t, by the majority Q and the
@@ -58,7 +59,7 @@
 //! where so many die, but then X does not know that anything is lost.
 
 use crate::engine::{MemberId, MemberSet, Time};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 /// How long a majority that has answered counts.
@@ -69,6 +70,9 @@ pub(super) const MOURNING: Duration = Duration::from_millis(2500);
 
 /// How often a member asks each other one, if that answers.
 pub(super) const ASK_PERIOD: Duration = Duration::from_millis(500);
+
+/// Of how many nodes that are at odds with others the best choice of who stays is looked for, which takes up to 0.2 ms for these.
+const FEUDS_MAX: usize = 16;
 
 /// What one member knows of who is with whom.
 pub(super) struct Quorum {
@@ -83,14 +87,59 @@ pub(super) struct Quorum {
     answers: Vec<Option<(Time, u64)>>,
     /// Since when a majority is known to have turned away from a member.
     mourned: HashMap<MemberId, Time>,
-    /// Since when two other nodes, the lower one first, are known to have turned away from each other.
-    feuds: BTreeMap<(usize, usize), Time>,
+    /// The nodes one of which has turned away from the other, the lower one first, and for how long nothing of that has changed.
+    feuds: BTreeSet<(usize, usize)>,
+    quiet: Duration,
 }
 
 /// Whether some members are a majority of others.
 fn is_majority(base: &MemberSet, is_one: impl Fn(MemberId) -> bool) -> bool {
     let count = base.iter().filter(|&member| is_one(member)).count();
     2 * count > base.len() || (2 * count == base.len() && base.iter().next().is_some_and(is_one))
+}
+
+/// Of nodes with their numbers of members those that stay if none of them is to be at odds with another one: as many members as
+/// possible, and of several such choices the lowest nodes; or about as many, where very many are at odds. All who know of the same
+/// feuds choose the same.
+fn at_peace(nodes: BTreeMap<usize, usize>, feuds: &BTreeSet<(usize, usize)>) -> BTreeMap<usize, usize> {
+    let mut opponents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for &(one, other) in
+        feuds.iter().filter(|(one, other)| nodes.contains_key(one) && nodes.contains_key(other))
+    {
+        opponents.entry(one).or_default().push(other);
+        opponents.entry(other).or_default().push(one);
+    }
+    let odds = |node: &usize| opponents[node].iter().map(|other| nodes[other]).sum::<usize>();
+    if opponents.len() > FEUDS_MAX {
+        // Those who are at odds with the fewest first.
+        let mut order: Vec<usize> = opponents.keys().copied().collect();
+        order.sort_by_cached_key(odds);
+        let mut gone: BTreeSet<usize> = BTreeSet::new();
+        for node in order {
+            if !gone.contains(&node) {
+                gone.extend(&opponents[&node]);
+            }
+        }
+        return nodes.into_iter().filter(|(node, _)| !gone.contains(node)).collect();
+    }
+    // At odds with the most members, and of several the last one.
+    let Some(worst) = opponents.keys().max_by_key(|&node| odds(node)) else { return nodes };
+    let mut without = nodes.clone();
+    without.remove(worst);
+    let without = at_peace(without, feuds);
+    // With one opponent it has to go if that one has no other, or more members than all of its opponents. Else it may be that
+    // these are fewer, or lower.
+    if let [other] = opponents[worst][..]
+        && (opponents[&other].len() == 1 || odds(worst) > odds(&other))
+    {
+        return without;
+    }
+    let mut with = nodes;
+    with.retain(|node, _| !opponents[worst].contains(node));
+    let with = at_peace(with, feuds);
+    let members = |nodes: &BTreeMap<usize, usize>| nodes.values().sum::<usize>();
+    let is_better = members(&with).cmp(&members(&without)).then_with(|| without.keys().cmp(with.keys()));
+    if is_better.is_gt() { with } else { without }
 }
 
 impl Quorum {
@@ -103,7 +152,8 @@ impl Quorum {
             accused: vec![MemberSet::new(); members],
             answers: vec![None; members],
             mourned: HashMap::new(),
-            feuds: BTreeMap::new(),
+            feuds: BTreeSet::new(),
+            quiet: Duration::ZERO,
             node_of,
         }
     }
@@ -169,43 +219,54 @@ impl Quorum {
         Time(0)
     }
 
-    /// Whom this member's node is to turn away from because they and a lower node have turned away from each other, and
-    /// this one from neither, for `patience`: as far as that leaves it a majority. To be asked again and again.
-    pub(super) fn losers(&mut self, dead: &MemberSet, now: Time, patience: Duration) -> MemberSet {
-        let has_turned = |one: usize, other: usize| {
-            let mut accused = self.accused[one].iter();
-            accused.any(|member| self.node_of[member.index()] == other && !dead.contains(member))
-        };
-        let mut feuds = BTreeMap::new();
-        for one in (0..self.accused.len()).filter(|&one| one != self.own) {
-            for other in self.accused[one].iter().map(|member| self.node_of[member.index()]) {
-                let is_feud = one < other && has_turned(one, other) && has_turned(other, one);
-                if is_feud && other != self.own && !has_turned(self.own, one) && !has_turned(self.own, other)
-                {
-                    feuds.insert((one, other), self.feuds.get(&(one, other)).copied().unwrap_or(now));
-                }
+    /// Whom this member's node is to turn away from because they and others have turned away from each other, once nothing of that
+    /// has changed for `patience`: nobody, unless those who are to stay are a majority of which this member has a fresh answer.
+    /// To be asked again and again; `elapsed` is the time since it last was, as far as this member was awake.
+    pub(super) fn losers(
+        &mut self,
+        dead: &MemberSet,
+        now: Time,
+        elapsed: Duration,
+        patience: Duration,
+    ) -> MemberSet {
+        if self.accused.iter().all(MemberSet::is_empty) {
+            return MemberSet::new();
+        }
+        let mut living: BTreeMap<usize, usize> = BTreeMap::new();
+        for (index, &node) in self.node_of.iter().enumerate() {
+            *living.entry(node).or_default() += usize::from(!dead.contains(MemberId(index as u32)));
+        }
+        living.retain(|_, members| *members > 0);
+        let mut feuds = BTreeSet::new();
+        for &one in living.keys() {
+            for whom in self.accused[one].iter().filter(|&whom| !dead.contains(whom)) {
+                let other = self.node_of[whom.index()];
+                feuds.insert((one.min(other), one.max(other)));
             }
         }
+        self.quiet = if feuds == self.feuds { self.quiet.saturating_add(elapsed) } else { Duration::ZERO };
         self.feuds = feuds;
-        let lasting = self.feuds.iter().filter(|&(_, &since)| now.since(since) >= patience);
-        let mut losers = MemberSet::new();
-        for (&(one, other), _) in lasting {
-            let is_of = |member: MemberId, node: usize| self.node_of[member.index()] == node;
-            // One that goes anyway is at odds with nobody.
-            if losers.iter().any(|loser| is_of(loser, one) || is_of(loser, other)) {
-                continue;
-            }
-            let stays = |member: MemberId| {
-                let is_lost = dead.contains(member) || self.accused[self.own].contains(member);
-                !is_lost && !losers.contains(member) && !is_of(member, other)
-            };
-            if is_majority(&self.base, stays) {
-                losers.union_with(
-                    &self.others().filter(|&member| is_of(member, other) && !dead.contains(member)).collect(),
-                );
-            }
+        if self.feuds.is_empty() || self.quiet < patience {
+            return MemberSet::new();
         }
-        losers
+        let is_fresh = |member: MemberId| {
+            let node = self.node_of[member.index()];
+            let asked_at = self.answers[node].map(|(asked_at, _)| asked_at);
+            !dead.contains(member)
+                && (node == self.own || asked_at.is_some_and(|asked_at| now < asked_at.after(LEASE)))
+        };
+        // Looked at first, since it is the cheaper one: those who were cut off have the most feuds.
+        if !is_majority(&self.base, is_fresh) {
+            return MemberSet::new();
+        }
+        let nodes = at_peace(living, &self.feuds);
+        let stays = |member: MemberId| nodes.contains_key(&self.node_of[member.index()]);
+        if !nodes.contains_key(&self.own)
+            || !is_majority(&self.base, |member| stays(member) && is_fresh(member))
+        {
+            return MemberSet::new();
+        }
+        self.others().filter(|&member| !stays(member) && !dead.contains(member)).collect()
     }
 
     /// Whether a member of another node may be buried now; if this member has a lease, and together with all of the
@@ -260,6 +321,8 @@ mod tests {
         /// By member: how much of its node's log it has looked at, and until when it takes itself to have a lease.
         seen: Vec<usize>,
         leases: Vec<Time>,
+        /// By member: when it last looked at who is at odds with whom.
+        judged_at: Vec<Time>,
         /// By node: its kernel. Each has its own, unless a test says otherwise.
         kernels: Vec<usize>,
         burials: usize,
@@ -294,6 +357,7 @@ mod tests {
                 clocks: vec![(0, 0); count],
                 seen: vec![0; count],
                 leases: vec![Time(0); count],
+                judged_at: vec![Time(0); count],
                 kernels: (0..count).collect(),
                 burials: 0,
                 node_of,
@@ -437,9 +501,10 @@ mod tests {
         /// A member takes a side.
         fn judge_feuds(&mut self, member: MemberId) {
             let (dead, now, own) = (self.dead(member), self.clock(member), self.node(member));
+            let elapsed = now.since(std::mem::replace(&mut self.judged_at[member.index()], now));
             let quorum = &mut self.members[member.index()];
             quorum.accuse(member, &self.shunned[own]);
-            for loser in quorum.losers(&dead, now, Duration::from_secs(3)).iter() {
+            for loser in quorum.losers(&dead, now, elapsed, Duration::from_secs(3)).iter() {
                 self.shun(member, loser);
             }
         }
@@ -626,49 +691,124 @@ mod tests {
         }
     }
 
-    /// Some of the links between nodes, of unequal sizes, too, are cut: if any still reach a majority, those that take sides do not
-    /// change that.
+    /// Some of the links between nodes of all sizes are cut, which is noticed at once or a second later: if nodes that all reach each
+    /// other are a majority some go on, and whoever goes on reaches all others that do.
     #[test]
     fn of_many_that_lost_each_other_some_go_on() {
-        for nodes in [&[1, 2, 1, 2][..], &[1, 1, 1, 3], &[1; 5]] {
-            let firsts: Vec<usize> = (0..nodes.len()).map(|node| nodes[..node].iter().sum()).collect();
-            let pairs: Vec<(usize, usize)> = (0..firsts.len())
-                .flat_map(|other| (0..other).map(move |one| (one, other)))
-                .map(|(one, other)| (firsts[one], firsts[other]))
-                .collect();
-            for which in 1u32..1 << pairs.len() {
-                let cut: Vec<_> =
-                    (0..pairs.len()).filter(|at| which >> at & 1 == 1).map(|at| pairs[at]).collect();
-                if cut.len() > 4 {
-                    continue;
+        let mut judged = 0;
+        // The last ones are of those that catch nodes which take sides in one feud after the other.
+        for seed in (0..100u64).chain([221, 413, 1232, 1330]) {
+            let mut state = seed;
+            let nodes: Vec<usize> =
+                (0..3 + random(&mut state, 4)).map(|_| 1 + random(&mut state, 3) as usize).collect();
+            let mut world = World::new(&nodes);
+            let node_of = world.node_of.clone();
+            let node = |member: MemberId| node_of[member.index()];
+            let all: Vec<MemberId> = world.all().collect();
+            let part = 2 + random(&mut state, 5);
+            let numbers: BTreeSet<usize> = node_of.iter().copied().collect();
+            let pairs = numbers.iter().flat_map(|&one| numbers.range(..one).map(move |&other| (other, one)));
+            let cut: BTreeSet<(usize, usize)> = pairs.filter(|_| random(&mut state, part) == 0).collect();
+            let is_cut =
+                |a: MemberId, b: MemberId| cut.contains(&(node(a).min(node(b)), node(a).max(node(b))));
+            let can_go_on = (0u32..1 << all.len()).any(|side| {
+                let is_on = |member: MemberId| side >> member.0 & 1 == 1;
+                let is_whole =
+                    all.iter().all(|&member| is_on(member) == is_on(MemberId(node(member) as u32)));
+                let reach_all = |&a: &MemberId| !is_on(a) || all.iter().all(|&b| !is_on(b) || !is_cut(a, b));
+                is_whole && is_majority(&MemberSet::first(all.len()), is_on) && all.iter().all(reach_all)
+            });
+            world.pass(1, |_, _| true);
+            let both: Vec<_> = all.iter().flat_map(|&a| all.iter().map(move |&b| (a, b))).collect();
+            let late: MemberSet = all.iter().copied().filter(|_| random(&mut state, 3) == 0).collect();
+            for is_late in [false, true] {
+                for &(a, b) in both.iter().filter(|&&(a, b)| is_cut(a, b) && late.contains(a) == is_late) {
+                    world.shun(a, b);
                 }
-                let mut world = World::new(nodes);
-                let node_of = world.node_of.clone();
-                let node = |member: MemberId| node_of[member.index()];
-                let is_cut =
-                    |a: MemberId, b: MemberId| cut.contains(&(node(a).min(node(b)), node(a).max(node(b))));
-                let all: Vec<MemberId> = world.all().collect();
-                world.pass(1, |_, _| true);
-                for (&a, &b) in all.iter().flat_map(|a| all.iter().map(move |b| (a, b))) {
-                    if is_cut(a, b) {
-                        world.shun(a, b);
+                world.pass(1, |a, b| !is_cut(a, b));
+            }
+            for _ in 0..4 {
+                world.pass(4, |a, b| !is_cut(a, b));
+                // Whom others turned away from hears nothing of them, and turns away, too.
+                for &(a, b) in &both {
+                    if world.shunned[node(a)].contains(b) {
+                        world.shun(b, a);
                     }
                 }
-                world.pass(2, |a, b| !is_cut(a, b));
-                let had_one = world.all().any(|member| world.has_lease(member));
-                for _ in 0..4 {
-                    world.pass(4, |a, b| !is_cut(a, b));
-                    // Whom others turned away from hears nothing of them, and turns away, too.
-                    for (&a, &b) in all.iter().flat_map(|a| all.iter().map(move |b| (a, b))) {
-                        if world.shunned[node(a)].contains(b) {
-                            world.shun(b, a);
-                        }
-                    }
-                }
-                let has_one = world.all().any(|member| world.has_lease(member));
-                assert!(has_one || !had_one, "{nodes:?}, cut {cut:?}: {:?}", world.shunned);
+            }
+            let on: Vec<MemberId> = world.all().filter(|&member| world.has_lease(member)).collect();
+            let is_at_odds = on.iter().any(|&a| on.iter().any(|&b| world.shunned[node(a)].contains(b)));
+            if can_go_on {
+                judged += usize::from(!cut.is_empty());
+                assert!(!on.is_empty() && !is_at_odds, "seed {seed}, {nodes:?}, cut {cut:?}: {on:?} go on");
             }
         }
+        assert!(judged > 60, "{judged}");
+    }
+
+    /// As few members as possible have to go, those who stay choose the same ones, and those who are to go choose nobody.
+    #[test]
+    fn of_those_at_odds_the_fewest_go() {
+        let losers = |feuds: &[(u32, u32)]| {
+            let judge = |me: u32| {
+                let mut quorum = Quorum::new(MemberId(me), vec![0, 1, 2, 3, 4]);
+                for other in (0..5).map(MemberId) {
+                    quorum.answer(other, Time(SECOND), 0);
+                }
+                for &(one, other) in feuds {
+                    quorum.accuse(MemberId(one), &[MemberId(other)].into_iter().collect());
+                }
+                let second = Duration::from_secs(1);
+                let mut look = || quorum.losers(&MemberSet::new(), Time(SECOND), second, 3 * second);
+                let early = (0..3).map(|_| look()).all(|losers| losers.is_empty());
+                assert!(early, "patience");
+                look()
+            };
+            let all: Vec<MemberSet> = (0..5).map(judge).collect();
+            let losers = all.iter().find(|losers| !losers.is_empty()).expect("somebody goes").clone();
+            for (me, one) in all.into_iter().enumerate() {
+                let expected =
+                    if losers.contains(MemberId(me as u32)) { MemberSet::new() } else { losers.clone() };
+                assert_eq!(one, expected, "{me} judges {feuds:?}");
+            }
+            losers.iter().map(|member| member.0).collect::<Vec<_>>()
+        };
+        assert_eq!(losers(&[(1, 0)]), [1]);
+        assert_eq!(losers(&[(1, 0), (2, 0)]), [0]);
+        assert_eq!(losers(&[(0, 4), (1, 4), (4, 1)]), [4]);
+        assert_eq!(losers(&[(0, 3), (1, 2), (2, 1)]), [2, 3]);
+        // The one that has lost the most stays, with others: five members, as many as if it went, and the first one of all among them.
+        let nodes = [(0, 2), (2, 1), (3, 3), (6, 2), (8, 2)].into_iter().collect();
+        let stay = at_peace(nodes, &[(0, 3), (0, 6), (2, 6), (3, 8)].into_iter().collect());
+        assert_eq!(stay.into_keys().collect::<Vec<_>>(), [0, 2, 8]);
+        let nodes = [(0, 1), (1, 2), (3, 2), (5, 1), (6, 2)].into_iter().collect();
+        let stay = at_peace(nodes, &[(0, 3), (1, 6), (3, 5)].into_iter().collect());
+        assert_eq!(stay.into_keys().collect::<Vec<_>>(), [0, 1, 5]);
+        let nodes = (0..40).map(|node| (node, 1)).collect();
+        let feuds = (2..40).flat_map(|node| [(0, node), (1, node)]).collect();
+        assert!(at_peace(nodes, &feuds).into_keys().eq(2..40));
+    }
+
+    /// A member that was stopped while others were at odds has seen nothing of that, and one that does not hear of a majority any more
+    /// takes no side: it may have lost the one for which it would.
+    #[test]
+    fn who_was_stopped_or_hears_nothing_takes_no_side() {
+        let mut quorum = Quorum::new(MemberId(0), vec![0, 1, 2]);
+        let (nobody, patience) = (MemberSet::new(), Duration::from_secs(3));
+        for other in [1, 2] {
+            quorum.accuse(MemberId(other), &[MemberId(3 - other)].into_iter().collect());
+        }
+        let mut losers = |at: u64, elapsed: u64, answered: &[u32]| {
+            for &other in answered {
+                quorum.answer(MemberId(other), Time(at * SECOND), 0);
+            }
+            let losers = quorum.losers(&nobody, Time(at * SECOND), Duration::from_secs(elapsed), patience);
+            losers.iter().map(|member| member.0).collect::<Vec<_>>()
+        };
+        assert_eq!([losers(1, 0, &[1, 2]), losers(2, 1, &[1, 2])], [[0; 0]; 2]);
+        assert_eq!(losers(30, 1, &[1, 2]), [0; 0], "stopped");
+        assert_eq!(losers(33, 1, &[2]), [0; 0], "does not hear of the one that is to stay");
+        assert_eq!(losers(34, 1, &[1]), [2]);
     }
 
     /// A death that not everyone is known to know of leaves the base as it is.
