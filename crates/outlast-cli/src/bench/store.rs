@@ -43,7 +43,9 @@ places in the same order.
 
 Examples:
   262,144 records of 64 bytes:
-      outlast bench get";
+      outlast bench get
+  Over two hosts made of this machine, against a ping-pong of MPI between them:
+      sudo outlast bench get --engine mpi --hosts 2 --ranks 2 --replicas 2";
 
 /// Measure puts on this machine against memcpy.
 #[derive(Args)]
@@ -121,9 +123,9 @@ impl Other {
 #[derive(Args)]
 #[command(after_help = GET_EXAMPLES)]
 pub(super) struct Get {
-    /// How many keys there are
-    #[arg(long, value_name = "N", default_value_t = 262_144)]
-    keys: usize,
+    /// How many keys there are [default: 262144, over several hosts 1024]
+    #[arg(long, value_name = "N")]
+    keys: Option<usize>,
     #[command(flatten)]
     shape: Shape,
     #[command(flatten)]
@@ -185,13 +187,10 @@ impl Put {
         if let Some(Baseline::Ping) = self.baseline {
             others.push(Ping::find(ranks, replicas).map(Other::Ping).context("--baseline ping"));
         }
-        if self.shape.place.hosts.is_some_and(|hosts| hosts > 1) {
-            others.push(Pong::find(ranks).map(Other::Pong).context("the floor of --hosts"));
+        if self.shape.is_far() {
+            others.push(floor_of_hosts(ranks));
         }
-        let others = match others.into_iter().collect::<anyhow::Result<Vec<Other>>>() {
-            Ok(others) => others,
-            Err(error) => crate::usage_error("bench", format!("{error:#}")),
-        };
+        let others = found(others);
         let (checksums, sole_writers, computing) = (self.checksums, self.sole_writers, self.computing);
         let asked = Asked { checksums, sole_writers, computing, others, kills: self.kills };
         run("put", self.keys, &[64, 1024, 65536], self.shape, self.common, asked)
@@ -200,7 +199,32 @@ impl Put {
 
 impl Get {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        run("get", self.keys, &[64], self.shape, self.common, Asked::default())
+        let (keys, others) = match self.shape.is_far() {
+            true => (1024, found(vec![floor_of_hosts(usize::from(self.shape.ranks))])),
+            false => (262_144, Vec::new()),
+        };
+        let asked = Asked { others, ..Asked::default() };
+        run("get", self.keys.unwrap_or(keys), &[64], self.shape, self.common, asked)
+    }
+}
+
+impl Shape {
+    /// Whether the members are on several hosts.
+    fn is_far(&self) -> bool {
+        self.place.hosts.is_some_and(|hosts| hosts > 1)
+    }
+}
+
+/// What everything that waits for another host is compared with.
+fn floor_of_hosts(ranks: usize) -> anyhow::Result<Other> {
+    Pong::find(ranks).map(Other::Pong).context("the floor of --hosts")
+}
+
+/// Ends the command if one of them is not there.
+fn found(others: Vec<anyhow::Result<Other>>) -> Vec<Other> {
+    match others.into_iter().collect() {
+        Ok(others) => others,
+        Err(error) => crate::usage_error("bench", format!("{error:#}")),
     }
 }
 
@@ -233,7 +257,7 @@ fn run(
     let (ranks, replicas) = (usize::from(shape.ranks), usize::from(shape.replicas));
     ensure!(replicas <= ranks, "{replicas} copies need as many ranks, and there are {ranks}");
     ensure!(shape.seconds > 0.0 && shape.seconds <= 600.0, "--seconds must be between 0 and 600");
-    let sizes = if shape.sizes.is_empty() { default_sizes.to_vec() } else { shape.sizes };
+    let sizes = if shape.sizes.is_empty() { default_sizes.to_vec() } else { shape.sizes.clone() };
     let joined = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
     say(common.json.as_deref(), format_args!("{what}: {ranks} processes, {replicas} copies, sizes {joined}"));
     // Half of their samples before ours and half after them.
@@ -247,7 +271,7 @@ fn run(
         }
         Ok(())
     };
-    let is_far = shape.place.hosts.is_some_and(|hosts| hosts > 1);
+    let is_far = shape.is_far();
     let launch = Launch::new(ranks)
         .program(std::env::current_exe()?)
         .args(["store-bench-member", "--what", what, "--keys", &keys.to_string()])
@@ -316,15 +340,16 @@ fn run(
         }
         row.floor_ns = row.floor_ns.map(|floor| floor.div_ceil(10));
     }
+    let by_slot = if what == "get" { GET_BY_SLOT } else { BY_SLOT };
     let mut against = Vec::new();
     for other in &asked.others {
         let ratios = rows.iter().filter(|row| row.contender == other.name()).filter_map(|row| {
-            let ours = rows.iter().find(|ours| ours.size == row.size && ours.contender == BY_SLOT)?;
+            let ours = rows.iter().find(|ours| ours.size == row.size && ours.contender == by_slot)?;
             let size = quantity::human_bytes(row.size?);
             Some(format!("{} at {size}", times(row.p50_ns as f64 / ours.p50_ns.max(1) as f64)))
         });
         let ratios: Vec<String> = ratios.collect();
-        against.push(format!("{} against a put by slot: {}", other.name(), ratios.join(", ")));
+        against.push(format!("{} against a {by_slot}: {}", other.name(), ratios.join(", ")));
         if let Other::Ping(ping) = other
             && asked.kills > 0
         {
@@ -340,6 +365,7 @@ fn run(
 }
 
 const BY_SLOT: &str = "put by slot";
+const GET_BY_SLOT: &str = "get_into by slot";
 const MEMCPY: &str = "memcpy";
 const PONG: &str = "MPI ping-pong";
 
@@ -488,18 +514,21 @@ impl StoreBenchMember {
             ((*state >> 33) as usize * keys) >> 31
         };
         let end = Instant::now() + Duration::from_secs_f64(self.seconds);
-        let calls = 64;
+        let calls = if self.far { 1 } else { 64 };
         let mut samples = [Vec::new(), Vec::new(), Vec::new()];
         while Instant::now() < end {
             for _ in 0..16 {
                 let [a, b, c] = &mut states;
-                samples[0].push(measure(calls, || {
+                let copy = || {
                     let index = next(a);
                     let member = index % floors.len();
                     let offset = floors[member] + (index * stride(size)) as u64;
                     job.memcpy_out(MemberId(member as u32), offset, target.at(0, size));
                     Ok(())
-                })?);
+                };
+                if !self.far {
+                    samples[0].push(measure(calls, copy)?);
+                }
                 samples[1].push(measure(calls, || {
                     store.get_into(&name(next(b)), target.at(0, size))?;
                     Ok(())
@@ -510,7 +539,7 @@ impl StoreBenchMember {
                 })?);
             }
         }
-        tell(size, ["memcpy", "get_into by key", "get_into by slot"], &samples);
+        tell(size, [MEMCPY, "get_into by key", GET_BY_SLOT], &samples);
         Ok(())
     }
 }

@@ -352,7 +352,7 @@ impl Store {
             placement: Placement::new(regulars, members - regulars, replicas, partitions, domains),
             bucket_count,
             hints: Hints::new(options.expected_keys),
-            recall: Recall::new(options.expected_keys),
+            recall: Recall::default(),
             slab_len_max: options.slab_len_max,
             checksums: options.checksums || options.salvage,
             salvage: Salvage::new(options.salvage),

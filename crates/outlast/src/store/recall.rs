@@ -10,10 +10,12 @@ use super::open::lock;
 use super::write::Remembered;
 use std::sync::{Mutex, OnceLock};
 
-/// The most keys that are remembered: about 3 MiB of them. One takes the place of another with the same end of its hash.
-const RECALLED_MAX: usize = 4096;
+/// How many places there are, and how many keys are remembered in each, by the end of their hashes: about 5 MiB if all are full.
+const PLACES: usize = 2048;
+const KEYS_EACH: usize = 4;
 
-type Place = Mutex<Option<Box<Recalled>>>;
+/// The one that was used last is at the end.
+type Place = Mutex<Vec<Recalled>>;
 
 /// A key, and what is remembered of it.
 struct Recalled {
@@ -21,34 +23,34 @@ struct Recalled {
     memory: Remembered,
 }
 
-pub(super) struct Recall {
-    /// By the end of the key's hash; made when the first key is kept.
-    places: OnceLock<Box<[Place]>>,
-    count: usize,
-}
+/// Made when the first key is used.
+#[derive(Default)]
+pub(super) struct Recall(OnceLock<Box<[Place]>>);
 
 impl Recall {
-    pub(super) fn new(expected_keys: usize) -> Recall {
-        Recall { places: OnceLock::new(), count: expected_keys.next_power_of_two().clamp(64, RECALLED_MAX) }
-    }
-
-    fn place(&self, key: &KeyRef<'_>) -> &Place {
-        let places = self.places.get_or_init(|| (0..self.count).map(|_| Mutex::default()).collect());
-        &places[key.hash as usize & (self.count - 1)]
-    }
-
     /// Makes a call with what is remembered of its key, and keeps what it has learned; nothing if it failed.
     pub(super) fn call<T>(
         &self,
         key: &KeyRef<'_>,
         call: impl FnOnce(&mut Remembered) -> StoreResult<T>,
     ) -> StoreResult<T> {
-        let place = self.place(key);
-        let known = lock(place).take_if(|known| *known.key == *key.key);
-        let mut known =
-            known.unwrap_or_else(|| Box::new(Recalled { key: key.key.into(), memory: Remembered::NOTHING }));
+        let places = self.0.get_or_init(|| (0..PLACES).map(|_| Place::default()).collect());
+        let place = &places[key.hash as usize & (PLACES - 1)];
+        let mut known = take(&mut lock(place), key)
+            .unwrap_or_else(|| Recalled { key: key.key.into(), memory: Remembered::NOTHING });
         let result = call(&mut known.memory)?;
-        *lock(place) = Some(known);
+        let mut others = lock(place);
+        // Another thread may have used the key meanwhile: one of them is enough.
+        if take(&mut others, key).is_none() && others.len() == KEYS_EACH {
+            others.remove(0);
+        }
+        others.push(known);
         Ok(result)
     }
+}
+
+/// Takes out what is remembered of a key.
+fn take(place: &mut Vec<Recalled>, key: &KeyRef<'_>) -> Option<Recalled> {
+    let index = place.iter().position(|known| *known.key == *key.key)?;
+    Some(place.remove(index))
 }
