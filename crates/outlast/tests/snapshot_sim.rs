@@ -661,6 +661,8 @@ fn a_folder_that_members_do_not_share_is_named() {
         let store = open(&job, 2);
         let own = path.join(job.me().to_string());
         let snapshots = Snapshots::open(&store, &own, Options::new()).expect("opened");
+        let again = Snapshots::open(&store, &own, Options::new());
+        assert!(matches!(again.map(drop), Err(SnapshotError::AlreadyOpen)));
         store.add(b"opened", 1).expect("counted");
         nap(&job, "the other one", || store.add(b"opened", 0).expect("counted") >= 2);
         if job.me() == MemberId(0) {

@@ -124,6 +124,9 @@ pub enum SnapshotError {
         /// How long the call waited.
         limit: Duration,
     },
+    /// This member has opened a folder already.
+    #[error("this member has opened a folder of snapshots already; use a clone of that")]
+    AlreadyOpen,
     /// Somebody else is taking one.
     #[error("another snapshot is being taken; wait for it and try again")]
     Busy,
@@ -175,6 +178,9 @@ struct Shared {
     next: AtomicU64,
 }
 
+/// A member has one when it has opened a folder.
+struct Opened;
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -203,7 +209,7 @@ struct Attempt {
 
 impl Snapshots {
     /// Opens the folder at this member; every member of the job does it, with the same folder, or none of them can take a
-    /// snapshot. Nothing is read or written yet.
+    /// snapshot. Nothing is read or written yet. Once for each member: threads share a clone.
     pub fn open(store: &Store, folder: &Path, options: Options) -> Result<Snapshots, SnapshotError> {
         let shared = Arc::new(Shared {
             store: store.clone(),
@@ -217,6 +223,10 @@ impl Snapshots {
             is_writing: Mutex::default(),
             next: AtomicU64::new(1),
         });
+        // What comes for one of them must not be taken by another.
+        if !shared.job().layer(|| Opened).1 {
+            return Err(SnapshotError::AlreadyOpen);
+        }
         let service = Arc::new(Background(shared.clone()));
         shared.job().serve(service).map_err(|error| SnapshotError::Store(StoreError::Engine(error)))?;
         Ok(Snapshots { shared })

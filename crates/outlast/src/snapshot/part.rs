@@ -62,6 +62,9 @@ fn play(shared: &Shared, from: MemberId, id: u64, epoch: Epoch, limit: Duration)
         if job.now() >= until {
             return Err(Stop::Failed(format!("a call has been under way for {limit:?}")));
         }
+        if is_over(shared, from, id) {
+            return Err(Stop::Dropped);
+        }
         let bell = job.bell();
         job.park(bell, until.min(job.now().after(LOOK)));
     }

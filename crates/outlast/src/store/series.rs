@@ -267,7 +267,7 @@ mod tests {
     use super::super::access::Op;
     use super::super::layout::{BLOCK_HOLDER, HOLDER_MASK, REMOVALS, class_of, holder, value_start};
     use super::super::testing::{expect_timeout, nap};
-    use super::super::write::{Config, Remembered};
+    use super::super::write::{Change, Config, Remembered};
     use super::super::{Options, Store};
     use crate::engine::Fault;
     use crate::engine::sim::{self, Link, Options as SimOptions};
@@ -481,23 +481,28 @@ mod tests {
                 let stopped = MemberId(2);
                 let key = key_where(store, |config| primary(config) != stopped);
                 let slot = store.slot(key.as_bytes()).expect("a slot");
-                let put = |value: u8| match is_known {
-                    true => slot.put(&vec![value; len]),
-                    false => store.put(key.as_bytes(), &vec![value; len]),
+                let value = vec![1; len];
+                let put = || match is_known {
+                    true => slot.put(&value).map(Some),
+                    // This remembers nothing.
+                    false => store.inner.write(key.as_bytes(), false, |_, _| Ok(Change::Put(&value))),
                 };
                 for _ in 0..40 {
-                    put(1).expect("put");
+                    put().expect("put");
                 }
-                if is_known {
+                // What is not over yet is so a little later.
+                for _ in 0..if is_known { 20 } else { 0 } {
                     let op = Op::begin(&store.inner).expect("begun");
                     op.reuse_or_give_back(false, usize::MAX);
                     let class = class_of(value_start(len as u64) + len as u64).expect("a class");
                     while op.magazine().take(stopped, class).is_some() {}
+                    drop(op);
+                    job.sleep(Duration::from_millis(1));
                 }
                 let before = at_hand(store, stopped);
                 job.inject(Fault::Stop(stopped)).expect("a fault");
                 for _ in 0..5 {
-                    assert_eq!(expect_timeout(put(2)), stopped);
+                    assert_eq!(expect_timeout(put()), stopped);
                     expect_had_again(job, store, stopped, &before);
                 }
                 job.inject(Fault::Resume(stopped)).expect("a fault");
