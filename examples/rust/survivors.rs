@@ -16,7 +16,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let job = outlast::join()?;
     job.grow(8)?;
     println!("{} is process {}", job.me(), std::process::id());
-    let mut seen = job.epoch();
+    // The epoch before the first death: somebody may have died already.
+    let mut seen = Epoch(0);
     for _beat in 0..40 {
         for member in job.view().living() {
             match job.fetch_add(Epoch::ANY, member, 0, 1) {
