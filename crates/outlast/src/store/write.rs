@@ -964,15 +964,22 @@ impl<'a> Op<'a> {
         if finished.is_ok() && self.is_late() {
             finished = Err(Halt::Again);
         }
+        // It was swapped out, whatever has become of the rest.
+        let retired = match (before.head.offset(), &before.block) {
+            (Some(offset), Some(block)) => {
+                block_class(block, primary).and_then(|class| self.retire_block(primary, offset, block, class))
+            }
+            _ => Ok(()),
+        };
         if finished.is_ok() {
             // The version has happened: every complete home of the configuration holds it, or something later, so no
-            // failure from here on can undo it.
-            let _ = self.tidy_up(config, key, before, head, waiters);
-        }
-        if let (Some(offset), Some(block)) = (before.head.offset(), &before.block) {
-            // It was swapped out, whatever has become of the rest.
-            let _ = block_class(block, primary)
-                .and_then(|class| self.retire_block(primary, offset, block, class));
+            // failure from here on can undo it. A primary that was just late is not waited for a second time.
+            let is_tidy = !matches!(retired, Err(Halt::Fail(_)))
+                && self.tidy_up(config, key, before, head, waiters).is_ok();
+            if !is_tidy && let Some(memory) = &mut before.memory {
+                // Who waits may not have been rung: whoever reads the version, were it this handle, does that first.
+                memory.forget();
+            }
         }
         finished.map(|()| true)
     }
