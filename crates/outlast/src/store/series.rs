@@ -267,7 +267,7 @@ mod tests {
     use super::super::access::Op;
     use super::super::layout::{BLOCK_HOLDER, HOLDER_MASK, REMOVALS, class_of, holder, value_start};
     use super::super::testing::{expect_timeout, nap};
-    use super::super::write::{Config, Remembered};
+    use super::super::write::{Change, Config, Remembered};
     use super::super::{Options, Store};
     use crate::engine::Fault;
     use crate::engine::sim::{self, Link, Options as SimOptions};
@@ -452,16 +452,31 @@ mod tests {
         store.inner.known_blocks().into_iter().filter(|(home, _)| *home != stopped).collect()
     }
 
-    /// Waits until this member has all these blocks at hand again, or has given them back.
-    fn expect_had_again(job: &Job, store: &Store, stopped: MemberId, before: &BTreeSet<(MemberId, u64)>) {
+    /// Waits until this member has all these blocks at hand again, or has given them back, or a home has the key's value in one.
+    fn expect_had_again(
+        job: &Job,
+        store: &Store,
+        key: &str,
+        stopped: MemberId,
+        before: &BTreeSet<(MemberId, u64)>,
+    ) {
         let is_given_back = |&(home, offset): &(MemberId, u64)| {
             let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
             word & HOLDER_MASK != holder(job.me())
         };
+        let is_named = |&(home, offset): &(MemberId, u64)| {
+            let op = Op::begin(&store.inner).expect("begun");
+            let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+            let config = op.config(key.partition).expect("homes");
+            let index = config.homes.iter().position(|&other| other == home).expect("a home");
+            let found = op.find(config, index, &key).expect("found");
+            found.is_some_and(|(_, head)| head.offset() == Some(offset))
+        };
         let until = job.now().after(Duration::from_secs(1));
         loop {
             let now = at_hand(store, stopped);
-            let forgotten: Vec<_> = before.difference(&now).filter(|at| !is_given_back(at)).collect();
+            let gone = before.difference(&now);
+            let forgotten: Vec<_> = gone.filter(|at| !is_given_back(at) && !is_named(at)).collect();
             if forgotten.is_empty() {
                 return;
             }
@@ -481,9 +496,13 @@ mod tests {
                 let stopped = MemberId(2);
                 let key = key_where(store, |config| primary(config) != stopped);
                 let slot = store.slot(key.as_bytes()).expect("a slot");
-                let put = |value: u8| match is_known {
-                    true => slot.put(&vec![value; len]),
-                    false => store.put(key.as_bytes(), &vec![value; len]),
+                let put = |value: u8| match (is_known, vec![value; len]) {
+                    (true, value) => slot.put(&value),
+                    (false, value) => {
+                        let written =
+                            store.inner.write(key.as_bytes(), false, |_, _| Ok(Change::Put(&value)));
+                        written.map(|version| version.expect("a put changes the key"))
+                    }
                 };
                 for _ in 0..40 {
                     put(1).expect("put");
@@ -498,7 +517,7 @@ mod tests {
                 job.inject(Fault::Stop(stopped)).expect("a fault");
                 for _ in 0..5 {
                     assert_eq!(expect_timeout(put(2)), stopped);
-                    expect_had_again(job, store, stopped, &before);
+                    expect_had_again(job, store, &key, stopped, &before);
                 }
                 job.inject(Fault::Resume(stopped)).expect("a fault");
             });
