@@ -225,6 +225,10 @@ impl Op<'_> {
             if home == job.me() {
                 self.store.carve(class).map_err(|error| self.no_room(home, class, error.to_string()))?;
             }
+            // A home that has not answered until then is not asked for its stack either, which would take as long again.
+            if asked.is_some() && !job.is_direct() && job.now() >= until {
+                return Err(Halt::Fail(StoreError::Timeout { member: home, limit }));
+            }
             // Before the stack is looked at: what was granted is there then, unless others have taken it.
             let (count, refusal) = space.answers(home, class);
             if let Some(offset) = self.pop_several(home, class)? {
@@ -287,15 +291,17 @@ impl Op<'_> {
     fn pop_several(&self, home: MemberId, class: usize) -> Step<Option<u64>> {
         let mut first = None;
         for _ in 0..TAKE.min(kept(class, false).max(1)) {
-            let popped = match self.pop(home, class) {
-                // What was taken is not lost; the next call says the same.
-                Err(_) if first.is_some() => break,
-                popped => popped?,
-            };
-            match popped {
-                None => break,
-                Some(offset) if first.is_none() => first = Some(offset),
-                Some(offset) => self.keep(home, class, offset),
+            match self.pop(home, class) {
+                Ok(None) => break,
+                Ok(Some(offset)) if first.is_none() => first = Some(offset),
+                Ok(Some(offset)) => self.keep(home, class, offset),
+                Err(halt) => {
+                    // What was taken is not lost. But whoever went on would wait for a late home once more.
+                    if let Some(offset) = first {
+                        self.keep(home, class, offset);
+                    }
+                    return Err(halt);
+                }
             }
         }
         Ok(first)

@@ -964,15 +964,22 @@ impl<'a> Op<'a> {
         if finished.is_ok() && self.is_late() {
             finished = Err(Halt::Again);
         }
+        // It was swapped out, whatever has become of the rest.
+        let retired = match (before.head.offset(), &before.block) {
+            (Some(offset), Some(block)) => {
+                block_class(block, primary).and_then(|class| self.retire_block(primary, offset, block, class))
+            }
+            _ => Ok(()),
+        };
         if finished.is_ok() {
             // The version has happened: every complete home of the configuration holds it, or something later, so no
-            // failure from here on can undo it.
-            let _ = self.tidy_up(config, key, before, head, waiters);
-        }
-        if let (Some(offset), Some(block)) = (before.head.offset(), &before.block) {
-            // It was swapped out, whatever has become of the rest.
-            let _ = block_class(block, primary)
-                .and_then(|class| self.retire_block(primary, offset, block, class));
+            // failure from here on can undo it. A primary that was just late is not waited for a second time.
+            let is_tidy = !matches!(retired, Err(Halt::Fail(_)))
+                && self.tidy_up(config, key, before, head, waiters).is_ok();
+            if !is_tidy && let Some(memory) = &mut before.memory {
+                // Who waits may not have been rung: whoever reads the version, were it this handle, does that first.
+                memory.forget();
+            }
         }
         finished.map(|()| true)
     }
@@ -1844,6 +1851,59 @@ mod tests {
         assert!(!config.has_others_than(done));
         config.ready.fetch_or(0b100, Ordering::AcqRel);
         assert!(config.has_others_than(done) && config.are_all_ready());
+    }
+
+    /// A read by what is remembered believes a block only if the head names it and is stable, or if it holds what this handle
+    /// wrote; and only if the record is where it was.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_read_by_what_is_remembered_believes_no_version_that_may_be_unfinished() {
+        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::store::{Expect, Options, Store};
+        let options = SimOptions::new(3, 5).link(Link::Network);
+        let report = sim::run(&options, |job: crate::Job| {
+            let store = Store::open(&job, Options::new().replicas(2).partitions(1)).expect("open");
+            let key = store.inner.key_ref(b"key").expect("a key");
+            if store.homes(b"key").contains(&job.me()) {
+                store.close().expect("close");
+                return drop(job.leave());
+            }
+            store.put_if(b"key", b"value", Expect::Absent).expect("put");
+            let mut memory = Remembered::NOTHING;
+            store.inner.read_again(&key, &mut memory, |_, _| Ok(())).expect("read").expect("there");
+            let op = Op::begin(&store.inner).expect("begun");
+            let config = op.config(key.partition).expect("homes");
+            let (home, primary) = (config.primary, config.homes[config.primary]);
+            let is_found = |memory: &Remembered| op.find_again(config, memory).expect("read").is_some();
+            assert!(is_found(&memory));
+            let moved = |change: &dyn Fn(&mut Remembered)| {
+                let mut moved = memory;
+                change(&mut moved);
+                moved
+            };
+            assert!(!is_found(&moved(&|memory| memory.at[home].removals += 1)), "records were taken out");
+            assert!(!is_found(&moved(&|memory| memory.hint_len = 8)), "the value has another length");
+            // Somebody's who has not finished it, or whose handle knows that it has.
+            let word = memory.at[home].word;
+            let stable = Head(op.load(primary, word).expect("a head"));
+            let head = Head::new(stable.stamp(), memory.hint);
+            assert!(stable == head.stable() && op.swap(primary, word, stable.0, head.0).expect("swapped"));
+            assert!(!is_found(&memory), "it may be unfinished");
+            let block = op.read_block(primary, memory.hint).expect("a block");
+            let own = |counter: u64| {
+                moved(&|memory| {
+                    memory.at[home].head = head;
+                    memory.block = Block { counter, ..block };
+                })
+            };
+            assert!(is_found(&own(block.counter)), "it has happened");
+            assert!(!is_found(&own(block.counter - 1)), "the block was used again");
+            assert!(op.swap(primary, word, head.0, stable.0).expect("swapped"));
+            drop(op);
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+        report.expect_ok();
     }
 
     /// A member learns late that it may retire a block, which is another version's by then: that one stays as it is.
