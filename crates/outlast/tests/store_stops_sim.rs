@@ -171,8 +171,10 @@ fn who_waits_is_rung_before_the_writer_reads_what_it_put() {
                 } else {
                     nap(&job, "a put", || store.put(key, b"another").is_ok());
                 }
+                nap(&job, "the one who waits", || stage.get() == 4);
+                stage.set(5);
             }
-            nap(&job, "the one who waits", || stage.get() == 4);
+            nap(&job, "the end", || stage.get() == 5);
             let _ = store.close();
             let _ = job.leave();
         })
