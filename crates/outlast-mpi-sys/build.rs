@@ -51,12 +51,21 @@ struct Flags {
 impl Flags {
     /// The flags of this `mpicc`, if it is Open MPI's and its header has ULFM.
     fn of(mpicc: &Path) -> Result<Flags, String> {
-        let flags = Flags { compile: show(mpicc, "--showme:compile")?, link: show(mpicc, "--showme:link")? };
-        let has_ulfm = flags.compile.iter().filter_map(|flag| flag.strip_prefix("-I")).any(|folder| {
-            let header = Path::new(folder).join("mpi-ext.h");
-            std::fs::read_to_string(header).is_ok_and(|text| text.contains("OMPI_HAVE_MPI_EXT_FTMPI 1"))
-        });
-        if has_ulfm { Ok(flags) } else { Err("its Open MPI has no ULFM (no FTMPI in mpi-ext.h)".into()) }
+        let flags = Flags {
+            compile: show(mpicc, "--showme:compile")?,
+            link: show(mpicc, "--showme:link")?,
+        };
+        let has_ulfm =
+            flags.compile.iter().filter_map(|flag| flag.strip_prefix("-I")).any(|folder| {
+                let header = Path::new(folder).join("mpi-ext.h");
+                std::fs::read_to_string(header)
+                    .is_ok_and(|text| text.contains("OMPI_HAVE_MPI_EXT_FTMPI 1"))
+            });
+        if has_ulfm {
+            Ok(flags)
+        } else {
+            Err("its Open MPI has no ULFM (no FTMPI in mpi-ext.h)".into())
+        }
     }
 }
 

@@ -58,10 +58,16 @@ fn measure(job: &Job) -> Result<(), Error> {
         receive(job, TARGET)?;
         let mut buffer = [0; 64];
         let small = [1; 64];
-        time(&format!("put 64 B, target {state}"), rounds, || job.put(Epoch::ANY, TARGET, 0, &small))?;
-        time(&format!("get 64 B, target {state}"), rounds, || job.get(Epoch::ANY, TARGET, 0, &mut buffer))?;
+        time(&format!("put 64 B, target {state}"), rounds, || {
+            job.put(Epoch::ANY, TARGET, 0, &small)
+        })?;
+        time(&format!("get 64 B, target {state}"), rounds, || {
+            job.get(Epoch::ANY, TARGET, 0, &mut buffer)
+        })?;
         let large = vec![1; LARGE];
-        time(&format!("put 1 MiB, target {state}"), rounds / 50, || job.put(Epoch::ANY, TARGET, 0, &large))?;
+        time(&format!("put 1 MiB, target {state}"), rounds / 50, || {
+            job.put(Epoch::ANY, TARGET, 0, &large)
+        })?;
         // A target that computes elsewhere would not send anything back.
         if state.starts_with("waits") {
             time("message there and back", rounds / 20, || {
@@ -91,7 +97,11 @@ fn serve(job: &Job) -> Result<(), Error> {
 }
 
 /// Prints how long an operation takes; it is repeated so often, but for no more than 2 s.
-fn time(what: &str, rounds: usize, mut operation: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+fn time(
+    what: &str,
+    rounds: usize,
+    mut operation: impl FnMut() -> Result<(), Error>,
+) -> Result<(), Error> {
     let until = Instant::now() + Duration::from_secs(2);
     let mut times_ns = Vec::with_capacity(rounds);
     while times_ns.len() < rounds && (times_ns.is_empty() || Instant::now() < until) {

@@ -68,7 +68,9 @@ fn main() -> ExitCode {
         ["hosts", ..] => return usage("write it as: hosts N -- COMMAND"),
         ["mutants"] => mutants(None),
         ["mutants", "--json", path] => mutants(Some(std::path::Path::new(path))),
-        ["mpi"] => mpi::install().map(|folder| println!("Open MPI with ULFM is in {}", folder.display())),
+        ["mpi"] => {
+            mpi::install().map(|folder| println!("Open MPI with ULFM is in {}", folder.display()))
+        }
         ["redis"] => redis::install().map(|server| println!("Redis is {}", server.display())),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
@@ -99,14 +101,24 @@ fn test() -> anyhow::Result<()> {
 
 fn run_all_tests(gate: &mut Gate) -> anyhow::Result<()> {
     gate.step("format", minutes(2), cargo(&["fmt", "--all", "--check"]))?;
-    gate.step("lints", minutes(15), clippy(&["--workspace", "--all-targets", "--features", FEATURES]))?;
+    gate.step(
+        "lints",
+        minutes(15),
+        clippy(&["--workspace", "--all-targets", "--features", FEATURES]),
+    )?;
     gate.step("lints of the default features", minutes(10), clippy(&["--package", "outlast-cli"]))?;
     // Built apart, so that a cold build and a hang of the tests can be told from each other.
     let tests = ["test", "--workspace", "--features", FEATURES];
     gate.step("build of the tests", minutes(20), cargo(&[&tests[..], &["--no-run"]].concat()))?;
     gate.step("tests", minutes(20), cargo(&tests))?;
-    let mut documentation =
-        cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--features", FEATURES]);
+    let mut documentation = cargo(&[
+        "doc",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+        "--features",
+        FEATURES,
+    ]);
     documentation.env("RUSTDOCFLAGS", "-D warnings");
     gate.step("documentation", minutes(10), documentation)?;
     mpi_tests(gate)
@@ -116,10 +128,15 @@ fn run_all_tests(gate: &mut Gate) -> anyhow::Result<()> {
 fn mpi_tests(gate: &mut Gate) -> anyhow::Result<()> {
     let open_mpi = mpi::install()?;
     // One selection of features for all of it, so that nothing is built twice.
-    let features = ["--features", "outlast/faults,outlast-conformance/mpi,outlast-cli/mpi,outlast-c/mpi"];
+    let features =
+        ["--features", "outlast/faults,outlast-conformance/mpi,outlast-cli/mpi,outlast-c/mpi"];
     let packages = ["outlast", "outlast-conformance", "outlast-cli", "outlast-c"];
     let engine = [&packages.map(|package| ["--package", package]).concat()[..], &features].concat();
-    gate.step("lints of the mpi engine", minutes(10), clippy(&[&engine[..], &["--all-targets"]].concat()))?;
+    gate.step(
+        "lints of the mpi engine",
+        minutes(10),
+        clippy(&[&engine[..], &["--all-targets"]].concat()),
+    )?;
     let tests = |only: &[&'static str]| cargo(&[&["test"], &engine[..], only].concat());
     gate.step(
         "tests of the mpi engine",
@@ -128,7 +145,11 @@ fn mpi_tests(gate: &mut Gate) -> anyhow::Result<()> {
     )?;
     gate.step("guests of MPI programs", minutes(10), tests(&["--test", "mpi_guest"]))?;
     // The conformance suite, and the commands: `mpi` is the name of a test in both packages.
-    gate.step("conformance and commands of the mpi engine", minutes(15), tests(&["--test", "mpi"]))?;
+    gate.step(
+        "conformance and commands of the mpi engine",
+        minutes(15),
+        tests(&["--test", "mpi"]),
+    )?;
     on_three_hosts(gate, &engine, &open_mpi)
 }
 
@@ -146,10 +167,17 @@ fn on_three_hosts(gate: &mut Gate, engine: &[&str], open_mpi: &Path) -> anyhow::
         command
     };
     let mut processes = hosts();
-    processes.arg("cargo").arg("test").args(engine).args(["--test", "rma_mpi", "--test", "snapshot_mpi"]);
+    processes.arg("cargo").arg("test").args(engine).args([
+        "--test",
+        "rma_mpi",
+        "--test",
+        "snapshot_mpi",
+    ]);
     gate.step("windows and snapshots on three hosts", minutes(10), processes)?;
     let mut conformance = hosts();
-    conformance.arg(programs.join("outlast-conformance")).args(["mpi", "--seeds", "1..2", "--path", "nodes"]);
+    conformance
+        .arg(programs.join("outlast-conformance"))
+        .args(["mpi", "--seeds", "1..2", "--path", "nodes"]);
     conformance.arg("--mpirun").arg(open_mpi.join("bin/mpirun"));
     gate.step("conformance on three hosts", minutes(10), conformance)
 }
@@ -248,8 +276,9 @@ const fn minutes(count: u64) -> Duration {
 fn cargo(arguments: &[&str]) -> Command {
     // The cargo that runs us, so that a chosen toolchain stays chosen.
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let workspace =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace");
+    let workspace = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask is in the workspace");
     command.args(arguments).current_dir(workspace);
     command
 }
@@ -287,14 +316,16 @@ impl Counts {
     /// `lowest-dies, seed 7: ok, ...`; other lines count nothing.
     fn add_line(&mut self, line: &str) {
         let Some(result) = line.trim().strip_prefix("test result: ") else {
-            let runs =
-                line.split_once(" runs, ").and_then(|(start, _)| start.rsplit(": ").next()?.parse().ok());
+            let runs = line
+                .split_once(" runs, ")
+                .and_then(|(start, _)| start.rsplit(": ").next()?.parse().ok());
             let is_ok = line.contains(", seed ") && line.contains(": ok, ");
             self.runs += runs.unwrap_or(u64::from(is_ok));
             return;
         };
         let count = |what: &str| {
-            let words: Vec<&str> = result.split([' ', ';']).filter(|word| !word.is_empty()).collect();
+            let words: Vec<&str> =
+                result.split([' ', ';']).filter(|word| !word.is_empty()).collect();
             let at = words.iter().position(|word| *word == what);
             at.and_then(|at| words.get(at.checked_sub(1)?)?.parse::<u64>().ok()).unwrap_or(0)
         };
@@ -334,16 +365,19 @@ impl Gate {
         let bound = bound.min(self.limit.saturating_sub(self.began.elapsed()));
         println!("\n=== {name} (at most {} s)", bound.as_secs());
         let began = Instant::now();
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("{name}: cannot start {}", command.get_program().display()))?;
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| {
+                format!("{name}: cannot start {}", command.get_program().display())
+            })?;
         let output = child.stdout.take().context("the output is piped")?;
         let (counted, counts) = mpsc::channel();
-        std::thread::spawn(move || counted.send(pass_on(BufReader::new(output), std::io::stdout())));
+        std::thread::spawn(move || {
+            counted.send(pass_on(BufReader::new(output), std::io::stdout()))
+        });
         let status = loop {
-            if let Some(status) = child.try_wait().with_context(|| format!("{name}: waiting for it"))? {
+            if let Some(status) =
+                child.try_wait().with_context(|| format!("{name}: waiting for it"))?
+            {
                 break Some(status);
             }
             if began.elapsed() >= bound {
@@ -362,7 +396,9 @@ impl Gate {
                 Ok(())
             }
             Some(status) => bail!("{name} failed ({status})"),
-            None => bail!("{name} took longer than its bound of {} s and was killed", bound.as_secs()),
+            None => {
+                bail!("{name} took longer than its bound of {} s and was killed", bound.as_secs())
+            }
         }
     }
 
@@ -373,8 +409,11 @@ impl Gate {
         for (index, step) in self.steps.iter().enumerate() {
             total.add(step.counts);
             let is_ok = result.is_ok() || index + 1 < self.steps.len();
-            let counts =
-                if step.counts == Counts::default() { String::new() } else { format!("  {}", step.counts) };
+            let counts = if step.counts == Counts::default() {
+                String::new()
+            } else {
+                format!("  {}", step.counts)
+            };
             let word = if is_ok { "ok" } else { "FAILED" };
             println!("  {word:<6}  {:>6.1} s  {}{counts}", step.took.as_secs_f64(), step.name);
         }
@@ -446,13 +485,16 @@ mod tests {
         let mut gate = Gate::new(minutes(1));
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 61.25 & sleep 61.25; true"]);
-        let error = gate.step("too long", Duration::from_millis(300), command).expect_err("is too long");
+        let error =
+            gate.step("too long", Duration::from_millis(300), command).expect_err("is too long");
         assert!(error.to_string().contains("longer than its bound"), "{error}");
         let is_left = |pid: u32| {
-            std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == b"sleep\x0061.25\x00")
+            std::fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| line == b"sleep\x0061.25\x00")
         };
         let entries = std::fs::read_dir("/proc").expect("/proc is there").flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
+        let pids =
+            entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
         assert_eq!(pids.filter(|&pid| is_left(pid)).count(), 0);
     }
 

@@ -14,7 +14,8 @@ const MPI4PY_VERSION: &str = "4.1.2";
 ///
 /// The folder does not follow CARGO_TARGET_DIR: build.rs of outlast-mpi-sys looks for it relative to its manifest.
 pub(crate) fn install() -> anyhow::Result<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
+    let workspace =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
     let folder = workspace.join("target/mpi");
     if is_installed(&folder) {
         return Ok(folder);
@@ -24,7 +25,9 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
         "cannot run python3, which installs Open MPI; install Python 3 (Debian: apt install python3-venv)",
     )?;
     if !venv.success() {
-        bail!("`python3 -m venv` failed; install its module venv (Debian: apt install python3-venv)");
+        bail!(
+            "`python3 -m venv` failed; install its module venv (Debian: apt install python3-venv)"
+        );
     }
     let pip = Command::new(folder.join("bin/python"))
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
@@ -46,9 +49,13 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
 /// Whether the wanted versions are there, Open MPI with ULFM; a half-made folder is not.
 fn is_installed(folder: &Path) -> bool {
     let says = |program: &str, argument: &str, wanted: &str| {
-        Command::new(folder.join("bin").join(program)).arg(argument).stderr(Stdio::null()).output().is_ok_and(
-            |output| output.status.success() && String::from_utf8_lossy(&output.stdout).contains(wanted),
-        )
+        Command::new(folder.join("bin").join(program))
+            .arg(argument)
+            .stderr(Stdio::null())
+            .output()
+            .is_ok_and(|output| {
+                output.status.success() && String::from_utf8_lossy(&output.stdout).contains(wanted)
+            })
     };
     says("mpicc", "--showme:version", &format!("Open MPI {VERSION}"))
         && std::fs::read_to_string(folder.join("include/mpi-ext.h"))

@@ -19,7 +19,8 @@ const PACKAGES: [&str; 8] = [
 /// Unpacks Debian's packages into `target/redis` and makes `target/redis/redis-server`, which runs the server with the
 /// libraries beside it. Does nothing if it is there already.
 pub(crate) fn install() -> anyhow::Result<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
+    let workspace =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
     let folder = workspace.join("target/redis");
     let server = folder.join("redis-server");
     if runs(&server) {
@@ -27,7 +28,8 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
     }
     let packages = folder.join("packages");
     let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&packages).with_context(|| format!("cannot make {}", packages.display()))?;
+    std::fs::create_dir_all(&packages)
+        .with_context(|| format!("cannot make {}", packages.display()))?;
     let said = "cannot run apt-get, which fetches Redis; install it and set REDIS_SERVER";
     let download = Command::new("apt-get")
         .arg("download")
@@ -35,7 +37,11 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
         .current_dir(&packages)
         .status()
         .context(said)?;
-    ensure!(download.success(), "apt-get could not fetch {}; see its message above", PACKAGES.join(", "));
+    ensure!(
+        download.success(),
+        "apt-get could not fetch {}; see its message above",
+        PACKAGES.join(", ")
+    );
     for package in std::fs::read_dir(&packages)? {
         let package = package?.path();
         let unpacked = Command::new("dpkg").arg("-x").arg(&package).arg(&folder).status()?;
@@ -47,10 +53,14 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
     if !program.exists() {
         std::os::unix::fs::symlink("redis-check-rdb", &program).context("naming the server")?;
     }
-    let libraries = std::fs::read_dir(folder.join("usr/lib"))?.filter_map(|entry| Some(entry.ok()?.path()));
+    let libraries =
+        std::fs::read_dir(folder.join("usr/lib"))?.filter_map(|entry| Some(entry.ok()?.path()));
     let libraries: Vec<String> = libraries.map(|path| path.display().to_string()).collect();
-    let script =
-        format!("#!/bin/sh\nLD_LIBRARY_PATH='{}' exec '{}' \"$@\"\n", libraries.join(":"), program.display());
+    let script = format!(
+        "#!/bin/sh\nLD_LIBRARY_PATH='{}' exec '{}' \"$@\"\n",
+        libraries.join(":"),
+        program.display()
+    );
     std::fs::write(&server, script).context("writing the starter")?;
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&server, std::fs::Permissions::from_mode(0o700))?;

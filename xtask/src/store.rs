@@ -49,7 +49,10 @@ const CHAOS: [(&str, u64); 11] = [
     ("--ranks 5 --replicas 3 --kills 4 --seconds 3 --threads 4 --failpoints", 4),
     ("--ranks 6 --replicas 2 --kills 4 --stops 1 --seconds 3 --beyond", 4),
     ("--ranks 8 --replicas 4 --kills 7 --seconds 5 --failpoints --mode global", 7),
-    ("--ranks 6 --replicas 3 --kills 5 --stops 2 --seconds 4 --failpoints --programs bank --mode global", 5),
+    (
+        "--ranks 6 --replicas 3 --kills 5 --stops 2 --seconds 4 --failpoints --programs bank --mode global",
+        5,
+    ),
     ("--ranks 4 --replicas 2 --kills 3 --stops 2 --seconds 3 --programs steal --mode global", 3),
     (
         "--ranks 5 --replicas 3 --kills 4 --seconds 3 --threads 4 --failpoints --programs calls --mode global",
@@ -112,7 +115,8 @@ const TEST_HUNTS: [(&str, &str); 1] = [("store_salvage", "sim::")];
 
 /// Where things are built.
 pub(crate) fn target_folder() -> anyhow::Result<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is in the workspace")?;
+    let workspace =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is in the workspace")?;
     Ok(std::env::var_os("CARGO_TARGET_DIR").map_or(workspace.join("target"), PathBuf::from))
 }
 
@@ -176,7 +180,11 @@ const MPI_CHAOS: [(&str, &str, u64); 9] = [
     ("nodes", "--ranks 6 --hosts 3 --kill-host --seconds 3", 2),
     ("nodes", "--ranks 6 --hosts 3 --replicas 3 --kills 3 --failpoints --seconds 4", 3),
     ("messages", "--ranks 5 --replicas 3 --kills 4 --failpoints --seconds 4", 4),
-    ("nodes", "--ranks 5 --hosts 2 --replicas 2 --kills 3 --stops 2 --seconds 4 --programs calls", 3),
+    (
+        "nodes",
+        "--ranks 5 --hosts 2 --replicas 2 --kills 3 --stops 2 --seconds 4 --programs calls",
+        3,
+    ),
     ("messages", "--ranks 6 --replicas 3 --kills 4 --stops 1 --seconds 4 --mode global", 4),
     ("nodes", "--ranks 6 --hosts 3 --replicas 3 --kills 3 --seconds 4 --mode global", 3),
 ];
@@ -240,10 +248,15 @@ impl Record {
         let result = gate.step(&format!("{prefix}outlast {arguments}"), limit, command);
         if let Ok(mut report) = read_json(part) {
             for (step, count) in report["deaths_by_step"].as_object().into_iter().flatten() {
-                *self.deaths_by_step.entry(step.clone()).or_default() += count.as_u64().unwrap_or(0);
+                *self.deaths_by_step.entry(step.clone()).or_default() +=
+                    count.as_u64().unwrap_or(0);
             }
             report["command"] = format!("{prefix}outlast {arguments}").into();
-            if arguments.starts_with("sim ") { self.sim.push(report) } else { self.chaos.push(report) }
+            if arguments.starts_with("sim ") {
+                self.sim.push(report)
+            } else {
+                self.chaos.push(report)
+            }
         }
         result
     }
@@ -260,7 +273,8 @@ impl Record {
             if kills >= MPI_KILLS {
                 break;
             }
-            let arguments = format!("chaos --engine mpi {shape} --seed {}", first_seed + round as u64);
+            let arguments =
+                format!("chaos --engine mpi {shape} --seed {}", first_seed + round as u64);
             let mut command = outlast(program, &arguments, &[]);
             command.env("OUTLAST_MPI_PATH", path);
             let prefix = format!("OUTLAST_MPI_PATH={path} ");
@@ -293,23 +307,26 @@ impl Record {
         for (round, (shape, deaths)) in CHAOS.into_iter().cycle().enumerate() {
             // Steps of a recovery come only where members recover together.
             let can_be = |step: &str| {
-                !step.starts_with("anywhere") && (!step.starts_with('G') || shape.contains("--mode global"))
+                !step.starts_with("anywhere")
+                    && (!step.starts_with('G') || shape.contains("--mode global"))
             };
             let rarest = self.deaths_by_step.iter().filter(|(step, _)| can_be(step));
             // One that is hard to hit does not keep the others waiting.
             let tried = |step: &str| tries.get(step).copied().unwrap_or(0u64);
             let rarest = rarest.min_by_key(|(step, count)| (**count + tried(step), **count));
             let rarest = rarest.map(|(step, _)| step.clone());
-            let is_covered = rarest.is_some() && self.deaths_by_step.values().all(|count| *count > 0);
-            let is_enough =
-                kills >= CHAOS_KILLS && kills_global.min(kills - kills_global) >= CHAOS_KILLS_OF_MODE;
+            let is_covered =
+                rarest.is_some() && self.deaths_by_step.values().all(|count| *count > 0);
+            let is_enough = kills >= CHAOS_KILLS
+                && kills_global.min(kills - kills_global) >= CHAOS_KILLS_OF_MODE;
             if is_enough && (is_covered || kills >= CHAOS_KILLS_MAX) {
                 break;
             }
             if is_time_over() {
                 return Ok(());
             }
-            let mut arguments = format!("chaos --engine shm {shape} --seed {}", first_seed + round as u64);
+            let mut arguments =
+                format!("chaos --engine shm {shape} --seed {}", first_seed + round as u64);
             if let (Some(step), true) = (rarest, shape.contains("--failpoints")) {
                 *tries.entry(step.clone()).or_default() += 1;
                 arguments += &format!(" --die-in {}", step.split(' ').next().unwrap_or_default());
@@ -325,7 +342,11 @@ impl Record {
             .filter(|(_, count)| **count == 0)
             .map(|(step, _)| step.as_str())
             .collect();
-        ensure!(empty.is_empty(), "nobody died in these steps of the protocol: {}", empty.join(", "));
+        ensure!(
+            empty.is_empty(),
+            "nobody died in these steps of the protocol: {}",
+            empty.join(", ")
+        );
         Ok(())
     }
 
@@ -333,7 +354,8 @@ impl Record {
         let is_global = |command: &str| command.contains("--mode global");
         let has_transactions = |command: &str| !command.contains("--programs calls");
         let sum_of = |reports: &[Value], field: &str, is_of: &dyn Fn(&str) -> bool| -> u64 {
-            let reports = reports.iter().filter(|report| report["command"].as_str().is_some_and(is_of));
+            let reports =
+                reports.iter().filter(|report| report["command"].as_str().is_some_and(is_of));
             reports.filter_map(|report| report[field].as_u64()).sum()
         };
         let sum = |reports: &[Value], field: &str| sum_of(reports, field, &|_| true);
@@ -364,7 +386,8 @@ impl Record {
 /// What a command says in one line; empty if it cannot be run.
 fn said_by(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
-    output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_string())
+    output
+        .map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
 /// Breaks the store in each of the known ways and shows what catches it; an error if something is not caught, or if the
@@ -388,14 +411,18 @@ pub(crate) fn mutants(gate: &mut Gate, json: Option<&Path>) -> anyhow::Result<()
         }
         match &caught {
             Some(caught) => {
-                println!("  {what:<32} caught: {} ({seconds:.0} s)\n      {}", caught.kind, caught.replay)
+                println!(
+                    "  {what:<32} caught: {} ({seconds:.0} s)\n      {}",
+                    caught.kind, caught.replay
+                )
             }
             None => {
                 println!("  {what:<32} SURVIVES ({seconds:.0} s)");
                 survivors.push(what);
             }
         }
-        let (kind, replay) = caught.map_or((None, None), |caught| (Some(caught.kind), Some(caught.replay)));
+        let (kind, replay) =
+            caught.map_or((None, None), |caught| (Some(caught.kind), Some(caught.replay)));
         rows.push(json!({ "mutant": name, "what": what, "caught": kind.is_some(), "kind": kind, "replay": replay, "seconds": seconds }));
     }
     if let Some(path) = json {
@@ -427,7 +454,8 @@ fn hunt(program: &Path, mutant: &str) -> anyhow::Result<Option<Caught>> {
             command.env("OUTLAST_MUTANT", mutant);
         }
         let output = command.stdin(Stdio::null()).output().context("running outlast sim")?;
-        let prefix = if mutant.is_empty() { String::new() } else { format!("OUTLAST_MUTANT={mutant} ") };
+        let prefix =
+            if mutant.is_empty() { String::new() } else { format!("OUTLAST_MUTANT={mutant} ") };
         // One that breaks the process is caught as well.
         let Ok(report) = serde_json::from_slice::<Value>(&output.stdout) else {
             ensure!(
@@ -446,7 +474,8 @@ fn hunt(program: &Path, mutant: &str) -> anyhow::Result<Option<Caught>> {
     for (test, filter) in TEST_HUNTS {
         let features = ["--features", "outlast/sim,outlast/faults"];
         let arguments =
-            [&["test", "--package", "outlast", "--test", test][..], &features[..], &[filter]].concat();
+            [&["test", "--package", "outlast", "--test", test][..], &features[..], &[filter]]
+                .concat();
         let mut command = cargo(&arguments);
         if !mutant.is_empty() {
             command.env("OUTLAST_MUTANT", mutant);
@@ -456,7 +485,8 @@ fn hunt(program: &Path, mutant: &str) -> anyhow::Result<Option<Caught>> {
         // A test that cannot be built has caught nothing.
         ensure!(said.contains("test result:"), "{}", String::from_utf8_lossy(&output.stderr));
         if !output.status.success() {
-            let prefix = if mutant.is_empty() { String::new() } else { format!("OUTLAST_MUTANT={mutant} ") };
+            let prefix =
+                if mutant.is_empty() { String::new() } else { format!("OUTLAST_MUTANT={mutant} ") };
             let replay = format!("{prefix}cargo {}", arguments.join(" "));
             return Ok(Some(Caught { kind: format!("a test of {test} fails"), replay }));
         }
@@ -473,10 +503,13 @@ mod tests {
 
     #[test]
     fn the_mutants_are_those_of_the_store() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/outlast/src/store/mutant.rs");
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/outlast/src/store/mutant.rs");
         let source = std::fs::read_to_string(path).expect("the store's list");
-        let names: Vec<&str> =
-            source.lines().filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\",")).collect();
+        let names: Vec<&str> = source
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\","))
+            .collect();
         assert_eq!(names, MUTANTS.map(|(name, _)| name));
     }
 

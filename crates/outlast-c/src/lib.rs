@@ -65,7 +65,8 @@ pub struct COptions {
 }
 
 /// A call that comes back for each key.
-pub type Visit = Option<unsafe extern "C" fn(context: *mut c_void, key: *const c_void, len: usize) -> c_int>;
+pub type Visit =
+    Option<unsafe extern "C" fn(context: *mut c_void, key: *const c_void, len: usize) -> c_int>;
 /// What a transaction does.
 pub type Body = Option<unsafe extern "C" fn(context: *mut c_void, tx: *mut Tx) -> c_int>;
 
@@ -150,7 +151,10 @@ fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
         return Ok(&[]);
     }
     if data.is_null() || len > isize::MAX as usize {
-        return Err(failure(Status::Invalid, "a pointer to bytes is NULL, or the length is impossible"));
+        return Err(failure(
+            Status::Invalid,
+            "a pointer to bytes is NULL, or the length is impossible",
+        ));
     }
     // SAFETY: the header says that there are so many bytes, which nobody changes during the call.
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
@@ -177,7 +181,8 @@ fn give<T>(place: *mut *mut T, value: T) -> Outcome {
 fn copy_out(value: &[u8], buffer: *mut c_void, capacity: usize, len: *mut usize) -> Outcome {
     store_at(len, value.len());
     if value.len() > capacity {
-        let message = format!("the value has {} bytes, and the buffer only {capacity}", value.len());
+        let message =
+            format!("the value has {} bytes, and the buffer only {capacity}", value.len());
         return Err(failure(Status::TooSmall, message));
     }
     if !value.is_empty() {
@@ -220,18 +225,25 @@ pub extern "C" fn outlast_error() -> *const c_char {
 /// See outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_join(job: *mut *mut Job) -> c_int {
-    call(|| give(job, outlast::join().map_err(|error| failure(Status::NotJoined, error.to_string()))?))
+    call(|| {
+        give(job, outlast::join().map_err(|error| failure(Status::NotJoined, error.to_string()))?)
+    })
 }
 
 /// See outlast.h.
 #[cfg(feature = "mpi")]
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_join_mpi(comm: *mut c_void, set_errhandlers: c_int, job: *mut *mut Job) -> c_int {
+pub extern "C" fn outlast_join_mpi(
+    comm: *mut c_void,
+    set_errhandlers: c_int,
+    job: *mut *mut Job,
+) -> c_int {
     call(|| {
         let mut options = outlast::JoinOptions::new().set_errhandlers(set_errhandlers != 0);
         if !comm.is_null() {
             // SAFETY: the header says that it is one of Open MPI; it is only duplicated, before this returns.
-            options = options.communicator(unsafe { outlast::engine::mpi::Communicator::from_raw(comm) });
+            options =
+                options.communicator(unsafe { outlast::engine::mpi::Communicator::from_raw(comm) });
         }
         give(job, options.join().map_err(|error| failure(Status::NotJoined, error.to_string()))?)
     })
@@ -282,7 +294,11 @@ pub extern "C" fn outlast_living(job: *const Job) -> u32 {
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_open(job: *const Job, options: *const COptions, store: *mut *mut CStore) -> c_int {
+pub extern "C" fn outlast_open(
+    job: *const Job,
+    options: *const COptions,
+    store: *mut *mut CStore,
+) -> c_int {
     call(|| {
         let job = given(job)?;
         let mut wanted = Options::new();
@@ -377,13 +393,21 @@ fn found(is_there: bool) -> Outcome {
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_exists(store: *const CStore, key: *const c_void, key_len: usize) -> c_int {
+pub extern "C" fn outlast_exists(
+    store: *const CStore,
+    key: *const c_void,
+    key_len: usize,
+) -> c_int {
     call(|| found(given(store)?.store.exists(bytes(key, key_len)?)?))
 }
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_delete(store: *const CStore, key: *const c_void, key_len: usize) -> c_int {
+pub extern "C" fn outlast_delete(
+    store: *const CStore,
+    key: *const c_void,
+    key_len: usize,
+) -> c_int {
     call(|| found(given(store)?.store.delete(bytes(key, key_len)?)?))
 }
 
@@ -423,8 +447,15 @@ pub extern "C" fn outlast_wait(
             Ok(member) if (member as usize) < job.members() => {
                 store.wait_or_death(key, newer_than, until, MemberId(member))?
             }
-            _ if member == -1 => store.wait(key, newer_than, until)?.map_or(Waited::TimedOut, Waited::Value),
-            _ => return Err(failure(Status::Invalid, format!("there is no member {member}; -1 is nobody"))),
+            _ if member == -1 => {
+                store.wait(key, newer_than, until)?.map_or(Waited::TimedOut, Waited::Value)
+            }
+            _ => {
+                return Err(failure(
+                    Status::Invalid,
+                    format!("there is no member {member}; -1 is nobody"),
+                ));
+            }
         };
         match waited {
             Waited::Value(value) => {
@@ -438,7 +469,8 @@ pub extern "C" fn outlast_wait(
 }
 
 fn visit_all(keys: Vec<Vec<u8>>, visit: Visit, context: *mut c_void) -> Outcome {
-    let visit = visit.ok_or_else(|| failure(Status::Invalid, "the call to visit keys with is NULL"))?;
+    let visit =
+        visit.ok_or_else(|| failure(Status::Invalid, "the call to visit keys with is NULL"))?;
     for key in keys {
         // SAFETY: the caller gave the function, and a context that belongs to it.
         if unsafe { visit(context, key.as_ptr().cast(), key.len()) } != 0 {
@@ -715,9 +747,14 @@ pub extern "C" fn outlast_tx_free(tx: *mut Tx) {
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_transaction(store: *const CStore, body: Body, context: *mut c_void) -> c_int {
+pub extern "C" fn outlast_transaction(
+    store: *const CStore,
+    body: Body,
+    context: *mut c_void,
+) -> c_int {
     call(|| {
-        let body = body.ok_or_else(|| failure(Status::Invalid, "the body of the transaction is NULL"))?;
+        let body =
+            body.ok_or_else(|| failure(Status::Invalid, "the body of the transaction is NULL"))?;
         given(store)?.store.transaction(|tx| {
             // SAFETY: the caller gave the function, and a context that belongs to it; the handle lives during the call.
             match unsafe { body(context, tx) } {
@@ -749,7 +786,10 @@ pub extern "C" fn outlast_is_revoked(store: *const CStore) -> c_int {
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_recover_begin(store: *const CStore, recovery: *mut *mut Recovery) -> c_int {
+pub extern "C" fn outlast_recover_begin(
+    store: *const CStore,
+    recovery: *mut *mut Recovery,
+) -> c_int {
     call(|| {
         let store = given(store)?;
         if recovery.is_null() {

@@ -93,7 +93,16 @@ fn the_header_is_plain_c_and_alone() {
     let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/outlast.h");
     for standard in ["-std=c99", "-std=c11"] {
         let output = Command::new("cc")
-            .args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-pedantic", standard, "-x", "c"])
+            .args([
+                "-fsyntax-only",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-pedantic",
+                standard,
+                "-x",
+                "c",
+            ])
             .arg(&header)
             .output()
             .expect("a C compiler");

@@ -10,7 +10,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// A program of Open MPI: that of `cargo xtask mpi`, or that of the PATH.
 fn of_mpi(program: &str) -> PathBuf {
-    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mpi/bin").join(program);
+    let installed =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mpi/bin").join(program);
     if installed.exists() { installed } else { program.into() }
 }
 
@@ -51,7 +52,8 @@ fn run(ranks: usize, program: &Path, arguments: &[&Path]) -> Outcome {
 }
 
 fn said(outcome: &Outcome) -> String {
-    let each = outcome.members.iter().map(|end| outcome.stdout(end.member) + &outcome.stderr(end.member));
+    let each =
+        outcome.members.iter().map(|end| outcome.stdout(end.member) + &outcome.stderr(end.member));
     each.collect()
 }
 

@@ -116,15 +116,23 @@ pub fn check(history: &History, observation: &Observation) -> Durability {
         .filter(|operation| operation.accesses.iter().any(Access::changes))
         .count() as u64;
     let split = per_key::split(&history);
-    for violation in split.violations.iter().filter(|violation| violation.kind == ViolationKind::Torn) {
+    for violation in
+        split.violations.iter().filter(|violation| violation.kind == ViolationKind::Torn)
+    {
         durability.torn += 1;
         durability.violations.push(violation.clone());
     }
     let data_lost = data_lost_keys(observation);
     durability.data_lost = data_lost.len() as u64;
     for key_steps in &split.keys {
-        let is_unread = data_lost.contains(&key_steps.key) || observation.unread.contains(&key_steps.key);
-        check_key(key_steps, operations, observation.end_state.is_some() && !is_unread, &mut durability);
+        let is_unread =
+            data_lost.contains(&key_steps.key) || observation.unread.contains(&key_steps.key);
+        check_key(
+            key_steps,
+            operations,
+            observation.end_state.is_some() && !is_unread,
+            &mut durability,
+        );
     }
     for operation in operations.iter().filter(|operation| operation.actor != FINAL_READER) {
         check_hung(operation, observation, &mut durability);
@@ -142,15 +150,23 @@ fn data_lost_keys(observation: &Observation) -> BTreeSet<Key> {
 pub(crate) fn with_end_state(history: &History, observation: &Observation) -> History {
     let Some(end_state) = &observation.end_state else { return history.clone() };
     let operations = history.operations();
-    let times = operations.iter().flat_map(|operation| [Some(operation.invoke_ns), operation.return_ns]);
+    let times =
+        operations.iter().flat_map(|operation| [Some(operation.invoke_ns), operation.return_ns]);
     let end_ns = times.flatten().max().unwrap_or(0).saturating_add(1);
     let mut keys: BTreeSet<Key> = end_state.keys().cloned().collect();
-    keys.extend(operations.iter().flat_map(|operation| &operation.accesses).map(|access| access.key.clone()));
+    keys.extend(
+        operations
+            .iter()
+            .flat_map(|operation| &operation.accesses)
+            .map(|access| access.key.clone()),
+    );
     keys.retain(|key| !observation.unread.contains(key));
     let mut operations = operations.to_vec();
     let absent = Final::Read { version: None, value: None };
     for (sequence, key) in keys.into_iter().enumerate() {
-        let Final::Read { version, value } = *end_state.get(&key).unwrap_or(&absent) else { continue };
+        let Final::Read { version, value } = *end_state.get(&key).unwrap_or(&absent) else {
+            continue;
+        };
         operations.push(Operation {
             actor: FINAL_READER,
             sequence: sequence as u64,
@@ -170,7 +186,10 @@ fn is_older(first: &Step, second: &Step, operations: &[Operation]) -> bool {
     let version = |step: &Step| step.write.and_then(|write| write.version);
     match (version(first), version(second)) {
         (Some(first), Some(second)) => first < second,
-        _ => first.acknowledged && operations[first.operation].precedes(&operations[second.operation]),
+        _ => {
+            first.acknowledged
+                && operations[first.operation].precedes(&operations[second.operation])
+        }
     }
 }
 
@@ -184,7 +203,12 @@ struct Acknowledged<'a> {
     latest: Vec<Option<(u64, usize)>>,
 }
 
-fn check_key(key_steps: &KeySteps, operations: &[Operation], final_read: bool, durability: &mut Durability) {
+fn check_key(
+    key_steps: &KeySteps,
+    operations: &[Operation],
+    final_read: bool,
+    durability: &mut Durability,
+) {
     let mut acknowledged: Vec<&Step> =
         key_steps.steps.iter().filter(|step| step.acknowledged && step.write.is_some()).collect();
     let return_ns = |step: &Step| operations[step.operation].return_ns.unwrap_or(u64::MAX);
@@ -196,8 +220,11 @@ fn check_key(key_steps: &KeySteps, operations: &[Operation], final_read: bool, d
         let invoked = Some((operations[step.operation].invoke_ns, index));
         prefix.latest.push(prefix.latest[index].max(invoked));
     }
-    let deletions: Vec<&Step> =
-        key_steps.steps.iter().filter(|step| step.write.is_some_and(|write| write.is_delete())).collect();
+    let deletions: Vec<&Step> = key_steps
+        .steps
+        .iter()
+        .filter(|step| step.write.is_some_and(|write| write.is_delete()))
+        .collect();
     let mut torn_at_end = final_read;
     for step in key_steps.steps.iter().filter(|step| step.acknowledged) {
         let Some(read) = &step.read else { continue };
@@ -205,30 +232,48 @@ fn check_key(key_steps: &KeySteps, operations: &[Operation], final_read: bool, d
         let is_final = reader.actor == FINAL_READER;
         torn_at_end &= !is_final;
         let before = prefix.steps.partition_point(|write| return_ns(write) < reader.invoke_ns);
-        let newer = newer_than_read(key_steps, read, reader, &prefix, before, &deletions, operations);
+        let newer =
+            newer_than_read(key_steps, read, reader, &prefix, before, &deletions, operations);
         let Some(newer) = newer else { continue };
         let key = &key_steps.key;
         let write = &operations[prefix.steps[newer].operation];
         if !is_final {
             durability.stale += 1;
-            let explanation = format!("a read of {key} missed a write acknowledged before it began");
+            let explanation =
+                format!("a read of {key} missed a write acknowledged before it began");
             let shown = vec![write.clone(), reader.clone()];
-            durability.violations.push(Violation::new(ViolationKind::Stale, Some(key), explanation, shown));
+            durability.violations.push(Violation::new(
+                ViolationKind::Stale,
+                Some(key),
+                explanation,
+                shown,
+            ));
             continue;
         }
         let missing = |step: &&&Step| is_missing(key_steps, read, step, &deletions, operations);
         durability.lost += prefix.steps.iter().filter(missing).count().max(1) as u64;
         let explanation = format!("an acknowledged write to {key} is missing at the end");
         let shown = vec![write.clone(), reader.clone()];
-        durability.violations.push(Violation::new(ViolationKind::Lost, Some(key), explanation, shown));
+        durability.violations.push(Violation::new(
+            ViolationKind::Lost,
+            Some(key),
+            explanation,
+            shown,
+        ));
     }
     if torn_at_end && let Some(last) = prefix.steps.last() {
         // The final read of this key was torn, so what was acknowledged is gone.
         durability.lost += 1;
         let key = &key_steps.key;
-        let explanation = format!("what was acknowledged last for {key} is no longer whole at the end");
+        let explanation =
+            format!("what was acknowledged last for {key} is no longer whole at the end");
         let shown = vec![operations[last.operation].clone()];
-        durability.violations.push(Violation::new(ViolationKind::Lost, Some(key), explanation, shown));
+        durability.violations.push(Violation::new(
+            ViolationKind::Lost,
+            Some(key),
+            explanation,
+            shown,
+        ));
     }
 }
 
@@ -305,7 +350,8 @@ fn check_hung(operation: &Operation, observation: &Observation, durability: &mut
     if end_ns.saturating_sub(since_ns) > bound_ns {
         durability.hung += 1;
         let milliseconds = (end_ns - since_ns) / 1_000_000;
-        let after = if last.is_some() { "the last kill or resume it overlapped" } else { "it began" };
+        let after =
+            if last.is_some() { "the last kill or resume it overlapped" } else { "it began" };
         let back = if operation.return_ns.is_some() { "came back only" } else { "was not back" };
         let explanation = format!("a call {back} {milliseconds} ms after {after}");
         let shown = vec![operation.clone()];

@@ -323,7 +323,8 @@ pub(crate) const OUTCOME_NAMES: [(Outcome, &str); 3] =
 
 impl fmt::Display for Outcome {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = OUTCOME_NAMES.iter().find(|(outcome, _)| outcome == self).map_or("?", |(_, name)| name);
+        let name =
+            OUTCOME_NAMES.iter().find(|(outcome, _)| outcome == self).map_or("?", |(_, name)| name);
         formatter.write_str(name)
     }
 }
@@ -351,7 +352,9 @@ impl Operation {
     /// Whether the operation ended, with a binding result, strictly before the other one began.
     pub(crate) fn precedes(&self, other: &Operation) -> bool {
         self.outcome != Outcome::Unknown && self.return_ns.is_some_and(|at| at < other.invoke_ns)
-            || self.outcome != Outcome::Unknown && self.actor == other.actor && self.sequence < other.sequence
+            || self.outcome != Outcome::Unknown
+                && self.actor == other.actor
+                && self.sequence < other.sequence
     }
 }
 
@@ -391,7 +394,9 @@ pub enum HistoryError {
         sequence: u64,
     },
     /// An operation ended before it began.
-    #[error("operation #{sequence} of actor {actor} returned before it was invoked; use one clock for all")]
+    #[error(
+        "operation #{sequence} of actor {actor} returned before it was invoked; use one clock for all"
+    )]
     TimeBackwards {
         /// The actor.
         actor: Actor,
@@ -450,7 +455,8 @@ impl History {
                 return Err(HistoryError::Overlap { actor, sequence });
             }
         }
-        operations.sort_by_key(|operation| (operation.invoke_ns, operation.actor, operation.sequence));
+        operations
+            .sort_by_key(|operation| (operation.invoke_ns, operation.actor, operation.sequence));
         Ok(Self { operations })
     }
 
@@ -607,7 +613,12 @@ impl<W: Write> LogWriter<W> {
     ///
     /// # Panics
     /// If there is no call that has not returned yet.
-    pub fn returned(&mut self, now_ns: u64, outcome: Outcome, accesses: &[Access]) -> io::Result<()> {
+    pub fn returned(
+        &mut self,
+        now_ns: u64,
+        outcome: Outcome,
+        accesses: &[Access],
+    ) -> io::Result<()> {
         assert!(self.open.return_ns.is_none(), "a return follows an invocation");
         let ended = Operation {
             sequence: self.open.sequence - 1,

@@ -45,7 +45,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::history::{
-    Access, Actor, History, HistoryError, KIND_NAMES, Key, Kind, Mode, Operation, Outcome, Value, Version,
+    Access, Actor, History, HistoryError, KIND_NAMES, Key, Kind, Mode, Operation, Outcome, Value,
+    Version,
 };
 use crate::value;
 
@@ -80,7 +81,9 @@ pub enum LedgerError {
         source: io::Error,
     },
     /// The key does not fit into a record.
-    #[error("a key of {length} bytes does not fit into a ledger record; the limit is {KEY_BYTES_MAX}")]
+    #[error(
+        "a key of {length} bytes does not fit into a ledger record; the limit is {KEY_BYTES_MAX}"
+    )]
     KeyTooLong {
         /// The length of the key.
         length: usize,
@@ -146,7 +149,12 @@ impl Writer {
     }
 
     /// Notes the writes of an operation that is about to be called. Reads are passed over.
-    pub fn intent(&mut self, now_ns: u64, kind: Kind, accesses: &[Access]) -> Result<(), LedgerError> {
+    pub fn intent(
+        &mut self,
+        now_ns: u64,
+        kind: Kind,
+        accesses: &[Access],
+    ) -> Result<(), LedgerError> {
         let mut records = Vec::new();
         for access in accesses {
             let (change, content) = match (access.mode, access.value) {
@@ -175,7 +183,11 @@ impl Writer {
 
     /// Notes that the operation was acknowledged, with the version it made if the store told one. The
     /// version belongs to the last key of the intent.
-    pub fn acknowledge(&mut self, now_ns: u64, version: Option<Version>) -> Result<(), LedgerError> {
+    pub fn acknowledge(
+        &mut self,
+        now_ns: u64,
+        version: Option<Version>,
+    ) -> Result<(), LedgerError> {
         self.end(ACKNOWLEDGED, now_ns, version)
     }
 
@@ -214,7 +226,8 @@ impl Writer {
         match self.file.write(&bytes) {
             Ok(written) if written == bytes.len() => Ok(()),
             Ok(_) => {
-                let source = io::Error::new(io::ErrorKind::StorageFull, "the record was written in part");
+                let source =
+                    io::Error::new(io::ErrorKind::StorageFull, "the record was written in part");
                 Err(LedgerError::Io { path: self.path.clone(), source })
             }
             Err(source) => Err(LedgerError::Io { path: self.path.clone(), source }),
@@ -235,7 +248,8 @@ pub struct Ledger {
 
 /// Reads the ledger of one actor.
 pub fn read(path: &Path) -> Result<Ledger, LedgerError> {
-    let bytes = fs::read(path).map_err(|source| LedgerError::Io { path: path.to_path_buf(), source })?;
+    let bytes =
+        fs::read(path).map_err(|source| LedgerError::Io { path: path.to_path_buf(), source })?;
     parse(path, &bytes)
 }
 
@@ -308,17 +322,28 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Ledger, LedgerError> {
 }
 
 /// Takes one record into the operations read so far.
-fn note(operations: &mut Vec<Operation>, actor: Actor, record: &Record) -> Result<(), &'static str> {
+fn note(
+    operations: &mut Vec<Operation>,
+    actor: Actor,
+    record: &Record,
+) -> Result<(), &'static str> {
     let sequence = record.u64(8);
     let now_ns = record.u64(16);
     let last = operations.last_mut();
     let tag = record.bytes[4];
     if tag == INTENT {
         let access = record.access()?;
-        let kind = KIND_NAMES.get(usize::from(record.bytes[5])).ok_or("its operation is of no known kind")?.0;
+        let kind = KIND_NAMES
+            .get(usize::from(record.bytes[5]))
+            .ok_or("its operation is of no known kind")?
+            .0;
         match last {
-            Some(open) if open.sequence == sequence && open.return_ns.is_none() => open.accesses.push(access),
-            Some(ended) if ended.sequence >= sequence => return Err("its sequence is out of order"),
+            Some(open) if open.sequence == sequence && open.return_ns.is_none() => {
+                open.accesses.push(access)
+            }
+            Some(ended) if ended.sequence >= sequence => {
+                return Err("its sequence is out of order");
+            }
             _ => operations.push(Operation {
                 actor,
                 sequence,
@@ -468,7 +493,8 @@ mod tests {
             }
             // The acknowledgements are the records 2, 5 and 10.
             let records = length / RECORD_BYTES;
-            let acknowledged = ledger.operations.iter().filter(|found| found.outcome == Outcome::Ok).count();
+            let acknowledged =
+                ledger.operations.iter().filter(|found| found.outcome == Outcome::Ok).count();
             assert_eq!(acknowledged, [2, 5, 10].iter().filter(|&&end| records > end).count());
         }
     }
@@ -482,12 +508,19 @@ mod tests {
             damaged[at] ^= 0x10;
             match parse(&path, &damaged) {
                 Err(LedgerError::Corrupt { record, offset, .. }) => {
-                    assert_eq!((record, offset), (at / RECORD_BYTES, at / RECORD_BYTES * RECORD_BYTES));
+                    assert_eq!(
+                        (record, offset),
+                        (at / RECORD_BYTES, at / RECORD_BYTES * RECORD_BYTES)
+                    );
                 }
                 Err(LedgerError::NotALedger { .. }) => assert!(at < 5),
                 Err(other) => panic!("byte {at}: {other}"),
                 Ok(ledger) => {
-                    assert_eq!(at / RECORD_BYTES, 10, "only damage to the last record is a torn tail");
+                    assert_eq!(
+                        at / RECORD_BYTES,
+                        10,
+                        "only damage to the last record is a torn tail"
+                    );
                     assert_eq!(ledger.torn_tail_bytes, RECORD_BYTES);
                     assert_eq!(ledger.operations[4].outcome, Outcome::Unknown);
                 }
@@ -520,7 +553,10 @@ mod tests {
         let longest = [Access::write(Key::from(vec![b'k'; 40]), Value::new(1))];
         writer.intent(1, Kind::Put, &longest).unwrap();
         Writer::create(folder.path(), Actor::new(1, 0), 2).unwrap();
-        assert!(matches!(read_all(folder.path()), Err(LedgerError::OtherSeed { found: 2, expected: 1, .. })));
+        assert!(matches!(
+            read_all(folder.path()),
+            Err(LedgerError::OtherSeed { found: 2, expected: 1, .. })
+        ));
     }
 
     proptest::proptest! {

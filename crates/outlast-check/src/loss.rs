@@ -127,7 +127,8 @@ fn answered(operation: &Operation, ends: &BTreeMap<Key, Vec<End>>) -> Option<Vio
         let is_within = |end: &End| operation.invoke_ns > end.told_ns && return_ns < end.begin_ns;
         access.mode != Mode::Ask && ends.get(&access.key).into_iter().flatten().any(is_within)
     })?;
-    let explanation = format!("{} was answered after somebody had been told that it is lost", lost.key);
+    let explanation =
+        format!("{} was answered after somebody had been told that it is lost", lost.key);
     let shown = vec![operation.clone()];
     Some(Violation::new(ViolationKind::LostAnswered, Some(&lost.key), explanation, shown))
 }

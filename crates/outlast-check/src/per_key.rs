@@ -113,10 +113,17 @@ pub(crate) fn split(history: &History) -> Split {
     for (index, operation) in operations.iter().enumerate() {
         for access in &operation.accesses {
             if access.mode == Mode::Read && access.value.is_some_and(|value| value.torn) {
-                let explanation =
-                    format!("a read of {} returned bytes that nobody wrote as one value", access.key);
+                let explanation = format!(
+                    "a read of {} returned bytes that nobody wrote as one value",
+                    access.key
+                );
                 let shown = vec![operation.clone()];
-                violations.push(Violation::new(ViolationKind::Torn, Some(&access.key), explanation, shown));
+                violations.push(Violation::new(
+                    ViolationKind::Torn,
+                    Some(&access.key),
+                    explanation,
+                    shown,
+                ));
             }
         }
         if operation.outcome == Outcome::Failed {
@@ -133,7 +140,9 @@ pub(crate) fn split(history: &History) -> Split {
     }
     let keys = keys
         .into_iter()
-        .map(|(key, (steps, aborted))| trace(KeySteps { key, steps }, &aborted, operations, &mut violations))
+        .map(|(key, (steps, aborted))| {
+            trace(KeySteps { key, steps }, &aborted, operations, &mut violations)
+        })
         .collect::<Vec<_>>();
     for key_steps in &keys {
         find_backwards(key_steps, operations, &mut violations);
@@ -142,7 +151,11 @@ pub(crate) fn split(history: &History) -> Split {
 }
 
 /// One step for each key that the operation touched.
-fn steps_of(index: usize, operation: &Operation, violations: &mut Vec<Violation>) -> Vec<(Key, Step)> {
+fn steps_of(
+    index: usize,
+    operation: &Operation,
+    violations: &mut Vec<Violation>,
+) -> Vec<(Key, Step)> {
     let acknowledged = operation.outcome == Outcome::Ok;
     let mut steps: Vec<(Key, Step)> = Vec::with_capacity(operation.accesses.len());
     for access in &operation.accesses {
@@ -152,8 +165,10 @@ fn steps_of(index: usize, operation: &Operation, violations: &mut Vec<Violation>
             continue;
         }
         let place = steps.iter().position(|(key, _)| *key == access.key).unwrap_or_else(|| {
-            steps
-                .push((access.key.clone(), Step { operation: index, acknowledged, read: None, write: None }));
+            steps.push((
+                access.key.clone(),
+                Step { operation: index, acknowledged, read: None, write: None },
+            ));
             steps.len() - 1
         });
         let step = &mut steps[place].1;
@@ -172,7 +187,8 @@ fn steps_of(index: usize, operation: &Operation, violations: &mut Vec<Violation>
                     }
                 };
                 if contradiction && acknowledged {
-                    let explanation = format!("the transaction saw two different states of {}", access.key);
+                    let explanation =
+                        format!("the transaction saw two different states of {}", access.key);
                     let shown = vec![operation.clone()];
                     let kind = ViolationKind::NonRepeatableRead;
                     violations.push(Violation::new(kind, Some(&access.key), explanation, shown));
@@ -253,7 +269,8 @@ fn trace(
             if let Some(version) = observed.version {
                 let (seen, by) = *values_seen.entry(version).or_insert((observed.value, reader));
                 if seen != observed.value && !by_version.contains_key(&version) {
-                    let explanation = format!("version {version} of {key} was seen with two values");
+                    let explanation =
+                        format!("version {version} of {key} was seen with two values");
                     complain(ViolationKind::TwoValues, explanation, &[by, reader]);
                 }
             }
@@ -263,7 +280,9 @@ fn trace(
                 (Some(Version::INITIAL), None) => Source::Initial,
                 (None, None) => Source::Ambiguous,
                 (None, Some(_)) if candidates.len() > 1 => Source::Ambiguous,
-                (None, Some(_)) if candidates.len() == 1 && !silent_addition => Source::Step(candidates[0]),
+                (None, Some(_)) if candidates.len() == 1 && !silent_addition => {
+                    Source::Step(candidates[0])
+                }
                 (Some(version), _) if by_version.contains_key(&version) => {
                     let writer = by_version[&version];
                     if steps[writer]
@@ -274,13 +293,20 @@ fn trace(
                         let explanation = format!(
                             "version {version} of {key} was read with a value other than the one written"
                         );
-                        complain(ViolationKind::TwoValues, explanation, &[steps[writer].operation, reader]);
+                        complain(
+                            ViolationKind::TwoValues,
+                            explanation,
+                            &[steps[writer].operation, reader],
+                        );
                     }
                     Source::Step(writer)
                 }
-                (Some(version), value) if !candidates.is_empty() && (value.is_none() || !silent_addition) => {
-                    let untold =
-                        |&&index: &&usize| steps[index].write.is_some_and(|write| write.version.is_none());
+                (Some(version), value)
+                    if !candidates.is_empty() && (value.is_none() || !silent_addition) =>
+                {
+                    let untold = |&&index: &&usize| {
+                        steps[index].write.is_some_and(|write| write.version.is_none())
+                    };
                     let mut untold = candidates.iter().filter(untold);
                     match (untold.next(), untold.next()) {
                         (Some(&writer), None) => {
@@ -324,7 +350,8 @@ fn trace(
                 }
             };
             let source = if source == Source::Step(index) {
-                let explanation = format!("an operation read of {key} what it had yet to write itself");
+                let explanation =
+                    format!("an operation read of {key} what it had yet to write itself");
                 complain(ViolationKind::NeverWritten, explanation, &[reader]);
                 Source::Nothing
             } else {
@@ -351,12 +378,18 @@ fn find_backwards(key_steps: &KeySteps, operations: &[Operation], violations: &m
                 && version < newer
             {
                 let key = &key_steps.key;
-                let explanation = format!("for actor {actor}, {key} went back from {newer} to {version}");
+                let explanation =
+                    format!("for actor {actor}, {key} went back from {newer} to {version}");
                 let mut shown = vec![operations[earlier].clone()];
                 if earlier != step.operation {
                     shown.push(operations[step.operation].clone());
                 }
-                violations.push(Violation::new(ViolationKind::Backwards, Some(key), explanation, shown));
+                violations.push(Violation::new(
+                    ViolationKind::Backwards,
+                    Some(key),
+                    explanation,
+                    shown,
+                ));
             }
             if before.is_none_or(|(newer, _)| newer < version) {
                 latest.insert(actor, (version, step.operation));

@@ -64,15 +64,22 @@ pub(crate) fn check_steps(key_steps: &KeySteps, operations: &[Operation]) -> Opt
         Answer::Linearizable => return None,
         Answer::Undecided => {
             let key = &key_steps.key;
-            let explanation =
-                format!("the search for an order of the operations on {key} took too long; this is no pass");
-            return Some(Violation::new(ViolationKind::Undecided, Some(key), explanation, Vec::new()));
+            let explanation = format!(
+                "the search for an order of the operations on {key} took too long; this is no pass"
+            );
+            return Some(Violation::new(
+                ViolationKind::Undecided,
+                Some(key),
+                explanation,
+                Vec::new(),
+            ));
         }
         Answer::Stuck(_) => shrink(&items),
     };
     shown.sort_by_key(|item| item.operation);
     let key = &key_steps.key;
-    let explanation = format!("no order of these operations on {key} fits both their results and real time");
+    let explanation =
+        format!("no order of these operations on {key} fits both their results and real time");
     let shown = shown.iter().map(|item| with_learned_version(item, key, operations)).collect();
     Some(Violation::new(ViolationKind::NotLinearizable, Some(key), explanation, shown))
 }
@@ -80,7 +87,8 @@ pub(crate) fn check_steps(key_steps: &KeySteps, operations: &[Operation]) -> Opt
 /// The operation of an item; a write that was not told its version shows the one that its readers saw.
 fn with_learned_version(item: &Item, key: &Key, operations: &[Operation]) -> Operation {
     let mut operation = operations[item.operation].clone();
-    let last_write = operation.accesses.iter_mut().rfind(|access| access.key == *key && access.changes());
+    let last_write =
+        operation.accesses.iter_mut().rfind(|access| access.key == *key && access.changes());
     if let Some(access) = last_write {
         access.version = item.version;
     }
@@ -147,8 +155,9 @@ fn items(key_steps: &KeySteps, operations: &[Operation]) -> Vec<Item> {
         .map(|read| read.observed.value)
         .collect();
     // An addition sees whatever was there.
-    let added =
-        steps.iter().any(|step| matches!(step.write, Some(write) if !matches!(write.change, Change::Set(_))));
+    let added = steps
+        .iter()
+        .any(|step| matches!(step.write, Some(write) if !matches!(write.change, Change::Set(_))));
     let mut place = vec![None; steps.len()];
     let mut items = Vec::with_capacity(steps.len());
     for (index, step) in steps.iter().enumerate() {
@@ -158,9 +167,12 @@ fn items(key_steps: &KeySteps, operations: &[Operation]) -> Vec<Item> {
                 None => false,
                 Some(_) if added => true,
                 Some((Change::Add { .. }, _)) => true,
-                Some((Change::Set(value), None)) => seen.contains(&Observed { version: None, value }),
+                Some((Change::Set(value), None)) => {
+                    seen.contains(&Observed { version: None, value })
+                }
                 Some((Change::Set(value), version)) => {
-                    seen.contains(&Observed { version, value }) || unversioned_reads.contains(&value)
+                    seen.contains(&Observed { version, value })
+                        || unversioned_reads.contains(&value)
                 }
             };
             if !matters {
@@ -206,7 +218,8 @@ struct State {
     floor: Version,
 }
 
-const INITIAL: State = State { value: None, version: Some(Version::INITIAL), floor: Version::INITIAL };
+const INITIAL: State =
+    State { value: None, version: Some(Version::INITIAL), floor: Version::INITIAL };
 
 impl State {
     /// The state after the item, or none if the item cannot come next.
@@ -334,7 +347,8 @@ struct Frontier {
 
 /// Looks for an order of the items. Every configuration visited is taken from the budget.
 fn search(items: &[Item], budget: &mut usize) -> Answer {
-    let mut known: Vec<usize> = (0..items.len()).filter(|&index| items[index].return_ns.is_some()).collect();
+    let mut known: Vec<usize> =
+        (0..items.len()).filter(|&index| items[index].return_ns.is_some()).collect();
     let mut unknown: Vec<usize> =
         (0..items.len()).filter(|&index| items[index].return_ns.is_none()).collect();
     let by_invocation =
@@ -405,8 +419,11 @@ impl Search<'_> {
                 }
                 furthest = (taken, stuck);
             }
-            let next: Vec<Configuration> =
-                frontier.choices.iter().filter_map(|&choice| self.take(&configuration, choice)).collect();
+            let next: Vec<Configuration> = frontier
+                .choices
+                .iter()
+                .filter_map(|&choice| self.take(&configuration, choice))
+                .collect();
             // Only where the search has a choice can it come to the same configuration again.
             if next.len() > 1 || !frontier.additions.is_empty() {
                 let Configuration { prefix, ref beyond, ref unknown, state, .. } = configuration;
@@ -454,7 +471,9 @@ impl Search<'_> {
             let item = &self.items[self.unknown[position]];
             !configuration.taken_unknown(position)
                 && item.invoke_ns <= earliest_return_ns
-                && !first_of_actor.iter().any(|&(actor, first)| actor == item.actor && first < item.sequence)
+                && !first_of_actor
+                    .iter()
+                    .any(|&(actor, first)| actor == item.actor && first < item.sequence)
         };
         let mut choices = Vec::new();
         let mut additions: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
@@ -483,7 +502,8 @@ impl Search<'_> {
         choices.iter().find_map(|&choice| {
             let Choice::Known(position) = choice else { return None };
             let item = &self.items[self.known[position]];
-            let fits = item.change.is_none() && configuration.state.after(item) == Some(configuration.state);
+            let fits = item.change.is_none()
+                && configuration.state.after(item) == Some(configuration.state);
             fits.then_some(position)
         })
     }
@@ -492,11 +512,14 @@ impl Search<'_> {
         let index = self.item(choice);
         let item = &self.items[index];
         if item.change.is_some() {
-            if item.version.is_some() && self.versioned.get(configuration.versioned) != Some(&index) {
+            if item.version.is_some() && self.versioned.get(configuration.versioned) != Some(&index)
+            {
                 return None;
             }
             let readers = self.readers.get(&configuration.writer).map_or(&[][..], Vec::as_slice);
-            if readers.iter().any(|&reader| reader != index && !configuration.taken_known(self.place[reader]))
+            if readers
+                .iter()
+                .any(|&reader| reader != index && !configuration.taken_known(self.place[reader]))
             {
                 return None;
             }
@@ -530,14 +553,18 @@ impl Search<'_> {
         if overwritten.iter().any(|&reader| !configuration.taken_known(self.place[reader])) {
             return;
         }
-        let groups: Vec<(i128, &[usize])> =
-            frontier.additions.iter().map(|(&delta, group)| (i128::from(delta), group.as_slice())).collect();
+        let groups: Vec<(i128, &[usize])> = frontier
+            .additions
+            .iter()
+            .map(|(&delta, group)| (i128::from(delta), group.as_slice()))
+            .collect();
         for &choice in &frontier.choices {
             let Some(needed) = self.items[self.item(choice)].number_needed() else { continue };
             if self.take(configuration, choice).is_some() {
                 continue;
             }
-            let missing = i128::from(needed) - i128::from(configuration.state.value.unwrap_or(0) as i64);
+            let missing =
+                i128::from(needed) - i128::from(configuration.state.value.unwrap_or(0) as i64);
             let mut chosen = vec![0; groups.len()];
             let mut found = Vec::new();
             choose_additions(&groups, missing, 0, &mut chosen, budget, &mut |chosen| {
@@ -642,7 +669,8 @@ fn only(items: &[Item], kept: &[bool]) -> Vec<Item> {
     let items = items.iter().zip(kept).filter(|&(_, &kept)| kept).map(|(item, _)| item.clone());
     let moved = items.map(|mut item| {
         if let ItemSource::Item(source) = item.source {
-            item.source = if kept[source] { ItemSource::Item(place[source]) } else { ItemSource::Unknown };
+            item.source =
+                if kept[source] { ItemSource::Item(place[source]) } else { ItemSource::Unknown };
         }
         item
     });
@@ -669,11 +697,12 @@ fn restore_sources(items: &[Item], trial: &mut [bool]) {
         let mut changed = false;
         for (index, item) in items.iter().enumerate() {
             // Where additions keep all writes, the readers that vouch for a write of unknown outcome stay too.
-            let vouches =
-                matches!(item.source, ItemSource::Item(source) if items[source].return_ns.is_none());
+            let vouches = matches!(item.source, ItemSource::Item(source) if items[source].return_ns.is_none());
             let needed = match item.change {
                 None => added && vouches,
-                Some(Change::Set(value)) if !added => sources.contains(&index) || values.contains(&value),
+                Some(Change::Set(value)) if !added => {
+                    sources.contains(&index) || values.contains(&value)
+                }
                 Some(_) => true,
             };
             if needed && !trial[index] {
@@ -687,8 +716,10 @@ fn restore_sources(items: &[Item], trial: &mut [bool]) {
         // The version of a write of unknown outcome was learned from its readers; without them it is as
         // good as never made.
         for (index, item) in items.iter().enumerate() {
-            let unseen =
-                !added && !sources.contains(&index) && item.return_ns.is_none() && item.version.is_some();
+            let unseen = !added
+                && !sources.contains(&index)
+                && item.return_ns.is_none()
+                && item.version.is_some();
             trial[index] &= !unseen;
         }
         return;

@@ -35,7 +35,8 @@ impl Run {
     /// A run without faults, whose final state was not read, observed until its last event.
     pub fn new(history: History) -> Self {
         let operations = history.operations();
-        let times = operations.iter().map(|operation| operation.return_ns.unwrap_or(operation.invoke_ns));
+        let times =
+            operations.iter().map(|operation| operation.return_ns.unwrap_or(operation.invoke_ns));
         let end_ns = times.max().unwrap_or(0);
         Self { history, observation: Observation::until(end_ns), losses: Vec::new() }
     }
@@ -66,13 +67,18 @@ pub struct Report {
 impl Report {
     /// Whether nothing is wrong.
     pub fn ok(&self) -> bool {
-        self.lost == 0 && self.torn == 0 && self.stale == 0 && self.hung == 0 && self.nonlinearizable == 0
+        self.lost == 0
+            && self.torn == 0
+            && self.stale == 0
+            && self.hung == 0
+            && self.nonlinearizable == 0
     }
 }
 
 /// Judges a run by all checkers.
 pub fn judge(run: &Run) -> Report {
-    let (history, observation, answered) = loss::take_apart(&run.history, &run.observation, &run.losses);
+    let (history, observation, answered) =
+        loss::take_apart(&run.history, &run.observation, &run.losses);
     let durability = durability::check(&history, &observation);
     let mut violations = durability.violations;
     let history = durability::with_end_state(&history, &observation);
@@ -101,7 +107,8 @@ pub fn judge(run: &Run) -> Report {
 /// The keys that were lost and are not lost at the end.
 fn lost_on_the_way(run: &Run) -> u64 {
     let state = run.observation.end_state.as_ref();
-    let is_lost_now = |key: &Key| state.is_some_and(|state| state.get(key) == Some(&Final::DataLost));
+    let is_lost_now =
+        |key: &Key| state.is_some_and(|state| state.get(key) == Some(&Final::DataLost));
     let keys: BTreeSet<&Key> = run.losses.iter().flat_map(|loss| &loss.keys).collect();
     keys.into_iter().filter(|key| !is_lost_now(key)).count() as u64
 }

@@ -120,7 +120,8 @@ impl Graph {
     }
 
     fn add_real_time(&mut self, from: usize, to: usize) {
-        let arc = Arc { to, kind: EdgeKind::RealTime, key: 0, from_version: None, to_version: None };
+        let arc =
+            Arc { to, kind: EdgeKind::RealTime, key: 0, from_version: None, to_version: None };
         self.add(from, arc);
     }
 }
@@ -163,7 +164,8 @@ fn add_dependencies(
             if let Source::Step(writer) = read.source {
                 let kind = EdgeKind::WriteRead;
                 let from = steps[writer].operation;
-                graph.add(from, Arc { to: reader, kind, key, from_version: None, to_version: None });
+                graph
+                    .add(from, Arc { to: reader, kind, key, from_version: None, to_version: None });
             }
             continue;
         };
@@ -171,7 +173,10 @@ fn add_dependencies(
         if let Ok(writer) = chain.binary_search_by_key(&earliest, |&(version, _)| version) {
             let kind = EdgeKind::WriteRead;
             let from_version = Some(earliest);
-            graph.add(chain[writer].1, Arc { to: reader, kind, key, from_version, to_version: told });
+            graph.add(
+                chain[writer].1,
+                Arc { to: reader, kind, key, from_version, to_version: told },
+            );
         }
         let next = chain.partition_point(|&(version, _)| version <= latest);
         if let Some(&(version, to)) = chain.get(next) {
@@ -185,17 +190,22 @@ fn add_dependencies(
     for writer in unplaced {
         // All that is certain of its place is that it comes after the writes that had returned before it
         // was invoked, and hence after those who read the last of them.
-        let before = chain.iter().rposition(|&(_, other)| operations[other].precedes(&operations[writer]));
+        let before =
+            chain.iter().rposition(|&(_, other)| operations[other].precedes(&operations[writer]));
         let floor = before.map_or(Version::INITIAL, |place| chain[place].0);
         if let Some(place) = before {
             let kind = EdgeKind::WriteWrite;
             let from_version = Some(floor);
-            graph.add(chain[place].1, Arc { to: writer, kind, key, from_version, to_version: None });
+            graph
+                .add(chain[place].1, Arc { to: writer, kind, key, from_version, to_version: None });
         }
         let from = readers.partition_point(|&(version, _)| version < floor);
         for &(_, reader) in readers[from..].iter().take_while(|&&(version, _)| version == floor) {
             let kind = EdgeKind::ReadWrite;
-            graph.add(reader, Arc { to: writer, kind, key, from_version: Some(floor), to_version: None });
+            graph.add(
+                reader,
+                Arc { to: writer, kind, key, from_version: Some(floor), to_version: None },
+            );
         }
     }
 }
@@ -217,7 +227,8 @@ fn add_overwritten_reads(graph: &mut Graph, key: usize, key_steps: &KeySteps, in
             for reader in readers {
                 let from_version = reader.read.and_then(|read| key_steps.version_read(&read));
                 let to = overwriter.operation;
-                let arc = Arc { to, kind: EdgeKind::ReadWrite, key, from_version, to_version: None };
+                let arc =
+                    Arc { to, kind: EdgeKind::ReadWrite, key, from_version, to_version: None };
                 graph.add(reader.operation, arc);
             }
         }
@@ -275,7 +286,8 @@ fn find_wrong_sums(
     violations: &mut Vec<Violation>,
 ) {
     let writes = || key_steps.steps.iter().filter_map(|step| step.write.map(|write| (step, write)));
-    let all_certain = writes().all(|(step, write)| included[step.operation] && write.version.is_some());
+    let all_certain =
+        writes().all(|(step, write)| included[step.operation] && write.version.is_some());
     if !all_certain || !writes().any(|(_, write)| matches!(write.change, Change::Add { .. })) {
         // An addition of unknown outcome may explain any sum; the search of `register` decides.
         return;
@@ -293,10 +305,17 @@ fn find_wrong_sums(
                     && expected != sum
                 {
                     let key = &key_steps.key;
-                    let explanation = format!("an addition to {key} made {sum} where {expected} was due");
+                    let explanation =
+                        format!("an addition to {key} made {sum} where {expected} was due");
                     let shown: Vec<usize> = before.into_iter().chain([step.operation]).collect();
-                    let shown = shown.into_iter().map(|index: usize| operations[index].clone()).collect();
-                    violations.push(Violation::new(ViolationKind::WrongSum, Some(key), explanation, shown));
+                    let shown =
+                        shown.into_iter().map(|index: usize| operations[index].clone()).collect();
+                    violations.push(Violation::new(
+                        ViolationKind::WrongSum,
+                        Some(key),
+                        explanation,
+                        shown,
+                    ));
                 }
                 sum.or(expected)
             }
@@ -370,17 +389,20 @@ impl Graph {
             let inside = self.arcs[node]
                 .iter()
                 .filter(|arc| arc.to < operations.len() && component[arc.to] == component[node]);
-            let back = inside.map(|arc| operation.invoke_ns.saturating_sub(operations[arc.to].invoke_ns));
+            let back =
+                inside.map(|arc| operation.invoke_ns.saturating_sub(operations[arc.to].invoke_ns));
             starts[component[node]].extend(back.max().map(|back_ns| (back_ns, node)));
         }
         let mut cycles = Vec::new();
         for mut nodes in starts {
             nodes.sort_unstable_by_key(|&(back_ns, node)| (std::cmp::Reverse(back_ns), node));
             nodes.truncate(CYCLE_STARTS_MAX);
-            let found =
-                nodes.iter().filter_map(|&(_, node)| self.cycle_through(node, &component, operations.len()));
-            let real_time =
-                |cycle: &Cycle| cycle.iter().filter(|(_, arc)| arc.kind == EdgeKind::RealTime).count();
+            let found = nodes
+                .iter()
+                .filter_map(|&(_, node)| self.cycle_through(node, &component, operations.len()));
+            let real_time = |cycle: &Cycle| {
+                cycle.iter().filter(|(_, arc)| arc.kind == EdgeKind::RealTime).count()
+            };
             cycles.extend(found.min_by_key(|cycle| (cycle.len(), real_time(cycle))));
         }
         cycles.sort_by_key(|cycle| cycle[0].0);
@@ -485,15 +507,16 @@ impl Graph {
 
 fn describe(cycle: Cycle, split: &Split, operations: &[Operation]) -> Violation {
     let count = |kind| cycle.iter().filter(|(_, arc)| arc.kind == kind).count();
-    let name = match (count(EdgeKind::RealTime), count(EdgeKind::ReadWrite), count(EdgeKind::WriteRead)) {
-        (0, 0, 0) => "dirty write",
-        (0, 0, _) => "circular information flow",
-        (0, 1, _) => "lost update or read skew",
-        (0, _, _) => "write skew",
-        (_, 0, _) => "order against real time",
-        (_, 1, _) => "stale read",
-        (_, _, _) => "stale reads",
-    };
+    let name =
+        match (count(EdgeKind::RealTime), count(EdgeKind::ReadWrite), count(EdgeKind::WriteRead)) {
+            (0, 0, 0) => "dirty write",
+            (0, 0, _) => "circular information flow",
+            (0, 1, _) => "lost update or read skew",
+            (0, _, _) => "write skew",
+            (_, 0, _) => "order against real time",
+            (_, 1, _) => "stale read",
+            (_, _, _) => "stale reads",
+        };
     let length = cycle.len();
     let edges = cycle.iter().enumerate().map(|(index, (_, arc))| Edge {
         from: index,

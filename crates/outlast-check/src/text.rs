@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::fmt::{self, Write};
 
 use crate::history::{
-    Access, Actor, HistoryError, KIND_NAMES, Key, Mode, OUTCOME_NAMES, Operation, Outcome, Value, Version,
+    Access, Actor, HistoryError, KIND_NAMES, Key, Mode, OUTCOME_NAMES, Operation, Outcome, Value,
+    Version,
 };
 
 /// The first line of every text.
@@ -122,8 +123,8 @@ fn parse_line(
     let outcome = OUTCOME_NAMES.iter().find(|(_, name)| *name == word);
     let (outcome, _) = *outcome.ok_or_else(|| format!("unknown outcome {word:?}"))?;
     let place = places.get(&(actor, sequence));
-    let place =
-        *place.ok_or_else(|| format!("actor {actor} returns from #{sequence} without an invocation"))?;
+    let place = *place
+        .ok_or_else(|| format!("actor {actor} returns from #{sequence} without an invocation"))?;
     let operation = &mut operations[place];
     if operation.return_ns.is_some() {
         return Err(format!("actor {actor} returns from #{sequence} a second time"));
@@ -157,14 +158,18 @@ fn parse_access(field: &str) -> Result<Access, String> {
         "-" => None,
         _ => {
             let (counter, writer) = pair(version, '.', "version")?;
-            Some(Version::new(number(counter, "version counter")?, number(writer, "version writer")?))
+            Some(Version::new(
+                number(counter, "version counter")?,
+                number(writer, "version writer")?,
+            ))
         }
     };
     let value = match value {
         "-" => None,
         _ => {
             let digits = value.strip_suffix('!').unwrap_or(value);
-            let identity = u64::from_str_radix(digits, 16).map_err(|_| format!("bad value {value:?}"))?;
+            let identity =
+                u64::from_str_radix(digits, 16).map_err(|_| format!("bad value {value:?}"))?;
             Some(Value { identity, torn: digits.len() < value.len() })
         }
     };
@@ -182,7 +187,11 @@ fn parse_key(text: &str) -> Result<Key, String> {
         }
         let digits = rest.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
         let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        bytes.push(byte.ok_or_else(|| format!("the key {text:?} has a `%` without two hexadecimal digits"))?);
+        bytes.push(
+            byte.ok_or_else(|| {
+                format!("the key {text:?} has a `%` without two hexadecimal digits")
+            })?,
+        );
         rest = &rest[2..];
     }
     Ok(Key::from(bytes))

@@ -131,7 +131,9 @@ pub fn verify(seed: u64, key: &[u8], bytes: &[u8]) -> Verdict {
         }
     }
     let Some(&first) = sequences.first() else { return Verdict::Foreign };
-    if first_bad_offset.is_none() && tail != &origin.word(first, words.len()).to_le_bytes()[..tail.len()] {
+    if first_bad_offset.is_none()
+        && tail != &origin.word(first, words.len()).to_le_bytes()[..tail.len()]
+    {
         // The tail is too short to name its write.
         first_bad_offset = Some(words.len() * WORD);
         garbage_words += 1;
@@ -194,7 +196,8 @@ pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {
     for chunk in bytes.chunks(WORD) {
         let mut word = [0; WORD];
         word[..chunk.len()].copy_from_slice(chunk);
-        state = scramble(state.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        state = scramble(state.rotate_left(5) ^ u64::from_le_bytes(word))
+            .wrapping_add(0x9e37_79b9_7f4a_7c15);
     }
     scramble(state ^ bytes.len() as u64)
 }

@@ -142,7 +142,16 @@ impl Mix {
 
 impl Default for Mix {
     fn default() -> Self {
-        Self { get: 35, put: 35, put_if: 8, delete: 3, add: 6, wait: 1, transaction: 12, ..Self::NOTHING }
+        Self {
+            get: 35,
+            put: 35,
+            put_if: 8,
+            delete: 3,
+            add: 6,
+            wait: 1,
+            transaction: 12,
+            ..Self::NOTHING
+        }
     }
 }
 
@@ -203,7 +212,9 @@ pub enum Expect {
 impl Options {
     /// The accounts, or the queues and tasks, if the programs use them.
     pub fn special_keys(&self) -> Vec<Key> {
-        let names = |kind: &'static str, count: u32| (0..count).map(move |number| format!("{kind}/{number}"));
+        let names = |kind: &'static str, count: u32| {
+            (0..count).map(move |number| format!("{kind}/{number}"))
+        };
         let accounts = if self.mix.transfer > 0 { self.accounts } else { 0 };
         let queues = if self.mix.steal > 0 { self.queues } else { 0 };
         let all = names("account", accounts)
@@ -273,8 +284,14 @@ impl Program {
     /// # Panics
     /// If the options leave no key, no length, no member or no call to choose.
     pub fn new(options: &Options, seed: u64, actor: Actor) -> Self {
-        assert!(options.shared_keys > 0 && options.private_keys > 0 && options.counters > 0, "no keys");
-        assert!(options.members > 0 && options.transaction_keys > 0, "no members or no transaction keys");
+        assert!(
+            options.shared_keys > 0 && options.private_keys > 0 && options.counters > 0,
+            "no keys"
+        );
+        assert!(
+            options.members > 0 && options.transaction_keys > 0,
+            "no members or no transaction keys"
+        );
         let stream = u64::from(actor.member) << 32 | u64::from(actor.thread);
         Self { options: options.clone(), actor, random: Random::stream(seed, stream), count: 0 }
     }
@@ -287,12 +304,14 @@ impl Program {
     fn call(&mut self) -> Call {
         let Mix { get, put, put_if, delete, add, wait, transaction, transfer, steal, audit, peek } =
             self.options.mix;
-        let weights = [get, put, put_if, delete, add, wait, transaction, transfer, steal, audit, peek];
+        let weights =
+            [get, put, put_if, delete, add, wait, transaction, transfer, steal, audit, peek];
         let action = match self.random.weighted(&weights) {
             0 => Action::Get(self.readable_key()),
             1 => Action::Put(self.writable_key(), self.length()),
             2 => {
-                let expect = if self.random.percent(25) { Expect::Absent } else { Expect::LastSeen };
+                let expect =
+                    if self.random.percent(25) { Expect::Absent } else { Expect::LastSeen };
                 Action::PutIf(self.writable_key(), self.length(), expect)
             }
             3 => Action::Delete(self.writable_key()),
@@ -403,7 +422,10 @@ mod tests {
         assert_eq!(Random::new(0).state[0], 0xe220_a839_7b1d_cdaf);
         // Where the generator stands after a thousand calls shows whether they are chosen as ever.
         let mut program = Program::new(&Options::default(), 1, Actor::new(2, 0));
-        assert_eq!(program.next().map(|call| call.action), Some(Action::Get(Key::from("own/1/0/1"))));
+        assert_eq!(
+            program.next().map(|call| call.action),
+            Some(Action::Get(Key::from("own/1/0/1")))
+        );
         program.by_ref().take(999).for_each(drop);
         assert_eq!(program.random.next(), 17875959887074661816);
     }

@@ -172,13 +172,19 @@ fn lost_update_between_transactions() {
 #[test]
 fn lost_update_between_conditional_puts_without_versions() {
     let mut scenario = Scenario::new();
-    scenario.ok(0, 0..10, &[Access::read("a"), wv("a", 1)]).ok(1, 0..10, &[Access::read("a"), wv("a", 2)]);
+    scenario.ok(0, 0..10, &[Access::read("a"), wv("a", 1)]).ok(
+        1,
+        0..10,
+        &[Access::read("a"), wv("a", 2)],
+    );
     not_linearizable(&scenario, 2);
 }
 
 #[test]
 fn lost_addition() {
-    let sum = |number, counter| Access::add("n", 1).saw(Value::number(number)).at(Version::new(counter, 0));
+    let sum = |number, counter| {
+        Access::add("n", 1).saw(Value::number(number)).at(Version::new(counter, 0))
+    };
     let mut scenario = Scenario::new();
     scenario.ok(0, 0..10, &[sum(1, 1)]).ok(1, 0..10, &[sum(1, 2)]);
     not_linearizable(&scenario, 2);
@@ -189,7 +195,11 @@ fn lost_addition() {
 fn additions_of_unknown_outcome_explain_sums() {
     let sum = |delta, number: i64| Access::add("n", delta).saw(Value::number(number));
     let mut scenario = Scenario::new();
-    scenario.ok(0, 0..1, &[sum(5, 5)]).died(1, 0, &[Access::add("n", 10)]).died(2, 0, &[Access::add("n", 7)]);
+    scenario.ok(0, 0..1, &[sum(5, 5)]).died(1, 0, &[Access::add("n", 10)]).died(
+        2,
+        0,
+        &[Access::add("n", 7)],
+    );
     scenario.ok(0, 2..3, &[sum(-1, 11)]).ok(3, 4..5, &[Access::read("n").saw(Value::number(21))]);
     right(&scenario);
     scenario.ok(3, 6..7, &[sum(1, 23)]);
@@ -415,7 +425,11 @@ fn equal_counters_of_two_writers_are_two_versions() {
 fn two_values_for_one_version() {
     let mut scenario = Scenario::new();
     let version = Version::new(4, 1);
-    scenario.ok(0, 0..1, &[wv("a", 1).at(version)]).ok(0, 2..3, &[wv("a", 2).at(Version::new(5, 1))]);
+    scenario.ok(0, 0..1, &[wv("a", 1).at(version)]).ok(
+        0,
+        2..3,
+        &[wv("a", 2).at(Version::new(5, 1))],
+    );
     scenario.ok(1, 0..9, &[rv("a", 2).at(version)]);
     finds(&scenario, ViolationKind::TwoValues);
 
@@ -445,8 +459,16 @@ fn versions_against_real_time() {
 #[test]
 fn an_unknown_write_may_be_seen_late_or_never_but_not_early() {
     let mut scenario = Scenario::new();
-    scenario.timeout(0, 0..10, &[wv("a", 1)]).timeout(0, 20..30, &[wv("a", 2)]).died(2, 0, &[wv("a", 3)]);
-    scenario.ok(1, 40..41, &[Access::read("a")]).ok(0, 42..43, &[w("a", 4)]).ok(1, 100..101, &[rv("a", 1)]);
+    scenario.timeout(0, 0..10, &[wv("a", 1)]).timeout(0, 20..30, &[wv("a", 2)]).died(
+        2,
+        0,
+        &[wv("a", 3)],
+    );
+    scenario.ok(1, 40..41, &[Access::read("a")]).ok(0, 42..43, &[w("a", 4)]).ok(
+        1,
+        100..101,
+        &[rv("a", 1)],
+    );
     right(&scenario);
     let mut scenario = Scenario::new();
     scenario.ok(1, 0..5, &[rv("a", 1)]).timeout(0, 10..20, &[wv("a", 1)]);
@@ -487,7 +509,8 @@ fn lost_writes_are_counted() {
     scenario.ok(0, 0..1, &[w("a", 1)]).ok(0, 2..3, &[w("a", 2)]).ok(0, 4..5, &[w("a", 3)]);
     scenario.ok(0, 6..7, &[w("b", 1)]).died(0, 8, &[wv("b", 9)]);
     let history = scenario.history();
-    let lost = |entries: &[(&str, Option<u64>)]| durability::check(&history, &end_state(entries)).lost;
+    let lost =
+        |entries: &[(&str, Option<u64>)]| durability::check(&history, &end_state(entries)).lost;
     assert_eq!(lost(&[("a", Some(3)), ("b", Some(1))]), 0);
     assert_eq!(lost(&[("a", Some(3)), ("b", Some(9))]), 0);
     assert_eq!(lost(&[("a", Some(1)), ("b", Some(1))]), 2);
@@ -507,7 +530,8 @@ fn lost_without_versions() {
     let find = |value| {
         let found = Final::Read { version: None, value: Some(Value::new(value)) };
         let end_state = Some(BTreeMap::from([(Key::from("a"), found)]));
-        durability::check(&scenario.history(), &Observation { end_state, ..Observation::until(9) }).lost
+        durability::check(&scenario.history(), &Observation { end_state, ..Observation::until(9) })
+            .lost
     };
     assert_eq!([find(1), find(2), find(3)], [2, 0, 0]);
 }
@@ -538,7 +562,8 @@ fn admitted_loss_is_no_silent_loss() {
     assert!(report.ok(), "{report:#?}");
     // The other key is still judged.
     observation.end_state.as_mut().unwrap().remove(&Key::from("b"));
-    let report = report::judge(&Run { history: scenario.history(), observation, losses: Vec::new() });
+    let report =
+        report::judge(&Run { history: scenario.history(), observation, losses: Vec::new() });
     assert_eq!((report.data_lost, report.lost), (1, 1));
 }
 
@@ -574,7 +599,10 @@ fn a_key_that_was_given_up_starts_anew() {
     assert!(!judge(&[(40..41, absent())], None, &["b"]).ok());
     // Nobody may answer once somebody was told.
     let report = judge(&[(12..13, r("a", 5))], None, &["a"]);
-    assert!(report.violations.iter().any(|one| one.kind == ViolationKind::LostAnswered), "{report:?}");
+    assert!(
+        report.violations.iter().any(|one| one.kind == ViolationKind::LostAnswered),
+        "{report:?}"
+    );
     // What is under way while it is accepted may belong to either life.
     assert!(judge(&[(15..25, r("a", 5))], None, &["a"]).ok());
     assert!(judge(&[(15..25, absent())], None, &["a"]).ok());
@@ -614,6 +642,7 @@ fn hung_calls() {
     };
     let durability = durability::check(&scenario.history(), &observation);
     assert_eq!(durability.hung, 2);
-    let who: Vec<Actor> = durability.violations.iter().map(|hung| hung.operations[0].actor).collect();
+    let who: Vec<Actor> =
+        durability.violations.iter().map(|hung| hung.operations[0].actor).collect();
     assert_eq!(who, [Actor::new(1, 0), Actor::new(3, 0)]);
 }

@@ -6,7 +6,9 @@ mod common;
 use std::collections::BTreeMap;
 
 use outlast_check::durability::{Final, Observation};
-use outlast_check::history::{Access, Actor, History, Key, Kind, Mode, Operation, Outcome, Value, Version};
+use outlast_check::history::{
+    Access, Actor, History, Key, Kind, Mode, Operation, Outcome, Value, Version,
+};
 use outlast_check::report::{self, Run};
 use outlast_check::workload::Random;
 use outlast_check::{durability, register, serializable};
@@ -22,7 +24,8 @@ struct Record {
     newest: Version,
 }
 
-const UNWRITTEN: Record = Record { value: None, version: Some(Version::INITIAL), newest: Version::INITIAL };
+const UNWRITTEN: Record =
+    Record { value: None, version: Some(Version::INITIAL), newest: Version::INITIAL };
 
 type Records = BTreeMap<Key, Record>;
 
@@ -93,8 +96,11 @@ fn has_order(operations: &[&Operation], taken: u32, records: &Records) -> bool {
 }
 
 fn reference_accepts(history: &History) -> bool {
-    let operations: Vec<&Operation> =
-        history.operations().iter().filter(|operation| operation.outcome != Outcome::Failed).collect();
+    let operations: Vec<&Operation> = history
+        .operations()
+        .iter()
+        .filter(|operation| operation.outcome != Outcome::Failed)
+        .collect();
     has_order(&operations, 0, &Records::new())
 }
 
@@ -138,7 +144,9 @@ impl Store {
         match self.random.below(if self.shape.transactions { 12 } else { 9 }) {
             0..=2 => vec![Access::ask(key)],
             3 if self.shape.deletions => vec![Access::delete(key)],
-            4 | 5 if self.shape.additions => vec![Access::add(key, self.random.below(5) as i64 - 2)],
+            4 | 5 if self.shape.additions => {
+                vec![Access::add(key, self.random.below(5) as i64 - 2)]
+            }
             6 => vec![Access::ask(key), put],
             3..=8 => vec![put],
             _ => {
@@ -236,7 +244,10 @@ fn generate(seed: u64, shape: Shape) -> (History, BTreeMap<Key, Final>) {
                     accesses: plan.clone(),
                 });
                 *sequence += 1;
-                running.insert(member, Pending { place: operations.len() - 1, plan, done: None, unknown });
+                running.insert(
+                    member,
+                    Pending { place: operations.len() - 1, plan, done: None, unknown },
+                );
             }
             Some(mut pending) if pending.done.is_none() && !pending.unknown => {
                 pending.done = Some(store.execute(&pending.plan, member));
@@ -277,7 +288,9 @@ fn lie(history: &History, random: &mut Random, lies: u64) -> Option<History> {
                 let from = operations[other].accesses.clone();
                 let to = &mut operations[place];
                 for access in to.accesses.iter_mut().filter(|access| access.mode != Mode::Ask) {
-                    let Some(from) = from.iter().find(|from| from.key == access.key) else { continue };
+                    let Some(from) = from.iter().find(|from| from.key == access.key) else {
+                        continue;
+                    };
                     if from.mode == Mode::Ask || to.outcome == Outcome::Unknown {
                         continue;
                     }
@@ -292,7 +305,8 @@ fn lie(history: &History, random: &mut Random, lies: u64) -> Option<History> {
             2 => {
                 for access in &mut operations[place].accesses {
                     if access.mode == Mode::Read {
-                        (access.version, access.value) = (access.version.map(|_| Version::INITIAL), None);
+                        (access.version, access.value) =
+                            (access.version.map(|_| Version::INITIAL), None);
                     }
                 }
             }
@@ -313,7 +327,13 @@ fn lie(history: &History, random: &mut Random, lies: u64) -> Option<History> {
 
 fn shapes() -> impl Strategy<Value = Shape> {
     (1u64..4, 1u64..9, 0usize..3, 0u32..50, any::<[bool; 4]>()).prop_map(
-        |(keys, operations, told, unknown_percent, [additions, deletions, transactions, anything])| Shape {
+        |(
+            keys,
+            operations,
+            told,
+            unknown_percent,
+            [additions, deletions, transactions, anything],
+        )| Shape {
             keys,
             operations,
             told_percent: [0, 50, 100][told],

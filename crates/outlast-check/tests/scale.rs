@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use common::kinds;
-use outlast_check::history::{Access, Actor, History, Key, Kind, Mode, Operation, Outcome, Value, Version};
+use outlast_check::history::{
+    Access, Actor, History, Key, Kind, Mode, Operation, Outcome, Value, Version,
+};
 use outlast_check::report::{self, Run};
 use outlast_check::violation::ViolationKind;
 use outlast_check::workload::Random;
@@ -68,8 +70,9 @@ fn generate(seed: u64, shape: &Shape) -> History {
         let skipped = unknown && random.percent(50);
         planned.push((effect_ns + if unknown { 300 } else { 0 }, operation, skipped));
     }
-    planned
-        .sort_by_key(|&(effect_ns, ref operation, _)| (effect_ns, operation.invoke_ns, operation.sequence));
+    planned.sort_by_key(|&(effect_ns, ref operation, _)| {
+        (effect_ns, operation.invoke_ns, operation.sequence)
+    });
     let mut records: BTreeMap<Key, (Option<u64>, u64)> = BTreeMap::new();
     let mut operations = Vec::new();
     for (_, mut operation, skipped) in planned {
@@ -118,7 +121,10 @@ fn with_stale_read(history: &History) -> History {
         .iter_mut()
         .filter(|operation| operation.outcome == Outcome::Ok)
         .find_map(|operation| {
-            operation.accesses.iter_mut().find(|access| access.mode == Mode::Read && access.key == old.key)
+            operation
+                .accesses
+                .iter_mut()
+                .find(|access| access.mode == Mode::Read && access.key == old.key)
         })
         .unwrap();
     (reader.version, reader.value) = (old.version, old.value);
@@ -147,7 +153,8 @@ fn one_key_with_versions() {
         additions: false,
     };
     let history = generate(1, &shape);
-    let violations = in_time("register, 20,000 operations on a key, versions", || register::check(&history));
+    let violations =
+        in_time("register, 20,000 operations on a key, versions", || register::check(&history));
     assert!(violations.is_empty(), "{violations:?}");
     let wrong = with_stale_read(&history);
     let violations = in_time("the same with a stale read", || register::check(&wrong));
@@ -189,7 +196,8 @@ fn one_counter_with_additions_of_unknown_outcome() {
             additions: true,
         };
         let history = generate(3, &shape);
-        let violations = in_time("register, 3,000 additions and writes", || register::check(&history));
+        let violations =
+            in_time("register, 3,000 additions and writes", || register::check(&history));
         assert!(violations.is_empty(), "{violations:?}");
     }
 }
@@ -208,7 +216,8 @@ fn transactions_over_many_keys() {
     let history = generate(4, &shape);
     let violations = in_time("serializable, 20,000 transactions", || serializable::check(&history));
     assert!(violations.is_empty(), "{violations:?}");
-    let report = in_time("all checkers, 20,000 transactions", || report::judge(&Run::new(history.clone())));
+    let report =
+        in_time("all checkers, 20,000 transactions", || report::judge(&Run::new(history.clone())));
     assert!(report.ok(), "{:?}", report.violations);
     let wrong = with_stale_read(&history);
     let violations = in_time("serializable with a stale read", || serializable::check(&wrong));

@@ -13,7 +13,11 @@ use proptest::prelude::*;
 fn sample() -> History {
     let mut scenario = Scenario::new();
     let odd_key = Key::from(b"\x00 :%\n\xff".as_slice());
-    scenario.ok(0, 0..5, &[w("a", 1)]).ok(1, 2..9, &[r("a", 1), Access::ask("b"), Access::delete("c")]);
+    scenario.ok(0, 0..5, &[w("a", 1)]).ok(
+        1,
+        2..9,
+        &[r("a", 1), Access::ask("b"), Access::delete("c")],
+    );
     scenario.failed(0, 6..7, &[wv("a", 2)]).timeout(0, 8..20, &[Access::add("n", -5)]);
     scenario.ok(
         1,
@@ -55,7 +59,10 @@ fn a_text_cut_at_any_byte_keeps_what_was_whole() {
                 .find(|full| full.actor == operation.actor && full.sequence == operation.sequence)
                 .unwrap();
             assert_eq!(operation.invoke_ns, full.invoke_ns);
-            assert!(operation == full || operation.outcome == Outcome::Unknown, "{operation} of {full}");
+            assert!(
+                operation == full || operation.outcome == Outcome::Unknown,
+                "{operation} of {full}"
+            );
         }
         let invoked = text[..length]
             .split_inclusive('\n')
@@ -77,7 +84,8 @@ fn a_killed_writer_leaves_an_unknown_outcome() {
     let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
     file.write_all(b"r 3/1 1 4 o").unwrap();
     let history = History::parse(&std::fs::read(&path).unwrap()).unwrap();
-    let outcomes: Vec<Outcome> = history.operations().iter().map(|operation| operation.outcome).collect();
+    let outcomes: Vec<Outcome> =
+        history.operations().iter().map(|operation| operation.outcome).collect();
     assert_eq!(outcomes, [Outcome::Ok, Outcome::Unknown]);
     assert_eq!(history.operations()[1].accesses, put);
 }
@@ -127,7 +135,8 @@ fn histories_that_cannot_be_are_refused() {
     let part = parse("i 0/0 0 0 put\n").unwrap();
     let merged = History::merge([part.clone(), part]);
     assert_eq!(merged, Err(HistoryError::Duplicate { actor: Actor::new(0, 0), sequence: 0 }));
-    let merged = History::merge([parse("i 0/0 0 0 put\n").unwrap(), parse("i 1/0 0 0 put\n").unwrap()]);
+    let merged =
+        History::merge([parse("i 0/0 0 0 put\n").unwrap(), parse("i 1/0 0 0 put\n").unwrap()]);
     assert_eq!(merged.unwrap().operations().len(), 2);
     let mut impossible = parse("i 0/0 0 0 put\n").unwrap().into_operations();
     impossible[0].outcome = Outcome::Ok;

@@ -148,7 +148,11 @@ fn identity(seed: u64, key: &Key, bytes: &[u8]) -> history::Value {
 
 /// An access as it is announced: what it will see, and which version it will make, is not known before.
 fn version_free(access: &Access) -> Access {
-    if access.changes() { Access { version: None, ..access.clone() } } else { Access::ask(&access.key) }
+    if access.changes() {
+        Access { version: None, ..access.clone() }
+    } else {
+        Access::ask(&access.key)
+    }
 }
 
 /// The access that a read was.
@@ -238,7 +242,11 @@ impl Worker {
         (bytes, if length < 8 { SHORT } else { history::Value::new(sequence) })
     }
 
-    fn note(&mut self, key: &Key, found: Option<(&[u8], Version)>) -> Option<(Version, history::Value)> {
+    fn note(
+        &mut self,
+        key: &Key,
+        found: Option<(&[u8], Version)>,
+    ) -> Option<(Version, history::Value)> {
         let found = found.map(|(bytes, at)| (at, identity(self.seed, key, bytes)));
         self.seen.insert(key.clone(), found);
         found
@@ -283,7 +291,8 @@ impl Worker {
         self.invoke(Kind::Get, &ask)?;
         match self.read(way, key) {
             Ok(found) => {
-                let found = self.note(key, found.as_ref().map(|(bytes, at)| (bytes.as_slice(), *at)));
+                let found =
+                    self.note(key, found.as_ref().map(|(bytes, at)| (bytes.as_slice(), *at)));
                 self.returned(Outcome::Ok, &[read_access(key, found)])?;
                 Ok(Found::Read(found.map(|(at, value)| (version(at), value))))
             }

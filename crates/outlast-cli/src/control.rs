@@ -50,8 +50,9 @@ impl Shared {
     pub(crate) fn new(members: usize, threads: u32) -> anyhow::Result<Shared> {
         let control = memory("outlast-control")?;
         control.set_len(8 * (1 + members as u64))?;
-        let of_member =
-            || (0..threads + 3).map(|_| memory("outlast-record")).collect::<anyhow::Result<Vec<_>>>();
+        let of_member = || {
+            (0..threads + 3).map(|_| memory("outlast-record")).collect::<anyhow::Result<Vec<_>>>()
+        };
         let records = (0..members).map(|_| of_member()).collect::<anyhow::Result<Vec<_>>>()?;
         Ok(Shared { control, records })
     }

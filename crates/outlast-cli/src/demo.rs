@@ -105,7 +105,8 @@ fn fill(key: &[u8], number: u64) -> Vec<u8> {
 
 impl DemoMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
-        let place: Place = serde_json::from_str(&self.place).context("where the demo's memory is")?;
+        let place: Place =
+            serde_json::from_str(&self.place).context("where the demo's memory is")?;
         let job = JoinOptions::new().time_limit(CALL_LIMIT).join()?;
         let member = Member::new(place, job.me().index())?;
         let options = Options::new().replicas(COPIES).partitions(128).expected_keys(1 << 14);
@@ -165,7 +166,11 @@ impl DemoMember {
 }
 
 /// Reads back what those were acknowledged whose next living member this is: how many keys, and what is wrong.
-fn read_back(job: &outlast::Job, store: &Store, member: &Member) -> anyhow::Result<(u64, Vec<String>)> {
+fn read_back(
+    job: &outlast::Job,
+    store: &Store,
+    member: &Member,
+) -> anyhow::Result<(u64, Vec<String>)> {
     let view = job.view();
     let members = job.members() as u32;
     let next_living = |writer: u32| {
@@ -184,7 +189,11 @@ fn read_back(job: &outlast::Job, store: &Store, member: &Member) -> anyhow::Resu
                 Some(found) if found.bytes() != fill(&key, number) => "has another value",
                 Some(_) => continue,
             };
-            wrong.push(format!("{} of {} {problem}", String::from_utf8_lossy(&key), MemberId(writer)));
+            wrong.push(format!(
+                "{} of {} {problem}",
+                String::from_utf8_lossy(&key),
+                MemberId(writer)
+            ));
         }
     }
     Ok((keys, wrong))
@@ -242,8 +251,10 @@ impl Heard {
         survivors: &BTreeSet<u32>,
         time: impl Fn(u32) -> Option<&'a u64>,
     ) -> Option<(f64, f64)> {
-        let times: Option<Vec<f64>> =
-            survivors.iter().map(|&member| Some(time(member)?.saturating_sub(at_ns) as f64 / 1e6)).collect();
+        let times: Option<Vec<f64>> = survivors
+            .iter()
+            .map(|&member| Some(time(member)?.saturating_sub(at_ns) as f64 / 1e6))
+            .collect();
         let times = times?;
         Some((times.iter().copied().reduce(f64::min)?, times.iter().copied().reduce(f64::max)?))
     }
@@ -266,7 +277,10 @@ impl Demo {
             self.members = ranks;
         }
         if !(3..=64).contains(&self.members) {
-            usage_error("demo", format!("{} members; the demo kills two and takes 3 to 64", self.members));
+            usage_error(
+                "demo",
+                format!("{} members; the demo kills two and takes 3 to 64", self.members),
+            );
         }
         self.place.check("demo");
         let before = shared_memory_names();
@@ -281,7 +295,8 @@ impl Demo {
         let running = launch.start()?;
         let pids = running.pids();
         let lines = Lines::new(self.members);
-        let mut show = Show { demo: &self, running, lines, heard: Heard::default(), shared, began: None };
+        let mut show =
+            Show { demo: &self, running, lines, heard: Heard::default(), shared, began: None };
         let mut kills = Vec::new();
         let result = show.run(&mut kills);
         let limit = HUNG_AFTER.saturating_sub(show.running.elapsed());
@@ -293,20 +308,24 @@ impl Demo {
         drop(hosts);
 
         let killed: BTreeSet<u32> = kills.iter().map(|kill: &Kill| kill.member).collect();
-        let mut wrong: Vec<String> = heard.read_back.values().flat_map(|(_, wrong)| wrong.clone()).collect();
+        let mut wrong: Vec<String> =
+            heard.read_back.values().flat_map(|(_, wrong)| wrong.clone()).collect();
         let lost = wrong.len() as u64;
         if let Err(error) = &result {
             wrong.push(format!("{error:#}"));
         } else {
-            for end in outcome.members.iter().filter(|end| !killed.contains(&end.member.0) && !end.is_ok()) {
+            for end in
+                outcome.members.iter().filter(|end| !killed.contains(&end.member.0) && !end.is_ok())
+            {
                 wrong.push(describe(end, &outcome.stderr(end.member)));
             }
         }
         let notes = shared.records()?;
         let acked = notes.iter().flatten().map(|notes| (notes.len() / NOTE_LEN) as u64).sum();
         let survivors = (0..self.members as u32).filter(|member| !killed.contains(member));
-        let pauses =
-            survivors.clone().filter_map(|member| longest_pause_ms(notes.get(member as usize)?.first()?));
+        let pauses = survivors
+            .clone()
+            .filter_map(|member| longest_pause_ms(notes.get(member as usize)?.first()?));
         let longest_pause_ms = pauses.fold(0.0, f64::max);
         if longest_pause_ms > PAUSE_MAX_MS {
             wrong.push(format!("a survivor stood still for {longest_pause_ms:.0} ms"));
@@ -320,7 +339,9 @@ impl Demo {
                 && !outcome.timed_out
                 && survived == self.members - KILLS_AT.len()
                 && acked == keys_read_back
-                && kills.iter().all(|kill| kill.all_noticed_ms.is_some() && kill.copies_back_ms.is_some()),
+                && kills
+                    .iter()
+                    .all(|kill| kill.all_noticed_ms.is_some() && kill.copies_back_ms.is_some()),
             members: self.members,
             copies: COPIES,
             survivors: survived,
@@ -357,17 +378,26 @@ impl Demo {
         );
         line(
             report.longest_pause_ms <= PAUSE_MAX_MS,
-            format!("the writers noticed little: their longest pause was {:.1} ms", report.longest_pause_ms),
+            format!(
+                "the writers noticed little: their longest pause was {:.1} ms",
+                report.longest_pause_ms
+            ),
         );
         let back = report.kills.iter().map(|kill| kill.copies_back_ms);
         let slowest = back.clone().flatten().fold(0.0, f64::max);
         line(
             back.clone().all(|back| back.is_some()) && report.kills.len() == KILLS_AT.len(),
-            format!("{} copies of everything again, at most {slowest:.1} ms after a kill", report.copies),
+            format!(
+                "{} copies of everything again, at most {slowest:.1} ms after a kill",
+                report.copies
+            ),
         );
         line(
             report.survivors + KILLS_AT.len() == report.members,
-            format!("{} of {} survived and finished; nobody hung", report.survivors, report.members),
+            format!(
+                "{} of {} survived and finished; nobody hung",
+                report.survivors, report.members
+            ),
         );
         line(
             report.left_behind.is_empty(),
@@ -376,7 +406,8 @@ impl Demo {
         for text in report.wrong.iter().chain(&report.left_behind).take(10) {
             plain(format!("         {text}"));
         }
-        let verdict = if report.ok { "The store outlasted both deaths." } else { "Something is wrong." };
+        let verdict =
+            if report.ok { "The store outlasted both deaths." } else { "Something is wrong." };
         plain(format!("\n{verdict} ({:.1} s)", report.seconds));
     }
 }
@@ -398,7 +429,9 @@ impl Show<'_> {
         self.wait_for("open the store", |heard| heard.open.len() == members)?;
         self.began = Some(Instant::now());
         let began = Instant::now();
-        self.line(format_args!("all have opened the store and write; each value has {COPIES} copies"));
+        self.line(format_args!(
+            "all have opened the store and write; each value has {COPIES} copies"
+        ));
 
         // The lowest member dies too: nobody is special, unless it is this command as well, inside the user's own mpirun.
         let lowest = u32::from(outlast::launch::rank().is_some());
@@ -407,7 +440,10 @@ impl Show<'_> {
         for (victim, at) in victims.into_iter().zip(KILLS_AT) {
             self.let_pass(began + at)?;
             let (at_s, at_ns) = (self.running.elapsed().as_secs_f64(), machine_ns());
-            ensure!(self.running.kill(MemberId(victim))?, "member {victim} had ended before it was killed");
+            ensure!(
+                self.running.kill(MemberId(victim))?,
+                "member {victim} had ended before it was killed"
+            );
             survivors.remove(&victim);
             self.line(format_args!("kill -9 of member {victim} (pid {})", pids[victim as usize]));
             self.wait_for("notice the death", |heard| {
@@ -445,7 +481,9 @@ impl Show<'_> {
         self.wait_for("stop writing", |heard| survivors.is_subset(&heard.rests))?;
         self.began = None;
         let acked = self.shared.recorded_len()? / NOTE_LEN as u64;
-        self.line(format_args!("{acked} writes were acknowledged; each is read back by another member"));
+        self.line(format_args!(
+            "{acked} writes were acknowledged; each is read back by another member"
+        ));
         self.shared.set_phase(Phase::ReadBack)?;
         self.wait_for("read back", |heard| {
             survivors.iter().all(|member| heard.read_back.contains_key(member))
@@ -464,7 +502,9 @@ impl Show<'_> {
                     self.heard.complete.entry(dead).or_default().insert(member, at_ns);
                 }
                 Line::Rests => drop(self.heard.rests.insert(member)),
-                Line::ReadBack { keys, wrong } => drop(self.heard.read_back.insert(member, (keys, wrong))),
+                Line::ReadBack { keys, wrong } => {
+                    drop(self.heard.read_back.insert(member, (keys, wrong)))
+                }
             }
         }
         for event in self.running.poll_events() {
@@ -513,7 +553,11 @@ impl Show<'_> {
         let part = (began.elapsed().as_secs_f64() / WORK.as_secs_f64()).min(1.0);
         let full = (part * WIDTH as f64) as usize;
         let acked = self.shared.recorded_len().unwrap_or(0) / NOTE_LEN as u64;
-        eprint!("\r[{}{}] {acked} writes acknowledged\x1b[K", "#".repeat(full), ".".repeat(WIDTH - full));
+        eprint!(
+            "\r[{}{}] {acked} writes acknowledged\x1b[K",
+            "#".repeat(full),
+            ".".repeat(WIDTH - full)
+        );
     }
 
     fn line(&self, text: impl std::fmt::Display) {

@@ -77,11 +77,15 @@ impl Doctor {
         checks.extend(shm());
         checks.extend(mpi.checks());
         let engines = verdicts(&checks, &mpi);
-        let is_ok =
-            engines.iter().any(|verdict| verdict.engine == "shm" && verdict.status != Status::Missing);
+        let is_ok = engines
+            .iter()
+            .any(|verdict| verdict.engine == "shm" && verdict.status != Status::Missing);
         print_table(self.json.as_deref(), &checks, &engines);
         if let Some(path) = &self.json {
-            write_json(path, &Report { ok: is_ok, version: env!("CARGO_PKG_VERSION"), checks, engines })?;
+            write_json(
+                path,
+                &Report { ok: is_ok, version: env!("CARGO_PKG_VERSION"), checks, engines },
+            )?;
         }
         Ok(is_ok)
     }
@@ -100,7 +104,10 @@ fn print_table(json: Option<&Path>, checks: &[Check], engines: &[Verdict]) {
             section = check.engine;
             say(json, format_args!("{section}"));
         }
-        say(json, format_args!("  {:<7}  {:<width$}  {}", label(check.status), check.name, check.found));
+        say(
+            json,
+            format_args!("  {:<7}  {:<width$}  {}", label(check.status), check.name, check.found),
+        );
         if !check.advice.is_empty() {
             say(json, format_args!("  {:<7}  {:<width$}  -> {}", "", "", check.advice));
         }
@@ -109,7 +116,12 @@ fn print_table(json: Option<&Path>, checks: &[Check], engines: &[Verdict]) {
     for verdict in engines {
         say(
             json,
-            format_args!("  {:<7}  {:<width$}  {}", label(verdict.status), verdict.engine, verdict.because),
+            format_args!(
+                "  {:<7}  {:<width$}  {}",
+                label(verdict.status),
+                verdict.engine,
+                verdict.because
+            ),
         );
         say(json, format_args!("  {:<7}  {:<width$}  $ {}", "", "", verdict.launch));
     }
@@ -168,9 +180,13 @@ fn machine() -> Vec<Check> {
         std::fs::read_dir("/proc/self/fd").is_ok() && std::fs::read_link("/proc/self/exe").is_ok();
     let proc = match is_readable {
         true => check("machine", "/proc", Status::Ok, "mounted and readable", ""),
-        false => {
-            check("machine", "/proc", Status::Missing, "not readable", "mount it: mount -t proc proc /proc")
-        }
+        false => check(
+            "machine",
+            "/proc",
+            Status::Missing,
+            "not readable",
+            "mount it: mount -t proc proc /proc",
+        ),
     };
     vec![kernel, cores, proc]
 }
@@ -252,7 +268,11 @@ fn memory() -> Vec<Check> {
             "shm",
             "memory",
             Status::Ok,
-            format!("{} available; 4 members get segments of {}", human_bytes(usable), human_bytes(segment)),
+            format!(
+                "{} available; 4 members get segments of {}",
+                human_bytes(usable),
+                human_bytes(segment)
+            ),
             "",
         ),
         Some(_) => check(
@@ -269,9 +289,13 @@ fn memory() -> Vec<Check> {
         None => check("shm", "memory", Status::Warning, "unknown", "is /proc/meminfo readable?"),
     }];
     checks.push(match group {
-        Some(bytes) => {
-            check("shm", "control group", Status::Ok, format!("memory limit {}", human_bytes(bytes)), "")
-        }
+        Some(bytes) => check(
+            "shm",
+            "control group",
+            Status::Ok,
+            format!("memory limit {}", human_bytes(bytes)),
+            "",
+        ),
         None => check("shm", "control group", Status::Ok, "no memory limit", ""),
     });
     // A job reserves half of what is usable as address space in each process, and as the size of one file.
@@ -301,9 +325,13 @@ fn memory() -> Vec<Check> {
             limit.to_string(),
             "the launcher holds up to three files for each member: raise it with ulimit -n 4096",
         ),
-        limit => {
-            check("shm", "open files", Status::Ok, limit.map_or("unlimited".into(), |l| l.to_string()), "")
-        }
+        limit => check(
+            "shm",
+            "open files",
+            Status::Ok,
+            limit.map_or("unlimited".into(), |l| l.to_string()),
+            "",
+        ),
     });
     checks.push(match read("/proc/sys/vm/overcommit_memory").as_str() {
         "2" => check(
@@ -348,7 +376,8 @@ struct OpenMpi {
 impl OpenMpi {
     fn find() -> OpenMpi {
         let directories = mpi_directories();
-        let program = |name: &str| directories.iter().map(|dir| dir.join(name)).find(|path| path.is_file());
+        let program =
+            |name: &str| directories.iter().map(|dir| dir.join(name)).find(|path| path.is_file());
         let info = program("ompi_info").and_then(|path| output_of(Command::new(path).arg("--all")));
         OpenMpi { mpirun: program("mpirun"), mpicc: program("mpicc"), info }
     }
@@ -362,8 +391,7 @@ impl OpenMpi {
     }
 
     fn checks(&self) -> Vec<Check> {
-        let install =
-            "install it into this workspace with `cargo xtask mpi`, or put Open MPI 5 with ULFM on PATH";
+        let install = "install it into this workspace with `cargo xtask mpi`, or put Open MPI 5 with ULFM on PATH";
         let mut checks: Vec<Check> = [("mpirun", &self.mpirun), ("mpicc", &self.mpicc)]
             .into_iter()
             .map(|(name, found)| match found {
@@ -372,16 +400,24 @@ impl OpenMpi {
             })
             .collect();
         checks.push(match self.field("Open MPI") {
-            Some(version) if numbers(&version) >= (5, 0) => check("mpi", "Open MPI", Status::Ok, version, ""),
+            Some(version) if numbers(&version) >= (5, 0) => {
+                check("mpi", "Open MPI", Status::Ok, version, "")
+            }
             Some(version) => {
                 check("mpi", "Open MPI", Status::Missing, version, "version 5 or newer is needed")
             }
-            None => {
-                check("mpi", "Open MPI", Status::Missing, "ompi_info not found or not answering", install)
-            }
+            None => check(
+                "mpi",
+                "Open MPI",
+                Status::Missing,
+                "ompi_info not found or not answering",
+                install,
+            ),
         });
         checks.push(match self.field("FT MPI support") {
-            Some(support) if support.starts_with("yes") => check("mpi", "ULFM", Status::Ok, support, ""),
+            Some(support) if support.starts_with("yes") => {
+                check("mpi", "ULFM", Status::Ok, support, "")
+            }
             Some(support) => check(
                 "mpi",
                 "ULFM",
@@ -419,9 +455,13 @@ fn namespaces() -> Check {
         .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")])
         .any(|directory| directory.join("ip").is_file());
     match (may, has_ip) {
-        (true, true) => {
-            check("mpi", "network namespaces", Status::Ok, "allowed, for tests with several hosts", "")
-        }
+        (true, true) => check(
+            "mpi",
+            "network namespaces",
+            Status::Ok,
+            "allowed, for tests with several hosts",
+            "",
+        ),
         (true, false) => check(
             "mpi",
             "network namespaces",
@@ -443,10 +483,13 @@ fn namespaces() -> Check {
 
 fn verdicts(checks: &[Check], mpi: &OpenMpi) -> Vec<Verdict> {
     let worst = |engine: &str| {
-        let relevant = checks.iter().filter(|check| check.engine == engine || check.engine == "machine");
+        let relevant =
+            checks.iter().filter(|check| check.engine == engine || check.engine == "machine");
         // A warning is a matter of comfort; the verdict is whether the engine runs.
-        let missing: Vec<&str> =
-            relevant.filter(|check| check.status == Status::Missing).map(|check| check.name).collect();
+        let missing: Vec<&str> = relevant
+            .filter(|check| check.status == Status::Missing)
+            .map(|check| check.name)
+            .collect();
         match missing.is_empty() {
             true => (Status::Ok, None),
             false => (Status::Missing, Some(format!("missing: {}", missing.join(", ")))),
@@ -454,7 +497,8 @@ fn verdicts(checks: &[Check], mpi: &OpenMpi) -> Vec<Verdict> {
     };
     let (shm, shm_missing) = worst("shm");
     let (mpi_status, mpi_missing) = worst("mpi");
-    let mpirun = mpi.mpirun.as_ref().map_or("mpirun".to_string(), |path| path.display().to_string());
+    let mpirun =
+        mpi.mpirun.as_ref().map_or("mpirun".to_string(), |path| path.display().to_string());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let oversubscribe = if cores < 4 { " --oversubscribe" } else { "" };
     // Open MPI refuses to run as root without all four.
@@ -482,7 +526,8 @@ fn verdicts(checks: &[Check], mpi: &OpenMpi) -> Vec<Verdict> {
             engine: "mpi",
             status: mpi_status,
             because: mpi_missing.unwrap_or(
-                "Open MPI with ULFM is here; build the program with the feature `mpi` of outlast".into(),
+                "Open MPI with ULFM is here; build the program with the feature `mpi` of outlast"
+                    .into(),
             ),
             launch: format!("{as_root}{mpirun} --with-ft ulfm{oversubscribe} -n 4 PROGRAM ARGS..."),
         },
@@ -497,13 +542,15 @@ fn read(path: impl AsRef<Path>) -> String {
 
 /// The first two numbers of a version.
 fn numbers(version: &str) -> (u32, u32) {
-    let mut parts = version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    let mut parts =
+        version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
 /// What a program writes to its standard output, if it ends in time.
 fn output_of(command: &mut Command) -> Option<String> {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let mut stdout = child.stdout.take()?;
     let (text, answer) = std::sync::mpsc::channel();
     std::thread::spawn(move || text.send(std::io::read_to_string(&mut stdout).unwrap_or_default()));
@@ -533,7 +580,11 @@ mod tests {
         let none = OpenMpi { mpirun: None, mpicc: None, info: None };
         let part = |engine, status| check(engine, "part", status, "", "");
         let status = |checks: &[Check], engine| {
-            verdicts(checks, &none).into_iter().find(|v| v.engine == engine).expect("a verdict").status
+            verdicts(checks, &none)
+                .into_iter()
+                .find(|v| v.engine == engine)
+                .expect("a verdict")
+                .status
         };
         let checks = [part("shm", Status::Warning), part("mpi", Status::Missing)];
         assert_eq!(status(&checks, "shm"), Status::Ok);

@@ -53,7 +53,10 @@ impl Place {
             );
         }
         if self.hosts.is_some() && rank().is_some() {
-            crate::usage_error(subcommand, "inside mpirun the hosts are those of mpirun; leave --hosts out");
+            crate::usage_error(
+                subcommand,
+                "inside mpirun the hosts are those of mpirun; leave --hosts out",
+            );
         }
     }
 
@@ -68,7 +71,11 @@ impl Place {
     }
 
     /// Has the job run there. The hosts are to be kept until it has ended. Says how it is started.
-    pub(crate) fn prepare(self, launch: Launch, ranks: usize) -> anyhow::Result<(Launch, Option<Hosts>)> {
+    pub(crate) fn prepare(
+        self,
+        launch: Launch,
+        ranks: usize,
+    ) -> anyhow::Result<(Launch, Option<Hosts>)> {
         self.prepare_with(launch, ranks, &[])
     }
 
@@ -122,13 +129,15 @@ pub(crate) fn wanted(text: &str) -> Result<Wanted, String> {
 /// The names of the hosts in a file: the first word of each line, `#` begins a remark. Other words, such as `slots=4`, are
 /// for mpirun.
 fn read_names(file: &Path) -> anyhow::Result<Vec<String>> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     let names: Vec<String> =
         lines.filter_map(|line| line.split_whitespace().next()).map(str::to_string).collect();
     // It becomes a word of a command that ssh reads.
     let is_name = |name: &String| {
-        !name.starts_with('-') && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-:@[]".contains(c))
+        !name.starts_with('-')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-:@[]".contains(c))
     };
     if let Some(name) = names.iter().find(|name| !is_name(name)) {
         bail!("`{name}` in {} is no name of a host", file.display());
@@ -168,7 +177,8 @@ pub(crate) fn on_listed(launch: Launch, ranks: usize, file: &Path) -> anyhow::Re
 
 /// The mpirun to use: what MPIRUN names, that of the library which this program was built with, or that of the PATH.
 fn mpirun() -> PathBuf {
-    let built_with = || option_env!("OUTLAST_MPIRUN").map(PathBuf::from).filter(|path| path.exists());
+    let built_with =
+        || option_env!("OUTLAST_MPIRUN").map(PathBuf::from).filter(|path| path.exists());
     let named = std::env::var_os("MPIRUN").filter(|path| !path.is_empty()).map(PathBuf::from);
     named.or_else(built_with).unwrap_or_else(|| "mpirun".into())
 }
@@ -208,7 +218,8 @@ impl Hosts {
         remove_leftovers();
         let prefix = format!("{PREFIX}{}-", std::process::id());
         let folder = std::env::temp_dir().join(format!("{prefix}hosts"));
-        std::fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        std::fs::create_dir(&folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
         // From here on a failure takes down what is there.
         let hosts = Hosts { count, folder, prefix };
         hosts.write_files()?;
@@ -319,7 +330,9 @@ impl Drop for Hosts {
 fn take_down(prefix: &str, folder: &Path) {
     for namespace in namespaces().iter().filter(|name| name.starts_with(prefix)) {
         let pids = ip(&format!("netns pids {namespace}")).unwrap_or_default();
-        for pid in pids.lines().filter_map(|pid| rustix::process::Pid::from_raw(pid.trim().parse().ok()?)) {
+        for pid in
+            pids.lines().filter_map(|pid| rustix::process::Pid::from_raw(pid.trim().parse().ok()?))
+        {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
         if let Err(error) = ip(&format!("netns del {namespace}")) {
@@ -370,7 +383,12 @@ pub(crate) struct HostsCommand {
     #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(HOSTS_MAX)))]
     count: u16,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
     command: Vec<OsString>,
 }
 

@@ -74,9 +74,15 @@ fn start_log() -> anyhow::Result<()> {
     };
     let level: tracing_subscriber::filter::LevelFilter =
         level.to_str().and_then(|level| level.parse().ok()).ok_or_else(|| {
-            anyhow::anyhow!("OUTLAST_LOG is {level:?}; it may be off, error, warn, info, debug or trace")
+            anyhow::anyhow!(
+                "OUTLAST_LOG is {level:?}; it may be off, error, warn, info, debug or trace"
+            )
         })?;
-    tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
     Ok(())
 }
 

@@ -25,7 +25,9 @@ pub(crate) fn tell(line: &impl Serialize) -> anyhow::Result<()> {
 /// The same for a line of text.
 pub(crate) fn say_line(line: &str) -> anyhow::Result<()> {
     let text = format!("{line}\n");
-    std::io::stdout().write_all(text.as_bytes()).context("writing to the command that started this member")
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("writing to the command that started this member")
 }
 
 /// Reads the members' lines as they come.
@@ -40,7 +42,10 @@ impl Lines {
     }
 
     /// The lines that have come since the last call.
-    pub(crate) fn take<T: DeserializeOwned>(&mut self, running: &Running) -> anyhow::Result<Vec<(u32, T)>> {
+    pub(crate) fn take<T: DeserializeOwned>(
+        &mut self,
+        running: &Running,
+    ) -> anyhow::Result<Vec<(u32, T)>> {
         let mut lines = Vec::new();
         for (member, read) in self.read.iter_mut().enumerate() {
             let output = running.output(MemberId(member as u32)).stdout;
@@ -48,7 +53,10 @@ impl Lines {
             // Whole lines only; the rest comes later.
             let Some(end) = new.iter().rposition(|&byte| byte == b'\n') else { continue };
             for line in new[..end].split(|&byte| byte == b'\n') {
-                lines.push((member as u32, serde_json::from_slice(line).context("a line of a member")?));
+                lines.push((
+                    member as u32,
+                    serde_json::from_slice(line).context("a line of a member")?,
+                ));
             }
             *read += end + 1;
         }
@@ -149,7 +157,10 @@ pub(crate) fn left_behind(before: &BTreeSet<String>, pids: &[u32]) -> Vec<String
                 .any(|part| pids.iter().any(|pid| part == pid.to_string()))
     };
     left.extend(
-        shared_memory_names().difference(before).filter(is_ours).map(|name| format!("/dev/shm/{name}")),
+        shared_memory_names()
+            .difference(before)
+            .filter(is_ours)
+            .map(|name| format!("/dev/shm/{name}")),
     );
     left
 }

@@ -56,7 +56,10 @@ pub(crate) fn engine(name: &str) -> Result<EngineName, String> {
         "mpi" => Err("this build has no mpi engine; type `cargo xtask mpi` and then \
                       `cargo build --release -p outlast-cli --features mpi` (see `outlast doctor`)"
             .to_string()),
-        "sim" => Err("the simulator runs inside a test, not as processes; this command has: shm".to_string()),
+        "sim" => {
+            Err("the simulator runs inside a test, not as processes; this command has: shm"
+                .to_string())
+        }
         other => Err(format!("unknown engine `{other}`; this command has: shm")),
     }
 }
@@ -85,8 +88,13 @@ mod tests {
         assert_eq!(time("2s"), Ok(Duration::from_secs(2)));
         assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(time("3m"), Ok(Duration::from_secs(180)));
-        assert_eq!(time(&format!("{:?}", Duration::from_micros(1234))), Ok(Duration::from_micros(1234)));
-        for wrong in ["", "2", "s", "-1s", "1.2.3s", "2 s", "5h", "NaNs", "99999999999999999999999s"] {
+        assert_eq!(
+            time(&format!("{:?}", Duration::from_micros(1234))),
+            Ok(Duration::from_micros(1234))
+        );
+        for wrong in
+            ["", "2", "s", "-1s", "1.2.3s", "2 s", "5h", "NaNs", "99999999999999999999999s"]
+        {
             assert!(time(wrong).is_err(), "{wrong}");
         }
     }

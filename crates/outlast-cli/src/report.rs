@@ -9,7 +9,10 @@ pub(crate) fn write_json(path: &Path, report: &impl serde::Serialize) -> anyhow:
     let mut text = serde_json::to_string_pretty(report).context("writing the report as JSON")?;
     text.push('\n');
     match path == Path::new("-") {
-        true => std::io::stdout().lock().write_all(text.as_bytes()).context("writing to standard output"),
+        true => std::io::stdout()
+            .lock()
+            .write_all(text.as_bytes())
+            .context("writing to standard output"),
         false => std::fs::write(path, text).with_context(|| format!("writing {}", path.display())),
     }
 }

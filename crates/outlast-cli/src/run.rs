@@ -5,7 +5,9 @@ use crate::quantity::{self, seconds};
 use crate::usage_error;
 use anyhow::Context;
 use clap::Args;
-use outlast::launch::{Control, Event, Launch, LaunchError, MemberEnd, Output, Signal, signal_name};
+use outlast::launch::{
+    Control, Event, Launch, LaunchError, MemberEnd, Output, Signal, signal_name,
+};
 use outlast::{JoinError, MemberId};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
@@ -86,7 +88,12 @@ pub(crate) struct Run {
     #[arg(long, value_name = "H|FILE", value_parser = hosts::wanted)]
     hosts: Option<hosts::Wanted>,
     /// The program, and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM ARGS")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM ARGS"
+    )]
     program: Vec<OsString>,
 }
 
@@ -140,7 +147,12 @@ impl Random {
 }
 
 /// `count` different members at times within `within`, in the order of the times.
-fn random_kills(seed: u64, members: usize, count: usize, within: Duration) -> Vec<(MemberId, Duration)> {
+fn random_kills(
+    seed: u64,
+    members: usize,
+    count: usize,
+    within: Duration,
+) -> Vec<(MemberId, Duration)> {
     let mut random = Random(seed);
     let mut candidates: Vec<MemberId> = (0..members as u32).map(MemberId).collect();
     let mut kills: Vec<_> = (0..count)
@@ -171,8 +183,9 @@ impl Run {
             launch = launch.segment_limit(bytes);
         }
         // Before the first process starts, so that a signal in between is not lost.
-        let signals = SignalsInfo::<WithOrigin>::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2])
-            .context("catching signals")?;
+        let signals =
+            SignalsInfo::<WithOrigin>::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2])
+                .context("catching signals")?;
         let total = self.members + self.spares;
         let (launch, hosts) = match &self.hosts {
             Some(hosts::Wanted::Listed(file)) => (hosts::on_listed(launch, total, file)?, None),
@@ -186,7 +199,8 @@ impl Run {
                 | LaunchError::Memory(JoinError::Invalid { .. })),
             ) => usage_error("run", error),
             Err(error @ LaunchError::Memory(JoinError::NoRoom { .. })) => {
-                return Err(error).context("cannot start the job (--memory sets the segment limit)");
+                return Err(error)
+                    .context("cannot start the job (--memory sets the segment limit)");
             }
             Err(error) => return Err(error).context("cannot start the job"),
         };
@@ -217,7 +231,10 @@ impl Run {
         if kills >= total {
             usage_error(
                 "run",
-                format!("{kills} kills in a job of {total} leave no survivor; kill at most {}", total - 1),
+                format!(
+                    "{kills} kills in a job of {total} leave no survivor; kill at most {}",
+                    total - 1
+                ),
             );
         }
         let named = self.kill.iter().map(|kill| kill.0).chain(self.stop.iter().map(|stop| stop.0));
@@ -225,7 +242,10 @@ impl Run {
             if member.index() >= total {
                 usage_error(
                     "run",
-                    format!("there is no {member} in a job of {total}; its members are 0 to {}", total - 1),
+                    format!(
+                        "there is no {member} in a job of {total}; its members are 0 to {}",
+                        total - 1
+                    ),
                 );
             }
         }
@@ -240,7 +260,9 @@ impl Run {
     fn choose_random_kills(&mut self) {
         let Some(count) = self.kill_random else { return };
         let seed = self.seed.unwrap_or_else(|| {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            let now = std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap_or_default();
             // Short enough to type, different enough from run to run.
             Random(now.as_nanos() as u64 ^ u64::from(std::process::id())).next() % 1_000_000
         });
@@ -280,7 +302,8 @@ impl Run {
             if self.time_limit.is_some_and(|limit| limit <= now) {
                 break;
             }
-            let next = [faults.front().map(|fault| fault.at), self.time_limit].into_iter().flatten().min();
+            let next =
+                [faults.front().map(|fault| fault.at), self.time_limit].into_iter().flatten().min();
             let limit = next.map_or(Duration::MAX, |next| next.saturating_sub(now));
             if let Some(Event::Ended(end)) = running.next_event(limit) {
                 ended.push(end);
@@ -299,7 +322,9 @@ impl Run {
             eprintln!("outlast: the time limit of {limit} is over; killed {}", killed.join(", "));
         }
         for member in &outcome.left_running {
-            eprintln!("outlast: {member} did not end, not even by SIGKILL; the kernel is stuck in it");
+            eprintln!(
+                "outlast: {member} did not end, not even by SIGKILL; the kernel is stuck in it"
+            );
         }
         let deaths = outcome.deaths().count();
         let well = outcome.survivors().filter(|end| end.is_ok()).count();
@@ -336,7 +361,11 @@ fn carry_out(fault: &Fault, control: &Control) {
     };
     match (result, fault.what) {
         (Ok(true), What::Stop(length)) => {
-            eprintln!("outlast: stopped {member} at {} for {}", seconds(control.elapsed()), seconds(length));
+            eprintln!(
+                "outlast: stopped {member} at {} for {}",
+                seconds(control.elapsed()),
+                seconds(length)
+            );
         }
         (Ok(true), What::Resume) => {
             eprintln!("outlast: resumed {member} at {}", seconds(control.elapsed()));
@@ -345,7 +374,10 @@ fn carry_out(fault: &Fault, control: &Control) {
         (Ok(true), What::Kill) => {}
         (Ok(false), What::Resume) => {}
         (Ok(false), _) => {
-            eprintln!("outlast: {member} had ended before it was to be {deed} at {}", seconds(fault.at));
+            eprintln!(
+                "outlast: {member} had ended before it was to be {deed} at {}",
+                seconds(fault.at)
+            );
         }
         (Err(error), _) => eprintln!("outlast: {member} could not be {deed}: {error}"),
     }
@@ -397,14 +429,19 @@ mod tests {
         members.sort_unstable();
         members.dedup();
         assert_eq!(members.len(), 4, "nobody is killed twice");
-        assert!(kills.iter().all(|&(member, at)| member.index() < 5 && at <= Duration::from_secs(1)));
+        assert!(
+            kills.iter().all(|&(member, at)| member.index() < 5 && at <= Duration::from_secs(1))
+        );
         assert_ne!(kills, random_kills(8, 5, 4, Duration::from_secs(1)));
     }
 
     #[test]
     fn faults_are_read_as_written() {
         assert_eq!(kill("2@1.5s"), Ok((MemberId(2), Duration::from_millis(1500))));
-        assert_eq!(stop("1@500ms:2s"), Ok((MemberId(1), Duration::from_millis(500), Duration::from_secs(2))));
+        assert_eq!(
+            stop("1@500ms:2s"),
+            Ok((MemberId(1), Duration::from_millis(500), Duration::from_secs(2)))
+        );
         for wrong in ["2", "@1s", "x@1s", "2@", "-1@1s", "2@1"] {
             assert!(kill(wrong).is_err(), "{wrong}");
         }

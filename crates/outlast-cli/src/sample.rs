@@ -17,7 +17,9 @@ const LIMIT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(1);
 
 fn tell(line: &str) -> anyhow::Result<()> {
-    std::io::stdout().write_all(format!("{line}\n").as_bytes()).context("writing to standard output")
+    std::io::stdout()
+        .write_all(format!("{line}\n").as_bytes())
+        .context("writing to standard output")
 }
 
 impl SampleMember {
@@ -80,15 +82,20 @@ impl Sample<'_> {
         for member in self.job.view().living() {
             match self.job.load(Epoch::ANY, member, u64::from(self.job.me().0) * 8) {
                 Ok(found) if found == self.added[member.index()] => {}
-                Ok(found) => wrong.push(format!("{member}: {found}, not {}", self.added[member.index()])),
+                Ok(found) => {
+                    wrong.push(format!("{member}: {found}, not {}", self.added[member.index()]))
+                }
                 Err(Error::Dead { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         self.job.put(Epoch::ANY, self.job.me(), members * 8, &1u64.to_ne_bytes())?;
         let until = self.job.now().after(LIMIT);
-        let is_working = |job: &Job, member: MemberId| job.load(Epoch::ANY, member, members * 8) == Ok(0);
-        while self.job.now() < until && self.job.view().living().any(|member| is_working(self.job, member)) {
+        let is_working =
+            |job: &Job, member: MemberId| job.load(Epoch::ANY, member, members * 8) == Ok(0);
+        while self.job.now() < until
+            && self.job.view().living().any(|member| is_working(self.job, member))
+        {
             self.look_around()?;
             self.job.park(self.job.bell(), self.job.now().after(PAUSE));
         }

@@ -133,7 +133,9 @@ pub(crate) struct Sim {
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
-    let form = || format!("`{text}` are no seeds; write them as A..B, such as 0..1000, the end not included");
+    let form = || {
+        format!("`{text}` are no seeds; write them as A..B, such as 0..1000, the end not included")
+    };
     let (first, end) = text.split_once("..").ok_or_else(form)?;
     let (first, end) = (first.parse().map_err(|_| form())?, end.parse().map_err(|_| form())?);
     if first < end { Ok(first..end) } else { Err(form()) }
@@ -249,7 +251,13 @@ struct Shape {
 }
 
 impl Shape {
-    fn worker(&self, store: &Store, job: &Job, thread: u32, outside: &Shared) -> anyhow::Result<Worker> {
+    fn worker(
+        &self,
+        store: &Store,
+        job: &Job,
+        thread: u32,
+        outside: &Shared,
+    ) -> anyhow::Result<Worker> {
         let record = Arc::new(Mutex::new(Vec::new()));
         lock(outside).records.insert((job.me().0, thread), record.clone());
         let target: Target = Box::new(Record(record));
@@ -322,8 +330,9 @@ impl Shape {
         }
         // Every survivor reads everything back.
         let mut reader = self.worker(store, job, FINAL_THREAD, outside)?;
-        let result =
-            actor::keys(&self.programs, self.threads).iter().try_for_each(|key| reader.get(key).map(drop));
+        let result = actor::keys(&self.programs, self.threads)
+            .iter()
+            .try_for_each(|key| reader.get(key).map(drop));
         let result = result.and_then(|()| reader.audit());
         self.check(job, result, reader.data_lost, outside);
         if self.mode == Mode::Global {
@@ -365,7 +374,12 @@ impl Shape {
     }
 
     /// Recovers, if it is due.
-    fn recover(&self, recoverer: &mut Worker, store: &Store, outside: &Shared) -> anyhow::Result<()> {
+    fn recover(
+        &self,
+        recoverer: &mut Worker,
+        store: &Store,
+        outside: &Shared,
+    ) -> anyhow::Result<()> {
         if self.is_revoked(store, outside) {
             recoverer.recover(self.threads)?;
             lock(outside).is_lost |= recoverer.data_lost > 0;
@@ -401,7 +415,13 @@ impl Shape {
     }
 
     /// Accepts losses, if nobody else does.
-    fn guard(&self, warden: &mut Warden, job: &Job, store: &Store, outside: &Shared) -> anyhow::Result<()> {
+    fn guard(
+        &self,
+        warden: &mut Warden,
+        job: &Job,
+        store: &Store,
+        outside: &Shared,
+    ) -> anyhow::Result<()> {
         if !self.beyond {
             return Ok(());
         }
@@ -450,8 +470,9 @@ impl Shape {
             }
         }
         let view = job.view();
-        let is_over =
-            view.dead.len() == lock(outside).struck && is_complete(store)? && job.epoch() == view.epoch;
+        let is_over = view.dead.len() == lock(outside).struck
+            && is_complete(store)?
+            && job.epoch() == view.epoch;
         let is_over = is_over && !store.is_revoked();
         let next: Vec<MemberId> = {
             let mut outside = lock(outside);
@@ -470,7 +491,8 @@ impl Shape {
             outside.victims.split_off(rest)
         };
         // The one who kills goes last.
-        let (me, others): (Vec<MemberId>, Vec<MemberId>) = next.iter().partition(|&&next| next == job.me());
+        let (me, others): (Vec<MemberId>, Vec<MemberId>) =
+            next.iter().partition(|&&next| next == job.me());
         for victim in others.into_iter().chain(me) {
             let _ = job.inject(Fault::Kill(victim));
         }
@@ -566,7 +588,9 @@ impl Sim {
             usage(format!("{} copies in a job of {ranks} cannot be; 1 to {most}", self.replicas));
         }
         if self.salvage && self.link == LinkChoice::Network {
-            usage("the memory of the dead can be read on the memory link alone; --link memory".into());
+            usage(
+                "the memory of the dead can be read on the memory link alone; --link memory".into(),
+            );
         }
         if self.replicas == 1 && self.kills > 0 && !self.beyond && !self.salvage {
             usage(
@@ -590,7 +614,9 @@ impl Sim {
 
     /// The command that runs a seed alone.
     fn replay(&self, seed: u64) -> String {
-        let Sim { ranks, replicas, kills, stops, mode, spares, threads, calls, programs, link, .. } = self;
+        let Sim {
+            ranks, replicas, kills, stops, mode, spares, threads, calls, programs, link, ..
+        } = self;
         let beyond = match (self.beyond, self.salvage) {
             (true, _) => " --beyond",
             (_, true) => " --salvage",
@@ -611,7 +637,8 @@ impl Sim {
         }
         report.violations += judged.wrong.len() as u64;
         if let Some((kind, _)) = judged.wrong.first() {
-            let texts: Vec<&str> = judged.wrong.iter().take(3).map(|(_, text)| text.as_str()).collect();
+            let texts: Vec<&str> =
+                judged.wrong.iter().take(3).map(|(_, text)| text.as_str()).collect();
             report.failing.push(Failing {
                 seed,
                 kind: kind.clone(),
@@ -644,7 +671,8 @@ impl Sim {
             LinkChoice::Both if seed.is_multiple_of(2) => Link::Memory,
             LinkChoice::Both => Link::Network,
         };
-        let at_once = if beyond || salvage { self.kills } else { self.kills.min(self.replicas - 1) };
+        let at_once =
+            if beyond || salvage { self.kills } else { self.kills.min(self.replicas - 1) };
         let steps = self.calls * u64::from(self.threads) * 30;
         let mut options = SimOptions::new(usize::from(self.ranks), seed).link(link);
         options.spares = self.spares;
@@ -653,10 +681,11 @@ impl Sim {
         options.trace = self.trace;
         // Those who wait for a stopped member look again and again, and the others go on until it is resumed: a transaction
         // is many steps, more when others are in its way.
-        let weight = if self.programs == Programs::Calls && self.mode == Mode::Localized { 1 } else { 10 };
+        let weight =
+            if self.programs == Programs::Calls && self.mode == Mode::Localized { 1 } else { 10 };
         let many = (members as u64 / 8).max(1);
-        options.steps_max =
-            weight * (5_000_000 + 50 * steps * members as u64 + 30_000_000 * many * self.stops as u64);
+        options.steps_max = weight
+            * (5_000_000 + 50 * steps * members as u64 + 30_000_000 * many * self.stops as u64);
         let outside = Shared::default();
         lock(&outside).struck = at_once;
         lock(&outside).victims = later_victims(&options, self.kills - at_once, members);
@@ -687,12 +716,15 @@ impl Sim {
 
 /// Further members to die, other than those whose death is planned.
 fn later_victims(options: &SimOptions, count: usize, members: usize) -> Vec<MemberId> {
-    let is_planned =
-        |member: &MemberId| options.faults.iter().any(|fault| fault.action == sim::Action::Kill(*member));
+    let is_planned = |member: &MemberId| {
+        options.faults.iter().any(|fault| fault.action == sim::Action::Kill(*member))
+    };
     let mut random = Random::stream(options.seed, 0x7661_7665);
     let mut candidates: Vec<MemberId> =
         (0..members as u32).map(MemberId).filter(|member| !is_planned(member)).collect();
-    (0..count).map(|_| candidates.swap_remove(random.below(candidates.len() as u64) as usize)).collect()
+    (0..count)
+        .map(|_| candidates.swap_remove(random.below(candidates.len() as u64) as usize))
+        .collect()
 }
 
 /// What is wrong with what the calls were told.
@@ -717,7 +749,11 @@ fn judge(outside: &Outside, members: usize, has_stops: bool) -> Vec<(String, Str
         run.observation.undisturbed_bound_ns = u64::MAX;
     }
     let judged = report::judge(&run);
-    judged.violations.iter().map(|violation| (violation.kind.to_string(), violation.to_string())).collect()
+    judged
+        .violations
+        .iter()
+        .map(|violation| (violation.kind.to_string(), violation.to_string()))
+        .collect()
 }
 
 fn progress(report: &Report, total: u64, began: Instant) {

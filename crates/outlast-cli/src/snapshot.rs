@@ -196,7 +196,10 @@ impl Where {
         match &snapshot {
             Some(Summary { records, bytes, .. }) if ok => {
                 let size = human_bytes(*bytes);
-                say(self.json(), format_args!("{}: whole, {records} keys, {size}", generation.display()));
+                say(
+                    self.json(),
+                    format_args!("{}: whole, {records} keys, {size}", generation.display()),
+                );
             }
             _ => say(
                 self.json(),
@@ -237,7 +240,10 @@ impl Show {
         }
         entries.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         let width = entries.iter().map(|entry| entry.key.len()).max().unwrap_or(3).clamp(3, 60);
-        say(json, format_args!("{:<width$}  {:>10}  {:>5}  {:>7}", "key", "bytes", "owner", "version"));
+        say(
+            json,
+            format_args!("{:<width$}  {:>10}  {:>5}  {:>7}", "key", "bytes", "owner", "version"),
+        );
         for Entry { key, bytes, owner, version } in &entries {
             say(json, format_args!("{key:<width$}  {bytes:>10}  {owner:>5}  {version:>7}"));
         }

@@ -116,12 +116,19 @@ impl Warden {
                 let answer = store.get(keys[number].bytes()).map(|found| found.is_some());
                 let is_lost = rest.contains(&partition);
                 match answer {
-                    Ok(_) if is_lost && is_sole => bail!("{} is answered and was not accepted", keys[number]),
+                    Ok(_) if is_lost && is_sole => {
+                        bail!("{} is answered and was not accepted", keys[number])
+                    }
                     Err(StoreError::DataLost { .. }) if !is_lost => {
                         // A transaction may have locked it already; otherwise its new home is dead, too.
                         let is_again = job.epoch() != epoch || part.is_empty();
-                        let still = store.lost_partitions().unwrap_or_default().contains(&partition);
-                        ensure!(!still || is_again, "{} is lost after it was accepted", keys[number]);
+                        let still =
+                            store.lost_partitions().unwrap_or_default().contains(&partition);
+                        ensure!(
+                            !still || is_again,
+                            "{} is lost after it was accepted",
+                            keys[number]
+                        );
                     }
                     _ => {}
                 }
@@ -149,7 +156,9 @@ fn find(
             Ok(_) if is_lost => return Ok(None),
             Ok(_) => {}
             Err(StoreError::DataLost { .. }) if is_lost => gone.push(number),
-            Err(StoreError::DataLost { partition: other }) if other != partition => locked.push(number),
+            Err(StoreError::DataLost { partition: other }) if other != partition => {
+                locked.push(number)
+            }
             // A further loss, or one who does not answer.
             Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => {
                 return Ok(None);

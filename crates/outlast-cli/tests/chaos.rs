@@ -8,10 +8,12 @@ use serde_json::Value;
 
 /// The report of a run whose standard output is JSON alone.
 fn report(arguments: &str) -> (common::Finished, Value) {
-    let arguments: Vec<&str> = ["chaos", "--json", "-"].into_iter().chain(arguments.split(' ')).collect();
+    let arguments: Vec<&str> =
+        ["chaos", "--json", "-"].into_iter().chain(arguments.split(' ')).collect();
     let run = outlast(&arguments);
     let report = serde_json::from_str(&run.stdout);
-    let report = report.unwrap_or_else(|error| panic!("standard output is JSON alone: {error}: {run:?}"));
+    let report =
+        report.unwrap_or_else(|error| panic!("standard output is JSON alone: {error}: {run:?}"));
     (run, report)
 }
 
@@ -25,7 +27,10 @@ fn kills_and_stops_break_no_promise() {
     for zero in ["lost", "torn", "stale", "hung", "nonlinearizable"] {
         assert_eq!(report[zero], 0, "{report}");
     }
-    assert_eq!((&report["kills"], &report["stops"], &report["seed"]), (&2.into(), &1.into(), &5.into()));
+    assert_eq!(
+        (&report["kills"], &report["stops"], &report["seed"]),
+        (&2.into(), &1.into(), &5.into())
+    );
     assert!(report["acked"].as_u64().is_some_and(|acked| acked > 100), "{report}");
     for times in ["detection_ms", "unavailable_ms", "repair_ms"] {
         let times = &report[times];
@@ -53,10 +58,15 @@ fn kills_and_stops_break_no_promise_in_global_mode() {
 fn without_faults_there_are_no_times() {
     let history = tempfile::NamedTempFile::new().expect("a file");
     let path = history.path().to_str().expect("a plain path");
-    let (run, report) =
-        report(&format!("--ranks 1 --replicas 1 --kills 0 --seconds 0.3 --threads 3 --history {path}"));
+    let (run, report) = report(&format!(
+        "--ranks 1 --replicas 1 --kills 0 --seconds 0.3 --threads 3 --history {path}"
+    ));
     assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
-    assert_eq!((&report["detection_ms"], &report["repair_ms"]), (&Value::Null, &Value::Null), "{report}");
+    assert_eq!(
+        (&report["detection_ms"], &report["repair_ms"]),
+        (&Value::Null, &Value::Null),
+        "{report}"
+    );
     let text = std::fs::read_to_string(path).expect("the record was written");
     assert!(text.starts_with("outlast-history 1\n") && text.contains(" put "), "{text}");
 }
@@ -65,7 +75,11 @@ fn without_faults_there_are_no_times() {
 #[test]
 fn beyond_the_promise_loss_is_called_loss() {
     let (run, report) = report("--ranks 5 --replicas 2 --kills 3 --seconds 1 --seed 3 --beyond");
-    assert_eq!((run.code(), &report["ok"], &report["lost"]), (0, &true.into(), &0.into()), "{run:?}");
+    assert_eq!(
+        (run.code(), &report["ok"], &report["lost"]),
+        (0, &true.into(), &0.into()),
+        "{run:?}"
+    );
     assert!(report["data_lost"].as_u64().is_some_and(|lost| lost > 0), "{report}");
     assert_eq!(report["kills"], 3, "{report}");
 }
@@ -74,7 +88,11 @@ fn beyond_the_promise_loss_is_called_loss() {
 #[test]
 fn salvage_loses_nothing_with_one_copy() {
     let (run, report) = report("--ranks 5 --replicas 1 --kills 4 --seconds 2 --seed 3 --salvage");
-    assert_eq!((run.code(), &report["ok"], &report["lost"]), (0, &true.into(), &0.into()), "{run:?}");
+    assert_eq!(
+        (run.code(), &report["ok"], &report["lost"]),
+        (0, &true.into(), &0.into()),
+        "{run:?}"
+    );
     assert_eq!(report["kills"], 4, "{report}");
 }
 
@@ -87,8 +105,13 @@ fn deaths_inside_operations_break_no_promise() {
         assert!(run.stderr.contains("--features faults"), "{run:?}");
         return;
     }
-    let (run, report) = report("--ranks 5 --replicas 3 --kills 4 --seconds 2 --seed 2 --failpoints");
-    assert_eq!((run.code(), &report["ok"], &report["kills"]), (0, &true.into(), &4.into()), "{run:?}");
+    let (run, report) =
+        report("--ranks 5 --replicas 3 --kills 4 --seconds 2 --seed 2 --failpoints");
+    assert_eq!(
+        (run.code(), &report["ok"], &report["kills"]),
+        (0, &true.into(), &4.into()),
+        "{run:?}"
+    );
     let table = report["deaths_by_step"].as_object().expect("a table");
     let deaths = |step: &str| table[step].as_u64().expect("a count");
     assert_eq!(table.keys().map(|step| deaths(step)).sum::<u64>(), 4, "{report}");
@@ -117,7 +140,8 @@ fn a_broken_store_is_caught() {
         "-",
     ]);
     let output = command.env("OUTLAST_MUTANT", "forget-tombstone").output().expect("runs");
-    let report: Value = serde_json::from_slice(&output.stdout).expect("standard output is JSON alone");
+    let report: Value =
+        serde_json::from_slice(&output.stdout).expect("standard output is JSON alone");
     assert_eq!((output.status.code(), &report["ok"]), (Some(1), &false.into()), "{report}");
     assert!(report["nonlinearizable"].as_u64() > Some(0), "{report}");
 }
@@ -160,7 +184,8 @@ fn what_cannot_be_is_refused() {
 
 #[test]
 fn ctrl_c_ends_it_and_its_members() {
-    let started = start(&["chaos", "--ranks", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
+    let started =
+        start(&["chaos", "--ranks", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
     let members = started.children(3);
     wait_until("the members to join", || members.iter().all(|&pid| maps_job_memory(pid)));
     started.signal(rustix::process::Signal::INT);
@@ -173,7 +198,8 @@ fn ctrl_c_ends_it_and_its_members() {
 /// The command's death by SIGKILL takes its members with it, and they leave nothing.
 #[test]
 fn members_end_with_the_command() {
-    let started = start(&["chaos", "--ranks", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
+    let started =
+        start(&["chaos", "--ranks", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
     let members = started.children(3);
     started.signal(rustix::process::Signal::KILL);
     wait_until("the members to end", || members.iter().all(|&pid| is_over(pid)));

@@ -65,8 +65,8 @@ fn a_majority_takes_the_place_of_the_kernel() {
 fn check_two_kills(command: &mut Command) {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let output = command.output().expect("the command starts");
-    let report: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
     assert_eq!((&report["ok"], &report["kills"]), (&true.into(), &2.into()), "{output:?}");
 }
 
@@ -81,7 +81,10 @@ fn check_chaos(arguments: &[&str], kills: u64) {
 
 #[test]
 fn kills_and_stops_break_no_promise() {
-    check_chaos(&["--ranks", "5", "--kills", "2", "--stops", "1", "--seconds", "2", "--seed", "5"], 2);
+    check_chaos(
+        &["--ranks", "5", "--kills", "2", "--stops", "1", "--seconds", "2", "--seed", "5"],
+        2,
+    );
 }
 
 /// In global mode.
@@ -108,7 +111,8 @@ fn members_recover_together() {
 
 #[test]
 fn members_on_three_hosts_recover_together() {
-    let arguments = ["--mode", "global", "--ranks", "6", "--hosts", "3", "--kills", "2", "--seconds", "2"];
+    let arguments =
+        ["--mode", "global", "--ranks", "6", "--hosts", "3", "--kills", "2", "--seconds", "2"];
     if is_root() {
         check_chaos(&arguments, 2);
     } else {
@@ -128,7 +132,8 @@ fn check_without_root(run: &common::Finished) {
 
 #[test]
 fn three_hosts_lose_one_of_them_and_nothing_else() {
-    let arguments = ["--ranks", "6", "--hosts", "3", "--kill-host", "--seconds", "2", "--seed", "4"];
+    let arguments =
+        ["--ranks", "6", "--hosts", "3", "--kill-host", "--seconds", "2", "--seed", "4"];
     if is_root() {
         check_chaos(&arguments, 2);
     } else {
@@ -139,13 +144,25 @@ fn three_hosts_lose_one_of_them_and_nothing_else() {
 /// The members of a host that is cut off live on, and are acknowledged nothing that the others do not have; the others go on.
 #[test]
 fn of_two_sides_of_a_cut_link_one_goes_on() {
-    let arguments =
-        ["--ranks", "6", "--hosts", "3", "--cut-host", "--seconds", "14", "--seed", "4", "--threads", "1"];
+    let arguments = [
+        "--ranks",
+        "6",
+        "--hosts",
+        "3",
+        "--cut-host",
+        "--seconds",
+        "14",
+        "--seed",
+        "4",
+        "--threads",
+        "1",
+    ];
     let run = run(&[&["chaos", "--engine", "mpi", "--json", "-"][..], &arguments].concat());
     if !is_root() {
         return check_without_root(&run);
     }
-    let report: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
+    let report: Value =
+        serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
     assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
     let acknowledged = |side: &str| report["cut"][side].as_u64();
     assert_eq!(acknowledged("cut_off"), Some(0), "{run:?}");
@@ -159,7 +176,10 @@ fn wrong_usage_exits_with_status_2_and_says_why() {
         (&["chaos", "--engine", "mpi", "--kill-host"], "--hosts"),
         (&["chaos", "--engine", "mpi", "--hosts", "1", "--kill-host"], "needs another one"),
         (&["chaos", "--engine", "mpi", "--hosts", "1", "--cut-host"], "needs another one"),
-        (&["chaos", "--engine", "mpi", "--hosts", "3", "--cut-host", "--kill-host"], "cannot be used with"),
+        (
+            &["chaos", "--engine", "mpi", "--hosts", "3", "--cut-host", "--kill-host"],
+            "cannot be used with",
+        ),
     ];
     for (arguments, message) in cases {
         let run = run(arguments);
@@ -171,7 +191,11 @@ fn wrong_usage_exits_with_status_2_and_says_why() {
 fn the_demo_loses_nothing() {
     let run = run(&["demo", "--engine", "mpi", "--json", "-"]);
     let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
-    assert_eq!((run.code(), &report["ok"], &report["lost"]), (0, &true.into(), &0.into()), "{run:?}");
+    assert_eq!(
+        (run.code(), &report["ok"], &report["lost"]),
+        (0, &true.into(), &0.into()),
+        "{run:?}"
+    );
 }
 
 /// Inside an mpirun of the user's the ranks are the members, and rank 0 is the command as well.
@@ -182,12 +206,23 @@ fn the_ranks_of_an_mpirun_become_members() {
     let mpirun = if installed.exists() { installed } else { "mpirun".into() };
     let mut command = Command::new("timeout");
     command.arg(LIMIT.as_secs().to_string()).arg(mpirun);
-    command.args(["--with-ft", "ulfm", "--oversubscribe", "-n", "4", OUTLAST, "chaos", "--engine", "mpi"]);
+    command.args([
+        "--with-ft",
+        "ulfm",
+        "--oversubscribe",
+        "-n",
+        "4",
+        OUTLAST,
+        "chaos",
+        "--engine",
+        "mpi",
+    ]);
     command.args(["--kills", "2", "--seconds", "1.5", "--seed", "6", "--json", "-"]);
     let _folder = outlast::launch::prepare(&mut command).expect("a folder for mpirun");
     let output = command.output().expect("mpirun starts; `cargo xtask mpi` installs it");
     let text = String::from_utf8_lossy(&output.stdout);
-    let report: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let report: Value =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     assert_eq!((&report["ok"], &report["kills"]), (&true.into(), &2.into()), "{output:?}");
 }
 
@@ -216,7 +251,8 @@ fn a_job_under_one_daemon_outlasts_a_host() {
     let job = start(&["hosts", "3", "--", "sh", "-c", &script]);
     let namespace = format!("outlast-{}-host3", job.pid());
     let pids = || {
-        let list = Command::new("ip").args(["netns", "pids", &namespace]).output().expect("ip starts");
+        let list =
+            Command::new("ip").args(["netns", "pids", &namespace]).output().expect("ip starts");
         let list = String::from_utf8_lossy(&list.stdout).into_owned();
         list.lines().filter_map(|pid| pid.trim().parse::<u32>().ok()).collect::<Vec<_>>()
     };

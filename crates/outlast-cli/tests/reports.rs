@@ -11,13 +11,20 @@ fn doctor_reports_as_json() {
     let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
     assert_eq!(run.code() == 0, report["ok"] == true, "{run:?}");
     assert!(run.stderr.contains("pidfd_open"), "the table goes to standard error: {run:?}");
-    let engines: Vec<&str> =
-        report["engines"].as_array().expect("a list").iter().filter_map(|e| e["engine"].as_str()).collect();
+    let engines: Vec<&str> = report["engines"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|e| e["engine"].as_str())
+        .collect();
     assert_eq!(engines, ["sim", "shm", "mpi"]);
     for check in report["checks"].as_array().expect("a list") {
         let status = check["status"].as_str().expect("a status");
         assert!(["ok", "warning", "missing"].contains(&status), "{check}");
-        assert!(status != "missing" || check["advice"].as_str().is_some_and(|a| !a.is_empty()), "{check}");
+        assert!(
+            status != "missing" || check["advice"].as_str().is_some_and(|a| !a.is_empty()),
+            "{check}"
+        );
     }
     assert_eq!(report["engines"][0]["status"], "ok", "the simulator runs everywhere");
 }
@@ -71,7 +78,10 @@ fn the_demo_passes_and_reports_as_json() {
     let kills = report["kills"].as_array().expect("a list");
     assert_eq!(kills.len(), 2);
     for time in ["all_noticed_ms", "copies_back_ms"] {
-        assert!(kills.iter().all(|kill| kill[time].as_f64().is_some_and(|ms| ms < 5000.0)), "{report}");
+        assert!(
+            kills.iter().all(|kill| kill[time].as_f64().is_some_and(|ms| ms < 5000.0)),
+            "{report}"
+        );
     }
     assert_eq!(report["left_behind"], serde_json::json!([]));
     assert!(report["acked"].as_u64().is_some_and(|count| count > 1000), "{report}");
@@ -89,7 +99,10 @@ fn the_demo_refuses_what_it_cannot_show() {
     if !cfg!(feature = "mpi") {
         let run = outlast(&["demo", "--engine", "mpi"]);
         assert_eq!(run.code(), 2, "{run:?}");
-        assert!(run.stderr.contains("cargo build --release -p outlast-cli --features mpi"), "{run:?}");
+        assert!(
+            run.stderr.contains("cargo build --release -p outlast-cli --features mpi"),
+            "{run:?}"
+        );
     }
 }
 
@@ -115,7 +128,8 @@ fn the_benchmark_of_snapshots_reports_and_cleans_up() {
     }
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
     let file = tempfile::NamedTempFile::new().expect("a file");
-    let run = outlast(&["bench", "snapshot", "--folder", file.path().to_str().expect("a plain path")]);
+    let run =
+        outlast(&["bench", "snapshot", "--folder", file.path().to_str().expect("a plain path")]);
     assert_eq!(run.code(), 1, "{run:?}");
     assert!(run.stderr.contains("Not a directory"), "{run:?}");
 }
@@ -125,7 +139,10 @@ fn check_figures(folder: &std::path::Path, names: &[&str]) {
     for name in names {
         let svg = std::fs::read_to_string(folder.join(name)).expect("the figure was written");
         check_xml(&svg);
-        assert!(svg.starts_with("<svg ") && svg.contains("<circle") && !svg.contains("NaN"), "{svg}");
+        assert!(
+            svg.starts_with("<svg ") && svg.contains("<circle") && !svg.contains("NaN"),
+            "{svg}"
+        );
         assert!(svg.contains("with 2 members</title>"), "values are shown at the pointer: {svg}");
     }
 }
@@ -187,9 +204,14 @@ fn agree_and_shrink_are_measured_and_drawn() {
         for ranks in [2, 3] {
             let row = rows.iter().find(|row| row["what"] == what && row["ranks"] == ranks);
             let row = row.unwrap_or_else(|| panic!("no {what} with {ranks}: {report}"));
-            assert_eq!((&row["engine"], &row["pinned"]), (&Value::from("shm"), &Value::from(false)), "{row}");
+            assert_eq!(
+                (&row["engine"], &row["pinned"]),
+                (&Value::from("shm"), &Value::from(false)),
+                "{row}"
+            );
             assert!(
-                row["p50_ns"].as_u64() > Some(0) && row["p99_ns"].as_u64() >= row["p50_ns"].as_u64(),
+                row["p50_ns"].as_u64() > Some(0)
+                    && row["p99_ns"].as_u64() >= row["p50_ns"].as_u64(),
                 "{row}"
             );
         }
@@ -204,14 +226,17 @@ fn agree_and_shrink_are_measured_and_drawn() {
 fn the_simulated_figures_show_the_logarithm() {
     let folder = tempfile::tempdir().expect("a folder");
     let plot = folder.path().to_str().expect("a plain path");
-    let run = outlast(&["bench", "ulfm", "--sim", "--ranks", "2,8,64", "--plot", plot, "--json", "-"]);
+    let run =
+        outlast(&["bench", "ulfm", "--sim", "--ranks", "2,8,64", "--plot", plot, "--json", "-"]);
     assert_eq!(run.code(), 0, "{run:?}");
     let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
     let rows = report["results"].as_array().expect("a list");
     for (ranks, messages) in [(2, 2.0), (8, 6.0), (64, 12.0)] {
         for what in ["agree", "dup", "shrink"] {
-            let row =
-                rows.iter().find(|row| row["what"] == what && row["ranks"] == ranks).expect("simulated");
+            let row = rows
+                .iter()
+                .find(|row| row["what"] == what && row["ranks"] == ranks)
+                .expect("simulated");
             assert_eq!(
                 (&row["engine"], row["messages"].as_f64()),
                 (&Value::from("sim"), Some(messages)),
@@ -232,9 +257,12 @@ fn a_benchmark_against_a_missing_peer_is_refused() {
     let said = String::from_utf8_lossy(&run.stderr);
     assert_eq!(run.status.code(), Some(2), "{said}");
     assert!(said.contains("/no/such/mpicc") && said.contains("cargo xtask mpi"), "{said}");
-    for wrong in
-        [&["--ranks", "1"][..], &["--ranks", "65"], &["--rounds", "0"], &["--sim", "--peers", "openmpi"]]
-    {
+    for wrong in [
+        &["--ranks", "1"][..],
+        &["--ranks", "65"],
+        &["--rounds", "0"],
+        &["--sim", "--peers", "openmpi"],
+    ] {
         let run = outlast(&[&["bench", "ulfm"], wrong].concat());
         assert_eq!(run.code(), 2, "{run:?}");
     }

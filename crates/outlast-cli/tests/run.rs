@@ -3,7 +3,8 @@
 mod common;
 
 use common::{
-    OUTLAST, children, is_over, maps_job_memory, outlast, send, shared_memory_names, start, wait_until,
+    OUTLAST, children, is_over, maps_job_memory, outlast, send, shared_memory_names, start,
+    wait_until,
 };
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
@@ -40,14 +41,19 @@ fn a_kill_is_reported_in_one_line_and_the_survivors_finish_well() {
     assert_eq!(run.code(), 0, "{run:?}");
     let [line] = run.lines_with("member 2 (pid ")[..] else { panic!("{run:?}") };
     assert!(line.starts_with("outlast: member 2 (pid "), "{line}");
-    let after =
-        line.split_once(") was killed by SIGKILL after ").and_then(|(_, rest)| rest.split_once(" s; "));
+    let after = line
+        .split_once(") was killed by SIGKILL after ")
+        .and_then(|(_, rest)| rest.split_once(" s; "));
     let after: f64 = after.and_then(|(seconds, _)| seconds.parse().ok()).expect(line);
     assert!((0.8..3.0).contains(&after), "{line}");
     assert!(line.ends_with(" s; 3 of 4 go on"), "{line}");
     assert_eq!(run.lines_with("3 of 4 finished well, 1 died").len(), 1, "{run:?}");
     assert_eq!(finished_well(&run.stdout), 3, "{run:?}");
-    assert_eq!(run.stdout.matches("\"noticed\":{\"dead\":2").count(), 3, "all survivors notice: {run:?}");
+    assert_eq!(
+        run.stdout.matches("\"noticed\":{\"dead\":2").count(),
+        3,
+        "all survivors notice: {run:?}"
+    );
 }
 
 #[test]
@@ -85,7 +91,10 @@ fn random_kills_can_be_repeated() {
     assert_eq!(first.lines_with("was killed by SIGKILL").len(), 2, "{first:?}");
     let [plan] = first.lines_with("outlast: seed ")[..] else { panic!("{first:?}") };
     let seed = plan.split(' ').nth(2).expect("the line names the seed");
-    assert!(plan.contains(&format!("repeat with --kill-random 2 --seed {seed} --within 200ms")), "{plan}");
+    assert!(
+        plan.contains(&format!("repeat with --kill-random 2 --seed {seed} --within 200ms")),
+        "{plan}"
+    );
     let again = outlast(&[&arguments[..5], &["--seed", seed], &arguments[5..]].concat());
     assert_eq!(again.lines_with("outlast: seed "), [plan]);
 }
@@ -111,7 +120,10 @@ fn lines_are_prefixed_by_their_member() {
         lines.sort();
         lines
     };
-    assert_eq!(sorted(&run.stdout), ["[0] one", "[0] two", "[1] one", "[1] two", "[2] one", "[2] two"]);
+    assert_eq!(
+        sorted(&run.stdout),
+        ["[0] one", "[0] two", "[1] one", "[1] two", "[2] one", "[2] two"]
+    );
     assert_eq!(sorted(&run.stderr), ["[0] err", "[1] err", "[2] err"]);
 }
 
@@ -136,7 +148,10 @@ fn wrong_usage_exits_with_status_2_and_says_why() {
         (&["run", "-n", "2000", "true"], "1 to 1024"),
         (&["run", "-n", "2"], "required"),
         (&["run", "true"], "--members"),
-        (&["run", "-n", "2", "--engine", "foo", "true"], "unknown engine `foo`; this command has: shm"),
+        (
+            &["run", "-n", "2", "--engine", "foo", "true"],
+            "unknown engine `foo`; this command has: shm",
+        ),
         (&["run", "-n", "2", "--hosts", "2", "true"], "say --engine mpi as well"),
         (&["run", "-n", "2", "--kill", "2@1s", "true"], "its members are 0 to 1"),
         (&["run", "-n", "2", "--kill", "1@1", "true"], "write it as 500ms"),
@@ -174,12 +189,16 @@ fn the_second_ctrl_c_kills_members_that_do_not_listen() {
     let run = start(&["run", "-n", "2", "sh", "-c", "trap '' INT; echo ready; exec sleep 60"]);
     let pids = run.children(2);
     let is_sleeping = |pid: &u32| {
-        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep")
+        std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|name| name.trim() == "sleep")
     };
     wait_until("the members to ignore SIGINT", || pids.iter().all(is_sleeping));
     run.signal(Signal::INT);
     std::thread::sleep(Duration::from_millis(300));
-    assert!(!pids.iter().any(|&pid| is_over(pid)), "the first one is passed on, and they ignore it");
+    assert!(
+        !pids.iter().any(|&pid| is_over(pid)),
+        "the first one is passed on, and they ignore it"
+    );
     run.signal(Signal::INT);
     let run = run.finish();
     assert_eq!(run.code(), 1, "{run:?}");
@@ -193,7 +212,9 @@ fn other_signals_are_passed_on() {
     let pids = run.children(2);
     // Before its trap is set the signal would end a shell; its first sleep begins after that. (The signals that
     // a process catches do not tell: just after the fork they are still those of the launcher.)
-    wait_until("the shells to set their traps", || pids.iter().all(|&pid| !children(pid).is_empty()));
+    wait_until("the shells to set their traps", || {
+        pids.iter().all(|&pid| !children(pid).is_empty())
+    });
     run.signal(Signal::USR1);
     let run = run.finish();
     assert_eq!(run.code(), 0, "{run:?}");

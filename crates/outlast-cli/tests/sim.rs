@@ -9,19 +9,34 @@ use serde_json::Value;
 fn report(arguments: &[&str]) -> (common::Finished, Value) {
     let run = outlast(&[&["sim", "--json", "-"], arguments].concat());
     let report = serde_json::from_str(&run.stdout);
-    let report = report.unwrap_or_else(|error| panic!("standard output is JSON alone: {error}: {run:?}"));
+    let report =
+        report.unwrap_or_else(|error| panic!("standard output is JSON alone: {error}: {run:?}"));
     (run, report)
 }
 
 #[test]
 fn seeds_with_deaths_and_stops_break_no_promise() {
-    let shape =
-        ["--ranks", "5", "--replicas", "3", "--seeds", "10..40", "--kills", "2", "--mode", "localized"];
+    let shape = [
+        "--ranks",
+        "5",
+        "--replicas",
+        "3",
+        "--seeds",
+        "10..40",
+        "--kills",
+        "2",
+        "--mode",
+        "localized",
+    ];
     for stops in ["0", "1"] {
         let (run, report) = report(&[&shape[..], &["--stops", stops]].concat());
         assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
         assert_eq!((&report["seeds"], &report["violations"]), (&30.into(), &0.into()), "{report}");
-        assert_eq!((&report["kills"], &report["failing"]), (&60.into(), &Value::Array(vec![])), "{report}");
+        assert_eq!(
+            (&report["kills"], &report["failing"]),
+            (&60.into(), &Value::Array(vec![])),
+            "{report}"
+        );
         assert!(report["steps"].as_u64().is_some_and(|steps| steps > 100_000), "{report}");
         assert_eq!(report["stops"].as_u64() > Some(0), stops == "1", "{report}");
     }
@@ -30,15 +45,21 @@ fn seeds_with_deaths_and_stops_break_no_promise() {
 /// More die than there are copies, in waves: each waits until the copies are back.
 #[test]
 fn all_but_one_may_die_in_waves() {
-    let (run, report) = report(&["--ranks", "7", "--replicas", "2", "--seeds", "0..20", "--kills", "6"]);
-    assert_eq!((run.code(), &report["ok"], &report["kills"]), (0, &true.into(), &120.into()), "{run:?}");
+    let (run, report) =
+        report(&["--ranks", "7", "--replicas", "2", "--seeds", "0..20", "--kills", "6"]);
+    assert_eq!(
+        (run.code(), &report["ok"], &report["kills"]),
+        (0, &true.into(), &120.into()),
+        "{run:?}"
+    );
 }
 
 /// More die at once than there are copies: what is lost is called lost until it is accepted, and nothing else is affected.
 #[test]
 fn beyond_the_promise_loss_is_called_loss() {
     for programs in ["calls", "mixed", "bank", "steal"] {
-        let shape = ["--ranks", "5", "--replicas", "2", "--seeds", "0..40", "--kills", "3", "--stops", "1"];
+        let shape =
+            ["--ranks", "5", "--replicas", "2", "--seeds", "0..40", "--kills", "3", "--stops", "1"];
         let (run, report) = report(&[&shape[..], &["--beyond", "--programs", programs]].concat());
         assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
         assert!(report["data_lost"].as_u64() > Some(40), "{report}");
@@ -49,8 +70,10 @@ fn beyond_the_promise_loss_is_called_loss() {
 #[test]
 fn salvage_loses_nothing() {
     for (replicas, programs) in [("1", "calls"), ("2", "mixed"), ("1", "bank"), ("1", "steal")] {
-        let shape = ["--ranks", "5", "--seeds", "0..40", "--kills", "4", "--stops", "1", "--salvage"];
-        let (run, report) = report(&[&shape[..], &["--replicas", replicas, "--programs", programs]].concat());
+        let shape =
+            ["--ranks", "5", "--seeds", "0..40", "--kills", "4", "--stops", "1", "--salvage"];
+        let (run, report) =
+            report(&[&shape[..], &["--replicas", replicas, "--programs", programs]].concat());
         assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
         assert!(report["kills"].as_u64() > Some(150), "{report}");
     }
@@ -61,13 +84,29 @@ fn salvage_loses_nothing() {
 
 #[test]
 fn a_seed_replays() {
-    let seed =
-        ["--ranks", "3", "--replicas", "2", "--kills", "1", "--stops", "1", "--calls", "3", "--seed", "9"];
+    let seed = [
+        "--ranks",
+        "3",
+        "--replicas",
+        "2",
+        "--kills",
+        "1",
+        "--stops",
+        "1",
+        "--calls",
+        "3",
+        "--seed",
+        "9",
+    ];
     let (first, report_of_first) = report(&[&seed[..], &["--trace"]].concat());
     let (second, _) = report(&[&seed[..], &["--trace"]].concat());
     assert_eq!((first.code(), &report_of_first["seeds"]), (0, &1.into()), "{first:?}");
     let trace = |run: &common::Finished| -> Vec<String> {
-        run.stderr.lines().filter(|line| line.contains("compare_and_swap")).map(str::to_string).collect()
+        run.stderr
+            .lines()
+            .filter(|line| line.contains("compare_and_swap"))
+            .map(str::to_string)
+            .collect()
     };
     assert!(!trace(&first).is_empty(), "{first:?}");
     assert_eq!(trace(&first), trace(&second));
@@ -77,8 +116,11 @@ fn a_seed_replays() {
 /// that had begun to fill.
 #[test]
 fn seeds_that_once_failed_do_not() {
-    for (shape, seed) in [("8 --replicas 4 --kills 7", "1002011"), ("8 --replicas 4 --kills 7", "1007411")] {
-        let arguments: Vec<&str> = shape.split(' ').chain(["--programs", "calls", "--seed", seed]).collect();
+    for (shape, seed) in
+        [("8 --replicas 4 --kills 7", "1002011"), ("8 --replicas 4 --kills 7", "1007411")]
+    {
+        let arguments: Vec<&str> =
+            shape.split(' ').chain(["--programs", "calls", "--seed", seed]).collect();
         let (run, report) = report(&[&["--ranks"], &arguments[..]].concat());
         assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
     }
@@ -92,18 +134,26 @@ fn a_broken_store_is_caught_and_the_seed_replays() {
     }
     let with_mutant = |arguments: &[&str]| {
         let mut command = std::process::Command::new(common::OUTLAST);
-        command.arg("sim").args(arguments).args(["--json", "-"]).env("OUTLAST_MUTANT", "forget-tombstone");
+        command
+            .arg("sim")
+            .args(arguments)
+            .args(["--json", "-"])
+            .env("OUTLAST_MUTANT", "forget-tombstone");
         let output = command.output().expect("runs");
-        let report: Value = serde_json::from_slice(&output.stdout).expect("standard output is JSON alone");
+        let report: Value =
+            serde_json::from_slice(&output.stdout).expect("standard output is JSON alone");
         (output.status.code(), report)
     };
-    let (code, report) = with_mutant(&["--ranks", "4", "--replicas", "2", "--kills", "1", "--seeds", "0..5"]);
+    let (code, report) =
+        with_mutant(&["--ranks", "4", "--replicas", "2", "--kills", "1", "--seeds", "0..5"]);
     assert_eq!((code, &report["ok"]), (Some(1), &false.into()), "{report}");
     assert!(report["violations"].as_u64() > Some(0), "{report}");
     let failing = &report["failing"][0];
     assert!(failing["kind"].as_str().is_some_and(|kind| !kind.is_empty()), "{report}");
     let replay = failing["replay"].as_str().expect("a command");
-    for option in ["--ranks 4", "--replicas 2", "--kills 1", "--stops 0", "--mode localized", "--trace"] {
+    for option in
+        ["--ranks 4", "--replicas 2", "--kills 1", "--stops 0", "--mode localized", "--trace"]
+    {
         assert!(replay.contains(option), "{replay}");
     }
     let arguments: Vec<&str> = replay.split(' ').skip(2).collect();
@@ -116,20 +166,34 @@ fn a_broken_store_is_caught_and_the_seed_replays() {
 #[test]
 fn members_recover_together_in_global_mode() {
     for programs in ["calls", "mixed", "bank", "steal"] {
-        let shape = ["--ranks", "4", "--replicas", "3", "--kills", "2", "--stops", "1", "--mode", "global"];
+        let shape =
+            ["--ranks", "4", "--replicas", "3", "--kills", "2", "--stops", "1", "--mode", "global"];
         let run = outlast(
-            &[&["sim", "--seeds", "0..12", "--programs", programs, "--json", "-"], &shape[..]].concat(),
+            &[&["sim", "--seeds", "0..12", "--programs", programs, "--json", "-"], &shape[..]]
+                .concat(),
         );
-        let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
+        let report: Value =
+            serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
         assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
         assert!(report["kills"].as_u64() > Some(12), "{report}");
     }
     if ::outlast::engine::steps::AVAILABLE {
         let mut command = std::process::Command::new(common::OUTLAST);
-        command.args(["sim", "--ranks", "4", "--replicas", "3", "--kills", "2", "--mode", "global"]);
+        command.args([
+            "sim",
+            "--ranks",
+            "4",
+            "--replicas",
+            "3",
+            "--kills",
+            "2",
+            "--mode",
+            "global",
+        ]);
         command.args(["--seeds", "0..200", "--first-failure", "--json", "-"]);
         let output = command.env("OUTLAST_MUTANT", "recover-skip-abort").output().expect("runs");
-        let report: Value = serde_json::from_slice(&output.stdout).expect("standard output is JSON alone");
+        let report: Value =
+            serde_json::from_slice(&output.stdout).expect("standard output is JSON alone");
         let replay = report["failing"][0]["replay"].as_str().unwrap_or_else(|| panic!("{report}"));
         assert!(replay.contains("--mode global"), "{replay}");
     }

@@ -18,7 +18,9 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
                 let generation = unfinished.number();
                 let header = Header { generation, member, members: 2, replicas: 2, taken_at };
                 let mut writer = Writer::create(&unfinished.part(member), &header).expect("made");
-                writer.add(format!("result/{member}").as_bytes(), &[7; 1000], member, 3).expect("written");
+                writer
+                    .add(format!("result/{member}").as_bytes(), &[7; 1000], member, 3)
+                    .expect("written");
                 writer.add(format!("task/{member}").as_bytes(), b"", member, 1).expect("written");
                 Part { name: part_name(member), totals: writer.finish().expect("written") }
             })
@@ -37,7 +39,10 @@ fn snapshots_are_listed_verified_and_shown() {
     let (_folder, path) = folder();
     let list = outlast(&["snapshot", "list", text(&path)]);
     assert_eq!(list.code(), 0, "{list:?}");
-    assert!(list.stdout.contains("2025-11-15 00:00:00 UTC") && list.stdout.lines().count() == 3, "{list:?}");
+    assert!(
+        list.stdout.contains("2025-11-15 00:00:00 UTC") && list.stdout.lines().count() == 3,
+        "{list:?}"
+    );
     let verify = outlast(&["snapshot", "verify", text(&path)]);
     assert_eq!(verify.code(), 0, "{verify:?}");
     assert!(verify.stdout.contains("generation-000002: whole, 4 keys"), "{verify:?}");
@@ -57,9 +62,13 @@ fn a_damaged_snapshot_is_named_and_the_one_before_is_not() {
     bytes[200] ^= 1;
     std::fs::write(&part, bytes).expect("written");
     let verify = outlast(&["snapshot", "verify", text(&path), "--json", "-"]);
-    let report: Value = serde_json::from_str(&verify.stdout).expect("standard output is JSON alone");
+    let report: Value =
+        serde_json::from_str(&verify.stdout).expect("standard output is JSON alone");
     assert_eq!((verify.code(), &report["ok"]), (1, &false.into()), "{verify:?}");
-    assert!(report["damaged"][0].as_str().is_some_and(|line| line.contains("member-0001.part")), "{report}");
+    assert!(
+        report["damaged"][0].as_str().is_some_and(|line| line.contains("member-0001.part")),
+        "{report}"
+    );
     let before = outlast(&["snapshot", "verify", text(&path.join("generation-000001"))]);
     assert_eq!(before.code(), 0, "{before:?}");
 }

@@ -192,7 +192,11 @@ mod tests {
     fn names_are_unique_and_fit_for_a_command_line() {
         for (index, one) in scenarios().iter().enumerate() {
             assert!(one.name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{}", one.name);
-            assert!(scenarios()[index + 1..].iter().all(|other| other.name != one.name), "{}", one.name);
+            assert!(
+                scenarios()[index + 1..].iter().all(|other| other.name != one.name),
+                "{}",
+                one.name
+            );
         }
     }
 

@@ -107,15 +107,26 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
     match text.split_once("..") {
         Some((begin, end)) => {
             let range = number(begin)?..number(end)?;
-            if range.is_empty() { Err("no seeds; A..B is without B".to_string()) } else { Ok(range) }
+            if range.is_empty() {
+                Err("no seeds; A..B is without B".to_string())
+            } else {
+                Ok(range)
+            }
         }
         None => number(text).map(|seed| seed..seed.saturating_add(1)),
     }
 }
 
 /// The scenarios that were asked for, or else all that fit.
-fn chosen(asked: Vec<&'static Scenario>, fits: impl Fn(&Scenario) -> bool) -> Vec<&'static Scenario> {
-    if asked.is_empty() { scenarios().iter().filter(|scenario| fits(scenario)).collect() } else { asked }
+fn chosen(
+    asked: Vec<&'static Scenario>,
+    fits: impl Fn(&Scenario) -> bool,
+) -> Vec<&'static Scenario> {
+    if asked.is_empty() {
+        scenarios().iter().filter(|scenario| fits(scenario)).collect()
+    } else {
+        asked
+    }
 }
 
 fn main() -> ExitCode {

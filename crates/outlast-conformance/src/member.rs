@@ -33,8 +33,10 @@ pub fn be_member(scenario: &'static Scenario, seed: u64) -> Result<(), outlast::
             panic!("not over after {:?}", scenario.limit);
         });
     }
-    let job =
-        JoinOptions::new().time_limit(scenario.time_limit).segment_limit(scenario.segment_limit).join()?;
+    let job = JoinOptions::new()
+        .time_limit(scenario.time_limit)
+        .segment_limit(scenario.segment_limit)
+        .join()?;
     // A process that was started in the wrong way is a job of one, in which much would pass.
     assert_eq!(job.members(), scenario.total(), "members of the job for `{}`", scenario.name);
     let run = Run::new(job, scenario, seed, Clock::Real);

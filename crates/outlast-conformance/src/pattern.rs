@@ -31,7 +31,10 @@ pub fn generations(offset: u64, bytes: &[u8]) -> Vec<u16> {
         .map(|(index, chunk)| {
             let found = u64::from_le_bytes(chunk.try_into().expect("chunks of 8"));
             generation_of(found).unwrap_or_else(|| {
-                panic!("a torn word: {found:#018x} at offset {}", offset + (skipped + 8 * index) as u64)
+                panic!(
+                    "a torn word: {found:#018x} at offset {}",
+                    offset + (skipped + 8 * index) as u64
+                )
             })
         })
         .collect()
@@ -73,7 +76,11 @@ mod tests {
             let mut torn = old;
             torn[..cut].copy_from_slice(&new[..cut]);
             let is_whole = torn == old || torn == new;
-            assert_eq!(generation_of(u64::from_le_bytes(torn)).is_some(), is_whole, "cut after {cut} bytes");
+            assert_eq!(
+                generation_of(u64::from_le_bytes(torn)).is_some(),
+                is_whole,
+                "cut after {cut} bytes"
+            );
         }
     }
 

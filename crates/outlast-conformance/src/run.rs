@@ -216,7 +216,9 @@ impl Run {
             match self.put(Epoch::ANY, target, 8 * self.id(), &number.to_le_bytes()) {
                 Ok(()) => self.ring_or_dead(target),
                 Err(Error::Dead { .. }) => {}
-                Err(error) => panic!("{self:?}: barrier {number} ({what}): put to {target}: {error}"),
+                Err(error) => {
+                    panic!("{self:?}: barrier {number} ({what}): put to {target}: {error}")
+                }
             }
         }
         let mut words = vec![0; 8 * self.members()];
@@ -236,7 +238,9 @@ impl Run {
                     panic!("{self:?}: no bell rang for {member} at barrier {number} ({what})")
                 }
                 (Some(member), Some(_)) => {
-                    panic!("{self:?}: waited {WAIT:?} in vain for {member} at barrier {number} ({what})")
+                    panic!(
+                        "{self:?}: waited {WAIT:?} in vain for {member} at barrier {number} ({what})"
+                    )
                 }
                 (Some(member), None) if self.now() >= until => missing = Some(member),
                 (Some(_), None) => self.park(bell, until),
@@ -411,13 +415,15 @@ impl<'a> Inbox<'a> {
     }
 
     fn letter(&self, from: MemberId, to: MemberId, number: u64, len: usize) -> Vec<u8> {
-        let parts = [self.round, u64::from(from.0), u64::from(to.0), self.port as u64, number, len as u64];
+        let parts =
+            [self.round, u64::from(from.0), u64::from(to.0), self.port as u64, number, len as u64];
         self.run.shared_random(&parts).bytes(len)
     }
 
     /// Sends the next letter, which must work.
     pub fn send(&mut self, to: MemberId, len: usize) {
-        self.try_send(to, len).unwrap_or_else(|error| panic!("{:?}: sending to {to}: {error}", self.run));
+        self.try_send(to, len)
+            .unwrap_or_else(|error| panic!("{:?}: sending to {to}: {error}", self.run));
     }
 
     /// Sends the next letter; it counts as sent only if that worked.

@@ -83,7 +83,11 @@ fn describe(running: &mut Running, ends: &[MemberEnd], what: String) -> String {
 }
 
 /// Runs a scenario whose members kill their launcher, which is a process of its own.
-fn run_without_launcher(program: &Path, scenario: &'static Scenario, seed: u64) -> Result<(), String> {
+fn run_without_launcher(
+    program: &Path,
+    scenario: &'static Scenario,
+    seed: u64,
+) -> Result<(), String> {
     let mut launcher = Command::new(program);
     launcher.args(["launcher", "--scenario", scenario.name, "--seed", &seed.to_string()]);
     let watched = watch(launcher, scenario)?;

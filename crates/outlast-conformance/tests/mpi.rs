@@ -89,7 +89,9 @@ fn every_scenario_of_the_part_for_mpi_has_a_test() {
 /// Members of one node, under mpirun: joining, deaths, stops and leaving are those of the shm engine.
 #[test]
 fn neighbours_share_their_memory() {
-    for name in ["one-sided-pairs", "two-deaths-at-once", "writer-stopped-mid-put", "leaving", "storm"] {
+    for name in
+        ["one-sided-pairs", "two-deaths-at-once", "writer-stopped-mid-put", "leaving", "storm"]
+    {
         run_by("nodes", name);
     }
 }
@@ -99,7 +101,7 @@ fn neighbours_share_their_memory() {
 fn a_program_that_is_no_member_fails() {
     let scenario = scenario("one-sided-pairs").expect("a scenario of that name");
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let failure =
-        mpi::run(&mpirun(), Path::new("/bin/true"), scenario, 1, "nodes").expect_err("nobody finished");
+    let failure = mpi::run(&mpirun(), Path::new("/bin/true"), scenario, 1, "nodes")
+        .expect_err("nobody finished");
     assert!(failure.contains("0 members began and 0 finished"), "{failure}");
 }

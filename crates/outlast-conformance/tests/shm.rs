@@ -76,6 +76,7 @@ fn a_program_that_is_no_member_fails() {
     let scenario = scenario("one-sided-pairs").expect("a scenario of that name");
     let failure = shm::run(Path::new("/bin/false"), scenario, 1).expect_err("/bin/false fails");
     assert!(failure.contains("a member failed"), "{failure}");
-    let failure = shm::run(Path::new("/bin/true"), self::scenario("lowest-dies").expect("known"), 1);
+    let failure =
+        shm::run(Path::new("/bin/true"), self::scenario("lowest-dies").expect("known"), 1);
     assert!(failure.expect_err("nobody was killed").contains("0 members were killed instead of 1"));
 }

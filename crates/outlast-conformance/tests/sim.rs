@@ -14,7 +14,8 @@ fn seeds_of(scenario: &Scenario) -> u64 {
 
 /// Runs all scenarios of a link, on as many threads as there are cores: a run is a matter of one thread.
 fn run_all(link: sim::Link) {
-    let scenarios: Vec<&'static Scenario> = scenarios().iter().filter(|s| s.runs_on_sim()).collect();
+    let scenarios: Vec<&'static Scenario> =
+        scenarios().iter().filter(|s| s.runs_on_sim()).collect();
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(2, usize::from).div_ceil(2);
     let failures: Vec<String> = std::thread::scope(|scope| {
@@ -22,14 +23,17 @@ fn run_all(link: sim::Link) {
             let mut failures = Vec::new();
             // Relaxed: each number is taken once, and nothing else depends on it.
             while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let failed =
-                    (0..seeds_of(scenario)).find_map(|seed| sim::run(scenario, seed, link, false).err());
+                let failed = (0..seeds_of(scenario))
+                    .find_map(|seed| sim::run(scenario, seed, link, false).err());
                 failures.extend(failed.map(|failure| format!("{}: {failure}", scenario.name)));
             }
             failures
         };
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("a run panics inside only")).collect()
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().expect("a run panics inside only"))
+            .collect()
     });
     assert!(failures.is_empty(), "{} scenarios failed:\n{}", failures.len(), failures.join("\n"));
 }
@@ -49,7 +53,8 @@ fn a_seed_replays_step_by_step() {
     for name in ["storm", "writer-stopped-mid-put", "sender-dies-mid-message"] {
         let scenario = outlast_conformance::scenario(name).expect("a scenario of that name");
         for link in [sim::Link::Memory, sim::Link::Network] {
-            let [one, two] = [(); 2].map(|()| sim::run(scenario, 5, link, true).expect("it passes"));
+            let [one, two] =
+                [(); 2].map(|()| sim::run(scenario, 5, link, true).expect("it passes"));
             assert_eq!(one.digest, two.digest, "{name}");
             assert!(one.trace == two.trace && !one.trace.is_empty(), "{name}");
         }
@@ -79,7 +84,8 @@ fn a_failure_names_its_replay() {
         (hangs, "a hang"),
         (nobody_dies, "0 members were killed instead of 1"),
     ] {
-        let scenario = Box::leak(Box::new(Scenario { body, limit: Duration::from_secs(50), ..base }));
+        let scenario =
+            Box::leak(Box::new(Scenario { body, limit: Duration::from_secs(50), ..base }));
         let failure = sim::run(scenario, 3, sim::Link::Network, false).expect_err("it fails");
         assert!(failure.to_string().contains(expected), "{failure}");
         assert!(failure.replay().contains("--scenario lowest-dies --seeds 3..4 --link network"));

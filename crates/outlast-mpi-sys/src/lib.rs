@@ -124,8 +124,14 @@ unsafe extern "C" {
     fn outlast_mpi_status_size() -> usize;
     fn outlast_mpi_test(request: *mut Request, is_done: *mut c_int) -> c_int;
     fn outlast_mpi_cancel(request: *mut Request) -> c_int;
-    fn outlast_mpi_get_failed(comm: Comm, ranks: *mut c_int, room: c_int, count: *mut c_int) -> c_int;
-    fn outlast_mpi_win_create(base: *mut c_void, len: usize, comm: Comm, win: *mut Window) -> c_int;
+    fn outlast_mpi_get_failed(
+        comm: Comm,
+        ranks: *mut c_int,
+        room: c_int,
+        count: *mut c_int,
+    ) -> c_int;
+    fn outlast_mpi_win_create(base: *mut c_void, len: usize, comm: Comm, win: *mut Window)
+    -> c_int;
     fn outlast_mpi_win_lock(target: c_int, win: Window) -> c_int;
     fn outlast_mpi_rput(
         bytes: *const c_void,
@@ -147,7 +153,8 @@ unsafe extern "C" {
     fn outlast_mpi_error_class(code: c_int) -> c_int;
     fn outlast_mpi_error_text(code: c_int, text: *mut c_char) -> c_int;
     fn outlast_mpi_error_text_max() -> c_int;
-    fn outlast_mpi_die_on_exit(has_left: *const c_int, rank: c_int, report: *const c_char) -> c_int;
+    fn outlast_mpi_die_on_exit(has_left: *const c_int, rank: c_int, report: *const c_char)
+    -> c_int;
 }
 
 /// Turns MPI's code into a result.
@@ -160,7 +167,10 @@ fn check(call: &'static str, code: c_int) -> Result<()> {
     let mut text = vec![0u8; room.max(0) as usize + 1];
     // SAFETY: the buffer has room for MPI_MAX_ERROR_STRING bytes; both calls are allowed at any time.
     let (len, class) = unsafe {
-        (outlast_mpi_error_text(code, text.as_mut_ptr().cast::<c_char>()), outlast_mpi_error_class(code))
+        (
+            outlast_mpi_error_text(code, text.as_mut_ptr().cast::<c_char>()),
+            outlast_mpi_error_class(code),
+        )
     };
     text.truncate(len.max(0) as usize);
     Err(Error { call, class, text: String::from_utf8_lossy(&text).into_owned() })
@@ -341,7 +351,14 @@ impl Comm {
         let len = c_int::try_from(bytes.len()).expect("frames are short");
         // SAFETY: the caller keeps the bytes.
         check("MPI_Irecv", unsafe {
-            outlast_mpi_irecv(bytes.as_mut_ptr().cast(), len, from as c_int, tag, self, &mut request)
+            outlast_mpi_irecv(
+                bytes.as_mut_ptr().cast(),
+                len,
+                from as c_int,
+                tag,
+                self,
+                &mut request,
+            )
         })?;
         Ok(request)
     }
@@ -356,7 +373,9 @@ impl Window {
     pub unsafe fn create(comm: Comm, base: *mut u8, len: usize) -> Result<Window> {
         let mut window = Window(std::ptr::null_mut());
         // SAFETY: the caller keeps the memory.
-        check("MPI_Win_create", unsafe { outlast_mpi_win_create(base.cast(), len, comm, &mut window) })?;
+        check("MPI_Win_create", unsafe {
+            outlast_mpi_win_create(base.cast(), len, comm, &mut window)
+        })?;
         Ok(window)
     }
 
@@ -389,7 +408,14 @@ impl Window {
         let len = c_int::try_from(bytes.len()).expect("pieces are short");
         // SAFETY: the caller keeps the bytes.
         check("MPI_Rget", unsafe {
-            outlast_mpi_rget(bytes.as_mut_ptr().cast(), len, target as c_int, at, self, &mut request)
+            outlast_mpi_rget(
+                bytes.as_mut_ptr().cast(),
+                len,
+                target as c_int,
+                at,
+                self,
+                &mut request,
+            )
         })?;
         Ok(request)
     }
@@ -447,7 +473,11 @@ pub struct Tester {
 
 impl Tester {
     /// Appends those of the requests that are complete to `completed`. They are null afterwards.
-    pub fn test_some(&mut self, requests: &mut [Request], completed: &mut Vec<Completed>) -> Result<()> {
+    pub fn test_some(
+        &mut self,
+        requests: &mut [Request],
+        completed: &mut Vec<Completed>,
+    ) -> Result<()> {
         let count = requests.len();
         if self.indices.len() < count {
             self.indices.resize(count, 0);

@@ -25,11 +25,13 @@ fn what_is_no_open_mpi_with_ulfm_is_refused() {
     let script = |name: &str, text: &str| {
         let path = folder.path().join(name);
         std::fs::write(&path, text).expect("written");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("executable");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))
+            .expect("executable");
         path
     };
     // MPICH's wrapper does not know the option, and the compiler behind it neither.
-    let mpich = script("mpicc-mpich", "#!/bin/sh\necho 'gcc: error: unrecognized option' >&2\nexit 1\n");
+    let mpich =
+        script("mpicc-mpich", "#!/bin/sh\necho 'gcc: error: unrecognized option' >&2\nexit 1\n");
     // Open MPI 4 has the header, without the extension.
     std::fs::write(folder.path().join("mpi-ext.h"), "#define OMPI_HAVE_MPI_EXT_AFFINITY 1\n")
         .expect("written");

@@ -1,8 +1,8 @@
 //! Joining a job, and the one type that stands for it whichever engine is below.
 
 use crate::engine::{
-    Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Part, Pending, Port,
-    Result, Time, View, shm,
+    Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Part, Pending,
+    Port, Result, Time, View, shm,
 };
 use crate::ranges::Ranges;
 use std::any::Any;
@@ -223,7 +223,9 @@ pub enum JoinError {
         pid: u32,
     },
     /// Some member neither joined nor died in time.
-    #[error("{member} has not joined within {limit:?}; does every process of the job call outlast::join()?")]
+    #[error(
+        "{member} has not joined within {limit:?}; does every process of the job call outlast::join()?"
+    )]
     Timeout {
         /// The first one that is missing.
         member: MemberId,
@@ -275,7 +277,10 @@ impl Job {
 
     /// What a layer above keeps once per member, made at the first call; and whether this was the first one. It must
     /// not hold on to the job, which holds on to it.
-    pub(crate) fn layer<T: Send + Sync + 'static>(&self, make: impl FnOnce() -> T) -> (Arc<T>, bool) {
+    pub(crate) fn layer<T: Send + Sync + 'static>(
+        &self,
+        make: impl FnOnce() -> T,
+    ) -> (Arc<T>, bool) {
         let mut layers = self.inner.layers.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(found) = layers.iter().find_map(|layer| layer.clone().downcast::<T>().ok()) {
             return (found, false);
@@ -290,7 +295,8 @@ impl Job {
     pub fn reserve(&self, len: u64) -> Result<u64> {
         // Before the lock, which a forked child may find held for ever.
         self.segment_len(self.me())?;
-        let too_long = || Error::OutOfMemory { wanted: len, reason: "no segment can be that long".into() };
+        let too_long =
+            || Error::OutOfMemory { wanted: len, reason: "no segment can be that long".into() };
         loop {
             let wanted = {
                 let mut ranges = self.inner.ranges.lock().unwrap_or_else(|e| e.into_inner());
@@ -385,7 +391,8 @@ impl Job {
         while !self.has_ended() {
             let bell = self.bell();
             let services = self.inner.services.lock().unwrap_or_else(|e| e.into_inner()).clone();
-            let until = services.iter().map(|service| service.run(self)).min().unwrap_or(Time::NEVER);
+            let until =
+                services.iter().map(|service| service.run(self)).min().unwrap_or(Time::NEVER);
             self.park_in_background(bell, until);
         }
         self.drop_services();
@@ -394,7 +401,8 @@ impl Job {
     /// Lets go of the services: they hold on to the job's layers, and those to the job, so that nothing would ever
     /// be freed.
     pub(crate) fn drop_services(&self) {
-        let services = std::mem::take(&mut *self.inner.services.lock().unwrap_or_else(|e| e.into_inner()));
+        let services =
+            std::mem::take(&mut *self.inner.services.lock().unwrap_or_else(|e| e.into_inner()));
         // Outside the lock: what is dropped may call the job.
         drop(services);
     }

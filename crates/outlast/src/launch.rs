@@ -182,7 +182,8 @@ impl Launch {
 
     /// Further arguments for every member.
     pub fn args(mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Launch {
-        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_os_string()));
+        self.arguments
+            .extend(arguments.into_iter().map(|argument| argument.as_ref().to_os_string()));
         self
     }
 
@@ -250,8 +251,9 @@ impl Launch {
                     keep(&shared, |member| {
                         // Somebody else in this process may have reaped the child (SIGCHLD ignored, wait for any
                         // child): its status is lost then and must not count as success.
-                        let status =
-                            children[member.index()].wait().unwrap_or(ExitStatus::from_raw(255 << 8));
+                        let status = children[member.index()]
+                            .wait()
+                            .unwrap_or(ExitStatus::from_raw(255 << 8));
                         let joined = memory.has_joined(member);
                         memory.process_ended(member);
                         (status, joined)
@@ -268,7 +270,9 @@ impl Launch {
 
     fn command(&self, program: &Path, member: MemberId) -> Command {
         let mut command = Command::new(program);
-        command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
         }
@@ -339,14 +343,19 @@ fn start_all(
             error,
         })?;
         let pipes =
-            [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)].into_iter();
+            [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)]
+                .into_iter();
         for (pipe, is_error) in pipes.zip([false, true]) {
             streams.streams.extend(pipe.map(|pipe| Stream::new(pipe, member, is_error)));
         }
         let pid = child.id();
         started.0.push(child);
-        let pidfd = pidfd_open(Pid::from_raw(pid as i32).expect("a pid is positive"), PidfdFlags::empty())
-            .map_err(|error| LaunchError::System { what: "pidfd_open of a member", error: error.into() })?;
+        let pidfd =
+            pidfd_open(Pid::from_raw(pid as i32).expect("a pid is positive"), PidfdFlags::empty())
+                .map_err(|error| LaunchError::System {
+                    what: "pidfd_open of a member",
+                    error: error.into(),
+                })?;
         processes.push(Process { pid, pidfd });
     }
     let children = std::mem::take(&mut started.0);
@@ -356,8 +365,8 @@ fn start_all(
 
 /// What a user can do about a program that does not start.
 fn hint(program: &Path, error: &std::io::Error) -> &'static str {
-    let is_name =
-        program.components().count() == 1 && !program.as_os_str().as_encoded_bytes().contains(&b'/');
+    let is_name = program.components().count() == 1
+        && !program.as_os_str().as_encoded_bytes().contains(&b'/');
     match error.kind() {
         std::io::ErrorKind::NotFound if is_name && program.exists() => {
             "; it is not in PATH, but in this directory: write ./ in front of it"
@@ -462,7 +471,9 @@ impl Shared {
             }
             state = match limit.map(|limit| limit.saturating_duration_since(Instant::now())) {
                 Some(Duration::ZERO) => return (state, false),
-                Some(left) => self.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0,
+                Some(left) => {
+                    self.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0
+                }
                 None => self.changed.wait(state).unwrap_or_else(|e| e.into_inner()),
             };
         }
@@ -520,9 +531,9 @@ impl fmt::Display for MemberEnd {
 /// The name of a signal, such as `SIGKILL`; `signal 35` for those without one.
 pub fn signal_name(signal: i32) -> String {
     const NAMES: [&str; 31] = [
-        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
-        "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
-        "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
+        "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
+        "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
     ];
     let name = usize::try_from(signal).ok().and_then(|signal| NAMES.get(signal.wrapping_sub(1)));
     name.map_or_else(|| format!("signal {signal}"), |name| format!("SIG{name}"))
@@ -575,9 +586,10 @@ impl Control {
         match pidfd_send_signal(&process.pidfd, signal) {
             Ok(()) => Ok(was_there),
             Err(rustix::io::Errno::SRCH) => Ok(false),
-            Err(error) => {
-                Err(LaunchError::System { what: "sending a signal to a member", error: error.into() })
-            }
+            Err(error) => Err(LaunchError::System {
+                what: "sending a signal to a member",
+                error: error.into(),
+            }),
         }
     }
 
@@ -639,8 +651,9 @@ impl Running {
 
     /// The next thing that happens, if it does within `limit`.
     pub fn next_event(&mut self, limit: Duration) -> Option<Event> {
-        let (mut state, _) =
-            self.shared.wait_until(Instant::now().checked_add(limit), |state| !state.events.is_empty());
+        let (mut state, _) = self
+            .shared
+            .wait_until(Instant::now().checked_add(limit), |state| !state.events.is_empty());
         state.events.pop_front()
     }
 
@@ -831,7 +844,10 @@ impl Streams {
                 shared.changed.notify_all();
             })
             .map(|_| ())
-            .map_err(|error| LaunchError::System { what: "starting the launcher's output thread", error })
+            .map_err(|error| LaunchError::System {
+                what: "starting the launcher's output thread",
+                error,
+            })
     }
 
     fn pass_on(mut self, shared: &Shared) {

@@ -39,9 +39,14 @@ fn a_build_without_mpi_names_the_feature() {
     if joins_for(test) {
         return;
     }
-    for environment in [[("OUTLAST_ENGINE", "mpi")], [("OMPI_COMM_WORLD_SIZE", "4")], [("PMIX_RANK", "0")]] {
+    for environment in
+        [[("OUTLAST_ENGINE", "mpi")], [("OMPI_COMM_WORLD_SIZE", "4")], [("PMIX_RANK", "0")]]
+    {
         let said = join_with(test, &environment);
-        assert!(said.contains("refused") && said.contains("cargo feature `mpi`"), "{environment:?}: {said}");
+        assert!(
+            said.contains("refused") && said.contains("cargo feature `mpi`"),
+            "{environment:?}: {said}"
+        );
     }
 }
 

@@ -19,7 +19,8 @@ fn is_gone(pid: u32) -> bool {
 
 fn example(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("a test has a path");
-    let path = own.parent().and_then(Path::parent).expect("target/debug/deps").join("examples").join(name);
+    let path =
+        own.parent().and_then(Path::parent).expect("target/debug/deps").join("examples").join(name);
     assert!(
         path.exists(),
         "cargo builds examples unless single tests are named: run cargo build --examples first"
@@ -66,7 +67,10 @@ fn the_time_limit_kills_what_is_left() {
     let began = Instant::now();
     let mut job = shell(2, "exec sleep 30").start().expect("starts");
     let outcome = job.wait(Duration::from_millis(200));
-    assert!(outcome.timed_out && !outcome.survivors_ok() && outcome.left_running.is_empty(), "{outcome}");
+    assert!(
+        outcome.timed_out && !outcome.survivors_ok() && outcome.left_running.is_empty(),
+        "{outcome}"
+    );
     assert!(began.elapsed() < Duration::from_secs(10));
     assert!(job.pids().into_iter().all(is_gone));
 }
@@ -150,7 +154,8 @@ fn bad_input_is_refused_and_starts_nothing() {
 /// Spares are started like all others, and the job's memory tells the members apart.
 #[test]
 fn spares_come_on_top_of_the_members() {
-    let mut job = shell(2, "echo $OUTLAST_JOB").spares(1).output(Output::Capture).start().expect("starts");
+    let mut job =
+        shell(2, "echo $OUTLAST_JOB").spares(1).output(Output::Capture).start().expect("starts");
     let outcome = job.wait(LIMIT);
     let mut names: Vec<String> = (0..3).map(|member| outcome.stdout(MemberId(member))).collect();
     names.dedup();
@@ -215,7 +220,10 @@ fn the_example_that_measures_survives_a_kill() {
         let outcome = kill(MemberId(victim));
         assert!(outcome.survivors_ok() && outcome.deaths().count() == 1, "{outcome}");
         let said = outcome.stdout(MemberId(survivor));
-        assert!(said.contains(&format!("member {survivor} ends, since member {victim} is dead")), "{said}");
+        assert!(
+            said.contains(&format!("member {survivor} ends, since member {victim} is dead")),
+            "{said}"
+        );
     }
 }
 

@@ -87,8 +87,11 @@ fn run_by(path: &str, test: &str, members: usize, options: &[&str], part: impl F
     let _mpirun_folder = outlast::launch::prepare(&mut command).expect("a folder for mpirun");
     let mut child = command.spawn().expect("mpirun starts; `cargo xtask mpi` installs it");
     let is_over = wait_until(&mut child, Instant::now() + DEADLINE);
-    let places =
-        if is_over { String::new() } else { outlast::launch::backtraces(&pids(folder.path(), members)) };
+    let places = if is_over {
+        String::new()
+    } else {
+        outlast::launch::backtraces(&pids(folder.path(), members))
+    };
     // Members live in process groups of their own, so each is killed by its number; none may be left in any case.
     let left_behind = kill_members(folder.path(), members, &executable);
     let output = std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
@@ -98,8 +101,14 @@ fn run_by(path: &str, test: &str, members: usize, options: &[&str], part: impl F
         let _ = child.wait();
         panic!("{test} hung: not over after {DEADLINE:?}; it wrote:\n{output}\n{places}");
     }
-    assert_eq!(left_behind, Vec::<usize>::new(), "members that outlived mpirun; the job wrote:\n{output}");
-    let read = |member: usize| std::fs::read_to_string(folder.path().join(format!("finished.{member}"))).ok();
+    assert_eq!(
+        left_behind,
+        Vec::<usize>::new(),
+        "members that outlived mpirun; the job wrote:\n{output}"
+    );
+    let read = |member: usize| {
+        std::fs::read_to_string(folder.path().join(format!("finished.{member}"))).ok()
+    };
     Ran { finished: (0..members).map(read).collect(), output }
 }
 
@@ -125,8 +134,11 @@ fn kill_members(folder: &Path, members: usize, executable: &Path) -> Vec<usize> 
         let text = std::fs::read_to_string(folder.join(format!("pid.{member}"))).ok()?;
         let pid = rustix::process::Pid::from_raw(text.parse().ok()?)?;
         // The number may belong to someone else by now: only our own executable is touched.
-        let is_ours = std::fs::read_link(format!("/proc/{text}/exe")).is_ok_and(|path| path == executable);
-        is_ours.then(|| rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok()).flatten()
+        let is_ours =
+            std::fs::read_link(format!("/proc/{text}/exe")).is_ok_and(|path| path == executable);
+        is_ours
+            .then(|| rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok())
+            .flatten()
     };
     // A member that is just exiting after mpirun noticed its end is not left behind.
     std::thread::sleep(Duration::from_millis(20));
@@ -180,7 +192,8 @@ impl Member {
 
     /// Says that this member has seen everything it expects.
     fn finish(&self, report: &str) {
-        std::fs::write(self.folder.join(format!("finished.{}", self.me())), report).expect("a report");
+        std::fs::write(self.folder.join(format!("finished.{}", self.me())), report)
+            .expect("a report");
     }
 
     /// Waits until `members` have come here. Counted at member 0, which no scenario harms.
@@ -219,7 +232,8 @@ impl Member {
 
     /// Whether no thread of a member runs: a stop takes a moment.
     fn is_stopped(&self, member: MemberId) -> bool {
-        let pid = std::fs::read_to_string(self.folder.join(format!("pid.{}", member.0))).expect("its number");
+        let pid = std::fs::read_to_string(self.folder.join(format!("pid.{}", member.0)))
+            .expect("its number");
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads").flatten();
         let mut states =
             tasks.map(|task| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default());
@@ -272,7 +286,8 @@ impl Member {
 
 /// Plays a part as a member that joins with this time limit.
 fn play(part: fn(&Member), time_limit: Duration) {
-    let job = JoinOptions::new().time_limit(time_limit).join().unwrap_or_else(|error| panic!("{error}"));
+    let job =
+        JoinOptions::new().time_limit(time_limit).join().unwrap_or_else(|error| panic!("{error}"));
     job.grow(SEGMENT_LEN).expect("room for the segment");
     part(&Member { job, folder: report_folder(), barriers: Default::default() });
 }
@@ -317,7 +332,11 @@ fn operations(m: &Member) {
     assert_eq!((job.members(), job.epoch()), (4, Epoch(0)));
     for other in m.others().chain([job.me()]) {
         assert_eq!(job.segment_len(other), Ok(SEGMENT_LEN));
-        assert_eq!(job.domain(other), job.domain(job.me()), "one host is one failure domain by default");
+        assert_eq!(
+            job.domain(other),
+            job.domain(job.me()),
+            "one host is one failure domain by default"
+        );
         // A range of its own for each writer; 300,001 bytes go in several pieces.
         for len in [0, 1, 64, 4096, 300_001] {
             let at = DATA + (me as u64) * (1 << 20);
@@ -345,7 +364,11 @@ fn operations(m: &Member) {
     let data = vec![me as u8; 200_000];
     let mut pending = Vec::new();
     for round in 0..100u64 {
-        pending.push(job.start(Epoch(0), next, Operation::Put { offset: mine, data: &round.to_ne_bytes() }));
+        pending.push(job.start(
+            Epoch(0),
+            next,
+            Operation::Put { offset: mine, data: &round.to_ne_bytes() },
+        ));
         pending.push(job.start(Epoch(0), next, Operation::FetchAdd { offset: mine, delta: 1000 }));
         if round % 10 == 0 {
             pending.push(job.start(
@@ -361,8 +384,10 @@ fn operations(m: &Member) {
         }
     }
     let done: Vec<Done> = pending.into_iter().map(|p| job.wait(p).expect("all complete")).collect();
-    let words: Vec<u64> =
-        done.iter().filter_map(|d| if let Done::Word(word) = d { Some(*word) } else { None }).collect();
+    let words: Vec<u64> = done
+        .iter()
+        .filter_map(|d| if let Done::Word(word) = d { Some(*word) } else { None })
+        .collect();
     assert_eq!(words, (0..100).collect::<Vec<u64>>(), "each add found the put before it");
     assert!(
         done.iter().all(|d| !matches!(d, Done::Get(bytes) if *bytes != data)),
@@ -373,10 +398,18 @@ fn operations(m: &Member) {
     let range = job.put(Epoch(0), next, SEGMENT_LEN - 1, b"xy");
     assert_eq!(
         range,
-        Err(Error::OutOfRange { member: next, offset: SEGMENT_LEN - 1, len: 2, segment_len: SEGMENT_LEN })
+        Err(Error::OutOfRange {
+            member: next,
+            offset: SEGMENT_LEN - 1,
+            len: 2,
+            segment_len: SEGMENT_LEN
+        })
     );
     let mut huge = vec![0; 100];
-    assert!(matches!(job.get(Epoch(0), next, u64::MAX - 7, &mut huge), Err(Error::OutOfRange { .. })));
+    assert!(matches!(
+        job.get(Epoch(0), next, u64::MAX - 7, &mut huge),
+        Err(Error::OutOfRange { .. })
+    ));
     let endless = job.start(Epoch(0), next, Operation::Get { offset: 0, len: 1 << 40 });
     assert!(matches!(job.wait(endless), Err(Error::OutOfRange { .. })));
     assert_eq!(job.load(Epoch(0), next, 3), Err(Error::Unaligned { offset: 3 }));
@@ -398,7 +431,9 @@ fn operations(m: &Member) {
             let job = job.clone();
             let body = move || {
                 for _ in 0..200 {
-                    job.clone().fetch_add(Epoch(0), next, COUNTER, 1 << 32).expect("a fetch-and-add");
+                    job.clone()
+                        .fetch_add(Epoch(0), next, COUNTER, 1 << 32)
+                        .expect("a fetch-and-add");
                 }
             };
             m.job.spawn("adder", Box::new(body)).expect("an activity")
@@ -426,13 +461,17 @@ fn large_gets_in_both_directions_hold_nobody() {
 fn gets(m: &Member) {
     let (job, me) = (&m.job, m.me());
     let len = 2 << 20;
-    job.put(Epoch(0), job.me(), DATA, &vec![me as u8 + 1; len]).expect("a put into one's own memory");
+    job.put(Epoch(0), job.me(), DATA, &vec![me as u8 + 1; len])
+        .expect("a put into one's own memory");
     m.barrier(2);
     let other = MemberId(1 - me as u32);
     for _ in 0..20 {
         let mut bytes = vec![0; len];
         job.get(Epoch(0), other, DATA, &mut bytes).expect("a get");
-        assert!(bytes.iter().all(|&byte| usize::from(byte) == other.index() + 1), "bytes of {other}");
+        assert!(
+            bytes.iter().all(|&byte| usize::from(byte) == other.index() + 1),
+            "bytes of {other}"
+        );
     }
     m.barrier(2);
     m.end(2, "");
@@ -459,7 +498,11 @@ fn puts(m: &Member) {
         for put in puts {
             assert_eq!(job.wait(put), Ok(Done::Put));
         }
-        assert_eq!(job.wait(word), Ok(Done::Word(u64::from_ne_bytes([round; 8]))), "it came after both puts");
+        assert_eq!(
+            job.wait(word),
+            Ok(Done::Word(u64::from_ne_bytes([round; 8]))),
+            "it came after both puts"
+        );
     }
     m.barrier(2);
     m.end(2, "");
@@ -481,7 +524,8 @@ fn rings(m: &Member) {
         while !m.is_stopped(target) {
             m.nap();
         }
-        let large = job.start(Epoch(0), target, Operation::Put { offset: DATA, data: &vec![1; 4 << 20] });
+        let large =
+            job.start(Epoch(0), target, Operation::Put { offset: DATA, data: &vec![1; 4 << 20] });
         job.ring(target).expect("a ring");
         let word = 1u64.to_ne_bytes();
         let small = job.start(Epoch(0), target, Operation::Put { offset: WORD, data: &word });
@@ -587,8 +631,10 @@ fn messages(m: &Member) {
         let body = move || {
             for (number, len) in lens.iter().enumerate() {
                 for &other in &others {
-                    let bytes = [&(number as u64).to_le_bytes()[..], &vec![number as u8; *len]].concat();
-                    job.send(other, Port::User, &bytes[..bytes.len().min(MESSAGE_LEN_MAX)]).expect("a send");
+                    let bytes =
+                        [&(number as u64).to_le_bytes()[..], &vec![number as u8; *len]].concat();
+                    job.send(other, Port::User, &bytes[..bytes.len().min(MESSAGE_LEN_MAX)])
+                        .expect("a send");
                 }
             }
         };
@@ -607,7 +653,10 @@ fn messages(m: &Member) {
     assert_eq!(job.receive(Port::User), None);
     assert_eq!(job.receive(Port::Store), None);
     let long = vec![0; MESSAGE_LEN_MAX + 1];
-    assert_eq!(job.send(MemberId(0), Port::Rma, &long), Err(Error::MessageTooLong { len: long.len() }));
+    assert_eq!(
+        job.send(MemberId(0), Port::Rma, &long),
+        Err(Error::MessageTooLong { len: long.len() })
+    );
     m.barrier(4);
     // A ring ends a wait.
     if m.me() == 0 {
@@ -660,7 +709,9 @@ fn kill(m: &Member) {
                 Err(error) => panic!("an operation on {other}: {error}"),
             }
         }
-        if m.me() == 0 && killed_at.get() == Time(0) && job.now().since(started) > Duration::from_millis(100)
+        if m.me() == 0
+            && killed_at.get() == Time(0)
+            && job.now().since(started) > Duration::from_millis(100)
         {
             killed_at.set(job.now());
             job.inject(Fault::Kill(victim)).expect("a kill");
@@ -738,7 +789,10 @@ fn stop(m: &Member) {
         job.inject(Fault::Stop(stopped)).expect("a stop");
         m.sleep(Duration::from_millis(50));
         let started = job.now();
-        assert_eq!(job.put(Epoch(0), stopped, DATA, b"late"), Err(Error::Timeout { member: stopped, limit }));
+        assert_eq!(
+            job.put(Epoch(0), stopped, DATA, b"late"),
+            Err(Error::Timeout { member: stopped, limit })
+        );
         let took = job.now().since(started);
         assert!(took >= limit && took < limit + Duration::from_secs(1), "{took:?}");
         assert_eq!(job.segment_len(stopped), Err(Error::Timeout { member: stopped, limit }));
@@ -808,7 +862,8 @@ fn stale(m: &Member) {
         1 => {
             m.expect_dead(MemberId(3));
             // A target that knows less adopts the caller's view, here as soon as it goes on.
-            let adopted = job.start(Epoch(1), MemberId(2), Operation::FetchAdd { offset: WORD, delta: 5 });
+            let adopted =
+                job.start(Epoch(1), MemberId(2), Operation::FetchAdd { offset: WORD, delta: 5 });
             job.send(MemberId(0), Port::User, b"seen").expect("a message");
             assert_eq!(job.wait(adopted), Ok(Done::Word(0)));
         }
@@ -887,7 +942,8 @@ fn run_one_sided(test: &str, members: usize, part: fn(&Member)) -> Ran {
 impl Ran {
     /// Whether the watchdog ended a member, by its own word.
     fn was_ended(&self, member: u32) -> bool {
-        self.output.contains(&format!("outlast: {} has been inside a call of MPI", MemberId(member)))
+        self.output
+            .contains(&format!("outlast: {} has been inside a call of MPI", MemberId(member)))
     }
 }
 
@@ -919,7 +975,8 @@ fn operations_one_sided(m: &Member) {
     let next = MemberId((me as u32 + 1) % 3);
     let mine = DATA + (5 << 20) + me as u64 * 8;
     let pairs = (0..10u64).flat_map(|round| {
-        let put = job.start(Epoch(0), next, Operation::Put { offset: mine, data: &round.to_ne_bytes() });
+        let put =
+            job.start(Epoch(0), next, Operation::Put { offset: mine, data: &round.to_ne_bytes() });
         [put, job.start(Epoch(0), next, Operation::FetchAdd { offset: mine, delta: 1000 })]
     });
     let done: Vec<Done> =
@@ -931,7 +988,10 @@ fn operations_one_sided(m: &Member) {
     let (offset, segment_len) = (SEGMENT_LEN - 1, SEGMENT_LEN);
     let outside = Error::OutOfRange { member: next, offset, len: 2, segment_len };
     assert_eq!(job.put(Epoch(0), next, offset, b"xy"), Err(outside));
-    assert!(matches!(job.get(Epoch(0), next, u64::MAX - 7, &mut [0; 100]), Err(Error::OutOfRange { .. })));
+    assert!(matches!(
+        job.get(Epoch(0), next, u64::MAX - 7, &mut [0; 100]),
+        Err(Error::OutOfRange { .. })
+    ));
     assert_eq!(job.load(Epoch(0), next, 3), Err(Error::Unaligned { offset: 3 }));
     let unknown = Error::UnknownMember { member: MemberId(3), members: 3 };
     assert_eq!(job.load(Epoch(0), MemberId(3), 0), Err(unknown));
@@ -951,7 +1011,11 @@ fn operations_one_sided(m: &Member) {
     add_ten(job);
     assert!(job.wait_for(&activity, job.now().after(Duration::from_secs(20))));
     m.barrier(3);
-    assert_eq!(job.load(Epoch::ANY, MemberId(0), SEGMENT_LEN), Ok(60), "all of three members added");
+    assert_eq!(
+        job.load(Epoch::ANY, MemberId(0), SEGMENT_LEN),
+        Ok(60),
+        "all of three members added"
+    );
     m.end(3, "");
     assert_eq!(job.load(Epoch(0), next, 0), Err(Error::Ended));
 }
@@ -1013,10 +1077,17 @@ fn hammer_until_a_death(m: &Member) {
 
 #[test]
 fn a_call_that_is_stuck_is_the_death_of_its_caller() {
-    let ran =
-        run_one_sided("a_call_that_is_stuck_is_the_death_of_its_caller", 3, swap_on_one_that_is_stopped);
+    let ran = run_one_sided(
+        "a_call_that_is_stuck_is_the_death_of_its_caller",
+        3,
+        swap_on_one_that_is_stopped,
+    );
     ran.expect_finished(&[1]);
-    assert!(ran.was_ended(0) && ran.was_ended(2), "the watchdog says so; the job wrote:\n{}", ran.output);
+    assert!(
+        ran.was_ended(0) && ran.was_ended(2),
+        "the watchdog says so; the job wrote:\n{}",
+        ran.output
+    );
 }
 
 /// Member 0 swaps at member 1, which is stopped, and is ended by its watchdog. Member 2 then finds the lock that member 0
@@ -1125,7 +1196,11 @@ fn served_late(m: &Member) {
             job.inject(Fault::Resume(server)).expect("a fault");
             wait_for("the end of it", &|| !job.is_dead_served());
             m.sleep(Duration::from_millis(100));
-            assert!(is_served || word() == before, "it was changed for the dead: {before}, {}", word());
+            assert!(
+                is_served || word() == before,
+                "it was changed for the dead: {before}, {}",
+                word()
+            );
         }
         1 => {
             job.inject(Fault::StopAtStep(5000)).expect("a fault");

@@ -42,7 +42,12 @@ fn start(test: &str, seed: u64) -> Outcome {
     let outcome = running.wait(LIMIT);
     if !outcome.survivors_ok() {
         for end in &outcome.members {
-            println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
+            println!(
+                "--- {}\n{}{}",
+                end.member,
+                outcome.stdout(end.member),
+                outcome.stderr(end.member)
+            );
         }
         panic!("seed {seed}: {outcome}");
     }
@@ -89,7 +94,8 @@ fn promise_6_all_or_nothing_in_each_step() {
     assert_eq!(names.len(), 5);
     if std::env::var(ROLE).is_ok_and(|name| name == TEST) {
         let seed: usize = std::env::var(SEED).expect("a seed").parse().expect("a number");
-        let step = steps::NAMES.iter().position(|name| *name == names[seed % 5]).expect("one of them");
+        let step =
+            steps::NAMES.iter().position(|name| *name == names[seed % 5]).expect("one of them");
         let chance = Chance { seed: seed as u64, calls: 300 };
         return promises::all_or_nothing(outlast::join().expect("a member"), chance, |job| {
             if job.me().0 % 2 == 1 {
@@ -102,7 +108,10 @@ fn promise_6_all_or_nothing_in_each_step() {
         let outcome = start(TEST, seed);
         for member in [1, 3].map(MemberId) {
             let words = outcome.stderr(member);
-            assert!(words.contains(&format!("{}{}", steps::LAST_WORDS, names[seed as usize % 5])), "{words}");
+            assert!(
+                words.contains(&format!("{}{}", steps::LAST_WORDS, names[seed as usize % 5])),
+                "{words}"
+            );
         }
     }
 }
@@ -116,11 +125,14 @@ fn promise_6_all_or_nothing_in_global_mode() {
 #[test]
 fn promise_6_all_or_nothing_in_each_step_of_a_recovery() {
     const TEST: &str = "promise_6_all_or_nothing_in_each_step_of_a_recovery";
-    let names: Vec<&str> = steps::NAMES.iter().copied().filter(|name| name.starts_with('G')).collect();
+    let names: Vec<&str> =
+        steps::NAMES.iter().copied().filter(|name| name.starts_with('G')).collect();
     assert_eq!(names.len(), 5);
     if std::env::var(ROLE).is_ok_and(|name| name == TEST) {
         let seed: usize = std::env::var(SEED).expect("a seed").parse().expect("a number");
-        let index = |wanted: &str| steps::NAMES.iter().position(|name| *name == wanted).expect("one of them");
+        let index = |wanted: &str| {
+            steps::NAMES.iter().position(|name| *name == wanted).expect("one of them")
+        };
         let chance = Chance { seed: seed as u64, calls: 300 };
         return promises::all_or_nothing_globally(
             outlast::join().expect("a member"),
@@ -137,7 +149,9 @@ fn promise_6_all_or_nothing_in_each_step_of_a_recovery() {
     for seed in 0..15 {
         let words = start(TEST, seed).stderr(MemberId(1));
         assert!(words.contains(steps::LAST_WORDS), "{words}");
-        hit.extend(names.iter().filter(|name| words.contains(&format!("{}{name}", steps::LAST_WORDS))));
+        hit.extend(
+            names.iter().filter(|name| words.contains(&format!("{}{name}", steps::LAST_WORDS))),
+        );
     }
     assert!(hit.len() >= 4, "{hit:?}");
 }
@@ -165,7 +179,8 @@ fn promise_8_clean() {
     run("promise_8_clean", 2, promises::clean);
     if std::env::var(ROLE).is_err() {
         let new: Vec<_> = names().into_iter().filter(|name| !before.contains(name)).collect();
-        let ours: Vec<_> = new.iter().filter(|name| name.to_string_lossy().contains("outlast")).collect();
+        let ours: Vec<_> =
+            new.iter().filter(|name| name.to_string_lossy().contains("outlast")).collect();
         assert!(ours.is_empty(), "{ours:?}");
     }
 }

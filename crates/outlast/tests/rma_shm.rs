@@ -37,7 +37,12 @@ fn with_members_and(
     let outcome = launch.start().unwrap().wait(LIMIT);
     if !outcome.survivors_ok() {
         for end in &outcome.members {
-            println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
+            println!(
+                "--- {}\n{}{}",
+                end.member,
+                outcome.stdout(end.member),
+                outcome.stderr(end.member)
+            );
         }
         panic!("{test} {environment:?}: {outcome}");
     }
@@ -143,7 +148,10 @@ fn bad_input_is_refused_and_changes_nothing() {
         // Different roots, lengths and operations are found at both.
         if cfg!(debug_assertions) {
             assert!(matches!(comm.broadcast(rank, &mut [1]), Err(Error::Mismatched { .. })));
-            assert!(matches!(comm.broadcast(0, &mut vec![1; rank + 1]), Err(Error::Mismatched { .. })));
+            assert!(matches!(
+                comm.broadcast(0, &mut vec![1; rank + 1]),
+                Err(Error::Mismatched { .. })
+            ));
         }
         let op = if rank == 0 { Op::Min } else { Op::Max };
         assert!(matches!(comm.allreduce_u64(op, &mut [1]), Err(Error::Mismatched { .. })));
@@ -161,7 +169,8 @@ fn bad_input_is_refused_and_changes_nothing() {
 fn waits_end_at_the_time_limit() {
     let test = "waits_end_at_the_time_limit";
     if std::env::var(ROLE).is_ok_and(|name| name == test) {
-        let job = outlast::JoinOptions::new().time_limit(Duration::from_millis(300)).join().unwrap();
+        let job =
+            outlast::JoinOptions::new().time_limit(Duration::from_millis(300)).join().unwrap();
         let comm = Communicator::world(&job).unwrap();
         if comm.rank() == 0 {
             let timeout = |rank| {
@@ -309,7 +318,9 @@ fn threads_share_the_progress() {
 fn a_death_at_each_step_of_agree_and_shrink() {
     use outlast::engine::Fault;
     let test = "a_death_at_each_step_of_agree_and_shrink";
-    let plan = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let plan = |name: &str| {
+        std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0)
+    };
     if std::env::var(ROLE).is_ok_and(|name| name == test) {
         with_members(test, 0, |comm| {
             comm.agree_despite_failures(0).unwrap();
@@ -334,9 +345,13 @@ fn a_death_at_each_step_of_agree_and_shrink() {
     }
     for (victim, second) in [(0, 0), (2, 2), (0, 1)] {
         for step in (1..40).step_by(if std::env::var("OUTLAST_SEEDS").is_ok() { 1 } else { 3 }) {
-            let environment =
-                [("VICTIM", victim.to_string()), ("SECOND", second.to_string()), ("STEP", step.to_string())];
-            let output = with_members_and(test, 4, &environment, |_| {}).expect("this is the launcher");
+            let environment = [
+                ("VICTIM", victim.to_string()),
+                ("SECOND", second.to_string()),
+                ("STEP", step.to_string()),
+            ];
+            let output =
+                with_members_and(test, 4, &environment, |_| {}).expect("this is the launcher");
             // What anybody printed, the dead included, is the same at all.
             for what in ["agreed 0", "agreed 1", "shrunk", "again"] {
                 // The first line of a member begins with what the test harness prints.

@@ -6,7 +6,9 @@
 
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Action, Link, Options, Random, When};
-use outlast::rma::{self, Communicator, Error, Op, Source, Tag, Window, wait_all, wait_any, wait_some};
+use outlast::rma::{
+    self, Communicator, Error, Op, Source, Tag, Window, wait_all, wait_any, wait_some,
+};
 use outlast::{Engine, Job, MemberId, Time};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,7 +134,10 @@ fn check_agree(scenario: &str, options: &Options, rounds: usize, ack_from: usize
             );
             assert!(before.iter().all(|rank| after.contains(rank)));
             // Known before: part of what is agreed on, and so known to all.
-            assert!(before.iter().all(|rank| answer.failed.contains(rank)), "{before:?} not in {answer:?}");
+            assert!(
+                before.iter().all(|rank| answer.failed.contains(rank)),
+                "{before:?} not in {answer:?}"
+            );
         }
         alive.borrow_mut().push(job.me().0);
         job.leave().unwrap();
@@ -149,7 +154,8 @@ fn check_agree(scenario: &str, options: &Options, rounds: usize, ack_from: usize
                 "{scenario}: different answers {first:?} and {other:?}"
             );
         }
-        let absent: Vec<u32> = (0..members as u32).filter(|rank| first.flags & (1 << rank) != 0).collect();
+        let absent: Vec<u32> =
+            (0..members as u32).filter(|rank| first.flags & (1 << rank) != 0).collect();
         ensure!(
             options,
             absent.iter().all(|rank| !survived.contains(rank)),
@@ -236,8 +242,12 @@ fn agree_waits_for_the_stopped_and_goes_on_after_a_timeout() {
             job.leave().unwrap();
         });
         for round in 0..3 {
-            let flags: BTreeSet<u64> =
-                agreed.borrow().iter().filter(|entry| entry.0 == round).map(|entry| entry.1).collect();
+            let flags: BTreeSet<u64> = agreed
+                .borrow()
+                .iter()
+                .filter(|entry| entry.0 == round)
+                .map(|entry| entry.1)
+                .collect();
             ensure!(options, flags.len() <= 1, "different answers {flags:?}");
         }
     }
@@ -289,7 +299,8 @@ fn check_shrink(scenario: &str, options: &Options, rounds: usize) {
         let mut comm = world(&job);
         for depth in 0..rounds {
             let known = comm.get_failed().unwrap();
-            let known: Vec<MemberId> = known.into_iter().map(|rank| comm.member(rank).unwrap()).collect();
+            let known: Vec<MemberId> =
+                known.into_iter().map(|rank| comm.member(rank).unwrap()).collect();
             comm = comm.shrink().unwrap();
             let members = comm.members().to_vec();
             assert!(
@@ -328,7 +339,11 @@ fn check_shrink(scenario: &str, options: &Options, rounds: usize) {
             survived.iter().all(|&member| first.members.contains(&MemberId(member))),
             "{scenario}: a survivor of {survived:?} is not in {first:?}"
         );
-        ensure!(options, ids.insert(first.id, depth).is_none(), "{scenario}: an identity was used twice");
+        ensure!(
+            options,
+            ids.insert(first.id, depth).is_none(),
+            "{scenario}: an identity was used twice"
+        );
     }
 }
 
@@ -407,7 +422,12 @@ fn repeated_shrink_down_to_one() {
             log.borrow_mut().push((job.me().0, comm.size()));
             job.leave().unwrap();
         });
-        ensure!(options, last.borrow().len() == 1 && last.borrow()[0].1 == 1, "{:?}", last.borrow());
+        ensure!(
+            options,
+            last.borrow().len() == 1 && last.borrow()[0].1 == 1,
+            "{:?}",
+            last.borrow()
+        );
     }
 }
 
@@ -445,8 +465,12 @@ fn iterations_go_on_through_failures_also_during_recovery() {
             job.leave().unwrap();
         });
         for iteration in 0..5 {
-            let sums: BTreeSet<u64> =
-                results.borrow().iter().filter(|entry| entry.0 == iteration).map(|entry| entry.1).collect();
+            let sums: BTreeSet<u64> = results
+                .borrow()
+                .iter()
+                .filter(|entry| entry.0 == iteration)
+                .map(|entry| entry.1)
+                .collect();
             ensure!(options, sums.len() <= 1, "iteration {iteration}: {sums:?}");
         }
     }
@@ -467,14 +491,17 @@ fn collectives_end_at_all_survivors() {
                 outcomes.push(comm.barrier());
                 let mut bytes = [rank as u8; 3];
                 let root = round % size;
-                outcomes
-                    .push(comm.broadcast(root, &mut bytes).inspect(|()| assert_eq!(bytes, [root as u8; 3])));
+                outcomes.push(
+                    comm.broadcast(root, &mut bytes)
+                        .inspect(|()| assert_eq!(bytes, [root as u8; 3])),
+                );
                 let mut values = [rank as i64, -(rank as i64)];
                 let reduced = comm.allreduce_i64(Op::Max, &mut values);
                 outcomes.push(reduced.inspect(|()| assert_eq!(values, [size as i64 - 1, 0])));
                 let all = comm.allgather(&vec![rank as u8; rank]);
                 outcomes.push(all.map(|all| {
-                    let expected: Vec<Vec<u8>> = (0..size).map(|rank| vec![rank as u8; rank]).collect();
+                    let expected: Vec<Vec<u8>> =
+                        (0..size).map(|rank| vec![rank as u8; rank]).collect();
                     assert_eq!(all, expected);
                 }));
                 outcomes.push(comm.duplicate().and_then(|duplicate| {
@@ -485,8 +512,11 @@ fn collectives_end_at_all_survivors() {
                     let half = half.expect("a colour was given");
                     let expected: Vec<usize> =
                         (0..size).rev().filter(|other| other % 2 == rank % 2).collect();
-                    let found: Vec<usize> =
-                        half.members().iter().map(|&member| comm.rank_of(member).unwrap()).collect();
+                    let found: Vec<usize> = half
+                        .members()
+                        .iter()
+                        .map(|&member| comm.rank_of(member).unwrap())
+                        .collect();
                     assert_eq!(found, expected);
                     half.barrier()
                 }));
@@ -742,8 +772,10 @@ fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
             match comm.rank() {
                 0 => {
                     let receives = [(1, 0), (2, 0), (3, 0), (2, 1)];
-                    let mut requests: Vec<_> =
-                        receives.iter().map(|&(from, tag)| comm.start_receive(from, tag).unwrap()).collect();
+                    let mut requests: Vec<_> = receives
+                        .iter()
+                        .map(|&(from, tag)| comm.start_receive(from, tag).unwrap())
+                        .collect();
                     let results = wait_all(&mut requests).unwrap();
                     assert_eq!(results[0], Err(Error::ProcFailed { ranks: vec![1] }));
                     for result in &results[1..] {
@@ -754,7 +786,9 @@ fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
                     let some = wait_some(&mut requests).unwrap();
                     assert_eq!(some[0], (0, Err(Error::ProcFailed { ranks: vec![1] })));
                     assert!(
-                        some[1..].iter().all(|(_, result)| result.as_ref().is_err_and(Error::is_failure))
+                        some[1..]
+                            .iter()
+                            .all(|(_, result)| result.as_ref().is_err_and(Error::is_failure))
                     );
                     assert!(requests[0].is_over() && !requests[1].is_over());
                     comm.send(2, 0, b"go").unwrap();
@@ -891,7 +925,10 @@ fn activities_of_one_member_share_the_progress() {
                         Box::new(move || {
                             for round in 0..5u8 {
                                 comm.send((comm.rank() + 1) % 3, 0, &[round]).unwrap();
-                                assert_eq!(comm.receive((comm.rank() + 2) % 3, 0).unwrap().bytes, [round]);
+                                assert_eq!(
+                                    comm.receive((comm.rank() + 2) % 3, 0).unwrap().bytes,
+                                    [round]
+                                );
                                 assert_eq!(comm.agree(6), Ok(6));
                             }
                         }),
@@ -931,22 +968,20 @@ fn mismatched_collectives_are_found() {
     // Only builds with debug assertions compare before they begin; others find what they come across.
     if cfg!(debug_assertions) {
         check("roots", |comm| comm.broadcast(comm.rank() % 2, &mut [0; 4]));
-        check("lengths", |comm| comm.broadcast(0, &mut vec![0; if comm.rank() == 1 { 3 } else { 4 }]));
-        check(
-            "operations",
-            |comm| if comm.rank() == 1 { comm.barrier() } else { comm.broadcast(0, &mut [1]) },
-        );
+        check("lengths", |comm| {
+            comm.broadcast(0, &mut vec![0; if comm.rank() == 1 { 3 } else { 4 }])
+        });
+        check("operations", |comm| {
+            if comm.rank() == 1 { comm.barrier() } else { comm.broadcast(0, &mut [1]) }
+        });
         check("reductions", |comm| {
             let op = if comm.rank() == 1 { Op::Max } else { Op::Min };
             comm.allreduce_u64(op, &mut [1])
         });
     }
-    check(
-        "recoveries",
-        |comm| {
-            if comm.rank() == 1 { comm.shrink().map(|_| ()) } else { comm.agree(0).map(|_| ()) }
-        },
-    );
+    check("recoveries", |comm| {
+        if comm.rank() == 1 { comm.shrink().map(|_| ()) } else { comm.agree(0).map(|_| ()) }
+    });
 }
 
 /// Under the cost model: time and messages per member of the recovery calls grow as the logarithm of the members.
@@ -970,7 +1005,8 @@ fn agree_and_shrink_are_of_logarithmic_depth() {
         let depth = u64::from(members.next_power_of_two().ilog2());
         let agree = measure(members, |comm| assert_eq!(comm.agree(5), Ok(5)));
         assert!(agree <= 2 * depth, "{agree} messages of one of {members} members");
-        let shrink = measure(members, |comm| assert_eq!(comm.shrink().unwrap().size(), comm.size()));
+        let shrink =
+            measure(members, |comm| assert_eq!(comm.shrink().unwrap().size(), comm.size()));
         assert!(shrink <= 2 * depth, "{shrink} messages of one of {members} members");
         let barrier = measure(members, |comm| comm.barrier().unwrap());
         assert!(barrier <= depth, "{barrier} messages of one of {members} members");
@@ -985,8 +1021,11 @@ fn many_communicators_come_and_go() {
         simulate("come and go", &options, move |job| {
             let comm = world(&job);
             for round in 0..200u64 {
-                let next =
-                    if round.is_multiple_of(2) { comm.duplicate().unwrap() } else { comm.shrink().unwrap() };
+                let next = if round.is_multiple_of(2) {
+                    comm.duplicate().unwrap()
+                } else {
+                    comm.shrink().unwrap()
+                };
                 if round % 8 == 7 {
                     // Late: the flood may find it gone.
                     next.revoke().unwrap();
@@ -1352,7 +1391,8 @@ fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
             options.time_limit = Duration::from_millis(20);
         }
         let members = options.members as u64;
-        let (kills, stops, steps) = (random.below(members), random.below(3), 1 + random.magnitude(20, 2000));
+        let (kills, stops, steps) =
+            (random.below(members), random.below(3), 1 + random.magnitude(20, 2000));
         let options = options.random_faults(kills as usize, stops as usize, steps);
         // Which communicator, which call, and what came out of it.
         let outcomes: Log<(u64, usize, String)> = Rc::default();
@@ -1361,7 +1401,8 @@ fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
             let mut random = Random::new(seed ^ (u64::from(job.me().0) << 32) ^ 0x7768_6174);
             let mut comm = world(&job);
             if random.chance(3) {
-                let (leaving, delay) = (job.clone(), Duration::from_nanos(random.magnitude(100, 3_000_000)));
+                let (leaving, delay) =
+                    (job.clone(), Duration::from_nanos(random.magnitude(100, 3_000_000)));
                 let leave = move || {
                     leaving.sleep(delay);
                     let _ = leaving.leave();
@@ -1374,7 +1415,8 @@ fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
                     let mut random = Random::new(seed);
                     for number in 0..30 {
                         let to = random.below(talking.size() as u64) as usize;
-                        let _ = talking.send(to, number, &vec![0; random.magnitude(1, 3000) as usize]);
+                        let _ =
+                            talking.send(to, number, &vec![0; random.magnitude(1, 3000) as usize]);
                         let _ = talking.probe(Source::Any, Tag::Any);
                     }
                 };
@@ -1430,7 +1472,11 @@ fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
         outcomes.sort_unstable();
         outcomes.dedup();
         for two in outcomes.windows(2) {
-            ensure!(options, (two[0].0, two[0].1) != (two[1].0, two[1].1), "different outcomes: {two:?}");
+            ensure!(
+                options,
+                (two[0].0, two[0].1) != (two[1].0, two[1].1),
+                "different outcomes: {two:?}"
+            );
         }
     }
 }

@@ -39,7 +39,12 @@ fn with_members(
     let outcome = launch(test, count, step).start().unwrap().wait(LIMIT);
     if !outcome.survivors_ok() {
         for end in &outcome.members {
-            println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
+            println!(
+                "--- {}\n{}{}",
+                end.member,
+                outcome.stdout(end.member),
+                outcome.stderr(end.member)
+            );
         }
         panic!("{test}, step {step}: {outcome}");
     }
@@ -71,7 +76,8 @@ fn die_at_step(job: &Job, step: u64) {
 /// What is left of the lines that begin with `what`, each once; the test harness prints in front of the first one.
 fn distinct<'a>(output: &'a [String], what: &str) -> Vec<&'a str> {
     let lines = output.iter().flat_map(|text| text.lines());
-    let mut lines: Vec<&str> = lines.filter_map(|line| line.find(what).map(|at| &line[at..])).collect();
+    let mut lines: Vec<&str> =
+        lines.filter_map(|line| line.find(what).map(|at| &line[at..])).collect();
     lines.sort_unstable();
     lines.dedup();
     lines
@@ -111,7 +117,8 @@ fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
         comm.agree_despite_failures(0).unwrap();
         match comm.rank() {
             0 => {
-                let mut requests: Vec<_> = (1..4).map(|from| comm.start_receive(from, 0).unwrap()).collect();
+                let mut requests: Vec<_> =
+                    (1..4).map(|from| comm.start_receive(from, 0).unwrap()).collect();
                 let results = wait_all(&mut requests).unwrap();
                 assert_eq!(results[0], Err(Error::ProcFailed { ranks: vec![1] }));
                 for result in &results[1..] {
@@ -433,8 +440,11 @@ fn is_revoked_is_right_at_a_member_that_makes_no_call() {
 #[test]
 fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
     for step in 1..13 {
-        let ended =
-            with_members("nobody_waits_in_a_duplicate_for_those_who_do_not_have_it", 4, 2 * step, |comm| {
+        let ended = with_members(
+            "nobody_waits_in_a_duplicate_for_those_who_do_not_have_it",
+            4,
+            2 * step,
+            |comm| {
                 comm.agree_despite_failures(0).unwrap();
                 if comm.rank() == 1 {
                     die_at_step(comm.job(), self::step());
@@ -450,7 +460,8 @@ fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
                     );
                 }
                 part(&comm);
-            });
+            },
+        );
         if ended.is_none() {
             return;
         }
@@ -463,7 +474,8 @@ fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
 fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
     let test = "a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement";
     if std::env::var(ROLE).is_ok_and(|name| name == test) {
-        let job = outlast::JoinOptions::new().time_limit(Duration::from_millis(200)).join().unwrap();
+        let job =
+            outlast::JoinOptions::new().time_limit(Duration::from_millis(200)).join().unwrap();
         let comm = Communicator::world(&job).unwrap();
         let patiently = |flags| {
             let until = Instant::now() + LIMIT / 2;
@@ -559,7 +571,8 @@ fn who_has_left_gets_no_answer_from_an_agreement() {
     let test = "who_has_left_gets_no_answer_from_an_agreement";
     for is_shrink in [0, 1] {
         if std::env::var(ROLE).is_ok_and(|name| name == test) {
-            let job = outlast::JoinOptions::new().time_limit(Duration::from_millis(300)).join().unwrap();
+            let job =
+                outlast::JoinOptions::new().time_limit(Duration::from_millis(300)).join().unwrap();
             let comm = Communicator::world(&job).unwrap();
             let call = || match step() {
                 0 => comm.agree_despite_failures(!(1 << comm.rank())).map(|answer| answer.flags),
@@ -683,7 +696,9 @@ fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
                             format!("{answer:?}")
                         })
                     }
-                    _ => comm.agree_despite_failures(!(1 << comm.rank())).map(|answer| format!("{answer:?}")),
+                    _ => comm
+                        .agree_despite_failures(!(1 << comm.rank()))
+                        .map(|answer| format!("{answer:?}")),
                 };
                 match outcome {
                     Ok(said) => println!("outcome {call}: {said}"),

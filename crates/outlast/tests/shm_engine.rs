@@ -35,7 +35,12 @@ fn expect_ok(mut running: Running) -> Outcome {
     let outcome = running.wait(LIMIT);
     if !outcome.survivors_ok() {
         for end in &outcome.members {
-            println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
+            println!(
+                "--- {}\n{}{}",
+                end.member,
+                outcome.stdout(end.member),
+                outcome.stderr(end.member)
+            );
         }
         panic!("{outcome}");
     }
@@ -110,7 +115,11 @@ fn a_variable_that_makes_no_sense_is_refused() {
             .env("OUTLAST_JOB", variable)
             .output()
             .unwrap();
-        assert!(output.status.success(), "`{variable}`: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "`{variable}`: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         assert!(String::from_utf8_lossy(&output.stdout).contains("refused: "), "`{variable}`");
     }
 }
@@ -125,10 +134,12 @@ fn sizes_out_of_range_are_refused() {
         (usize::MAX, 1, None),
         (4, 0, Some(u64::MAX)),
     ] {
-        let error = JobMemory::create(regulars, spares, limit).err().expect("made an impossible job");
+        let error =
+            JobMemory::create(regulars, spares, limit).err().expect("made an impossible job");
         assert!(matches!(error, JoinError::Invalid { .. }), "{error}");
     }
-    let error = JoinOptions::new().domain(&"x".repeat(1000)).join().expect_err("joined with a long domain");
+    let error =
+        JoinOptions::new().domain(&"x".repeat(1000)).join().expect_err("joined with a long domain");
     assert!(matches!(error, JoinError::Invalid { .. }), "{error}");
 }
 
@@ -142,7 +153,8 @@ fn a_wrapper_may_close_the_inherited_descriptor() {
         job.leave().unwrap();
         return;
     }
-    let close_and_run = "import os, sys; os.closerange(3, 100); os.execv(sys.argv[1], sys.argv[1:])";
+    let close_and_run =
+        "import os, sys; os.closerange(3, 100); os.execv(sys.argv[1], sys.argv[1:])";
     let launch = Launch::new(2)
         .program("python3")
         .args(["-c", close_and_run])
@@ -208,7 +220,8 @@ fn the_dead_write_nothing_after_the_notice() {
         unreachable!("ended only by being killed");
     }
     job.grow(4096).unwrap();
-    let words = || (0..4).map(|word| job.load(Epoch::ANY, FIRST, word * 8).unwrap()).collect::<Vec<_>>();
+    let words =
+        || (0..4).map(|word| job.load(Epoch::ANY, FIRST, word * 8).unwrap()).collect::<Vec<_>>();
     wait_until(&job, "all threads hammer", || words().iter().all(|&count| count > 1000));
     job.inject_kill(SECOND);
     while job.epoch() == Epoch(0) {
@@ -285,7 +298,8 @@ fn a_starved_member_is_not_dead() {
     job.grow(4096).unwrap();
     let is_over = Arc::new(AtomicBool::new(false));
     let burner = is_over.clone();
-    let activity = job.spawn("burn", Box::new(move || while !burner.load(Ordering::Relaxed) {})).unwrap();
+    let activity =
+        job.spawn("burn", Box::new(move || while !burner.load(Ordering::Relaxed) {})).unwrap();
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(2) {
         assert_eq!(job.epoch(), Epoch(0), "a false alarm");
@@ -294,7 +308,8 @@ fn a_starved_member_is_not_dead() {
     is_over.store(true, Ordering::Relaxed);
     assert!(job.wait_for(&activity, job.now().after(LIMIT)));
     wait_until(&job, "all have looked", || {
-        if job.segment_len(FIRST).is_ok_and(|len| len > 0) && job.load(Epoch::ANY, job.me(), 8).unwrap() == 0
+        if job.segment_len(FIRST).is_ok_and(|len| len > 0)
+            && job.load(Epoch::ANY, job.me(), 8).unwrap() == 0
         {
             job.fetch_add(Epoch::ANY, job.me(), 8, 1).unwrap();
             job.fetch_add(Epoch::ANY, FIRST, 0, 1).unwrap();
@@ -313,8 +328,11 @@ fn run_limited(test: &str, shell: &str) -> (bool, String) {
         .env(ROLE, test)
         .output()
         .unwrap();
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     (output.status.success(), text)
 }
 
@@ -342,7 +360,10 @@ fn a_full_memory_file_system_is_an_error_and_not_a_signal() {
         job.grow(2 << 20).unwrap();
         job.put(Epoch::ANY, job.me(), 0, &vec![7; 2 << 20]).unwrap();
         let error = job.grow(64 << 20).expect_err("grew beyond the file system");
-        assert!(matches!(error, Error::OutOfMemory { wanted, .. } if wanted == 64 << 20), "{error}");
+        assert!(
+            matches!(error, Error::OutOfMemory { wanted, .. } if wanted == 64 << 20),
+            "{error}"
+        );
         println!("refused: {error}");
         assert_eq!(job.segment_len(job.me()), Ok(2 << 20), "nothing changed");
         let mut back = vec![0; 2 << 20];
@@ -375,8 +396,11 @@ fn a_full_memory_file_system_is_an_error_and_not_a_signal() {
         .output()
         .unwrap();
     std::fs::remove_dir(&directory).unwrap();
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(output.status.success() && text.contains("refused: "), "{}: {text}", output.status);
 }
 
@@ -393,7 +417,8 @@ fn a_member_that_never_joins_is_named() {
         std::thread::sleep(Duration::from_secs(2));
         return;
     }
-    let error = JoinOptions::new().time_limit(Duration::from_millis(500)).join().expect_err("joined alone");
+    let error =
+        JoinOptions::new().time_limit(Duration::from_millis(500)).join().expect_err("joined alone");
     assert!(matches!(error, JoinError::Timeout { member: SECOND, .. }), "{error}");
 }
 
@@ -439,7 +464,8 @@ fn threads_that_send_to_one_receiver_wake_each_other() {
     let (begin, together) = (Instant::now(), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
     let over = Arc::new(AtomicBool::new(false));
     let send = |len: usize| {
-        let (job, together, over, bytes) = (job.clone(), together.clone(), over.clone(), vec![7; len]);
+        let (job, together, over, bytes) =
+            (job.clone(), together.clone(), over.clone(), vec![7; len]);
         move || {
             for round in 1.. {
                 if begin.elapsed() > Duration::from_secs(8) {
@@ -474,7 +500,13 @@ fn alone(segment_len: u64) -> Job {
 }
 
 /// Calls `look` with a range again and again while another thread fills all of it with zeros and ones in turn.
-fn while_changing(job: &Job, offset: u64, len: usize, misaligned_by: usize, mut look: impl FnMut()) {
+fn while_changing(
+    job: &Job,
+    offset: u64,
+    len: usize,
+    misaligned_by: usize,
+    mut look: impl FnMut(),
+) {
     // What other shapes left in the words at the ends.
     job.put(Epoch::ANY, job.me(), 0, &vec![0; 1 << 16]).unwrap();
     let is_over = Arc::new(AtomicBool::new(false));
@@ -483,7 +515,9 @@ fn while_changing(job: &Job, offset: u64, len: usize, misaligned_by: usize, mut 
         let (zeros, ones) = (vec![0; len + 8], vec![0xff; len + 8]);
         while !over.load(Ordering::Relaxed) {
             for bytes in [&zeros, &ones] {
-                writer.put(Epoch::ANY, writer.me(), offset, &bytes[misaligned_by..][..len]).unwrap();
+                writer
+                    .put(Epoch::ANY, writer.me(), offset, &bytes[misaligned_by..][..len])
+                    .unwrap();
             }
         }
     };
@@ -501,9 +535,15 @@ fn while_changing(job: &Job, offset: u64, len: usize, misaligned_by: usize, mut 
 fn odd_ranges_tear_no_word() {
     let job = alone(1 << 18);
     let is_whole = |word: u64| word == 0 || word == u64::MAX;
-    for (offset, len, misaligned_by) in
-        [(4, 20, 0), (4, 100, 0), (0, 68, 0), (0, 250, 1), (3, 1000, 0), (0, 16384, 3), (4, 16384, 0)]
-    {
+    for (offset, len, misaligned_by) in [
+        (4, 20, 0),
+        (4, 100, 0),
+        (0, 68, 0),
+        (0, 250, 1),
+        (3, 1000, 0),
+        (0, 16384, 3),
+        (4, 16384, 0),
+    ] {
         let words = (offset as u64).next_multiple_of(8)..(offset as u64 + len as u64) & !7;
         while_changing(&job, offset as u64, len, misaligned_by, || {
             for word in words.clone().step_by(8) {
@@ -512,9 +552,15 @@ fn odd_ranges_tear_no_word() {
             }
         });
     }
-    for (offset, len, misaligned_by) in
-        [(4, 20, 0), (4, 100, 0), (0, 68, 0), (0, 100, 0), (0, 1024, 3), (0, 16384, 3), (4, 16384, 0)]
-    {
+    for (offset, len, misaligned_by) in [
+        (4, 20, 0),
+        (4, 100, 0),
+        (0, 68, 0),
+        (0, 100, 0),
+        (0, 1024, 3),
+        (0, 16384, 3),
+        (4, 16384, 0),
+    ] {
         let mut buffer = vec![0; len + 8];
         while_changing(&job, 0, (offset + len).next_multiple_of(8), 0, || {
             let buffer = &mut buffer[misaligned_by..][..len];
@@ -579,7 +625,8 @@ fn a_put_is_ordered_before_the_loads_that_follow() {
             (1..=ROUNDS).map(round).collect()
         }
     };
-    let [first, second] = [play(0), play(1)].map(std::thread::spawn).map(|thread| thread.join().unwrap());
+    let [first, second] =
+        [play(0), play(1)].map(std::thread::spawn).map(|thread| thread.join().unwrap());
     let missed = first.iter().zip(&second).filter(|&(&first, &second)| first && second).count();
     assert_eq!(missed, 0, "in so many of {ROUNDS} rounds neither saw the other");
     job.leave().unwrap();
@@ -595,7 +642,12 @@ fn a_background_that_panics_ends_its_process() {
         let launch = Launch::new(2)
             .program("python3")
             .args(["-c", break_and_run])
-            .args([std::env::current_exe().unwrap().to_str().unwrap(), test, "--exact", "--nocapture"])
+            .args([
+                std::env::current_exe().unwrap().to_str().unwrap(),
+                test,
+                "--exact",
+                "--nocapture",
+            ])
             .env(ROLE, test)
             .output(Output::Capture);
         let outcome = expect_ok(launch.start().unwrap());
@@ -649,8 +701,9 @@ fn who_has_left_writes_nothing_after_the_notice() {
     job.grow(LEN as u64).unwrap();
     wait_until(&job, "the other has left", || job.epoch() == Epoch(1));
     // In places all over the segment.
-    let words =
-        || (0..LEN as u64).step_by(4096).map(|at| job.load(Epoch::ANY, FIRST, at)).collect::<Vec<_>>();
+    let words = || {
+        (0..LEN as u64).step_by(4096).map(|at| job.load(Epoch::ANY, FIRST, at)).collect::<Vec<_>>()
+    };
     let at_notice = words();
     for _ in 0..20 {
         std::thread::sleep(Duration::from_millis(2));
@@ -680,7 +733,8 @@ fn what_is_published_reaches_all_or_none() {
         for number in 0u64.. {
             // Two lengths, one that is not whole words.
             let len = if number % 2 == 0 { 8 } else { 13 };
-            job.try_publish(&others, Port::User, &[number.to_ne_bytes(), [7; 8]].concat()[..len]).unwrap();
+            job.try_publish(&others, Port::User, &[number.to_ne_bytes(), [7; 8]].concat()[..len])
+                .unwrap();
         }
     }
     wait_until(&job, "the death", || job.epoch() >= Epoch(1));
@@ -694,7 +748,8 @@ fn what_is_published_reaches_all_or_none() {
         let mut counts = vec![received];
         wait_until(&job, "the counts of the others", || {
             let next = std::iter::from_fn(|| job.receive(Port::Store));
-            counts.extend(next.map(|message| u64::from_ne_bytes(message.bytes.try_into().unwrap())));
+            counts
+                .extend(next.map(|message| u64::from_ne_bytes(message.bytes.try_into().unwrap())));
             counts.len() == 3
         });
         assert!(counts.iter().all(|&count| count == received), "they received {counts:?}");
@@ -726,7 +781,10 @@ fn what_does_not_fit_is_not_published() {
             }
         }
         let long = vec![0; outlast::engine::PUBLISH_LEN_MAX + 1];
-        assert!(matches!(job.try_publish(&others, Port::User, &long), Err(Error::MessageTooLong { .. })));
+        assert!(matches!(
+            job.try_publish(&others, Port::User, &long),
+            Err(Error::MessageTooLong { .. })
+        ));
         others.iter().for_each(|&other| job.send(other, Port::Store, &sent.to_ne_bytes()).unwrap());
         wait_until(&job, "the others", || job.epoch() >= Epoch(2));
     } else {

@@ -115,7 +115,8 @@ fn the_meaning_of_a_seed_is_stable() {
 #[test]
 fn the_trace_is_for_people() {
     let report = sim::run(
-        &Options { trace: true, ..Options::new(2, 3) }.fault(When::AtStep(OTHER, 4), Action::Kill(OTHER)),
+        &Options { trace: true, ..Options::new(2, 3) }
+            .fault(When::AtStep(OTHER, 4), Action::Kill(OTHER)),
         |job| {
             job.grow(128).unwrap();
             sleep(&job, Duration::from_micros(1));
@@ -129,9 +130,14 @@ fn the_trace_is_for_people() {
         },
     );
     let text = report.trace.join("\n");
-    for part in
-        ["m0 main", "put -> m1 +0x40 64 B", "(phase 1: words", "is killed", "is known to be dead", "leave"]
-    {
+    for part in [
+        "m0 main",
+        "put -> m1 +0x40 64 B",
+        "(phase 1: words",
+        "is killed",
+        "is known to be dead",
+        "leave",
+    ] {
         assert!(text.contains(part), "no `{part}` in:\n{text}");
     }
 }
@@ -165,7 +171,11 @@ fn a_reader_sees_a_put_torn_between_words_but_never_inside_one() {
             })
             .expect_ok();
         }
-        assert_eq!(*out.borrow(), BTreeSet::from([false, true]), "{link:?}: whole and torn reads both occur");
+        assert_eq!(
+            *out.borrow(),
+            BTreeSet::from([false, true]),
+            "{link:?}: whole and torn reads both occur"
+        );
     }
 }
 
@@ -209,7 +219,8 @@ fn a_put_of_a_stopped_writer_is_completed_after_it_goes_on() {
     let partial = Rc::new(Cell::new(0));
     for seed in 0..100 {
         let partial = partial.clone();
-        let options = Options::new(2, seed).fault(When::At(Time(5_000_000_000)), Action::Resume(OTHER));
+        let options =
+            Options::new(2, seed).fault(When::At(Time(5_000_000_000)), Action::Resume(OTHER));
         sim::run(&options, move |job| {
             job.grow(64).unwrap();
             sleep(&job, SETTLE);
@@ -253,8 +264,11 @@ fn word_operations_are_atomic_and_in_order() {
                     // A put, then a word operation on the same target: whoever sees the second sees the first.
                     let mine = u64::from(job.me().0);
                     if mine == 7 {
-                        let pending =
-                            job.start(Epoch::ANY, ME, Operation::Put { offset: 32, data: &[1; 24] });
+                        let pending = job.start(
+                            Epoch::ANY,
+                            ME,
+                            Operation::Put { offset: 32, data: &[1; 24] },
+                        );
                         job.fetch_add(Epoch::ANY, ME, 16, 1).unwrap();
                         drop(pending);
                     } else if job.load(Epoch::ANY, ME, 16).unwrap() > 0 {
@@ -291,17 +305,29 @@ fn bad_arguments_get_clear_errors_and_change_nothing() {
                         job.put(Epoch::ANY, target, 60, &[1; 8]),
                         Err(Error::OutOfRange { segment_len: 64, .. })
                     ));
-                    assert_eq!(job.load(Epoch::ANY, target, 7), Err(Error::Unaligned { offset: 7 }));
+                    assert_eq!(
+                        job.load(Epoch::ANY, target, 7),
+                        Err(Error::Unaligned { offset: 7 })
+                    );
                     let absurd = Operation::Get { offset: 8, len: usize::MAX };
                     assert!(matches!(
                         job.wait(job.start(Epoch::ANY, target, absurd)),
                         Err(Error::OutOfRange { .. })
                     ));
-                    assert!(matches!(job.load(Epoch::ANY, nobody, 0), Err(Error::UnknownMember { .. })));
+                    assert!(matches!(
+                        job.load(Epoch::ANY, nobody, 0),
+                        Err(Error::UnknownMember { .. })
+                    ));
                     assert!(matches!(job.ring(nobody), Err(Error::UnknownMember { .. })));
-                    assert!(matches!(job.fence(nobody, Time::NEVER), Err(Error::UnknownMember { .. })));
+                    assert!(matches!(
+                        job.fence(nobody, Time::NEVER),
+                        Err(Error::UnknownMember { .. })
+                    ));
                     let long = vec![0; outlast::engine::MESSAGE_LEN_MAX + 1];
-                    assert!(matches!(job.send(target, Port::User, &long), Err(Error::MessageTooLong { .. })));
+                    assert!(matches!(
+                        job.send(target, Port::User, &long),
+                        Err(Error::MessageTooLong { .. })
+                    ));
                     let mut buffer = [1; 64];
                     job.get(Epoch::ANY, target, 0, &mut buffer).unwrap();
                     assert_eq!(buffer, [0; 64]);
@@ -320,7 +346,8 @@ fn bad_arguments_get_clear_errors_and_change_nothing() {
 fn every_survivor_learns_of_a_death_and_operations_then_fail() {
     for link in LINKS {
         let (times, out) = shared::<BTreeSet<u64>>();
-        let options = Options::new(6, 11).link(link).fault(When::At(Time(1_000_000)), Action::Kill(THIRD));
+        let options =
+            Options::new(6, 11).link(link).fault(When::At(Time(1_000_000)), Action::Kill(THIRD));
         let report = sim::run(&options, move |job| {
             job.grow(64).unwrap();
             wait_for_epoch(&job, 1);
@@ -368,7 +395,10 @@ fn before_the_notice_memory_answers_and_a_network_waits_for_the_notice() {
                     }
                     Link::Network => {
                         assert_eq!(result, Err(Error::Dead { member: OTHER }));
-                        assert!(waited >= Duration::from_millis(5) && waited < Duration::from_millis(30));
+                        assert!(
+                            waited >= Duration::from_millis(5)
+                                && waited < Duration::from_millis(30)
+                        );
                     }
                 }
             } else {
@@ -429,7 +459,10 @@ fn fence_kills_and_returns_once_the_view_has_it() {
             if job.me() == ME {
                 // Too little time for the proof.
                 let soon = job.now().after(Duration::from_nanos(1));
-                assert!(matches!(job.fence(OTHER, soon), Err(Error::Timeout { member: OTHER, .. })));
+                assert!(matches!(
+                    job.fence(OTHER, soon),
+                    Err(Error::Timeout { member: OTHER, .. })
+                ));
                 job.fence(OTHER, Time::NEVER).unwrap();
                 assert!(job.view().dead.contains(OTHER));
                 job.fence(THIRD, Time::NEVER).unwrap();
@@ -631,7 +664,8 @@ fn on_memory_the_view_may_change_between_the_check_and_the_effect() {
 #[test]
 fn a_stopped_target_answers_on_memory_and_times_out_on_a_network() {
     for link in LINKS {
-        let options = Options { time_limit: Duration::from_secs(3), ..Options::new(2, 6).link(link) };
+        let options =
+            Options { time_limit: Duration::from_secs(3), ..Options::new(2, 6).link(link) };
         let report = sim::run(&options, move |job| {
             job.grow(64).unwrap();
             sleep(&job, SETTLE);
@@ -641,12 +675,14 @@ fn a_stopped_target_answers_on_memory_and_times_out_on_a_network() {
                 job.inject(Fault::Stop(OTHER)).unwrap();
                 let begin = job.now();
                 let result = job.put(Epoch::ANY, OTHER, 0, &[3; 16]);
-                let pending = job.start(Epoch::ANY, OTHER, Operation::FetchAdd { offset: 24, delta: 5 });
+                let pending =
+                    job.start(Epoch::ANY, OTHER, Operation::FetchAdd { offset: 24, delta: 5 });
                 let added = job.wait(pending);
                 match link {
                     Link::Memory => assert_eq!((result, added), (Ok(()), Ok(Done::Word(0)))),
                     Link::Network => {
-                        let timeout = Error::Timeout { member: OTHER, limit: Duration::from_secs(3) };
+                        let timeout =
+                            Error::Timeout { member: OTHER, limit: Duration::from_secs(3) };
                         assert_eq!((result, added), (Err(timeout.clone()), Err(timeout)));
                         assert!(job.now().since(begin) >= Duration::from_secs(6));
                     }
@@ -721,37 +757,40 @@ fn a_full_inbox_of_a_stopped_member_times_out_its_senders() {
             time_limit: Duration::from_secs(1),
             ..Options::new(2, 6).link(link)
         };
-        sim::run(&options.fault(When::At(Time(0)), Action::StopFor(OTHER, Duration::from_secs(9))), |job| {
-            if job.me() == ME {
-                for number in 0..4 {
-                    assert_eq!(job.try_send(OTHER, Port::User, &[number]), Ok(true));
+        sim::run(
+            &options.fault(When::At(Time(0)), Action::StopFor(OTHER, Duration::from_secs(9))),
+            |job| {
+                if job.me() == ME {
+                    for number in 0..4 {
+                        assert_eq!(job.try_send(OTHER, Port::User, &[number]), Ok(true));
+                    }
+                    assert_eq!(job.try_send(OTHER, Port::User, &[99]), Ok(false));
+                    let too_long = [99; TRY_SEND_LEN_MAX + 1];
+                    assert!(matches!(
+                        job.try_send(OTHER, Port::User, &too_long),
+                        Err(Error::MessageTooLong { .. })
+                    ));
+                    assert!(job.now() < Time(1_000_000), "a try does not wait");
+                    assert!(matches!(
+                        job.send(OTHER, Port::User, &[99]),
+                        Err(Error::Timeout { member: OTHER, .. })
+                    ));
+                    sleep(&job, Duration::from_secs(9));
+                    let begin = job.now();
+                    for number in 4..20 {
+                        job.send(OTHER, Port::User, &[number]).unwrap();
+                    }
+                    // Woken by the receiver, not by the time limit.
+                    assert!(job.now().since(begin) < Duration::from_millis(900));
+                } else {
+                    for number in 0..20 {
+                        assert_eq!(receive(&job, Port::User).bytes, [number]);
+                    }
                 }
-                assert_eq!(job.try_send(OTHER, Port::User, &[99]), Ok(false));
-                let too_long = [99; TRY_SEND_LEN_MAX + 1];
-                assert!(matches!(
-                    job.try_send(OTHER, Port::User, &too_long),
-                    Err(Error::MessageTooLong { .. })
-                ));
-                assert!(job.now() < Time(1_000_000), "a try does not wait");
-                assert!(matches!(
-                    job.send(OTHER, Port::User, &[99]),
-                    Err(Error::Timeout { member: OTHER, .. })
-                ));
-                sleep(&job, Duration::from_secs(9));
-                let begin = job.now();
-                for number in 4..20 {
-                    job.send(OTHER, Port::User, &[number]).unwrap();
-                }
-                // Woken by the receiver, not by the time limit.
-                assert!(job.now().since(begin) < Duration::from_millis(900));
-            } else {
-                for number in 0..20 {
-                    assert_eq!(receive(&job, Port::User).bytes, [number]);
-                }
-            }
-            sleep(&job, SETTLE * 10);
-            job.leave().unwrap();
-        })
+                sleep(&job, SETTLE * 10);
+                job.leave().unwrap();
+            },
+        )
         .expect_ok();
     }
 }
@@ -859,7 +898,8 @@ fn destructors_of_the_killed_run_and_their_calls_do_nothing() {
         let dropped = Arc::new(AtomicU64::new(0));
         for n in 1..60 {
             let dropped = dropped.clone();
-            let options = Options::new(2, n).link(link).fault(When::AtStep(OTHER, n), Action::Kill(OTHER));
+            let options =
+                Options::new(2, n).link(link).fault(When::AtStep(OTHER, n), Action::Kill(OTHER));
             let report = sim::run(&options, move |job| {
                 job.grow(64).unwrap();
                 if job.me() == OTHER {
@@ -929,8 +969,11 @@ fn a_panic_is_reported_and_is_a_death() {
             job.leave().unwrap();
         });
         assert_eq!((report.outcome, report.kills), (Outcome::Finished, 0));
-        let mut panics: Vec<_> =
-            report.panics.iter().map(|p| (p.member, p.activity.as_str(), p.message.as_str())).collect();
+        let mut panics: Vec<_> = report
+            .panics
+            .iter()
+            .map(|p| (p.member, p.activity.as_str(), p.message.as_str()))
+            .collect();
         panics.sort();
         assert_eq!(panics, [(OTHER, "main", "number 42"), (THIRD, "fragile", "further")]);
     }
@@ -949,7 +992,8 @@ fn waiting_for_what_cannot_happen_is_reported_as_hung() {
             job.leave().unwrap();
         });
         assert_eq!(report.outcome, Outcome::Deadlock);
-        let hung: Vec<_> = report.hung.iter().map(|h| (h.member, &h.activity[..], &h.call[..])).collect();
+        let hung: Vec<_> =
+            report.hung.iter().map(|h| (h.member, &h.activity[..], &h.call[..])).collect();
         assert_eq!(hung, [(OTHER, "main", "park until it rings")]);
         assert!(report.hung[0].is_waiting && report.hung[0].since > Time(0));
     }
@@ -1039,7 +1083,11 @@ fn polling_alone_makes_progress_and_completions_of_different_targets_are_reorder
             if job.me() == ME {
                 let mut pending: Vec<_> = (1..4)
                     .map(|to| {
-                        job.start(Epoch::ANY, MemberId(to), Operation::Put { offset: 0, data: &[1; 24] })
+                        job.start(
+                            Epoch::ANY,
+                            MemberId(to),
+                            Operation::Put { offset: 0, data: &[1; 24] },
+                        )
                     })
                     .collect();
                 let mut order = Vec::new();
@@ -1068,8 +1116,11 @@ fn a_completion_wakes_who_parks() {
         job.grow(64).unwrap();
         sleep(&job, SETTLE);
         for _ in 0..50 {
-            let mut pending =
-                job.start(Epoch::ANY, MemberId(1 - job.me().0), Operation::FetchAdd { offset: 0, delta: 1 });
+            let mut pending = job.start(
+                Epoch::ANY,
+                MemberId(1 - job.me().0),
+                Operation::FetchAdd { offset: 0, delta: 1 },
+            );
             loop {
                 let bell = job.bell();
                 if job.poll(&mut pending).is_some() {
@@ -1100,7 +1151,12 @@ fn four_thousand_members_exchange_a_message_each() {
         })
         .expect_ok();
         assert!(report.counters.iter().all(|c| (c.messages_sent, c.messages_received) == (1, 1)));
-        assert!(report.counters.iter().all(|c| (c.message_bytes_sent, c.message_bytes_received) == (4, 4)));
+        assert!(
+            report
+                .counters
+                .iter()
+                .all(|c| (c.message_bytes_sent, c.message_bytes_received) == (4, 4))
+        );
     }
 }
 
@@ -1185,11 +1241,13 @@ fn a_handle_is_harmless_outside_its_world() {
 fn what_is_published_reaches_all_or_none() {
     let mut counts_seen = BTreeSet::new();
     for seed in 0..300 {
-        let options = Options::new(4, seed).fault(When::AtStep(ME, 1 + seed % 30), Action::Kill(ME));
+        let options =
+            Options::new(4, seed).fault(When::AtStep(ME, 1 + seed % 30), Action::Kill(ME));
         let (received, of_body) = shared::<Vec<usize>>();
         let report = sim::run(&options, move |job: Job| {
             assert!(job.can_publish());
-            let others: Vec<MemberId> = (0..4).map(MemberId).filter(|&other| other != job.me()).collect();
+            let others: Vec<MemberId> =
+                (0..4).map(MemberId).filter(|&other| other != job.me()).collect();
             if job.me() == ME {
                 for number in 0..40u8 {
                     job.try_publish(&others, Port::User, &[number]).unwrap();

@@ -54,7 +54,10 @@ fn a_job_begins_with_the_snapshot_of_another_one() {
     let path = folder.path().join("snapshots");
     let running = mpirun::start(mpirun::launch(TEST, MEMBERS).env(FOLDER, &path));
     let until = std::time::Instant::now() + Duration::from_secs(30);
-    while !["generation-000001", "generation-000001.unfinished"].iter().any(|name| path.join(name).exists()) {
+    while !["generation-000001", "generation-000001.unfinished"]
+        .iter()
+        .any(|name| path.join(name).exists())
+    {
         assert!(std::time::Instant::now() < until, "no snapshot was begun");
         std::thread::sleep(Duration::from_millis(2));
     }

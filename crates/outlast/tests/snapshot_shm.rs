@@ -36,7 +36,12 @@ fn expect_ok(mut running: Running) -> Outcome {
     let outcome = running.wait(LIMIT);
     if !outcome.survivors_ok() {
         for end in &outcome.members {
-            println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
+            println!(
+                "--- {}\n{}{}",
+                end.member,
+                outcome.stdout(end.member),
+                outcome.stderr(end.member)
+            );
         }
         panic!("{outcome}");
     }
@@ -78,7 +83,8 @@ fn a_snapshot_is_one_moment_while_members_write_and_die() {
     if let Some(folder) = as_member(test) {
         let job = outlast::join().expect("a member");
         let store = open(&job, 3);
-        let snapshots = Snapshots::open(&store, &folder, Options::new().keep(1000)).expect("opened");
+        let snapshots =
+            Snapshots::open(&store, &folder, Options::new().keep(1000)).expect("opened");
         let me = job.me().0;
         let writing = store.clone();
         let write = move || {
@@ -195,8 +201,10 @@ fn a_folder_that_cannot_be_written_is_named() {
     store.put(b"key", &[1; 10_000]).expect("put");
     let file = tempfile::NamedTempFile::new().expect("a file");
     let inside = file.path().join("snapshots");
-    let error =
-        Snapshots::open(&store, &inside, Options::new()).expect("opened").take().expect_err("no folder");
+    let error = Snapshots::open(&store, &inside, Options::new())
+        .expect("opened")
+        .take()
+        .expect_err("no folder");
     assert!(error.to_string().contains(inside.to_str().expect("a path")), "{error}");
     assert_eq!(store.get(b"key").expect("read").expect("there").bytes().len(), 10_000);
     store.close().expect("closed");
@@ -233,7 +241,10 @@ fn a_disk_that_is_full_is_named_and_the_one_before_stays() {
             assert_eq!((snapshot::find(&folder).expect("a snapshot"), all.len()), (first.path, 1));
             setrlimit(Resource::Fsize, before).expect("set");
             let second = snapshots.take().expect("there is room again");
-            assert_eq!((snapshot::find(&folder).expect("a snapshot"), second.records), (second.path, 301));
+            assert_eq!(
+                (snapshot::find(&folder).expect("a snapshot"), second.records),
+                (second.path, 301)
+            );
             assert_eq!(std::fs::read_dir(&folder).expect("a folder").count(), 2);
         }
         store.close().expect("closed");

@@ -23,7 +23,8 @@ const MEMBERS: usize = 4;
 const PAIRS: u64 = 3;
 
 fn try_open(job: &Job, replicas: usize) -> Result<Store, StoreError> {
-    let options = store::Options::new().replicas(replicas).allow_fewer().partitions(16).expected_keys(64);
+    let options =
+        store::Options::new().replicas(replicas).allow_fewer().partitions(16).expected_keys(64);
     Store::open(job, options)
 }
 
@@ -68,8 +69,9 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
             // Someone may be stopped for so long that the others give up before they begin, and what they had is lost.
             let Ok(store) = try_open(&job, 3) else { return };
             let limit = Duration::from_millis(20);
-            let snapshots = Snapshots::open(&store, &target, Options::new().keep(100).freeze_limit(limit))
-                .expect("opened");
+            let snapshots =
+                Snapshots::open(&store, &target, Options::new().keep(100).freeze_limit(limit))
+                    .expect("opened");
             let me = job.me().0;
             let writing = (store.clone(), log.clone());
             let write = move || {
@@ -85,9 +87,13 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
                             _ => store.put(&key("b", pair), &value).map(|_| ()),
                         };
                         match store.put(&key("a", pair), &value).and_then(|_| second(&mut slots)) {
-                            Ok(()) => drop(log.lock().unwrap().insert(format!("b/{me}/{pair}"), number)),
+                            Ok(()) => {
+                                drop(log.lock().unwrap().insert(format!("b/{me}/{pair}"), number))
+                            }
                             Err(
-                                StoreError::Timeout { .. } | StoreError::Closed | StoreError::DataLost { .. },
+                                StoreError::Timeout { .. }
+                                | StoreError::Closed
+                                | StoreError::DataLost { .. },
                             ) => return,
                             Err(error) => panic!("{error}"),
                         }
@@ -106,7 +112,10 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
                             assert_eq!(found.len() as u64, taken.records);
                             for (key, number) in &before {
                                 let there = found.get(key).copied().unwrap_or(0);
-                                assert!(there >= *number, "{key}: {there}, and {number} was acknowledged");
+                                assert!(
+                                    there >= *number,
+                                    "{key}: {there}, and {number} was acknowledged"
+                                );
                             }
                         }
                         // Someone is stopped, or the other one takes one.
@@ -128,13 +137,21 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
         let replay = format!(
             "seed {seed}: OUTLAST_SEED_FIRST={seed} OUTLAST_SEEDS=1 cargo test -p outlast --features sim,faults --test snapshot_sim"
         );
-        assert!(report.is_ok(), "{:?} {:?} {:?}\n{replay}", report.outcome, report.panics, report.hung);
+        assert!(
+            report.is_ok(),
+            "{:?} {:?} {:?}\n{replay}",
+            report.outcome,
+            report.panics,
+            report.hung
+        );
         taken_in_all += *taken.lock().unwrap();
         for generation in snapshot::list(&path).unwrap_or_default() {
             let found = read(&generation.path);
             for member in 0..MEMBERS {
                 for pair in 0..PAIRS {
-                    let number = |which| found.get(&format!("{which}/{member}/{pair}")).copied().unwrap_or(0);
+                    let number = |which| {
+                        found.get(&format!("{which}/{member}/{pair}")).copied().unwrap_or(0)
+                    };
                     let (first, second) = (number("a"), number("b"));
                     assert!(
                         first == second || first == second + 1,
@@ -186,8 +203,10 @@ fn a_job_of_another_size_begins_with_it() {
             }
             for owner in 0..4u32 {
                 for number in 0..20u64 {
-                    let value =
-                        store.get(format!("{owner}/{number}").as_bytes()).expect("read").expect("there");
+                    let value = store
+                        .get(format!("{owner}/{number}").as_bytes())
+                        .expect("read")
+                        .expect("there");
                     assert_eq!(value.bytes(), vec![number as u8; number as usize * 100]);
                     assert_eq!(value.owner().0, owner % all as u32);
                 }
@@ -239,7 +258,8 @@ fn writers_go_on_while_the_one_who_takes_a_snapshot_is_stopped() {
         let folder = tempfile::tempdir().expect("a folder");
         let target = folder.path().join("snapshots");
         let (late, held_up) = (late.clone(), held_up.clone());
-        let (ready, is_over, longest_ns) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
+        let (ready, is_over, longest_ns) =
+            (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
         let report = sim::run(&SimOptions::new(3, seed).link(Link::of_seed(seed)), move |job| {
             let store = open(&job, 1);
             let options = Options::new().freeze_limit(limit);
@@ -310,7 +330,8 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
         let mut random = Random::new(seed ^ 0x7478_736e);
         let link = Link::of_seed(seed);
         let options = SimOptions::new(MEMBERS, seed).link(link);
-        let options = options.random_faults(random.below(3) as usize, 0, 1 + random.magnitude(100, 20_000));
+        let options =
+            options.random_faults(random.below(3) as usize, 0, 1 + random.magnitude(100, 20_000));
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("snapshots");
         let taken = Arc::new(Mutex::new(0));
@@ -318,8 +339,9 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
         let report = sim::run(&options, move |job| {
             let Ok(store) = try_open(&job, 3) else { return };
             let limit = Duration::from_millis(20);
-            let snapshots = Snapshots::open(&store, &target, Options::new().keep(100).freeze_limit(limit))
-                .expect("opened");
+            let snapshots =
+                Snapshots::open(&store, &target, Options::new().keep(100).freeze_limit(limit))
+                    .expect("opened");
             let me = job.me().0;
             let mut random = Random::new(seed << 8 | u64::from(me));
             let writing = store.clone();
@@ -342,7 +364,9 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
                     match changed {
                         Ok(()) => {}
                         Err(
-                            StoreError::Timeout { .. } | StoreError::Closed | StoreError::DataLost { .. },
+                            StoreError::Timeout { .. }
+                            | StoreError::Closed
+                            | StoreError::DataLost { .. },
                         ) => return,
                         Err(error) => panic!("{error}"),
                     }
@@ -355,7 +379,8 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
                         Ok(taken) => {
                             *taken_here.lock().unwrap() += 1;
                             let found = read(&taken.path);
-                            let accounts = found.iter().filter(|(key, _)| key.starts_with("account/"));
+                            let accounts =
+                                found.iter().filter(|(key, _)| key.starts_with("account/"));
                             let sum = accounts.fold(0i64, |sum, (_, &number)| sum + number as i64);
                             assert_eq!(sum, 0, "{found:?}");
                         }
@@ -532,7 +557,8 @@ fn a_lock_in_a_snapshot_has_lost_its_holder() {
     let report = sim::run(&SimOptions::new(3, 4), move |job| {
         let store = open(&job, 2);
         let snapshots =
-            Snapshots::open(&store, &target, Options::new().freeze_limit(Duration::MAX)).expect("opened");
+            Snapshots::open(&store, &target, Options::new().freeze_limit(Duration::MAX))
+                .expect("opened");
         if job.me().0 == 1 {
             let soon = job.now().after(Duration::from_secs(1));
             let guard = store.lock(b"queue", soon).expect("locked");
@@ -583,7 +609,8 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
             let store = Store::open(&job, options.mode(store::Mode::Global)).expect("open");
             let limit = Duration::from_millis(500);
             let snapshots =
-                Snapshots::open(&store, &path, Options::new().keep(100).freeze_limit(limit)).expect("opened");
+                Snapshots::open(&store, &path, Options::new().keep(100).freeze_limit(limit))
+                    .expect("opened");
             let me = job.me();
             if me == MemberId(0) {
                 let (own, own_clock, over, counts) =
@@ -593,8 +620,9 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
                         own_clock.sleep(Duration::from_micros(20 << (seed % 8)));
                         let Ok(taken) = snapshots.take() else { continue };
                         let found = read(&taken.path);
-                        let number =
-                            |member| found.get(&format!("recoveries/{member}")).copied().unwrap_or(0);
+                        let number = |member| {
+                            found.get(&format!("recoveries/{member}")).copied().unwrap_or(0)
+                        };
                         let numbers = [0, 1, 2].map(number);
                         assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
                         let mut counts = counts.lock().unwrap();
@@ -614,8 +642,9 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
             }
             let recover = || {
                 store.recover(|tx, _| {
-                    let numbers: Result<Vec<_>, StoreError> =
-                        (0..3).map(|member| tx.get(format!("recoveries/{member}").as_bytes())).collect();
+                    let numbers: Result<Vec<_>, StoreError> = (0..3)
+                        .map(|member| tx.get(format!("recoveries/{member}").as_bytes()))
+                        .collect();
                     let numbers = numbers?;
                     assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
                     tx.add(format!("recoveries/{}", me.0).as_bytes(), 1)
@@ -623,7 +652,8 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
             };
             for round in 0..6u64 {
                 if me == MemberId(1) {
-                    job.inject(Fault::StopAtStep(1 + (seed * 7 + round * 101) % 600)).expect("planned");
+                    job.inject(Fault::StopAtStep(1 + (seed * 7 + round * 101) % 600))
+                        .expect("planned");
                 }
                 let until = job.now().after(Duration::from_secs(60));
                 loop {

@@ -80,7 +80,14 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Who is between lock and unlock, as the members themselves note it outside the store.
 type Inside = Arc<Mutex<Option<(MemberId, u32)>>>;
 
-fn lock_and_unlock(job: &Job, store: &Store, replicas: usize, thread: u32, inside: &Inside, rounds: usize) {
+fn lock_and_unlock(
+    job: &Job,
+    store: &Store,
+    replicas: usize,
+    thread: u32,
+    inside: &Inside,
+    rounds: usize,
+) {
     for round in 0..rounds {
         let guard = match store.lock(b"queue", after(job, 20 * MINUTE)) {
             Ok(guard) => guard,
@@ -128,7 +135,10 @@ fn a_lock_has_one_holder_and_the_death_of_a_holder_is_told() {
             let Some(store) = open(&job, options(3)) else { return };
             let (job2, store2, inside2) = (job.clone(), store.clone(), inside.clone());
             let other = job
-                .spawn("second", Box::new(move || lock_and_unlock(&job2, &store2, 3, 1, &inside2, 6)))
+                .spawn(
+                    "second",
+                    Box::new(move || lock_and_unlock(&job2, &store2, 3, 1, &inside2, 6)),
+                )
                 .expect("an activity");
             lock_and_unlock(&job, &store, 3, 0, &inside, 6);
             assert!(job.wait_for(&other, Time::NEVER));
@@ -166,7 +176,10 @@ fn a_lock_is_refused_at_the_deadline_and_names_its_holder() {
                 assert!(!guard.was_abandoned());
                 // Another thread of the same member is another holder.
                 let again = store.lock(b"queue", after(&job, Duration::from_millis(1)));
-                assert!(matches!(again, Err(StoreError::Locked { holder: MemberId(0), .. })), "{again:?}");
+                assert!(
+                    matches!(again, Err(StoreError::Locked { holder: MemberId(0), .. })),
+                    "{again:?}"
+                );
                 store.put(b"locked", b"").expect("put");
                 store.wait(b"refused", None, after(&job, MINUTE)).expect("waited").expect("came");
                 // A late unlock of a former holder releases nothing.
@@ -174,7 +187,10 @@ fn a_lock_is_refused_at_the_deadline_and_names_its_holder() {
                 let other = store.lock(b"queue", after(&job, MINUTE)).expect("free");
                 assert!(matches!(guard.unlock(), Err(StoreError::Conflict { found: Some(_) })));
                 let third = store.lock(b"queue", after(&job, Duration::from_millis(1)));
-                assert!(matches!(third, Err(StoreError::Locked { holder: MemberId(0), .. })), "{third:?}");
+                assert!(
+                    matches!(third, Err(StoreError::Locked { holder: MemberId(0), .. })),
+                    "{third:?}"
+                );
                 other.unlock().expect("held");
                 store.put(b"queue", b"no lock").expect("put");
                 let wrong = store.lock(b"queue", after(&job, MINUTE));
@@ -201,44 +217,52 @@ fn a_wait_ends_with_the_value_or_with_the_death_of_its_writer() {
     let plan = |seed: u64| SimOptions::new(3, seed).link(Link::of_seed(seed));
     let ends = Arc::new(Mutex::new((0, 0)));
     let counted = ends.clone();
-    over_seeds("a_wait_ends_with_the_value_or_with_the_death_of_its_writer", 0..200, plan, move |seed| {
-        let ends = counted.clone();
-        Box::new(move |job| {
-            let Some(store) = open(&job, options(2)) else { return };
-            if job.me() == MemberId(0) {
-                job.inject(Fault::DieAtStep(1 + 2 * seed)).expect("a fault");
-                store.put(b"future", b"result").expect("put");
-                // It lives until its step comes; the others need the value or its death.
-                loop {
-                    store.get(b"future").expect("read");
-                }
-            }
-            let began = job.now();
-            let waited = store.wait_or_death(b"future", None, after(&job, MINUTE), MemberId(0));
-            assert!(job.now().since(began) < Duration::from_secs(1), "the death rings");
-            match waited.expect("waited") {
-                Waited::Value(value) => {
-                    assert_eq!(value.bytes(), b"result");
-                    ends.lock().unwrap().0 += 1;
-                }
-                Waited::Died(member) => {
-                    assert_eq!(member, MemberId(0));
-                    // What was not there then does not come up later.
-                    for _ in 0..5 {
-                        job.park(job.bell(), after(&job, Duration::from_millis(3)));
-                        assert_eq!(store.get(b"future"), Ok(None));
+    over_seeds(
+        "a_wait_ends_with_the_value_or_with_the_death_of_its_writer",
+        0..200,
+        plan,
+        move |seed| {
+            let ends = counted.clone();
+            Box::new(move |job| {
+                let Some(store) = open(&job, options(2)) else { return };
+                if job.me() == MemberId(0) {
+                    job.inject(Fault::DieAtStep(1 + 2 * seed)).expect("a fault");
+                    store.put(b"future", b"result").expect("put");
+                    // It lives until its step comes; the others need the value or its death.
+                    loop {
+                        store.get(b"future").expect("read");
                     }
-                    ends.lock().unwrap().1 += 1;
                 }
-                Waited::TimedOut => panic!("nothing ended the wait"),
-            }
-            // The deadline ends it, too.
-            let until = after(&job, Duration::from_millis(2));
-            let member = job.me();
-            assert_eq!(store.wait_or_death(b"never", None, until, member), Ok(Waited::TimedOut));
-            end(&job, &store);
-        })
-    });
+                let began = job.now();
+                let waited = store.wait_or_death(b"future", None, after(&job, MINUTE), MemberId(0));
+                assert!(job.now().since(began) < Duration::from_secs(1), "the death rings");
+                match waited.expect("waited") {
+                    Waited::Value(value) => {
+                        assert_eq!(value.bytes(), b"result");
+                        ends.lock().unwrap().0 += 1;
+                    }
+                    Waited::Died(member) => {
+                        assert_eq!(member, MemberId(0));
+                        // What was not there then does not come up later.
+                        for _ in 0..5 {
+                            job.park(job.bell(), after(&job, Duration::from_millis(3)));
+                            assert_eq!(store.get(b"future"), Ok(None));
+                        }
+                        ends.lock().unwrap().1 += 1;
+                    }
+                    Waited::TimedOut => panic!("nothing ended the wait"),
+                }
+                // The deadline ends it, too.
+                let until = after(&job, Duration::from_millis(2));
+                let member = job.me();
+                assert_eq!(
+                    store.wait_or_death(b"never", None, until, member),
+                    Ok(Waited::TimedOut)
+                );
+                end(&job, &store);
+            })
+        },
+    );
     let ends = ends.lock().unwrap();
     assert!(ends.0 > 20 && ends.1 > 20, "values and deaths: {ends:?}");
 }
@@ -266,7 +290,11 @@ fn a_wait_ends_early(test: &str, replicas: usize, by_handle: bool) {
                     }
                     sleep(after(&job, Duration::from_millis(10)));
                     job.inject(Fault::StopAtStep(1 + seed)).expect("a fault");
-                    let put = if by_handle { slot.put(b"result") } else { store.put(b"future", b"result") };
+                    let put = if by_handle {
+                        slot.put(b"result")
+                    } else {
+                        store.put(b"future", b"result")
+                    };
                     put.expect("put");
                     // It stops at last.
                     sleep(after(&job, Duration::from_secs(1)));
@@ -274,10 +302,14 @@ fn a_wait_ends_early(test: &str, replicas: usize, by_handle: bool) {
                 1 => {
                     let mut before = None;
                     if by_handle {
-                        let value = store.wait(b"future", None, after(&job, MINUTE)).expect("waited");
+                        let value =
+                            store.wait(b"future", None, after(&job, MINUTE)).expect("waited");
                         before = value.map(|value| value.version());
                     }
-                    store.wait(b"future", before, after(&job, MINUTE)).expect("waited").expect("there");
+                    store
+                        .wait(b"future", before, after(&job, MINUTE))
+                        .expect("waited")
+                        .expect("there");
                     // Copied first: the others run while the clock is asked.
                     let seen = *seen.lock().unwrap();
                     if let Some(seen) = seen {
@@ -340,44 +372,49 @@ fn a_lock_whose_outcome_is_unknown_is_released_in_the_background() {
     };
     let timeouts = Arc::new(Mutex::new(0));
     let counted = timeouts.clone();
-    over_seeds("a_lock_whose_outcome_is_unknown_is_released_in_the_background", 0..200, plan, move |seed| {
-        let timeouts = counted.clone();
-        Box::new(move |job| {
-            let Some(store) = open(&job, options(2)) else { return };
-            if job.me() == MemberId(0) {
-                let job2 = job.clone();
-                let faults = move || {
-                    job2.park(job2.bell(), after(&job2, Duration::from_micros(2 * seed)));
-                    job2.inject(Fault::Stop(MemberId(1))).expect("a fault");
-                    let until = after(&job2, Duration::from_secs(3));
-                    while job2.now() < until {
-                        job2.park(job2.bell(), until);
+    over_seeds(
+        "a_lock_whose_outcome_is_unknown_is_released_in_the_background",
+        0..200,
+        plan,
+        move |seed| {
+            let timeouts = counted.clone();
+            Box::new(move |job| {
+                let Some(store) = open(&job, options(2)) else { return };
+                if job.me() == MemberId(0) {
+                    let job2 = job.clone();
+                    let faults = move || {
+                        job2.park(job2.bell(), after(&job2, Duration::from_micros(2 * seed)));
+                        job2.inject(Fault::Stop(MemberId(1))).expect("a fault");
+                        let until = after(&job2, Duration::from_secs(3));
+                        while job2.now() < until {
+                            job2.park(job2.bell(), until);
+                        }
+                        job2.inject(Fault::Resume(MemberId(1))).expect("a fault");
+                    };
+                    let other = job.spawn("faults", Box::new(faults)).expect("an activity");
+                    for _ in 0..20 {
+                        let locked = store.lock(b"queue", after(&job, MINUTE));
+                        let unlocked = locked.and_then(|guard| guard.unlock());
+                        match unlocked {
+                            Ok(()) => {}
+                            Err(StoreError::Timeout { .. }) => *timeouts.lock().unwrap() += 1,
+                            Err(error) => panic!("{error}"),
+                        }
                     }
-                    job2.inject(Fault::Resume(MemberId(1))).expect("a fault");
-                };
-                let other = job.spawn("faults", Box::new(faults)).expect("an activity");
-                for _ in 0..20 {
-                    let locked = store.lock(b"queue", after(&job, MINUTE));
-                    let unlocked = locked.and_then(|guard| guard.unlock());
-                    match unlocked {
-                        Ok(()) => {}
-                        Err(StoreError::Timeout { .. }) => *timeouts.lock().unwrap() += 1,
-                        Err(error) => panic!("{error}"),
+                    assert!(job.wait_for(&other, Time::NEVER));
+                }
+                loop {
+                    match store.lock(b"queue", after(&job, MINUTE)) {
+                        Ok(guard) => break drop(guard),
+                        // From before the home went on.
+                        Err(StoreError::Timeout { .. }) => {}
+                        Err(error) => panic!("{} cannot lock: {error}", job.me()),
                     }
                 }
-                assert!(job.wait_for(&other, Time::NEVER));
-            }
-            loop {
-                match store.lock(b"queue", after(&job, MINUTE)) {
-                    Ok(guard) => break drop(guard),
-                    // From before the home went on.
-                    Err(StoreError::Timeout { .. }) => {}
-                    Err(error) => panic!("{} cannot lock: {error}", job.me()),
-                }
-            }
-            end(&job, &store);
-        })
-    });
+                end(&job, &store);
+            })
+        },
+    );
     assert!(*timeouts.lock().unwrap() > 100);
 }
 
@@ -406,7 +443,9 @@ fn read_all(store: &Store, acked: &Acked) -> Vec<Vec<u8>> {
     for key in keys() {
         let before = acked.lock().unwrap().get(&key).copied();
         match store.get(&key) {
-            Ok(Some(found)) => assert!(Some(found.version()) >= before, "{} is old", found.version()),
+            Ok(Some(found)) => {
+                assert!(Some(found.version()) >= before, "{} is old", found.version())
+            }
             Ok(None) => assert_eq!(before, None, "{} is gone", String::from_utf8_lossy(&key)),
             Err(StoreError::DataLost { partition }) => {
                 assert_eq!(store.partition_of(&key), Ok(partition));
@@ -420,7 +459,12 @@ fn read_all(store: &Store, acked: &Acked) -> Vec<Vec<u8>> {
 }
 
 /// Accepts all losses until there is none, then every key that was lost is empty or has a new life.
-fn accept_and_write(store: &Store, acked: &Acked, before: &BTreeMap<Vec<u8>, Version>, lost: &[Vec<u8>]) {
+fn accept_and_write(
+    store: &Store,
+    acked: &Acked,
+    before: &BTreeMap<Vec<u8>, Version>,
+    lost: &[Vec<u8>],
+) {
     match store.accept_loss() {
         Ok(_) | Err(StoreError::Timeout { .. }) => {}
         Err(StoreError::Closed) => return,
@@ -430,14 +474,20 @@ fn accept_and_write(store: &Store, acked: &Acked, before: &BTreeMap<Vec<u8>, Ver
         match store.get(key) {
             Ok(None) => {}
             Ok(Some(found)) => {
-                assert!(Some(found.version()) > before.get(key).copied(), "{} is back", found.version());
+                assert!(
+                    Some(found.version()) > before.get(key).copied(),
+                    "{} is back",
+                    found.version()
+                );
             }
             // The home of the new life has died, too, or nobody could be reached.
             Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => {}
             Err(error) => panic!("read: {error}"),
         }
         match put_newer(store, acked, key) {
-            Ok(()) | Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => {}
+            Ok(())
+            | Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => {
+            }
             Err(error) => panic!("put: {error}"),
         }
     }
@@ -522,16 +572,20 @@ fn lost_keys_are_named_as_far_as_they_are_known() {
     over_seeds("lost_keys_are_named_as_far_as_they_are_known", 0..60, plan, move |seed| {
         let counted = counted.clone();
         Box::new(move |job| {
-            let options = Options::new().replicas(2).partitions(1).expected_keys(64).slab_len_max(16 << 10);
+            let options =
+                Options::new().replicas(2).partitions(1).expected_keys(64).slab_len_max(16 << 10);
             let Some(store) = open(&job, options) else { return };
             let homes = store.homes(b"any");
-            let third = (0..3).map(MemberId).find(|member| !homes.contains(member)).expect("one of three");
+            let third =
+                (0..3).map(MemberId).find(|member| !homes.contains(member)).expect("one of three");
             if job.me() == third {
                 for key in keys() {
                     store.put(&key, b"value").expect("put");
                 }
                 store.delete(&keys().next().expect("a key")).expect("deleted");
-                store.transaction(|tx| (0..3u8).try_for_each(|n| tx.put(&[n], b"new"))).expect("done");
+                store
+                    .transaction(|tx| (0..3u8).try_for_each(|n| tx.put(&[n], b"new")))
+                    .expect("done");
                 job.inject(Fault::Kill(homes[0])).expect("killed");
                 // Some of them have been copied here by then.
                 let until = after(&job, Duration::from_micros(seed * 8));
@@ -607,7 +661,10 @@ fn the_new_life_of_a_partition_is_copied_and_so_is_its_floor_of_versions() {
                     let lost = read_all(&store, &acked);
                     *counted.lock().unwrap() += lost.len();
                     let partitions = store.accept_loss().expect("accepted");
-                    assert!(lost.iter().all(|key| partitions.contains(&store.partition_of(key).unwrap())));
+                    assert!(
+                        lost.iter()
+                            .all(|key| partitions.contains(&store.partition_of(key).unwrap()))
+                    );
                     let (written, empty) = lost.split_at(lost.len() / 2);
                     for key in written {
                         assert_eq!(store.get(key), Ok(None));
@@ -654,7 +711,9 @@ fn a_copy_that_was_brought_up_has_everything_whenever_its_home_began() {
             let first = (seed / 2 % 5) as u32;
             let victims = [0, 1, 2, 3].map(|step| MemberId((first + step) % 5));
             Box::new(move |job| {
-                let Some(store) = open(&job, options(3).partitions(4).expected_keys(256)) else { return };
+                let Some(store) = open(&job, options(3).partitions(4).expected_keys(256)) else {
+                    return;
+                };
                 if job.me() == MemberId(5) {
                     for key in keys() {
                         let _ = put_newer(&store, &acked, &key);
@@ -702,7 +761,12 @@ fn leave(job: &Job, store: &Store) {
 }
 
 /// What to do while others leave.
-fn work_while_others_leave(job: &Job, store: &Store, acked: &Acked, is_over: impl Fn(&View) -> bool) {
+fn work_while_others_leave(
+    job: &Job,
+    store: &Store,
+    acked: &Acked,
+    is_over: impl Fn(&View) -> bool,
+) {
     let mut round = job.me().0 as usize;
     let until = after(job, 30 * MINUTE);
     while !is_over(&job.view()) {
@@ -747,29 +811,38 @@ fn nothing_is_lost_when_members_leave_even_with_one_copy() {
         let options = SimOptions::new(3 + (seed / 2 % 3) as usize, seed).link(Link::of_seed(seed));
         options.random_faults(0, (seed / 6 % 3) as usize, 4000)
     };
-    over_seeds("nothing_is_lost_when_members_leave_even_with_one_copy", 0..200, plan, move |seed| {
-        let acked = Acked::default();
-        let leavers = 1 + (seed / 4 % 2) as u32;
-        let replicas = 1 + (seed / 8 % 2) as usize;
-        Box::new(move |job| {
-            let Some(store) = open(&job, options(replicas)) else { return };
-            for key in keys().filter(|key| u32::from(key[4]) % 3 == job.me().0 % 3) {
-                let _ = put_newer(&store, &acked, &key);
-            }
-            if job.me().0 < leavers {
-                let before = acked.lock().unwrap().len();
-                leave(&job, &store);
-                assert!(before > 0 && matches!(store.put(b"late", b""), Err(StoreError::Closed)));
-                return;
-            }
-            // When one is stopped while the store is opened, the others give up and go.
-            if !job.view().dead.is_subset(&job.view().left) {
-                return;
-            }
-            work_while_others_leave(&job, &store, &acked, |view| view.left.len() == leavers as usize);
-            end(&job, &store);
-        })
-    });
+    over_seeds(
+        "nothing_is_lost_when_members_leave_even_with_one_copy",
+        0..200,
+        plan,
+        move |seed| {
+            let acked = Acked::default();
+            let leavers = 1 + (seed / 4 % 2) as u32;
+            let replicas = 1 + (seed / 8 % 2) as usize;
+            Box::new(move |job| {
+                let Some(store) = open(&job, options(replicas)) else { return };
+                for key in keys().filter(|key| u32::from(key[4]) % 3 == job.me().0 % 3) {
+                    let _ = put_newer(&store, &acked, &key);
+                }
+                if job.me().0 < leavers {
+                    let before = acked.lock().unwrap().len();
+                    leave(&job, &store);
+                    assert!(
+                        before > 0 && matches!(store.put(b"late", b""), Err(StoreError::Closed))
+                    );
+                    return;
+                }
+                // When one is stopped while the store is opened, the others give up and go.
+                if !job.view().dead.is_subset(&job.view().left) {
+                    return;
+                }
+                work_while_others_leave(&job, &store, &acked, |view| {
+                    view.left.len() == leavers as usize
+                });
+                end(&job, &store);
+            })
+        },
+    );
 }
 
 /// With two copies the one who leaves dies at some step of it, or another member does.
@@ -824,44 +897,50 @@ fn all_members_can_leave() {
 #[test]
 fn another_home_takes_over_the_repair_of_a_stopped_primary() {
     let plan = |seed: u64| SimOptions::new(5, seed).link(Link::Memory);
-    over_seeds("another_home_takes_over_the_repair_of_a_stopped_primary", 0..20, plan, move |seed| {
-        Box::new(move |job| {
-            let options = options(3).partitions(64).repair_share(1 + seed as u32 * 5);
-            let Some(store) = open(&job, options) else { return };
-            let [stopped, third, dead, new] = [0, 1, 2, 3].map(MemberId);
-            let wait_for_deaths = |count: usize| {
-                while job.view().dead.len() < count {
-                    job.park(job.bell(), after(&job, MINUTE));
+    over_seeds(
+        "another_home_takes_over_the_repair_of_a_stopped_primary",
+        0..20,
+        plan,
+        move |seed| {
+            Box::new(move |job| {
+                let options = options(3).partitions(64).repair_share(1 + seed as u32 * 5);
+                let Some(store) = open(&job, options) else { return };
+                let [stopped, third, dead, new] = [0, 1, 2, 3].map(MemberId);
+                let wait_for_deaths = |count: usize| {
+                    while job.view().dead.len() < count {
+                        job.park(job.bell(), after(&job, MINUTE));
+                    }
+                };
+                if job.me() == MemberId(4) {
+                    let mut keys: Vec<String> =
+                        (0..300).map(|number| format!("key/{number}")).collect();
+                    keys.retain(|key| store.homes(key.as_bytes()) == [stopped, third, dead]);
+                    for key in &keys {
+                        store.put(key.as_bytes(), key.as_bytes()).expect("put");
+                    }
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    job.inject(Fault::Kill(dead)).expect("a fault");
+                    wait_for_deaths(1);
+                    keys.retain(|key| store.homes(key.as_bytes()) == [stopped, third, new]);
+                    assert!(!keys.is_empty());
+                    let until = after(&job, Duration::from_secs(10));
+                    while job.now() < until {
+                        job.park(job.bell(), until);
+                    }
+                    job.inject(Fault::Kill(stopped)).expect("a fault");
+                    job.inject(Fault::Kill(third)).expect("a fault");
+                    wait_for_deaths(3);
+                    for key in &keys {
+                        let found = store.get(key.as_bytes()).expect("not lost").expect("there");
+                        assert_eq!(found.bytes(), key.as_bytes());
+                    }
+                } else {
+                    wait_for_deaths(3);
                 }
-            };
-            if job.me() == MemberId(4) {
-                let mut keys: Vec<String> = (0..300).map(|number| format!("key/{number}")).collect();
-                keys.retain(|key| store.homes(key.as_bytes()) == [stopped, third, dead]);
-                for key in &keys {
-                    store.put(key.as_bytes(), key.as_bytes()).expect("put");
-                }
-                job.inject(Fault::Stop(stopped)).expect("a fault");
-                job.inject(Fault::Kill(dead)).expect("a fault");
-                wait_for_deaths(1);
-                keys.retain(|key| store.homes(key.as_bytes()) == [stopped, third, new]);
-                assert!(!keys.is_empty());
-                let until = after(&job, Duration::from_secs(10));
-                while job.now() < until {
-                    job.park(job.bell(), until);
-                }
-                job.inject(Fault::Kill(stopped)).expect("a fault");
-                job.inject(Fault::Kill(third)).expect("a fault");
-                wait_for_deaths(3);
-                for key in &keys {
-                    let found = store.get(key.as_bytes()).expect("not lost").expect("there");
-                    assert_eq!(found.bytes(), key.as_bytes());
-                }
-            } else {
-                wait_for_deaths(3);
-            }
-            end(&job, &store);
-        })
-    });
+                end(&job, &store);
+            })
+        },
+    );
 }
 
 /// One in 64 calls through a handle is timed.

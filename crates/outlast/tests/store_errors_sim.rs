@@ -4,7 +4,9 @@
 
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
-use outlast::store::{Expect, KEY_LEN_MAX, Options, REPLICAS_MAX, Store, StoreError, Version, Waited};
+use outlast::store::{
+    Expect, KEY_LEN_MAX, Options, REPLICAS_MAX, Store, StoreError, Version, Waited,
+};
 use outlast::{Engine, Job, MemberId, Time};
 use std::time::Duration;
 
@@ -13,7 +15,13 @@ fn run(members: usize, change: impl Fn(&mut SimOptions), body: impl Fn(Job) + Cl
         let mut options = SimOptions::new(members, 5).link(link);
         change(&mut options);
         let report = sim::run(&options, body.clone());
-        assert!(report.is_ok(), "{link:?}: {:?}\n{:#?}\n{:#?}", report.outcome, report.panics, report.hung);
+        assert!(
+            report.is_ok(),
+            "{link:?}: {:?}\n{:#?}\n{:#?}",
+            report.outcome,
+            report.panics,
+            report.hung
+        );
     }
 }
 
@@ -93,7 +101,10 @@ fn an_empty_or_over_long_key_is_refused_by_every_call() {
             }
             assert!(is_empty(&store));
             store.put(&[7; KEY_LEN_MAX], b"longest").expect("put");
-            assert_eq!(store.get(&[7; KEY_LEN_MAX]).expect("read").expect("there").bytes(), b"longest");
+            assert_eq!(
+                store.get(&[7; KEY_LEN_MAX]).expect("read").expect("there").bytes(),
+                b"longest"
+            );
             end(&job, &store);
         },
     );
@@ -145,9 +156,12 @@ fn no_copies_or_too_many_are_refused() {
 
 #[test]
 fn options_that_differ_are_found_at_open_and_named() {
-    for other in
-        [options(2), options(1).partitions(16), options(1).expected_keys(9999), options(1).checksums(true)]
-    {
+    for other in [
+        options(2),
+        options(1).partitions(16),
+        options(1).expected_keys(9999),
+        options(1).checksums(true),
+    ] {
         run(
             2,
             |_| {},

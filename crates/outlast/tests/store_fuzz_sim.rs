@@ -41,7 +41,8 @@ fn find(job: &Job, bytes: &[u8]) -> u64 {
 
 fn alone(body: impl Fn(&Job, &Store) + 'static) {
     let report = sim::run(&SimOptions::new(1, 5), move |job: Job| {
-        let options = Options::new().replicas(1).partitions(1).expected_keys(4).slab_len_max(4 << 10);
+        let options =
+            Options::new().replicas(1).partitions(1).expected_keys(4).slab_len_max(4 << 10);
         let store = Store::open(&job, options).expect("open");
         body(&job, &store);
         store.close().expect("closed");

@@ -30,7 +30,8 @@ fn run(seed: u64, members: usize, body: impl Fn(Job) + 'static) {
 }
 
 fn open(job: &Job, replicas: usize) -> Store {
-    let options = Options::new().replicas(replicas).partitions(8).expected_keys(64).slab_len_max(16 << 10);
+    let options =
+        Options::new().replicas(replicas).partitions(8).expected_keys(64).slab_len_max(16 << 10);
     Store::open(job, options.mode(Mode::Global)).expect("open")
 }
 
@@ -160,14 +161,20 @@ fn after_a_death_every_call_says_revoked_until_all_have_recovered() {
                     Ok::<(), StoreError>(())
                 })
                 .expect("recovered");
-            assert_eq!(recovered.iter().map(|death| death.member).collect::<Vec<_>>(), [MemberId(3)]);
+            assert_eq!(
+                recovered.iter().map(|death| death.member).collect::<Vec<_>>(),
+                [MemberId(3)]
+            );
             // Back to normal: repaired, and what the dead had belongs to its heir.
             assert!(!store.is_revoked());
             assert_eq!(store.repair_status().expect("known").copies_missing, 0);
             let value = store.get(b"own/3").expect("read").expect("there");
             assert_eq!((value.bytes(), value.owner()), (&b"before"[..], recovered[0].heir()));
             slot.put(b"after").expect("put");
-            assert!(store.get(b"k").expect("read").is_none(), "nothing of the calls that were refused");
+            assert!(
+                store.get(b"k").expect("read").is_none(),
+                "nothing of the calls that were refused"
+            );
             meet(&job, &store, "done", 3);
             end(&job, &store);
         });
@@ -203,7 +210,8 @@ fn whoever_waits_or_computes_is_told_too() {
                 }
             }
             assert!(job.now().since(began) < Duration::from_secs(5));
-            let deaths = store.recover(|_, deaths| Ok::<_, StoreError>(deaths.to_vec())).expect("recovered");
+            let deaths =
+                store.recover(|_, deaths| Ok::<_, StoreError>(deaths.to_vec())).expect("recovered");
             assert!(deaths.is_empty(), "nobody died");
             meet(&job, &store, "done", 4);
             end(&job, &store);
@@ -307,12 +315,18 @@ fn two_procedures_that_change_the_same_key_are_an_error_at_all_members() {
             let Err(StoreError::RecoveryFailed { reason }) = result else { panic!("{result:?}") };
             assert!(reason.contains("both change the key \"shared\""), "{reason}");
             assert!(reason.contains("member 0") && reason.contains("member 1"), "{reason}");
-            assert_eq!(store.get(b"shared"), Err(StoreError::Revoked), "still to be recovered from");
+            assert_eq!(
+                store.get(b"shared"),
+                Err(StoreError::Revoked),
+                "still to be recovered from"
+            );
             store.recover(nothing).expect("recovered");
             assert_eq!(store.get(b"shared").expect("read").expect("there").bytes(), b"before");
             assert!(store.scan(b"own/").expect("listed").is_empty());
             meet(&job, &store, "looked", 4);
-            store.put(format!("own/{}", job.me().0).as_bytes(), b"free").expect("nothing is locked");
+            store
+                .put(format!("own/{}", job.me().0).as_bytes(), b"free")
+                .expect("nothing is locked");
             meet(&job, &store, "done", 4);
             end(&job, &store);
         });
@@ -392,7 +406,9 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     run(7, 2, |job| {
         let options = Options::new().replicas(2).partitions(8).expected_keys(64);
         let store = Store::open(&job, options).expect("open");
-        let Err(StoreError::Invalid { reason }) = store.recover(nothing) else { panic!("localized") };
+        let Err(StoreError::Invalid { reason }) = store.recover(nothing) else {
+            panic!("localized")
+        };
         assert!(reason.contains("Mode::Global"), "{reason}");
         assert!(matches!(store.revoke(), Err(StoreError::Invalid { .. })));
         assert!(matches!(store.recover_begin(), Err(StoreError::Invalid { .. })));
@@ -424,7 +440,10 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         assert!(matches!(tried[1], Err(StoreError::Invalid { .. })), "{tried:?}");
         assert_eq!(tried[2], Err(StoreError::Revoked));
         assert!(matches!(tried[3], Err(StoreError::Invalid { .. })), "one at a time");
-        assert!(matches!(result, Err(StoreError::RecoveryFailed { .. })), "both change own: {result:?}");
+        assert!(
+            matches!(result, Err(StoreError::RecoveryFailed { .. })),
+            "both change own: {result:?}"
+        );
         store
             .recover(|tx, _| if job.me() == MemberId(0) { tx.put(b"k", b"v") } else { Ok(()) })
             .expect("recovered");
@@ -464,7 +483,8 @@ fn one_who_leaves_stops_nobody() {
             store.put(format!("own/{}", job.me().0).as_bytes(), b"").expect("put");
             meet(&job, &store, "gone", 3);
             store.revoke().expect("revoked");
-            let deaths = store.recover(|_, deaths| Ok::<_, StoreError>(deaths.to_vec())).expect("recovered");
+            let deaths =
+                store.recover(|_, deaths| Ok::<_, StoreError>(deaths.to_vec())).expect("recovered");
             assert_eq!(deaths.len(), 1);
             assert!(deaths[0].left && deaths[0].member == MemberId(2));
             meet(&job, &store, "done", 3);
@@ -488,7 +508,10 @@ fn calls_that_are_under_way_end_before_the_procedures_run() {
                     let key = format!("own/{}", own.me().0);
                     match own_store.put(key.as_bytes(), &round.to_le_bytes()) {
                         Ok(_) => {
-                            is_late.fetch_add(now_in_procedure.load(Ordering::SeqCst), Ordering::SeqCst);
+                            is_late.fetch_add(
+                                now_in_procedure.load(Ordering::SeqCst),
+                                Ordering::SeqCst,
+                            );
                         }
                         Err(StoreError::Revoked) => return,
                         Err(error) => panic!("{error}"),
@@ -513,7 +536,11 @@ fn calls_that_are_under_way_end_before_the_procedures_run() {
                 })
                 .expect("recovered");
             assert_eq!(late.load(Ordering::SeqCst), 0, "a put ended while a procedure ran");
-            assert_eq!(store.transaction(read).expect("read"), found, "nobody wrote after the procedures");
+            assert_eq!(
+                store.transaction(read).expect("read"),
+                found,
+                "nobody wrote after the procedures"
+            );
             meet(&job, &store, "done", 3);
             end(&job, &store);
         });
@@ -524,11 +551,14 @@ fn calls_that_are_under_way_end_before_the_procedures_run() {
 #[test]
 fn a_sole_writer_finds_what_a_recovery_has_changed() {
     let options = || {
-        let options = Options::new().replicas(2).partitions(8).expected_keys(64).slab_len_max(16 << 10);
+        let options =
+            Options::new().replicas(2).partitions(8).expected_keys(64).slab_len_max(16 << 10);
         options.sole_writers(true)
     };
     run(1, 2, move |job| {
-        let Err(StoreError::Invalid { reason }) = Store::open(&job, options()) else { panic!("localized") };
+        let Err(StoreError::Invalid { reason }) = Store::open(&job, options()) else {
+            panic!("localized")
+        };
         assert!(reason.contains("Mode::Global"), "{reason}");
         job.leave().expect("left");
     });
@@ -550,7 +580,9 @@ fn a_sole_writer_finds_what_a_recovery_has_changed() {
                 // Each changes the key of its neighbour, more often than there are blocks at hand.
                 let other = format!("own/{}", (job.me().0 + 1) % 4);
                 for _ in 0..=seed % 3 {
-                    store.recover(|tx, _| tx.put(other.as_bytes(), &[recovery as u8; 8])).expect("recovered");
+                    store
+                        .recover(|tx, _| tx.put(other.as_bytes(), &[recovery as u8; 8]))
+                        .expect("recovered");
                 }
                 let mut value = [0; 8];
                 assert_eq!(slot.get_into(&mut value).expect("read").expect("there").0, 8);
@@ -572,8 +604,10 @@ fn two_writers_of_a_key_with_a_sole_writer_are_noticed() {
     }
     let is_noticed = |seed: u64| {
         let report = sim::run(&SimOptions::new(3, seed).link(Link::Memory), |job| {
-            let options = Options::new().replicas(2).partitions(8).expected_keys(64).slab_len_max(16 << 10);
-            let store = Store::open(&job, options.mode(Mode::Global).sole_writers(true)).expect("open");
+            let options =
+                Options::new().replicas(2).partitions(8).expected_keys(64).slab_len_max(16 << 10);
+            let store =
+                Store::open(&job, options.mode(Mode::Global).sole_writers(true)).expect("open");
             let slot = store.slot(b"key").expect("slot");
             for round in 0..50u64 {
                 match slot.put(&round.to_le_bytes()) {
@@ -617,7 +651,9 @@ fn whatever_is_lost_all_recover_once_it_is_accepted() {
                 5 => job.inject(Fault::DieAtStep(1 + seed % 50)).expect("planned"),
                 4 => job.inject(Fault::DieAtStep(100 + seed * 7 % 900)).expect("planned"),
                 3 => job.inject(Fault::DieAtStep(100 + seed * 11 % 1100)).expect("planned"),
-                2 if seed % 3 == 0 => job.inject(Fault::StopAtStep(100 + seed * 13 % 700)).expect("planned"),
+                2 if seed % 3 == 0 => {
+                    job.inject(Fault::StopAtStep(100 + seed * 13 % 700)).expect("planned")
+                }
                 _ => {}
             }
             if job.me() == MemberId(0) {

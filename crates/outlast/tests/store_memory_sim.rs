@@ -18,12 +18,18 @@ fn run(seed: u64, members: usize, body: impl Fn(Job) + 'static) {
 }
 
 fn open(job: &Job, replicas: usize) -> Store {
-    let options = Options::new().replicas(replicas).partitions(8).expected_keys(64).slab_len_max(16 << 10);
+    let options =
+        Options::new().replicas(replicas).partitions(8).expected_keys(64).slab_len_max(16 << 10);
     Store::open(job, options).expect("open")
 }
 
 /// Waits until the memory of this member is used as `is_right` says.
-fn wait_for(job: &Job, store: &Store, what: &str, is_right: impl Fn(&MemoryUse) -> bool) -> MemoryUse {
+fn wait_for(
+    job: &Job,
+    store: &Store,
+    what: &str,
+    is_right: impl Fn(&MemoryUse) -> bool,
+) -> MemoryUse {
     let until: Time = job.now().after(Duration::from_secs(60));
     loop {
         let found = store.memory_use().expect("known");
@@ -45,7 +51,8 @@ fn memory_levels_off_and_comes_back() {
             let mut random = Random::new(seed << 8 | u64::from(job.me().0));
             let mut level = 0;
             for round in 0..300 {
-                let keys: Vec<String> = (0..10).map(|key| format!("{}/{round}/{key}", job.me())).collect();
+                let keys: Vec<String> =
+                    (0..10).map(|key| format!("{}/{round}/{key}", job.me())).collect();
                 for key in &keys {
                     let len = [10, 100, 600, 3000][random.below(4) as usize];
                     store.put(key.as_bytes(), &vec![7; len]).expect("put");
@@ -63,8 +70,14 @@ fn memory_levels_off_and_comes_back() {
             }
             let end = store.memory_use().expect("known").total();
             // Slabs come in steps; what is lost in each round would be ten times as much by now.
-            assert!(end <= level + level / 4 + (32 << 10), "{}: {level} bytes, then {end}", job.me());
-            wait_for(&job, &store, "all keys are deleted", |found| found.records + found.values == 0);
+            assert!(
+                end <= level + level / 4 + (32 << 10),
+                "{}: {level} bytes, then {end}",
+                job.me()
+            );
+            wait_for(&job, &store, "all keys are deleted", |found| {
+                found.records + found.values == 0
+            });
             // Versions go on after a removal, and the key is found again.
             if job.me() == MemberId(0) {
                 let before = store.put(b"again", b"1").expect("put");
@@ -116,7 +129,8 @@ fn what_the_dead_held_comes_back() {
 fn blocks_that_others_took_are_asked_for_again() {
     for seed in seeds(40) {
         run(seed, 5, move |job| {
-            let options = Options::new().replicas(1).partitions(1).expected_keys(64).slab_len_max(4 << 10);
+            let options =
+                Options::new().replicas(1).partitions(1).expected_keys(64).slab_len_max(4 << 10);
             let store = Store::open(&job, options).expect("open");
             for number in 0..20 {
                 let (key, began) = (format!("{}/{number}", job.me()), job.now());
@@ -171,7 +185,8 @@ fn memory_that_ran_out_comes_back() {
                 }
                 job.sleep(Duration::from_millis(2000));
                 for round in 0..6 {
-                    let keys: Vec<String> = (0..400).map(|number| format!("{round}/{number}")).collect();
+                    let keys: Vec<String> =
+                        (0..400).map(|number| format!("{round}/{number}")).collect();
                     let put = |key: &String| match store.put(key.as_bytes(), &[7; 3000]) {
                         Ok(_) => true,
                         Err(StoreError::OutOfMemory { .. }) => false,
@@ -250,14 +265,17 @@ fn a_new_home_without_room_holds_nobody_up() {
         (options.steps_max, options.segment_limit) = (40_000_000, 1 << 20);
         let held_up = held_up.clone();
         let report = sim::run(&options, move |job: Job| {
-            let options = Options::new().replicas(2).partitions(32).expected_keys(64).slab_len_max(16 << 10);
+            let options =
+                Options::new().replicas(2).partitions(32).expected_keys(64).slab_len_max(16 << 10);
             let store = Store::open(&job, options).expect("open");
             let dead = MemberId(3);
             let sentinel = store.slot(b"done").expect("a handle");
             sentinel.put(b"not yet").expect("put");
             if job.me() == MemberId(0) {
-                let is_put = |key: &String| store.put(key.as_bytes(), key.repeat(400).as_bytes()).is_ok();
-                let mut keys: Vec<String> = (100..999).map(|number| format!("key/{number}")).collect();
+                let is_put =
+                    |key: &String| store.put(key.as_bytes(), key.repeat(400).as_bytes()).is_ok();
+                let mut keys: Vec<String> =
+                    (100..999).map(|number| format!("key/{number}")).collect();
                 keys.retain(is_put);
                 assert!((100..900).contains(&keys.len()), "{}", keys.len());
                 for key in keys.split_off(keys.len() * 5 / 6) {
@@ -271,7 +289,8 @@ fn a_new_home_without_room_holds_nobody_up() {
                 }
                 let read = |key: &String, times: usize| {
                     let value = store.get(key.as_bytes());
-                    let value = value.unwrap_or_else(|error| panic!("{key}: {error}")).expect("there");
+                    let value =
+                        value.unwrap_or_else(|error| panic!("{key}: {error}")).expect("there");
                     assert_eq!(value.bytes(), key.repeat(times).as_bytes());
                 };
                 keys.iter().for_each(|key| read(key, 400));
@@ -283,7 +302,9 @@ fn a_new_home_without_room_holds_nobody_up() {
                         let value = key.repeat(399);
                         let put = match number % 2 {
                             0 => store.put(key.as_bytes(), value.as_bytes()),
-                            _ => store.slot(key.as_bytes()).and_then(|slot| slot.put(value.as_bytes())),
+                            _ => store
+                                .slot(key.as_bytes())
+                                .and_then(|slot| slot.put(value.as_bytes())),
                         };
                         let times = match put {
                             Ok(_) => 399,
@@ -296,12 +317,14 @@ fn a_new_home_without_room_holds_nobody_up() {
                         times
                     })
                     .collect();
-                let known: Vec<_> = keys.iter().zip(times).filter(|(_, times)| *times != 0).collect();
+                let known: Vec<_> =
+                    keys.iter().zip(times).filter(|(_, times)| *times != 0).collect();
                 let (gone, kept) = known.split_at(known.len() / 4);
                 for (key, _) in gone {
                     assert!(store.delete(key.as_bytes()).expect("delete"));
                 }
-                let repaired = store.wait_repaired(job.now().after(Duration::from_secs(60))).expect("known");
+                let repaired =
+                    store.wait_repaired(job.now().after(Duration::from_secs(60))).expect("known");
                 assert!(repaired.is_repaired(), "{repaired:?}");
                 // The new copies are complete: without the old ones nothing is missing.
                 job.inject(Fault::Kill(MemberId(1))).expect("a fault");
@@ -313,7 +336,8 @@ fn a_new_home_without_room_holds_nobody_up() {
                 sentinel.put(b"done").expect("put");
             } else {
                 let deadline = job.now().after(Duration::from_secs(300));
-                while store.get(b"done").expect("read").is_none_or(|value| value.bytes() != b"done") {
+                while store.get(b"done").expect("read").is_none_or(|value| value.bytes() != b"done")
+                {
                     assert!(job.now() < deadline);
                     job.sleep(Duration::from_millis(10));
                 }

@@ -36,15 +36,25 @@ fn requests_for_a_put_do_not_grow_with_the_members() {
     for (by_slot, most) in [(true, 24.0), (false, 24.0)] {
         let mut first = None;
         for members in [8, 32, 128] {
-            let (before, after) = (requests(members, few, by_slot), requests(members, more, by_slot));
-            let each =
-                |few_count: u64, more_count: u64| (more_count - few_count) as f64 / (more - few) as f64;
+            let (before, after) =
+                (requests(members, few, by_slot), requests(members, more, by_slot));
+            let each = |few_count: u64, more_count: u64| {
+                (more_count - few_count) as f64 / (more - few) as f64
+            };
             let (count, bytes) = (each(before.0, after.0), each(before.1, after.1));
-            println!("{members} members, by slot {by_slot}: {count:.1} requests, {bytes:.0} bytes written");
+            println!(
+                "{members} members, by slot {by_slot}: {count:.1} requests, {bytes:.0} bytes written"
+            );
             assert!(count < most, "{count} requests for a put with {members} members");
             let (first_count, first_bytes) = *first.get_or_insert((count, bytes));
-            assert!(count < first_count * 1.5 + 1.0, "{count} requests with {members}, {first_count} with 8");
-            assert!(bytes < first_bytes * 1.1, "{bytes} bytes with {members}, {first_bytes} with 8");
+            assert!(
+                count < first_count * 1.5 + 1.0,
+                "{count} requests with {members}, {first_count} with 8"
+            );
+            assert!(
+                bytes < first_bytes * 1.1,
+                "{bytes} bytes with {members}, {first_bytes} with 8"
+            );
         }
     }
 }

@@ -63,7 +63,14 @@ fn call() -> impl Strategy<Value = Call> {
 /// The greatest version that a key ever had, deleted or not.
 type Newest = BTreeMap<Vec<u8>, Version>;
 
-fn written(model: &mut Model, newest: &mut Newest, me: MemberId, key: &[u8], value: &[u8], version: Version) {
+fn written(
+    model: &mut Model,
+    newest: &mut Newest,
+    me: MemberId,
+    key: &[u8],
+    value: &[u8],
+    version: Version,
+) {
     assert!(
         newest.insert(key.to_vec(), version).is_none_or(|before| version > before),
         "{version} is no news"
@@ -101,18 +108,21 @@ fn apply(store: &Store, call: &Call, model: &mut Model, newest: &mut Newest) {
             }
         }
         Call::Delete(key) => assert_eq!(store.delete(key), Ok(model.remove(key).is_some())),
-        Call::Add(key, delta) => match model.get(key).map(|(value, _, _)| <[u8; 8]>::try_from(&value[..])) {
-            Some(Err(_)) => {
-                assert!(matches!(store.add(key, *delta), Err(StoreError::WrongType { .. })));
+        Call::Add(key, delta) => {
+            match model.get(key).map(|(value, _, _)| <[u8; 8]>::try_from(&value[..])) {
+                Some(Err(_)) => {
+                    assert!(matches!(store.add(key, *delta), Err(StoreError::WrongType { .. })));
+                }
+                before => {
+                    let before =
+                        before.map_or(0, |bytes| i64::from_le_bytes(bytes.expect("8 bytes")));
+                    let sum = before.wrapping_add(*delta);
+                    assert_eq!(store.add(key, *delta), Ok(sum));
+                    let version = store.get(key).expect("read").expect("there").version();
+                    written(model, newest, me, key, &sum.to_le_bytes(), version);
+                }
             }
-            before => {
-                let before = before.map_or(0, |bytes| i64::from_le_bytes(bytes.expect("8 bytes")));
-                let sum = before.wrapping_add(*delta);
-                assert_eq!(store.add(key, *delta), Ok(sum));
-                let version = store.get(key).expect("read").expect("there").version();
-                written(model, newest, me, key, &sum.to_le_bytes(), version);
-            }
-        },
+        }
         Call::Get(key) => {
             let value = store.get(key).expect("read");
             assert_eq!(store.exists(key), Ok(value.is_some()));
@@ -149,7 +159,8 @@ fn apply(store: &Store, call: &Call, model: &mut Model, newest: &mut Newest) {
             written(model, newest, me, key, value, version);
         }
         Call::PutAll(pairs) => {
-            let versions = store.put_all(pairs.iter().map(|(key, value)| (key, value))).expect("put");
+            let versions =
+                store.put_all(pairs.iter().map(|(key, value)| (key, value))).expect("put");
             for ((key, value), version) in pairs.iter().zip(versions) {
                 written(model, newest, me, key, value, version);
             }
@@ -157,13 +168,15 @@ fn apply(store: &Store, call: &Call, model: &mut Model, newest: &mut Newest) {
         Call::List(prefix) => {
             let mut keys = store.scan(&[*prefix]).expect("listed");
             keys.sort();
-            let expected: Vec<Vec<u8>> = model.keys().filter(|key| key[0] == *prefix).cloned().collect();
+            let expected: Vec<Vec<u8>> =
+                model.keys().filter(|key| key[0] == *prefix).cloned().collect();
             assert_eq!(keys, expected);
             assert_eq!(store.len(), Ok(model.len()));
             assert_eq!(store.is_empty(), Ok(model.is_empty()));
             let mut own = store.keys_of(me).expect("listed");
             own.sort();
-            let owned = model.iter().filter(|(_, (_, _, owner))| *owner == me).map(|(key, _)| key.clone());
+            let owned =
+                model.iter().filter(|(_, (_, _, owner))| *owner == me).map(|(key, _)| key.clone());
             assert_eq!(own, owned.collect::<Vec<_>>());
         }
     }
@@ -172,7 +185,8 @@ fn apply(store: &Store, call: &Call, model: &mut Model, newest: &mut Newest) {
 /// The members take turns, one call each.
 fn play(job: &Job, calls: &[Call], state: &Mutex<(usize, Model, Newest)>) {
     let replicas = job.members().min(2);
-    let options = Options::new().replicas(replicas).partitions(4).expected_keys(16).slab_len_max(32 << 10);
+    let options =
+        Options::new().replicas(replicas).partitions(4).expected_keys(16).slab_len_max(32 << 10);
     let store = Store::open(job, options).expect("opened");
     loop {
         let turn = state.lock().unwrap().0;
@@ -198,8 +212,9 @@ fn play(job: &Job, calls: &[Call], state: &Mutex<(usize, Model, Newest)>) {
 
 fn run(members: usize, link: Link, seed: u64, calls: Vec<Call>) -> Result<(), TestCaseError> {
     let shared = Arc::new((calls, Mutex::default()));
-    let report =
-        sim::run(&SimOptions::new(members, seed).link(link), move |job| play(&job, &shared.0, &shared.1));
+    let report = sim::run(&SimOptions::new(members, seed).link(link), move |job| {
+        play(&job, &shared.0, &shared.1)
+    });
     prop_assert!(report.is_ok(), "{:?} {:#?} {:#?}", report.outcome, report.panics, report.hung);
     Ok(())
 }

@@ -27,7 +27,8 @@ fn over_seeds(default: u64, members: usize, body: impl Fn(u64, Job) + Clone + 's
 }
 
 fn open(job: &Job, replicas: usize) -> Store {
-    let options = Options::new().replicas(replicas).partitions(4).expected_keys(16).slab_len_max(4 << 10);
+    let options =
+        Options::new().replicas(replicas).partitions(4).expected_keys(16).slab_len_max(4 << 10);
     Store::open(job, options).expect("open")
 }
 
@@ -40,7 +41,9 @@ fn check(pin: &Pin, seed: u64) {
     let bytes = match pin.to_vec() {
         Ok(bytes) => bytes,
         // All its homes are dead; or one is stopped and the others are dead.
-        Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => return,
+        Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => {
+            return;
+        }
         Err(error) => panic!("seed {seed}: {error}"),
     };
     assert_eq!(bytes.len() as u64, pin.len());
@@ -77,13 +80,17 @@ fn a_pinned_version_stays_what_it_was() {
                 }),
                 3 => store
                     .slot(key)
-                    .and_then(|slot| slot.put(&value(number)).and_then(|_| slot.put(&value(number))))
+                    .and_then(|slot| {
+                        slot.put(&value(number)).and_then(|_| slot.put(&value(number)))
+                    })
                     .map(|_| ()),
                 _ => store.put(key, &value(number)).map(|_| ()),
             };
             match result {
                 Ok(()) => {}
-                Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => {}
+                Err(
+                    StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed,
+                ) => {}
                 Err(error) => panic!("seed {seed}: {error}"),
             }
             if pins.len() > 8 {
@@ -174,7 +181,8 @@ fn a_pin_ends_with_its_holder() {
             job.sleep(Duration::from_millis(1));
         }
         if job.me() == holder {
-            let pins: Vec<_> = keys.iter().map(|key| store.pin(key.as_bytes()).expect("pinned")).collect();
+            let pins: Vec<_> =
+                keys.iter().map(|key| store.pin(key.as_bytes()).expect("pinned")).collect();
             store.put(b"pinned", b"").expect("put");
             job.sleep(Duration::from_millis(200));
             job.inject(Fault::Kill(holder)).expect("a fault");

@@ -21,7 +21,8 @@ fn run(change: impl Fn(&mut SimOptions), members: usize, body: impl Fn(Job) + Cl
 }
 
 fn open(job: &Job, replicas: usize) -> Store {
-    let options = Options::new().replicas(replicas).partitions(16).expected_keys(64).slab_len_max(16 << 10);
+    let options =
+        Options::new().replicas(replicas).partitions(16).expected_keys(64).slab_len_max(16 << 10);
     Store::open(job, options).expect("open")
 }
 
@@ -118,7 +119,8 @@ fn there_may_be_far_more_keys_than_buckets() {
         |_| {},
         2,
         |job| {
-            let options = Options::new().replicas(2).partitions(1).expected_keys(1).slab_len_max(64 << 10);
+            let options =
+                Options::new().replicas(2).partitions(1).expected_keys(1).slab_len_max(64 << 10);
             let store = Store::open(&job, options).expect("open");
             let key = |number: u32| format!("a key of some length/{number}");
             if job.me() == MemberId(0) {

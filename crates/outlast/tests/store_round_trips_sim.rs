@@ -65,7 +65,8 @@ fn run(calls: impl Fn(&Job, &Store, &dyn Fn()) + 'static, other: impl Fn(&Store)
 fn what_is_known_is_not_looked_up_again() {
     let calls = |job: &Job, store: &Store, _: &dyn Fn()| {
         let handle = store.slot(b"by handle").expect("a handle");
-        let [first, second] = [(); 2].map(|()| round_trips(job, || handle.put(b"value").expect("put")));
+        let [first, second] =
+            [(); 2].map(|()| round_trips(job, || handle.put(b"value").expect("put")));
         assert!(first > second && second == 2, "{first} and {second}");
         assert_eq!(round_trips(job, || handle.get().expect("read").expect("there")), 1);
         let put = || store.put(b"by key", b"value").expect("put");
@@ -74,7 +75,10 @@ fn what_is_known_is_not_looked_up_again() {
         let get = || store.get(b"by key").expect("read").expect("there");
         assert_eq!(round_trips(job, get), 1);
         let buffer = &mut [0; 5];
-        assert_eq!(round_trips(job, || store.get_into(b"by key", buffer).expect("read").expect("there")), 1);
+        assert_eq!(
+            round_trips(job, || store.get_into(b"by key", buffer).expect("read").expect("there")),
+            1
+        );
         assert_eq!(buffer, b"value");
     };
     run(calls, |_| {});

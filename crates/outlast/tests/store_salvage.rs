@@ -31,7 +31,12 @@ fn wait_until(job: &Job, what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Plays the member's part in a member; otherwise starts `count` of them, and does something to them.
-fn play(test: &str, count: usize, member: impl FnOnce(Job, &Path), act: impl FnOnce(&mut Running, &Path)) {
+fn play(
+    test: &str,
+    count: usize,
+    member: impl FnOnce(Job, &Path),
+    act: impl FnOnce(&mut Running, &Path),
+) {
     if std::env::var(ROLE).is_ok_and(|name| name == test) {
         let folder = PathBuf::from(std::env::var_os(FOLDER).expect("a folder"));
         return member(JoinOptions::new().join().expect("a member"), &folder);
@@ -50,7 +55,12 @@ fn play(test: &str, count: usize, member: impl FnOnce(Job, &Path), act: impl FnO
     let outcome = running.wait(LIMIT);
     if !outcome.survivors_ok() {
         for end in &outcome.members {
-            println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
+            println!(
+                "--- {}\n{}{}",
+                end.member,
+                outcome.stdout(end.member),
+                outcome.stderr(end.member)
+            );
         }
         panic!("{outcome}");
     }
@@ -79,7 +89,8 @@ fn put_until_deaths(job: &Job, folder: &Path, replicas: usize, deaths: u64) {
     let (me, members) = (job.me().0, job.members() as u32);
     let ledger = std::fs::File::create(folder.join(format!("ledger-{me}"))).expect("a ledger");
     std::fs::write(folder.join(format!("open-{me}")), b"").expect("noted");
-    let slots: Vec<_> = (0..KEYS).map(|number| store.slot(&key(me, number)).expect("a handle")).collect();
+    let slots: Vec<_> =
+        (0..KEYS).map(|number| store.slot(&key(me, number)).expect("a handle")).collect();
     let mut count = 0u64;
     // Some more after the last death, so that all who live write to what was salvaged.
     let mut last = None;
@@ -111,7 +122,10 @@ fn put_until_deaths(job: &Job, folder: &Path, replicas: usize, deaths: u64) {
             let newest = (0..=acked).rev().find(|count| count % KEYS == number && *count > 0);
             let found = store.get(&key(member, number)).expect("read");
             let found = found.map(|found| count_in(member, found.bytes()));
-            assert!(found >= newest, "{member}/{number}: {found:?}, and {newest:?} was acknowledged");
+            assert!(
+                found >= newest,
+                "{member}/{number}: {found:?}, and {newest:?} was acknowledged"
+            );
             assert!(found.is_none_or(|found| found <= acked + 1), "{found:?} after {acked}");
         }
     }
@@ -291,7 +305,8 @@ fn the_memory_of_the_dead_is_given_back() {
             wait_until(&job, "the release", || {
                 (1..3).map(MemberId).all(|dead| {
                     let mut memory = vec![1; 1 << 20];
-                    job.read_remains(dead, 0, &mut memory).is_ok() && memory.iter().all(|byte| *byte == 0)
+                    job.read_remains(dead, 0, &mut memory).is_ok()
+                        && memory.iter().all(|byte| *byte == 0)
                 })
             });
             store.close().expect("closed");
@@ -315,7 +330,12 @@ mod sim {
             plan.remains = true;
             let body = body.clone();
             let report = sim::run(&plan, move |job| body(seed, job));
-            assert!(report.is_ok(), "{test}, seed {seed}: {:?} {:#?}", report.outcome, report.panics);
+            assert!(
+                report.is_ok(),
+                "{test}, seed {seed}: {:?} {:#?}",
+                report.outcome,
+                report.panics
+            );
         }
     }
 
@@ -330,7 +350,8 @@ mod sim {
         let outcomes = Arc::new(Mutex::new([0; 3]));
         let counted = outcomes.clone();
         run("arbitrary", 2, 150, move |seed, job| {
-            let store = Store::open(&job, options(1).partitions(4).expected_keys(32)).expect("opened");
+            let store =
+                Store::open(&job, options(1).partitions(4).expected_keys(32)).expect("opened");
             let victim = MemberId(1);
             if job.me() == victim {
                 return wait_until(&job, "the end", || false);
@@ -458,7 +479,8 @@ mod sim {
             wait_until(job, "the writer", || number(&begun) > 0);
             job.inject(Fault::Kill(home)).expect("killed");
             wait_until(job, "the death", || !job.view().is_living(home));
-            let (may_resume, is_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+            let (may_resume, is_over) =
+                (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
             let (resumer, flags) = (job.clone(), (may_resume.clone(), is_over.clone()));
             let resume = move || {
                 while !flags.1.load(Ordering::Relaxed) {
@@ -506,7 +528,9 @@ mod sim {
                 kill();
                 wait_until(job, "both to be gone", || job.epoch() == Epoch(2));
                 for number in 0..48 {
-                    let found = store.get(&key(9, number)).map(|found| found.map(|found| found.into_bytes()));
+                    let found = store
+                        .get(&key(9, number))
+                        .map(|found| found.map(|found| found.into_bytes()));
                     assert_eq!(found, Ok(Some(value(number))), "{number}");
                 }
             },
@@ -549,7 +573,8 @@ mod sim {
         let (noted, mut plan) = (found.clone(), SimOptions::new(members, seed));
         plan.remains = true;
         let report = sim::run(&plan, move |job: Job| {
-            let store = Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
+            let store =
+                Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
             let victim = MemberId(1);
             if job.me() == victim {
                 return wait_until(&job, "the end", || false);
@@ -565,7 +590,12 @@ mod sim {
             let _ = store.close();
             let _ = job.leave();
         });
-        assert!(report.is_ok(), "seed {seed}, at {at:?}: {:?} {:#?}", report.outcome, report.panics);
+        assert!(
+            report.is_ok(),
+            "seed {seed}, at {at:?}: {:?} {:#?}",
+            report.outcome,
+            report.panics
+        );
         found.get()
     }
 
@@ -666,7 +696,8 @@ mod sim {
         store.add(b"ready", 1).expect("added");
         // Somebody may have seen that already, and have damaged this one as well.
         wait_until(job, "all", || {
-            store.add(b"ready", 0).is_ok_and(|count| count == job.members() as i64) || job.epoch() != Epoch(0)
+            store.add(b"ready", 0).is_ok_and(|count| count == job.members() as i64)
+                || job.epoch() != Epoch(0)
         });
         keys
     }
@@ -688,7 +719,9 @@ mod sim {
     fn damage(job: &Job, member: MemberId, bytes: &[u8]) {
         let places = find(job, member, bytes);
         assert!(!places.is_empty(), "nothing to damage");
-        places.iter().for_each(|place| job.put(Epoch::ANY, member, place + 9, b"!").expect("damaged"));
+        places
+            .iter()
+            .for_each(|place| job.put(Epoch::ANY, member, place + 9, b"!").expect("damaged"));
     }
 
     /// The one who salvages finds a damaged value and dies when it has told some of the others, or none, or all: whoever
@@ -699,7 +732,8 @@ mod sim {
         for step in 0..600 {
             let counted = deaths.clone();
             run("damage", 4, 4, move |_, job| {
-                let store = Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
+                let store =
+                    Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
                 let (me, victim) = (job.me(), MemberId(1));
                 // Of different partitions, so that different members salvage it, and different ones after them.
                 let key = keys_at(&job, &store, victim, 4).remove(step as usize % 4);
@@ -710,7 +744,8 @@ mod sim {
                 // Long enough for all that is sent.
                 job.sleep(Duration::from_millis(500));
                 *counted.lock().unwrap() += u64::from(job.epoch() == Epoch(2));
-                let lost = StoreError::DataLost { partition: store.partition_of(&key).expect("a key") };
+                let lost =
+                    StoreError::DataLost { partition: store.partition_of(&key).expect("a key") };
                 let first = job.view().living().next().expect("someone");
                 let last = job.view().living().last().expect("someone");
                 if me == last {
@@ -735,7 +770,8 @@ mod sim {
     #[test]
     fn damage_that_is_over_is_not_told_again() {
         run("told", 5, 20, |_, job| {
-            let store = Store::open(&job, options(1).partitions(8).expected_keys(16)).expect("opened");
+            let store =
+                Store::open(&job, options(1).partitions(8).expected_keys(16)).expect("opened");
             let told: Arc<Mutex<Vec<usize>>> = Arc::default();
             let sink = told.clone();
             store.on_loss(move |lost| sink.lock().unwrap().extend(lost));
@@ -774,7 +810,8 @@ mod sim {
     #[test]
     fn a_partition_is_lost_after_one_of_its_keys() {
         run("both", 3, 20, |_, job| {
-            let store = Store::open(&job, options(1).partitions(4).expected_keys(16)).expect("opened");
+            let store =
+                Store::open(&job, options(1).partitions(4).expected_keys(16)).expect("opened");
             let (me, victim) = (job.me(), MemberId(1));
             let key = keys_at(&job, &store, victim, 1).remove(0);
             let partition = store.partition_of(&key).expect("a key");
@@ -788,7 +825,9 @@ mod sim {
             }
             // The key itself: the index cannot be read any more.
             let places = find(&job, second, &key);
-            places.iter().for_each(|&place| job.put(Epoch::ANY, second, place, b"!").expect("damaged"));
+            places
+                .iter()
+                .for_each(|&place| job.put(Epoch::ANY, second, place, b"!").expect("damaged"));
             job.inject(Fault::Kill(second)).expect("killed");
             wait_until(&job, "the death", || job.epoch() == Epoch(2));
             assert_eq!(store.get(&key), lost);
@@ -808,8 +847,10 @@ mod sim {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().to_path_buf();
         run("snapshot", 3, 20, move |_, job| {
-            let store = Store::open(&job, options(1).partitions(4).expected_keys(16)).expect("opened");
-            let snapshots = Snapshots::open(&store, &path, snapshot::Options::new()).expect("opened");
+            let store =
+                Store::open(&job, options(1).partitions(4).expected_keys(16)).expect("opened");
+            let snapshots =
+                Snapshots::open(&store, &path, snapshot::Options::new()).expect("opened");
             let (me, victim) = (job.me(), MemberId(1));
             let key = keys_at(&job, &store, victim, 1).remove(0);
             let partition = store.partition_of(&key).expect("a key");
@@ -819,7 +860,9 @@ mod sim {
             if me.0 == 0 {
                 store.put(&key, b"this is the value of a key").expect("put");
                 let places = find(&job, victim, &key);
-                places.iter().for_each(|&place| job.put(Epoch::ANY, victim, place, b"!").expect("damaged"));
+                places
+                    .iter()
+                    .for_each(|&place| job.put(Epoch::ANY, victim, place, b"!").expect("damaged"));
                 job.inject(Fault::Kill(victim)).expect("killed");
                 wait_until(&job, "the death", || !job.view().is_living(victim));
                 let said = snapshots.take().expect_err("lost");
@@ -877,7 +920,12 @@ mod sim {
                 }
                 for key in &keys {
                     let found = store.get(key).map(|found| found.map(|found| found.into_bytes()));
-                    assert_eq!(found, Ok(Some(b"new".to_vec())), "{}", String::from_utf8_lossy(key));
+                    assert_eq!(
+                        found,
+                        Ok(Some(b"new".to_vec())),
+                        "{}",
+                        String::from_utf8_lossy(key)
+                    );
                 }
                 store.add(b"end", 1).expect("added");
                 let _ = store.close();

@@ -152,9 +152,15 @@ fn memory_that_an_idle_member_freed_can_be_used_by_others() {
                 store.put(key.as_bytes(), &value).expect("room");
                 assert!(store.delete(key.as_bytes()).expect("deleted"));
                 store.put(b"freed", b"").expect("put");
-                store.wait(b"done", None, job.now().after(100 * SECOND)).expect("wait").expect("done");
+                store
+                    .wait(b"done", None, job.now().after(100 * SECOND))
+                    .expect("wait")
+                    .expect("done");
             } else {
-                store.wait(b"freed", None, job.now().after(100 * SECOND)).expect("wait").expect("freed");
+                store
+                    .wait(b"freed", None, job.now().after(100 * SECOND))
+                    .expect("wait")
+                    .expect("freed");
                 job.sleep(5 * SECOND);
                 println!("{:?}", store.memory_use());
                 // Two of them do not fit.
@@ -185,8 +191,10 @@ fn a_stopped_new_home_holds_up_its_own_partitions_only() {
                 job.sleep(Duration::from_micros(7 * seed));
                 job.inject(Fault::Stop(stopped)).expect("a fault");
                 job.sleep(60 * SECOND);
-                let others: Vec<&String> =
-                    keys.iter().filter(|key| !store.homes(key.as_bytes()).contains(&stopped)).collect();
+                let others: Vec<&String> = keys
+                    .iter()
+                    .filter(|key| !store.homes(key.as_bytes()).contains(&stopped))
+                    .collect();
                 job.inject(Fault::Kill(third)).expect("a fault");
                 while store.epoch() < Epoch(2) {
                     job.park(job.bell(), job.now().after(SECOND));
@@ -290,7 +298,8 @@ fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
         let judged = judged.clone();
         run(SimOptions::new(5, seed).link(Link::Memory), move |job| {
             let store = open(&job, options(2).partitions(256));
-            let (dead, stopped) = (MemberId(1 + seed as u32 % 4), MemberId(1 + (seed as u32 + 1) % 4));
+            let (dead, stopped) =
+                (MemberId(1 + seed as u32 % 4), MemberId(1 + (seed as u32 + 1) % 4));
             let keys: Vec<String> = (0..400).map(|number| format!("key/{number}")).collect();
             if job.me() == dead {
                 // As many transactions as there may be, each with a key of which the stopped member has a copy.
@@ -313,7 +322,10 @@ fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
                 job.sleep(1000 * SECOND);
             }
             if job.me() == MemberId(0) {
-                store.wait(b"held", None, job.now().after(10 * SECOND)).expect("wait").expect("held");
+                store
+                    .wait(b"held", None, job.now().after(10 * SECOND))
+                    .expect("wait")
+                    .expect("held");
                 let mut mine = Vec::new();
                 for key in &keys {
                     let homes = store.homes(key.as_bytes());

@@ -32,14 +32,20 @@ fn play(test: &str, count: usize, deaths: usize, member: impl FnOnce(Job)) {
     let outcome = running.wait(LIMIT);
     if !outcome.survivors_ok() || outcome.deaths().count() != deaths {
         for end in &outcome.members {
-            println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
+            println!(
+                "--- {}\n{}{}",
+                end.member,
+                outcome.stdout(end.member),
+                outcome.stderr(end.member)
+            );
         }
         panic!("{outcome}");
     }
 }
 
 fn open(job: &Job, replicas: usize) -> Store {
-    Store::open(job, Options::new().replicas(replicas).partitions(64).expected_keys(4096)).expect("opened")
+    Store::open(job, Options::new().replicas(replicas).partitions(64).expected_keys(4096))
+        .expect("opened")
 }
 
 fn wait_until(job: &Job, what: &str, mut condition: impl FnMut() -> bool) {
@@ -59,7 +65,9 @@ fn durable_and_repaired_after_kills() {
         let me = job.me();
         let key = |member: u32, number: u32| format!("own/{member}/{number}");
         for number in 0..2000u32 {
-            store.put(key(me.0, number).as_bytes(), format!("{number} of {me}").as_bytes()).expect("put");
+            store
+                .put(key(me.0, number).as_bytes(), format!("{number} of {me}").as_bytes())
+                .expect("put");
             // What is acknowledged is counted in the store too: the others read it back.
             store.put(format!("count/{}", me.0).as_bytes(), &number.to_le_bytes()).expect("count");
             if number == 700 && (me.0 == 1 || me.0 == 4) {
@@ -68,11 +76,13 @@ fn durable_and_repaired_after_kills() {
         }
         wait_until(&job, "two deaths", || job.epoch() >= Epoch(2));
         for member in 0..6 {
-            let count = store.get(format!("count/{member}").as_bytes()).expect("read").expect("counted");
+            let count =
+                store.get(format!("count/{member}").as_bytes()).expect("read").expect("counted");
             let count = u32::from_le_bytes(count.bytes().try_into().expect("4 bytes"));
             assert!(if member == 1 || member == 4 { count == 700 } else { count <= 1999 });
             for number in 0..=count {
-                let value = store.get(key(member, number).as_bytes()).expect("read").expect("acknowledged");
+                let value =
+                    store.get(key(member, number).as_bytes()).expect("read").expect("acknowledged");
                 assert_eq!(value.bytes(), format!("{number} of {}", MemberId(member)).as_bytes());
                 assert_eq!(value.owner(), MemberId(member));
             }
@@ -108,7 +118,10 @@ fn additions_count_once_under_kills() {
         store.put(format!("done/{}", me.0).as_bytes(), b"").expect("put");
         for member in [0, 1, 3] {
             let key = format!("done/{member}");
-            store.wait(key.as_bytes(), None, job.now().after(LIMIT)).expect("waited").expect("done");
+            store
+                .wait(key.as_bytes(), None, job.now().after(LIMIT))
+                .expect("waited")
+                .expect("done");
         }
         // On a busy machine the victim may not have begun when the others have finished.
         wait_until(&job, "the death", || job.view().dead.contains(MemberId(2)));
@@ -119,7 +132,10 @@ fn additions_count_once_under_kills() {
         let sum: i64 = (0..3).map(|index| number(format!("sum/{index}"))).sum();
         let acknowledged: i64 = (0..4).map(|member| number(format!("acknowledged/{member}"))).sum();
         // Each of the victim's two threads may have been killed between its two additions.
-        assert!((acknowledged..=acknowledged + 2).contains(&sum), "{sum} added, {acknowledged} acknowledged");
+        assert!(
+            (acknowledged..=acknowledged + 2).contains(&sum),
+            "{sum} added, {acknowledged} acknowledged"
+        );
         assert!(acknowledged >= 3000 + 200, "{acknowledged}");
         store.close().expect("closed");
         job.leave().expect("left");
@@ -138,7 +154,10 @@ fn the_heir_adopts_the_keys_of_the_dead() {
         store.put(format!("ready/{}", job.me().0).as_bytes(), b"").expect("put");
         for member in 0..4 {
             let key = format!("ready/{member}");
-            store.wait(key.as_bytes(), None, job.now().after(LIMIT)).expect("waited").expect("ready");
+            store
+                .wait(key.as_bytes(), None, job.now().after(LIMIT))
+                .expect("waited")
+                .expect("ready");
         }
         assert_eq!(store.scan(b"task/").expect("listed").len(), 80);
         assert_eq!(store.keys_of(MemberId(3)).expect("listed").len(), 21);
@@ -148,7 +167,10 @@ fn the_heir_adopts_the_keys_of_the_dead() {
         } else {
             for member in 0..3 {
                 let key = format!("listed/{member}");
-                store.wait(key.as_bytes(), None, job.now().after(LIMIT)).expect("waited").expect("listed");
+                store
+                    .wait(key.as_bytes(), None, job.now().after(LIMIT))
+                    .expect("waited")
+                    .expect("listed");
             }
             job.fence(job.me(), Time::NEVER).expect("killed");
         }
@@ -180,11 +202,15 @@ fn what_one_member_writes_another_waits_for() {
     play("what_one_member_writes_another_waits_for", 2, 0, |job| {
         let store = open(&job, 2);
         if job.me() == MemberId(0) {
-            let value = store.wait(b"future/4", None, job.now().after(LIMIT)).expect("waited").expect("came");
+            let value = store
+                .wait(b"future/4", None, job.now().after(LIMIT))
+                .expect("waited")
+                .expect("came");
             assert_eq!(value.bytes(), b"first");
             store.put(b"answer", b"seen").expect("put");
-            let next =
-                store.wait(b"future/4", Some(value.version()), job.now().after(LIMIT)).expect("waited");
+            let next = store
+                .wait(b"future/4", Some(value.version()), job.now().after(LIMIT))
+                .expect("waited");
             assert_eq!(next.expect("came").bytes(), b"second");
             let never = store.wait(b"never", None, job.now().after(Duration::from_millis(20)));
             assert_eq!(never, Ok(None));
@@ -207,7 +233,8 @@ fn bad_input_changes_nothing() {
         let error = Store::open(&job, options).expect_err(what);
         assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
     }
-    let error = Store::open(&job, Options::new().replicas(2)).expect_err("2 copies in a job of one");
+    let error =
+        Store::open(&job, Options::new().replicas(2)).expect_err("2 copies in a job of one");
     assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
     let store = Store::open(&job, Options::new().partitions(4)).expect("opened with fewer copies");
     assert_eq!(store.put(b"", b"value"), Err(StoreError::BadKey { len: 0 }));
@@ -258,12 +285,17 @@ fn members_leave_and_nothing_is_lost_even_with_one_copy() {
         store.put(format!("written/{me}").as_bytes(), b"").expect("put");
         for other in 0..4 {
             let key = format!("written/{other}");
-            store.wait(key.as_bytes(), None, job.now().after(LIMIT)).expect("waited").expect("written");
+            store
+                .wait(key.as_bytes(), None, job.now().after(LIMIT))
+                .expect("waited")
+                .expect("written");
         }
         let mut round = 0;
         while job.view().left.len() < me as usize {
             round += 1;
-            store.put(format!("late/{me}/{}", round % 100).as_bytes(), &[me as u8; 100]).expect("put");
+            store
+                .put(format!("late/{me}/{}", round % 100).as_bytes(), &[me as u8; 100])
+                .expect("put");
         }
         for other in 0..4 {
             for number in 0..100 {
@@ -286,7 +318,10 @@ fn members_that_simply_exit_one_by_one_disturb_nobody() {
         store.put(format!("written/{}", job.me()).as_bytes(), b"").expect("put");
         for other in 0..4 {
             let key = format!("written/{}", MemberId(other));
-            store.wait(key.as_bytes(), None, job.now().after(LIMIT)).expect("waited").expect("written");
+            store
+                .wait(key.as_bytes(), None, job.now().after(LIMIT))
+                .expect("waited")
+                .expect("written");
         }
         // Each ends when the one before it is gone and what it held has been copied.
         wait_until(&job, "the end of those before", || job.view().dead.len() >= job.me().index());
@@ -300,7 +335,8 @@ fn members_that_simply_exit_one_by_one_disturb_nobody() {
 #[test]
 fn forty_members_with_six_copies_lose_five_and_go_on() {
     play("forty_members_with_six_copies_lose_five_and_go_on", 40, 5, |job| {
-        let options = Options::new().replicas(6).partitions(128).expected_keys(2048).slab_len_max(16 << 10);
+        let options =
+            Options::new().replicas(6).partitions(128).expected_keys(2048).slab_len_max(16 << 10);
         let store = Store::open(&job, options).expect("opened");
         let me = job.me().0;
         for number in 0..10 {
@@ -320,7 +356,10 @@ fn forty_members_with_six_copies_lose_five_and_go_on() {
         wait_until(&job, "five deaths", || job.view().dead.len() == 5);
         for other in 0..40u32 {
             let key = format!("key/{other}/{}", me % 10);
-            assert_eq!(store.get(key.as_bytes()).expect("read").expect("there").bytes(), [other as u8; 100]);
+            assert_eq!(
+                store.get(key.as_bytes()).expect("read").expect("there").bytes(),
+                [other as u8; 100]
+            );
         }
         if me == 0 {
             let status = store.wait_repaired(job.now().after(LIMIT)).expect("known");
@@ -349,9 +388,12 @@ fn nothing_is_acknowledged_that_was_written_after_the_end() {
                 wait_until(&job, "its words", || told.exists());
                 for line in std::fs::read_to_string(&told).expect("readable").lines() {
                     let (key, acked) = line.split_once(' ').expect("a key and a number");
-                    let number = |value: &[u8]| u64::from_le_bytes(value.try_into().expect("8 bytes"));
-                    let found =
-                        store.get(key.as_bytes()).expect("read").map_or(0, |found| number(found.bytes()));
+                    let number =
+                        |value: &[u8]| u64::from_le_bytes(value.try_into().expect("8 bytes"));
+                    let found = store
+                        .get(key.as_bytes())
+                        .expect("read")
+                        .map_or(0, |found| number(found.bytes()));
                     assert!(found >= acked.parse().expect("a number"), "{found} and not {line}");
                 }
                 store.close().expect("closed");
@@ -362,7 +404,8 @@ fn nothing_is_acknowledged_that_was_written_after_the_end() {
             let write = |key: String| {
                 let store = store.clone();
                 std::thread::spawn(move || {
-                    let put = |number: &u64| store.put(key.as_bytes(), &number.to_le_bytes()).is_ok();
+                    let put =
+                        |number: &u64| store.put(key.as_bytes(), &number.to_le_bytes()).is_ok();
                     let acked = (1..).take_while(put).last().unwrap_or(0);
                     format!("{key} {acked}\n")
                 })
@@ -370,7 +413,8 @@ fn nothing_is_acknowledged_that_was_written_after_the_end() {
             let threads: Vec<_> = keys.map(write).collect();
             std::thread::sleep(Duration::from_millis(50));
             job.leave().expect("left");
-            let words: String = threads.into_iter().map(|thread| thread.join().expect("ended")).collect();
+            let words: String =
+                threads.into_iter().map(|thread| thread.join().expect("ended")).collect();
             std::fs::write(told.with_extension("new"), words).expect("written");
             std::fs::rename(told.with_extension("new"), &told).expect("there at once");
         });
@@ -411,7 +455,8 @@ fn a_pinned_version_stays_what_it_was() {
                 number
             };
             for _ in 0..200 {
-                let pins: Vec<_> = (0..10).map(|_| store.pin(key).expect("pinned").expect("there")).collect();
+                let pins: Vec<_> =
+                    (0..10).map(|_| store.pin(key).expect("pinned").expect("there")).collect();
                 let numbers: Vec<u64> = pins.iter().map(check).collect();
                 assert!(numbers.is_sorted());
                 std::thread::yield_now();
@@ -450,7 +495,8 @@ fn a_value_may_be_large() {
                 wait_until(&job, "the value", || store.exists(key.as_bytes()).expect("read"));
                 let value = store.get(b"large").expect("read").expect("there");
                 assert_eq!(value.bytes().len() as u64, len);
-                let is_right = value.bytes().iter().zip(0..).all(|(&found, at)| found == byte(round, at));
+                let is_right =
+                    value.bytes().iter().zip(0..).all(|(&found, at)| found == byte(round, at));
                 assert!(is_right, "round {round}");
                 store.put(format!("seen/{round}").as_bytes(), b"").expect("put");
             }

@@ -70,19 +70,25 @@ impl Recorder {
     fn invoke(&self, kind: Kind, accesses: Vec<Access>) {
         let now = self.job.now().0;
         let mut logs = self.logs.lock().unwrap();
-        let log = logs.entry((self.actor.member, self.actor.thread)).or_insert_with(|| Log::new(self.actor));
+        let log = logs
+            .entry((self.actor.member, self.actor.thread))
+            .or_insert_with(|| Log::new(self.actor));
         log.invoke(now, kind, accesses);
     }
 
     fn returned(&self, outcome: Outcome, accesses: Vec<Access>) {
         let now = self.job.now().0;
         let mut logs = self.logs.lock().unwrap();
-        logs.get_mut(&(self.actor.member, self.actor.thread)).unwrap().returned(now, outcome, accesses);
+        logs.get_mut(&(self.actor.member, self.actor.thread))
+            .unwrap()
+            .returned(now, outcome, accesses);
     }
 
     fn failed(&self, error: StoreError, accesses: Vec<Access>) {
         match error {
-            StoreError::Timeout { .. } | StoreError::Closed => self.returned(Outcome::Unknown, accesses),
+            StoreError::Timeout { .. } | StoreError::Closed => {
+                self.returned(Outcome::Unknown, accesses)
+            }
             // When one is stopped for long the others give up and go: more than R have died.
             StoreError::DataLost { .. } if self.job.view().dead.len() >= self.deaths_survived => {
                 self.returned(Outcome::Unknown, accesses);
@@ -111,11 +117,21 @@ fn identity(key: &[u8], bytes: &[u8]) -> history::Value {
 }
 
 /// Half of the calls go through a handle that is kept.
-fn slot<'r>(store: &Store, recorder: &'r mut Recorder, key: &[u8], by_slot: bool) -> Option<&'r Slot> {
+fn slot<'r>(
+    store: &Store,
+    recorder: &'r mut Recorder,
+    key: &[u8],
+    by_slot: bool,
+) -> Option<&'r Slot> {
     if !by_slot {
         return None;
     }
-    Some(recorder.slots.entry(key.to_vec()).or_insert_with(|| store.slot(key).expect("a key that can be")))
+    Some(
+        recorder
+            .slots
+            .entry(key.to_vec())
+            .or_insert_with(|| store.slot(key).expect("a key that can be")),
+    )
 }
 
 type Read = Option<(Vec<u8>, Version)>;
@@ -177,7 +193,8 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
             match result {
                 Ok(None) => recorder.returned(Outcome::Ok, vec![Access::read(key.as_str())]),
                 Ok(Some((found, at))) => {
-                    let access = Access::read(key.as_str()).saw(identity(bytes, &found)).at(version(at));
+                    let access =
+                        Access::read(key.as_str()).saw(identity(bytes, &found)).at(version(at));
                     recorder.returned(Outcome::Ok, vec![access]);
                 }
                 Err(error) => recorder.failed(error, vec![Access::ask(key.as_str())]),
@@ -206,7 +223,8 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
                     .saw(identity(bytes, found.bytes()))
                     .at(version(found.version())),
             };
-            let expect = found.as_ref().map_or(Expect::Absent, |found| Expect::Version(found.version()));
+            let expect =
+                found.as_ref().map_or(Expect::Absent, |found| Expect::Version(found.version()));
             recorder.invoke(Kind::PutIf, vec![read.clone(), write.clone()]);
             let result = match slot(store, recorder, bytes, by_slot) {
                 Some(slot) => slot.put_if(&data, expect),
@@ -238,7 +256,8 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
         let (store, job, logs) = (store.clone(), job.clone(), logs.clone());
         move || {
             let actor = Actor::new(job.me().0, thread);
-            let mut random = Random::new(seed ^ (u64::from(actor.member) << 32 | u64::from(thread)) << 8);
+            let mut random =
+                Random::new(seed ^ (u64::from(actor.member) << 32 | u64::from(thread)) << 8);
             let mut recorder = Recorder {
                 actor,
                 logs,
@@ -319,8 +338,11 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
 fn run_seed(seed: u64, shape: Shape, trace: bool) -> Result<u64, String> {
     let logs: Logs = Arc::default();
     let steps = shape.operations * u64::from(shape.threads) * 30;
-    let mut options =
-        SimOptions::new(shape.members, seed).link(shape.link).random_faults(shape.kills, shape.stops, steps);
+    let mut options = SimOptions::new(shape.members, seed).link(shape.link).random_faults(
+        shape.kills,
+        shape.stops,
+        steps,
+    );
     options.spares = shape.spares;
     options.trace = trace;
     options.steps_max = 5_000_000;
@@ -333,7 +355,10 @@ fn run_seed(seed: u64, shape: Shape, trace: bool) -> Result<u64, String> {
     }
     if !report.is_ok() {
         let (panics, hung) = (&report.panics, &report.hung);
-        return Err(format!("{:?} after {} steps\n{panics:#?}\n{hung:#?}", report.outcome, report.steps));
+        return Err(format!(
+            "{:?} after {} steps\n{panics:#?}\n{hung:#?}",
+            report.outcome, report.steps
+        ));
     }
     let logs = std::mem::take(&mut *logs.lock().unwrap());
     let history = History::from_logs(logs.into_values()).map_err(|error| error.to_string())?;
@@ -346,7 +371,8 @@ fn run_seed(seed: u64, shape: Shape, trace: bool) -> Result<u64, String> {
     match judged.ok() {
         true => Ok(report.steps),
         false => {
-            let violations: Vec<String> = judged.violations.iter().map(ToString::to_string).collect();
+            let violations: Vec<String> =
+                judged.violations.iter().map(ToString::to_string).collect();
             Err(violations.join("\n"))
         }
     }

@@ -75,12 +75,14 @@ fn time(seed: u64, kind: u64, stopped: usize, after: Option<Duration>) -> Durati
                 mine.sleep(LIMIT * 6);
                 mine.inject(Fault::Resume(victim)).expect("a fault");
             };
-            let stops =
-                after.map(|after| job.spawn("stops", Box::new(move || stop(after))).expect("spawned"));
+            let stops = after
+                .map(|after| job.spawn("stops", Box::new(move || stop(after))).expect("spawned"));
             let began = job.now();
             call(&store, &slot, kind, key);
             taken.set(job.now().since(began));
-            nap(&job, "the end of the stop", || stops.as_ref().is_none_or(|stops| stops.is_finished()));
+            nap(&job, "the end of the stop", || {
+                stops.as_ref().is_none_or(|stops| stops.is_finished())
+            });
             nap(&job, "a call", || store.get(key).is_ok());
             is_over.set(true);
         }
@@ -131,10 +133,12 @@ fn who_waits_is_rung_before_the_writer_reads_what_it_put() {
                 stage.set(2);
                 let until = job.now().after(Duration::from_secs(60));
                 // Who is rung while the primary is stopped is told so, and waits again.
-                nap(&job, "the next value", || match store.wait_or_death(key, Some(seen), until, CALLER) {
-                    Ok(found) => matches!(found, Waited::Value(_)),
-                    Err(StoreError::Timeout { .. }) => false,
-                    other => panic!("{other:?}"),
+                nap(&job, "the next value", || {
+                    match store.wait_or_death(key, Some(seen), until, CALLER) {
+                        Ok(found) => matches!(found, Waited::Value(_)),
+                        Err(StoreError::Timeout { .. }) => false,
+                        other => panic!("{other:?}"),
+                    }
                 });
                 stage.set(4);
             }

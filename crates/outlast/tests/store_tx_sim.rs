@@ -26,7 +26,8 @@ fn run(seed: u64, members: usize, body: impl Fn(Job) + 'static) {
 }
 
 fn open(job: &Job, replicas: usize) -> Store {
-    let options = Options::new().replicas(replicas).partitions(8).expected_keys(64).slab_len_max(16 << 10);
+    let options =
+        Options::new().replicas(replicas).partitions(8).expected_keys(64).slab_len_max(16 << 10);
     Store::open(job, options).expect("open")
 }
 
@@ -166,9 +167,14 @@ fn whoever_is_overtaken_does_not_commit() {
             store.put(key, b"1").expect("put");
         }
         // Changed under a transaction that writes it, and under one that only reads it; also made, and made and deleted.
-        for (read, touch) in
-            [(&b"a"[..], 0), (b"r", 1), (b"r", 2), (b"absent", 3), (b"absent", 4), (b"only-absent", 4)]
-        {
+        for (read, touch) in [
+            (&b"a"[..], 0),
+            (b"r", 1),
+            (b"r", 2),
+            (b"absent", 3),
+            (b"absent", 4),
+            (b"only-absent", 4),
+        ] {
             store.put(b"r", b"1").expect("put");
             let _ = store.delete(b"absent").expect("deleted");
             let mut tx = store.begin();
@@ -223,7 +229,10 @@ fn an_abort_leaves_no_trace() {
         assert_eq!(store.keys().expect("listed"), [b"a"]);
         drop(hold);
         let value = store.get(b"a").expect("read").expect("there");
-        assert_eq!((value.bytes(), value.version(), value.owner()), (&b"1"[..], version, MemberId(0)));
+        assert_eq!(
+            (value.bytes(), value.version(), value.owner()),
+            (&b"1"[..], version, MemberId(0))
+        );
         let mut buffer = [0; 8];
         assert_eq!(store.get_into(b"a", &mut buffer), Ok(Some((1, version))));
         assert_eq!(store.keys().expect("listed"), [b"a"]);
@@ -356,8 +365,9 @@ fn hundreds_of_keys_change_together() {
         let keys: Vec<String> = (0..300).map(|number| format!("key/{number}")).collect();
         if job.me() == MemberId(0) {
             for round in [b"1", b"2"] {
-                let done: StoreResult<()> =
-                    store.transaction(|tx| keys.iter().try_for_each(|key| tx.put(key.as_bytes(), round)));
+                let done: StoreResult<()> = store.transaction(|tx| {
+                    keys.iter().try_for_each(|key| tx.put(key.as_bytes(), round))
+                });
                 assert_eq!(done, Ok(()));
             }
             store.put(b"done", b"").expect("put");
@@ -405,7 +415,10 @@ fn nothing_is_left_behind() {
                 for round in 0..rounds {
                     let done: StoreResult<()> = store.transaction(|tx| {
                         for number in 0..5 {
-                            tx.put(format!("{}/{number}", job.me()).as_bytes(), &[round as u8; 100])?;
+                            tx.put(
+                                format!("{}/{number}", job.me()).as_bytes(),
+                                &[round as u8; 100],
+                            )?;
                         }
                         Ok(())
                     });
@@ -459,8 +472,8 @@ fn move_thirty_if(store: &Store) -> StoreResult<()> {
 }
 
 fn state(store: &Store) -> (i64, i64, bool) {
-    let found: StoreResult<_> =
-        store.transaction(|tx| Ok((tx.add(b"a", 0)?, tx.add(b"b", 0)?, tx.get(b"done")?.is_some())));
+    let found: StoreResult<_> = store
+        .transaction(|tx| Ok((tx.add(b"a", 0)?, tx.add(b"b", 0)?, tx.get(b"done")?.is_some())));
     found.expect("read")
 }
 
@@ -709,7 +722,8 @@ fn a_large_transaction_is_not_starved() {
                         break;
                     }
                     let key = |salt: u64| {
-                        keys[((round * 7 + salt * 13 + u64::from(job.me().0)) % 60) as usize].as_bytes()
+                        keys[((round * 7 + salt * 13 + u64::from(job.me().0)) % 60) as usize]
+                            .as_bytes()
                     };
                     if round % 4 == 0 {
                         store.add(key(1), 1).expect("added");
@@ -726,8 +740,9 @@ fn a_large_transaction_is_not_starved() {
                 store.add(b"added", own).expect("added");
             }
             meet(&job, &store, "over", 4);
-            let sum: StoreResult<i64> = store
-                .transaction(|tx| keys.iter().try_fold(0, |sum, key| Ok(sum + tx.add(key.as_bytes(), 0)?)));
+            let sum: StoreResult<i64> = store.transaction(|tx| {
+                keys.iter().try_fold(0, |sum, key| Ok(sum + tx.add(key.as_bytes(), 0)?))
+            });
             assert_eq!(sum.expect("read"), 60_000 + number(&store, b"added"));
             end(&job, &store);
         });
@@ -772,8 +787,9 @@ fn a_lost_intent_is_told_and_rolled_back() {
             }
             nap(&job, "the death", || !job.view().is_living(home));
             for key in [&a, &b] {
-                let lost =
-                    Err(StoreError::DataLost { partition: store.partition_of(&intent).expect("a key") });
+                let lost = Err(StoreError::DataLost {
+                    partition: store.partition_of(&intent).expect("a key"),
+                });
                 assert_eq!(store.get(key.as_bytes()).map(|_| ()), lost);
                 assert_eq!(store.put(key.as_bytes(), b"2").map(|_| ()), lost);
             }
@@ -807,13 +823,15 @@ fn what_is_lost_under_a_commit_is_not_acknowledged() {
         let told = Arc::new(Mutex::new(None));
         let (result, killed) = (told.clone(), Arc::new(Mutex::new(false)));
         run_on(Link::Memory, step, 4, move |job| {
-            let options = Options::new().replicas(1).partitions(64).expected_keys(256).slab_len_max(16 << 10);
+            let options =
+                Options::new().replicas(1).partitions(64).expected_keys(256).slab_len_max(16 << 10);
             let store = Store::open(&job, options).expect("open");
             let me = job.me();
             let intent = [&b"\0outlast/tx/"[..], &3u32.to_le_bytes(), &0u32.to_le_bytes()].concat();
             let home = store.homes(&intent)[0];
             let victim = (0..3).map(MemberId).find(|&member| member != home).expect("one of three");
-            let witness = (0..3).map(MemberId).find(|&member| member != victim).expect("one of two");
+            let witness =
+                (0..3).map(MemberId).find(|&member| member != victim).expect("one of two");
             let at = |member: MemberId, salt: &str, count: usize| -> Vec<String> {
                 let names = (0..).map(|number| format!("{salt}/{number}"));
                 names.filter(|name| store.homes(name.as_bytes()) == [member]).take(count).collect()
@@ -823,8 +841,9 @@ fn what_is_lost_under_a_commit_is_not_acknowledged() {
             meet(&job, &store, &meetings[0], 4);
             if me == MemberId(3) {
                 job.inject(Fault::StopAtStep(step)).expect("planned");
-                let done: StoreResult<()> =
-                    store.transaction(|tx| keys.iter().try_for_each(|key| tx.put(key.as_bytes(), b"new")));
+                let done: StoreResult<()> = store.transaction(|tx| {
+                    keys.iter().try_for_each(|key| tx.put(key.as_bytes(), b"new"))
+                });
                 // What was lost after the end of the transaction is lost.
                 let is_late = *killed.lock().unwrap();
                 *result.lock().unwrap() = Some(done.clone());
@@ -851,7 +870,8 @@ fn what_is_lost_under_a_commit_is_not_acknowledged() {
                 nap(&job, "the death", || !job.view().is_living(victim));
                 if me == witness {
                     // The one that is stopped cannot give anything up.
-                    let lost = keys.iter().filter(|key| store.homes(key.as_bytes())[0] != MemberId(3));
+                    let lost =
+                        keys.iter().filter(|key| store.homes(key.as_bytes())[0] != MemberId(3));
                     for key in lost {
                         let partition = store.partition_of(key.as_bytes()).expect("a key");
                         store.accept_loss_of(&[partition]).expect("accepted");
@@ -866,7 +886,11 @@ fn what_is_lost_under_a_commit_is_not_acknowledged() {
         let told = told.lock().unwrap().take().expect("told something");
         outcomes.insert(told.is_ok());
     }
-    assert_eq!(outcomes.len(), 2, "{outcomes:?}: some are told that it happened, and some that it did not");
+    assert_eq!(
+        outcomes.len(),
+        2,
+        "{outcomes:?}: some are told that it happened, and some that it did not"
+    );
 }
 
 /// The intents of a dead member are removed, and its keys let go, without anyone asking for them.
@@ -890,7 +914,9 @@ fn the_heir_ends_the_transactions_of_the_dead() {
             let until = job.now().after(Duration::from_secs(30));
             loop {
                 let found = store.memory_use().expect("known");
-                if found.records <= before.records + 64 && found.values <= before.values + 64 + 3 * 48 {
+                if found.records <= before.records + 64
+                    && found.values <= before.values + 64 + 3 * 48
+                {
                     break;
                 }
                 assert!(job.now() < until, "{before:?} {found:?}");
@@ -924,7 +950,8 @@ fn who_waits_for_a_key_does_not_wait_for_a_stopped_committer() {
                     *over.lock().unwrap() = !store.exists(b"others").expect("read");
                 }
                 2 => {
-                    let value = store.wait(b"done", None, job.now().after(Duration::from_secs(100)));
+                    let value =
+                        store.wait(b"done", None, job.now().after(Duration::from_secs(100)));
                     assert!(value.expect("read").is_some());
                     store.put(b"told", b"").expect("put");
                 }

@@ -10,7 +10,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The program of an example, as cargo has built it along with this test.
 fn example(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("own path");
-    let path = own.parent().and_then(Path::parent).expect("target/debug/deps").join("examples").join(name);
+    let path =
+        own.parent().and_then(Path::parent).expect("target/debug/deps").join("examples").join(name);
     assert!(
         path.is_file(),
         "cargo builds examples unless single tests are named: run cargo build --examples first"
@@ -48,7 +49,12 @@ fn run(name: &str, arguments: &[&str]) -> (bool, String) {
 
 /// Runs an example without a death, and with the death of each of its members. Every survivor must have `result`.
 /// With a death, what the example prints about it must be there as often as said: `(text, count)`.
-fn check(name: &str, members: usize, result: u64, killed: impl Fn(usize) -> Vec<(&'static str, usize)>) {
+fn check(
+    name: &str,
+    members: usize,
+    result: u64,
+    killed: impl Fn(usize) -> Vec<(&'static str, usize)>,
+) {
     let right = format!(" has {result}, which is right");
     let (is_ok, text) = run(name, &[]);
     assert!(is_ok, "{name}:\n{text}");
@@ -60,7 +66,11 @@ fn check(name: &str, members: usize, result: u64, killed: impl Fn(usize) -> Vec<
         assert_eq!(text.matches(&right).count(), members - 1, "{name}, {victim} killed:\n{text}");
         assert_eq!(text.matches("is killed").count(), 1, "{name}, {victim} killed:\n{text}");
         for (what, count) in killed(victim) {
-            assert_eq!(text.matches(what).count(), count, "{name}, {victim} killed, `{what}`:\n{text}");
+            assert_eq!(
+                text.matches(what).count(),
+                count,
+                "{name}, {victim} killed, `{what}`:\n{text}"
+            );
         }
     }
 }

@@ -30,9 +30,17 @@ type TakePart = fn(&Job) -> Result<(), Box<dyn std::error::Error>>;
 
 /// Runs an example with up to `kills` deaths at any of the first `steps` steps of the members. All survivors end with
 /// the right result. An error is excused only if `excuse` knows it.
-fn check(test: &str, members: usize, kills: u64, steps: u64, excuse: fn(&str) -> bool, take_part: TakePart) {
+fn check(
+    test: &str,
+    members: usize,
+    kills: u64,
+    steps: u64,
+    excuse: fn(&str) -> bool,
+    take_part: TakePart,
+) {
     let read = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let (first, count) = (read("OUTLAST_SEED_FIRST").unwrap_or(0), read("OUTLAST_SEEDS").unwrap_or(100));
+    let (first, count) =
+        (read("OUTLAST_SEED_FIRST").unwrap_or(0), read("OUTLAST_SEEDS").unwrap_or(100));
     let (mut finished, mut deaths) = (0, 0);
     for seed in first..first + count {
         let mut random = Random::new(seed ^ 0x756C_666D);
@@ -52,7 +60,13 @@ fn check(test: &str, members: usize, kills: u64, steps: u64, excuse: fn(&str) ->
         let replay = format!(
             "seed {seed}\nreplay: OUTLAST_SEED_FIRST={seed} OUTLAST_SEEDS=1 cargo test -p outlast --features sim,faults --test ulfm_examples_sim -- --exact {test}"
         );
-        assert!(report.is_ok(), "{:?} {:?} {:?} {replay}", report.outcome, report.panics, report.hung);
+        assert!(
+            report.is_ok(),
+            "{:?} {:?} {:?} {replay}",
+            report.outcome,
+            report.panics,
+            report.hung
+        );
         let results = results.borrow();
         for error in results.iter().flatten() {
             assert!(excuse(error), "{error} {replay}");
@@ -62,7 +76,10 @@ fn check(test: &str, members: usize, kills: u64, steps: u64, excuse: fn(&str) ->
         deaths += u64::from(is_finished && results.len() < members);
     }
     println!("{finished} of {count} runs came to the result, {deaths} of them with deaths");
-    assert!(count < 100 || deaths > count / 10, "only {deaths} runs with deaths came to the result");
+    assert!(
+        count < 100 || deaths > count / 10,
+        "only {deaths} runs with deaths came to the result"
+    );
 }
 
 fn never(_: &str) -> bool {
@@ -88,7 +105,14 @@ fn bag_of_tasks_in_sim() {
 #[test]
 fn iterations_as_transactions_in_sim() {
     let take_part = iterations_as_transactions::take_part;
-    check("iterations_as_transactions_in_sim", iterations_as_transactions::MEMBERS, 3, 600, never, take_part);
+    check(
+        "iterations_as_transactions_in_sim",
+        iterations_as_transactions::MEMBERS,
+        3,
+        600,
+        never,
+        take_part,
+    );
 }
 
 /// Who dies before the halves are made keeps them from being made.
@@ -103,5 +127,12 @@ fn insulation_in_sim() {
 #[test]
 fn buddy_checkpoint_in_sim() {
     let excuse = |error: &str| error.contains("dead") || error.contains("revoked");
-    check("buddy_checkpoint_in_sim", buddy_checkpoint::MEMBERS, 1, 900, excuse, buddy_checkpoint::take_part);
+    check(
+        "buddy_checkpoint_in_sim",
+        buddy_checkpoint::MEMBERS,
+        1,
+        900,
+        excuse,
+        buddy_checkpoint::take_part,
+    );
 }

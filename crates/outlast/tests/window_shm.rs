@@ -37,7 +37,12 @@ fn expect_ok(mut running: Running) -> Outcome {
     let outcome = running.wait(LIMIT);
     if !outcome.survivors_ok() {
         for end in &outcome.members {
-            println!("--- {}\n{}{}", end.member, outcome.stdout(end.member), outcome.stderr(end.member));
+            println!(
+                "--- {}\n{}{}",
+                end.member,
+                outcome.stdout(end.member),
+                outcome.stderr(end.member)
+            );
         }
         panic!("{outcome}");
     }
@@ -144,7 +149,8 @@ fn locks_exclude_under_kills_and_stops() {
             }
             let outcome = expect_ok(running);
             deaths += outcome.deaths().count();
-            let out: String = outcome.members.iter().map(|end| outcome.stdout(end.member)).collect();
+            let out: String =
+                outcome.members.iter().map(|end| outcome.stdout(end.member)).collect();
             takeovers += out.matches("taken over").count();
         }
         println!("{deaths} deaths, {takeovers} locks taken over");
@@ -254,7 +260,8 @@ fn a_killed_holder_releases_those_who_wait_at_once() {
         for seed in 0..rounds(3) {
             let running = members(test, 4, seed).start().unwrap();
             let begin = Instant::now();
-            while !String::from_utf8_lossy(&running.output(MemberId(1)).stdout).contains("holding") {
+            while !String::from_utf8_lossy(&running.output(MemberId(1)).stdout).contains("holding")
+            {
                 assert!(begin.elapsed() < LIMIT, "nobody holds the lock");
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -308,10 +315,17 @@ fn two_activities_lock_and_unlock_all_at_once() {
         move || {
             for round in 0..300 {
                 let is_one = round % 3 == 0;
-                let taken = if is_one { window.lock(1, LockKind::Shared) } else { window.lock_all() };
-                assert!(matches!(taken, Ok(()) | Err(WindowError::AlreadyLocked { .. })), "{taken:?}");
+                let taken =
+                    if is_one { window.lock(1, LockKind::Shared) } else { window.lock_all() };
+                assert!(
+                    matches!(taken, Ok(()) | Err(WindowError::AlreadyLocked { .. })),
+                    "{taken:?}"
+                );
                 let released = if is_one { window.unlock(1) } else { window.unlock_all() };
-                assert!(matches!(released, Ok(()) | Err(WindowError::NotLocked { .. })), "{released:?}");
+                assert!(
+                    matches!(released, Ok(()) | Err(WindowError::NotLocked { .. })),
+                    "{released:?}"
+                );
             }
         }
     };
@@ -356,7 +370,10 @@ fn a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window() {
     let comm = world(&job);
     let window = Window::allocate(&comm, 64).unwrap();
     if comm.rank() == 0 {
-        assert!(matches!(window.free(), Err(WindowError::Communicator(_) | WindowError::Timeout { .. })));
+        assert!(matches!(
+            window.free(),
+            Err(WindowError::Communicator(_) | WindowError::Timeout { .. })
+        ));
         comm.send(1, 0, b"").unwrap();
         comm.send(2, 0, b"").unwrap();
         pause(&job, Duration::from_millis(50));

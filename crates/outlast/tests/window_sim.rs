@@ -163,8 +163,11 @@ fn exclude(job: &Job, log: &Log<Inside>) {
         }
     };
     for round in 0..5 {
-        let kind =
-            if (comm.rank() + round).is_multiple_of(3) { LockKind::Shared } else { LockKind::Exclusive };
+        let kind = if (comm.rank() + round).is_multiple_of(3) {
+            LockKind::Shared
+        } else {
+            LockKind::Exclusive
+        };
         let mut is_whole = true;
         match window.lock(0, kind) {
             Ok(()) => {}
@@ -186,7 +189,10 @@ fn exclude(job: &Job, log: &Log<Inside>) {
             inside.takeovers += u64::from(!is_whole);
             for (&other, &other_kind) in &inside.members {
                 let may_both = kind == LockKind::Shared && other_kind == LockKind::Shared;
-                assert!(may_both || dead.contains(&other), "{kind:?} beside {other}, {other_kind:?}");
+                assert!(
+                    may_both || dead.contains(&other),
+                    "{kind:?} beside {other}, {other_kind:?}"
+                );
             }
             inside.members.insert(job.me(), kind);
         }
@@ -228,7 +234,8 @@ fn change(window: &Window, kind: LockKind, is_whole: bool) -> bool {
     }
     let next = first.max(second) + 1;
     for offset in [0, 32] {
-        if again(&mut || window.put_blocking(0, offset, &next.to_le_bytes()).map(|()| 0)).is_none() {
+        if again(&mut || window.put_blocking(0, offset, &next.to_le_bytes()).map(|()| 0)).is_none()
+        {
             return false;
         }
     }
@@ -244,7 +251,9 @@ fn is_excused(error: &WindowError) -> bool {
         | WindowError::LockTimeout { .. }
         | WindowError::Revoked
         | WindowError::Engine(outlast::Error::Ended) => true,
-        WindowError::Communicator(error) => error.is_failure() || matches!(error, Error::Mismatched { .. }),
+        WindowError::Communicator(error) => {
+            error.is_failure() || matches!(error, Error::Mismatched { .. })
+        }
         _ => false,
     }
 }
@@ -379,7 +388,8 @@ fn force(job: &Job, seed: u64, log: &Log<Forced>) {
             Err(error) => assert!(is_excused(&error), "{error:?}"),
         }
         if let Err(error) = window.unlock(target) {
-            let expected = matches!(error, WindowError::NotLocked { .. } | WindowError::LockLost { .. });
+            let expected =
+                matches!(error, WindowError::NotLocked { .. } | WindowError::LockLost { .. });
             assert!(expected || is_excused(&error), "{error:?}");
         }
     }
@@ -389,7 +399,10 @@ fn force(job: &Job, seed: u64, log: &Log<Forced>) {
             // A stop past the time limit may keep a release under way.
             let failed = window.get_failed();
             let late = job.now() > Time(20_000_000_000);
-            assert!(late || holders.iter().all(|rank| failed.contains(rank)), "{holders:?} at {target}");
+            assert!(
+                late || holders.iter().all(|rank| failed.contains(rank)),
+                "{holders:?} at {target}"
+            );
         }
     }
     if let Err(error) = window.close() {
@@ -467,8 +480,11 @@ fn a_stopped_target_times_out_and_nothing_stays_behind() {
             } else {
                 [0, 1, 3].iter().for_each(|&rank| drop(comm.receive(rank, 0).unwrap()));
             }
-            let stopped =
-                WindowError::Timeout { rank: 1, member: MemberId(1), limit: Duration::from_millis(100) };
+            let stopped = WindowError::Timeout {
+                rank: 1,
+                member: MemberId(1),
+                limit: Duration::from_millis(100),
+            };
             if comm.rank() == 2 {
                 job.inject(outlast::engine::Fault::Stop(MemberId(1))).unwrap();
                 assert_eq!(window.lock(1, LockKind::Exclusive), Err(stopped.clone()));
@@ -615,31 +631,35 @@ fn a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window() {
         let mut options = Options::new(3, seed);
         options.link = Link::of_seed(seed);
         options.time_limit = Duration::from_millis(100);
-        simulate("a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window", &options, |job| {
-            let comm = Communicator::world(&job).unwrap();
-            let window = Window::allocate(&comm, 64).unwrap();
-            let late = Duration::from_millis(20);
-            if comm.rank() == 0 {
-                assert!(matches!(
-                    window.free(),
-                    Err(WindowError::Communicator(_) | WindowError::Timeout { .. })
-                ));
-                comm.send(1, 0, b"").unwrap();
-                comm.send(2, 0, b"").unwrap();
-                window_scenarios::pause(&job, late);
-                window.lock(2, LockKind::Exclusive).unwrap();
-            } else {
-                while comm.receive(0, 0).is_err() {}
-            }
-            assert_eq!(window.free(), Err(WindowError::StillLocked { target: 2, holder: 0 }));
-            if comm.rank() == 0 {
-                window.put_blocking(2, 0, &[1; 8]).unwrap();
-                window.unlock(2).unwrap();
-            }
-            window.free().unwrap();
-            comm.agree_despite_failures(1).unwrap();
-            job.leave().unwrap();
-        });
+        simulate(
+            "a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window",
+            &options,
+            |job| {
+                let comm = Communicator::world(&job).unwrap();
+                let window = Window::allocate(&comm, 64).unwrap();
+                let late = Duration::from_millis(20);
+                if comm.rank() == 0 {
+                    assert!(matches!(
+                        window.free(),
+                        Err(WindowError::Communicator(_) | WindowError::Timeout { .. })
+                    ));
+                    comm.send(1, 0, b"").unwrap();
+                    comm.send(2, 0, b"").unwrap();
+                    window_scenarios::pause(&job, late);
+                    window.lock(2, LockKind::Exclusive).unwrap();
+                } else {
+                    while comm.receive(0, 0).is_err() {}
+                }
+                assert_eq!(window.free(), Err(WindowError::StillLocked { target: 2, holder: 0 }));
+                if comm.rank() == 0 {
+                    window.put_blocking(2, 0, &[1; 8]).unwrap();
+                    window.unlock(2).unwrap();
+                }
+                window.free().unwrap();
+                comm.agree_despite_failures(1).unwrap();
+                job.leave().unwrap();
+            },
+        );
     }
 }
 
@@ -664,9 +684,13 @@ fn two_activities_lock_and_unlock_all_at_once() {
                             matches!(taken, Ok(()) | Err(WindowError::AlreadyLocked { .. })),
                             "{taken:?}"
                         );
-                        let released =
-                            if (seed + round) % 3 == 0 { window.unlock(1) } else { window.unlock_all() };
-                        let is_fine = matches!(released, Ok(()) | Err(WindowError::NotLocked { .. }));
+                        let released = if (seed + round) % 3 == 0 {
+                            window.unlock(1)
+                        } else {
+                            window.unlock_all()
+                        };
+                        let is_fine =
+                            matches!(released, Ok(()) | Err(WindowError::NotLocked { .. }));
                         assert!(is_fine, "{released:?}");
                     }
                 }
@@ -701,7 +725,8 @@ fn no_swap_of_a_lock_lands_after_a_window_was_freed() {
                 if comm.rank() == 0 {
                     window.revoke().unwrap();
                 } else {
-                    let target = (comm.rank() + 1 + random.below(MEMBERS as u64 - 1) as usize) % MEMBERS;
+                    let target =
+                        (comm.rank() + 1 + random.below(MEMBERS as u64 - 1) as usize) % MEMBERS;
                     match window.lock(target, LockKind::Shared) {
                         Ok(()) => window.unlock(target).unwrap(),
                         Err(WindowError::Revoked) => {}

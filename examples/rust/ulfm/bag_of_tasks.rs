@@ -36,7 +36,8 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
     let mut results = Results::new();
     let sum = loop {
         let is_master = comm.rank() == 0;
-        let outcome = if is_master { lead(job, &comm, &mut results) } else { work(job, &comm, &mut results) };
+        let outcome =
+            if is_master { lead(job, &comm, &mut results) } else { work(job, &comm, &mut results) };
         if let Err(error) = &outcome
             && !error.is_failure()
         {
@@ -139,7 +140,10 @@ fn work(job: &Job, comm: &Communicator, results: &mut Results) -> Result<u64, Er
 }
 
 fn encode(results: &Results) -> Vec<u8> {
-    results.iter().flat_map(|(task, result)| [task.to_le_bytes(), result.to_le_bytes()].concat()).collect()
+    results
+        .iter()
+        .flat_map(|(task, result)| [task.to_le_bytes(), result.to_le_bytes()].concat())
+        .collect()
 }
 
 fn decode(bytes: &[u8]) -> Results {

@@ -102,7 +102,12 @@ fn next(block: u64, value: u64, sum: u64) -> u64 {
 }
 
 /// Puts a copy of the own blocks into the memory of the buddy, the next rank.
-fn save(comm: &Communicator, window: &Window, place: u64, blocks: &Blocks) -> Result<(), WindowError> {
+fn save(
+    comm: &Communicator,
+    window: &Window,
+    place: u64,
+    blocks: &Blocks,
+) -> Result<(), WindowError> {
     let words = blocks.iter().flat_map(|(&block, &value)| [block, value]);
     let words = std::iter::once(blocks.len() as u64).chain(words);
     let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
@@ -111,8 +116,9 @@ fn save(comm: &Communicator, window: &Window, place: u64, blocks: &Blocks) -> Re
 
 /// What the rank before put into the own memory.
 fn load(comm: &Communicator, window: &Window, place: u64) -> Result<Blocks, WindowError> {
-    let word =
-        |index: u64| window.fetch_and_op(comm.rank(), place * CHECKPOINT_LEN + 8 * index, Update::Keep, 0u64);
+    let word = |index: u64| {
+        window.fetch_and_op(comm.rank(), place * CHECKPOINT_LEN + 8 * index, Update::Keep, 0u64)
+    };
     (0..word(0)?).map(|index| Ok((word(1 + 2 * index)?, word(2 + 2 * index)?))).collect()
 }
 

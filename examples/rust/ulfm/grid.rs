@@ -89,7 +89,12 @@ impl Grid {
 }
 
 /// One step: each cell has a value of its own; the sums of the rows are added up along the columns.
-fn advance(job: &Job, all: &Communicator, grid: &mut Option<Grid>, step: u64) -> Result<Option<u64>, Error> {
+fn advance(
+    job: &Job,
+    all: &Communicator,
+    grid: &mut Option<Grid>,
+    step: u64,
+) -> Result<Option<u64>, Error> {
     let mut has_grid = [u64::from(grid.is_some())];
     all.allreduce_u64(Op::Max, &mut has_grid)?;
     if has_grid == [0] {

@@ -82,6 +82,10 @@ fn finish(job: &Job, world: &Communicator, disturbances: u64) -> Result<(), Stri
     if disturbances > 0 && !is_hit {
         return Err(format!("{} was disturbed {disturbances} times by {:?}", job.me(), all.failed));
     }
-    println!("{} was {}", job.me(), if disturbances > 0 { "disturbed and went on" } else { "undisturbed" });
+    println!(
+        "{} was {}",
+        job.me(),
+        if disturbances > 0 { "disturbed and went on" } else { "undisturbed" }
+    );
     Ok(())
 }

@@ -63,7 +63,9 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     if committed.paid != committed.received {
-        return Err(format!("{} was paid and {} received", committed.paid, committed.received).into());
+        return Err(
+            format!("{} was paid and {} received", committed.paid, committed.received).into()
+        );
     }
     support::check(job, committed.received, (0..ITERATIONS * TRANSFERS).map(amount).sum())?;
     job.leave()?;
@@ -71,7 +73,12 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Pays in the first phase and receives in the second one; each member does its share of the transfers.
-fn iterate(job: &Job, comm: &Communicator, iteration: u64, accounts: &mut Accounts) -> Result<(), Error> {
+fn iterate(
+    job: &Job,
+    comm: &Communicator,
+    iteration: u64,
+    accounts: &mut Accounts,
+) -> Result<(), Error> {
     let share = || {
         let first = iteration * TRANSFERS + comm.rank() as u64;
         (first..(iteration + 1) * TRANSFERS).step_by(comm.size())

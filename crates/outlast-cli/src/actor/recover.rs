@@ -70,9 +70,10 @@ impl Worker {
                     let deaths = recovery.deaths().to_vec();
                     match self.procedure(recovery.tx(), &deaths, threads) {
                         Ok(()) => recovery.end().map_err(anyhow::Error::from),
-                        Err(error) => {
-                            recovery.fail("returned an error").map_err(anyhow::Error::from).and(Err(error))
-                        }
+                        Err(error) => recovery
+                            .fail("returned an error")
+                            .map_err(anyhow::Error::from)
+                            .and(Err(error)),
                     }
                 }
             }
@@ -174,7 +175,8 @@ impl Worker {
         for (account, change) in [(from, 1u64.wrapping_neg()), ((from + 1) % accounts, 1)] {
             let key = named("account", account);
             let found = recorded.read(tx, &key)?;
-            let before = words(found.as_ref()).and_then(|words| words.first().copied()).unwrap_or(0);
+            let before =
+                words(found.as_ref()).and_then(|words| words.first().copied()).unwrap_or(0);
             let bytes = special(sequence, &[before.wrapping_add(change)]);
             recorded.put(tx, &key, &bytes, history::Value::new(sequence))?;
         }
@@ -182,7 +184,12 @@ impl Worker {
     }
 
     /// Takes a task out of the queue of the dead into the own one.
-    fn move_task(&mut self, tx: &mut Tx, recorded: &mut Recorded, dead: MemberId) -> anyhow::Result<()> {
+    fn move_task(
+        &mut self,
+        tx: &mut Tx,
+        recorded: &mut Recorded,
+        dead: MemberId,
+    ) -> anyhow::Result<()> {
         let options = self.program.options();
         let queues = if options.mix.steal > 0 { options.queues } else { 0 };
         if queues == 0 || dead.0 % queues == self.job.me().0 % queues {

@@ -42,10 +42,13 @@ impl std::fmt::Display for Programs {
 
 impl Programs {
     pub(super) fn mix(self) -> Mix {
-        let calls = Mix { get: 35, put: 35, put_if: 10, delete: 5, add: 8, wait: 2, ..Mix::NOTHING };
+        let calls =
+            Mix { get: 35, put: 35, put_if: 10, delete: 5, add: 8, wait: 2, ..Mix::NOTHING };
         match self {
             Programs::Calls => calls,
-            Programs::Puts => Mix { get: 12, put: 80, put_if: 3, delete: 2, wait: 3, ..Mix::NOTHING },
+            Programs::Puts => {
+                Mix { get: 12, put: 80, put_if: 3, delete: 2, wait: 3, ..Mix::NOTHING }
+            }
             Programs::Mixed => Mix { get: 25, put: 20, transaction: 30, ..calls },
             Programs::Bank => Mix { transfer: 60, audit: 15, peek: 25, ..Mix::NOTHING },
             Programs::Steal => Mix { steal: 60, audit: 10, peek: 30, ..Mix::NOTHING },
@@ -61,7 +64,9 @@ pub(super) fn is_special(key: &Key) -> bool {
 /// What stands for the bytes of one of these in the history.
 pub(super) fn identity(bytes: &[u8]) -> history::Value {
     let sequence = bytes.first_chunk().map(|word| u64::from_le_bytes(*word));
-    sequence.filter(|_| bytes.len().is_multiple_of(8)).map_or(history::Value::torn(0), history::Value::new)
+    sequence
+        .filter(|_| bytes.len().is_multiple_of(8))
+        .map_or(history::Value::torn(0), history::Value::new)
 }
 
 /// The words behind the sequence; `None` if the key does not exist.
@@ -104,8 +109,9 @@ impl Recorded {
 
     pub(super) fn read(&mut self, tx: &mut Tx, key: &Key) -> StoreResult<Option<Value>> {
         let found = tx.get_before(key.bytes())?;
-        let seen =
-            found.as_ref().map(|value| (value.version(), value_identity(self.seed, key, value.bytes())));
+        let seen = found
+            .as_ref()
+            .map(|value| (value.version(), value_identity(self.seed, key, value.bytes())));
         self.accesses.push(read_access(key, seen));
         Ok(found)
     }
@@ -156,12 +162,14 @@ impl Worker {
             let mut tx = store.begin();
             let mut tries = 0;
             loop {
-                let result = run(&mut tx, &mut recorded).and_then(|value| tx.commit().map(|()| value));
+                let result =
+                    run(&mut tx, &mut recorded).and_then(|value| tx.commit().map(|()| value));
                 match result {
                     Err(StoreError::Aborted) if tries < RETRIES => tries += 1,
                     result => {
                         let made = tx.versions();
-                        for access in recorded.accesses.iter_mut().filter(|access| access.changes()) {
+                        for access in recorded.accesses.iter_mut().filter(|access| access.changes())
+                        {
                             let made = made.iter().find(|(key, _)| key == access.key.bytes());
                             access.version = made.map(|(_, made)| version(*made));
                         }
@@ -207,11 +215,15 @@ impl Worker {
             announced.push(access);
             values.push(value);
         }
-        debug_assert!(values.iter().flatten().all(|(bytes, value)| bytes.len() >= 8 || *value == SHORT));
+        debug_assert!(
+            values.iter().flatten().all(|(bytes, value)| bytes.len() >= 8 || *value == SHORT)
+        );
         self.run_transaction(sequence, announced, |tx, recorded| {
             for (step, value) in steps.iter().zip(&values) {
                 match (step, value) {
-                    (Step::Put(key, _), Some((bytes, value))) => recorded.put(tx, key, bytes, *value)?,
+                    (Step::Put(key, _), Some((bytes, value))) => {
+                        recorded.put(tx, key, bytes, *value)?
+                    }
                     (Step::Delete(key), _) => recorded.delete(tx, key)?,
                     (Step::Get(key) | Step::Put(key, _), _) => drop(recorded.read(tx, key)?),
                 }
@@ -229,11 +241,13 @@ impl Worker {
         sequence: u64,
     ) -> anyhow::Result<()> {
         let value = history::Value::new(sequence);
-        let announced = [from, to].into_iter().flat_map(|key| [Access::ask(key), Access::write(key, value)]);
+        let announced =
+            [from, to].into_iter().flat_map(|key| [Access::ask(key), Access::write(key, value)]);
         self.run_transaction(sequence, announced.collect(), |tx, recorded| {
             for (key, change) in [(from, -amount), (to, amount)] {
                 let found = recorded.read(tx, key)?;
-                let before = words(found.as_ref()).and_then(|words| words.first().copied()).unwrap_or(0);
+                let before =
+                    words(found.as_ref()).and_then(|words| words.first().copied()).unwrap_or(0);
                 let after = before.wrapping_add(change as u64);
                 recorded.put(tx, key, &special(sequence, &[after]), value)?;
             }
@@ -247,7 +261,8 @@ impl Worker {
         let queues = [victim, thief].map(|queue| named("queue", u64::from(queue)));
         // Which task it is to be is looked up before, so that the record of a call without an end has it.
         let Ok(found) = self.store.get(queues[0].bytes()) else { return Ok(()) };
-        let Some(&task) = words(found.as_ref()).unwrap_or_else(|| first_tasks(victim)).last() else {
+        let Some(&task) = words(found.as_ref()).unwrap_or_else(|| first_tasks(victim)).last()
+        else {
             return Ok(());
         };
         let task_key = named("task", task);

@@ -121,7 +121,12 @@ impl Detection {
 }
 
 /// Starts a job and kills so many of its members, one after the other, the last one first; what the survivors noted.
-pub(super) fn measure_once(ranks: usize, map: u64, busy: bool, kills: usize) -> anyhow::Result<Vec<u64>> {
+pub(super) fn measure_once(
+    ranks: usize,
+    map: u64,
+    busy: bool,
+    kills: usize,
+) -> anyhow::Result<Vec<u64>> {
     let mut samples = Vec::new();
     let mut running = Launch::new(ranks)
         .program(std::env::current_exe()?)

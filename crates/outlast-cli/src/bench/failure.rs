@@ -154,7 +154,8 @@ impl Failover {
                 })
                 .collect();
             let seen_ns = number(&lines, "seen ")?;
-            let after = |moment: u64| puts.iter().filter(move |put| put.0 >= moment).map(|put| put.1).min();
+            let after =
+                |moment: u64| puts.iter().filter(move |put| put.0 >= moment).map(|put| put.1).min();
             first.push(after(killed_ns).context("no put after the kill")? - killed_ns);
             known.push(after(seen_ns).context("no put after the death was known")? - killed_ns);
             let acknowledged: Vec<u64> =
@@ -188,11 +189,18 @@ impl Failover {
 impl Repair {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
         let ranks = usize::from(self.ranks);
-        ensure!(usize::from(self.replicas) < ranks, "there must be more ranks than copies, to repair to");
-        ensure!(self.size > 0 && self.size <= self.total, "--total must hold at least one value of --size");
+        ensure!(
+            usize::from(self.replicas) < ranks,
+            "there must be more ranks than copies, to repair to"
+        );
+        ensure!(
+            self.size > 0 && self.size <= self.total,
+            "--total must hold at least one value of --size"
+        );
         let (mut repairs, mut floors, mut bytes) = (Vec::new(), Vec::new(), 0);
         for kill in 1..=self.kills {
-            let (killed_ns, lines) = kill_one("repair", ranks, self.replicas, self.size, self.total)?;
+            let (killed_ns, lines) =
+                kill_one("repair", ranks, self.replicas, self.size, self.total)?;
             repairs.push(number(&lines, "repaired ")?.saturating_sub(killed_ns));
             floors.push(number(&lines, "floor ")?);
             bytes = number(&lines, "bytes ")?;
@@ -225,7 +233,8 @@ impl FailureMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         let job = JoinOptions::new().time_limit(LIMIT).join()?;
         let victim = MemberId(job.members() as u32 - 1);
-        let store = Store::open(&job, Options::new().replicas(self.replicas).expected_keys(1 << 14))?;
+        let store =
+            Store::open(&job, Options::new().replicas(self.replicas).expected_keys(1 << 14))?;
         match self.what.as_str() {
             "failover" => self.failover(&job, &store, victim)?,
             _ => self.repair(&job, &store, victim)?,
@@ -275,7 +284,8 @@ impl FailureMember {
             }
             ensure!(Instant::now() < end, "nobody was killed");
         }
-        let lines: Vec<String> = puts.iter().map(|(begin, end)| format!("put {begin} {end}")).collect();
+        let lines: Vec<String> =
+            puts.iter().map(|(begin, end)| format!("put {begin} {end}")).collect();
         tell(&lines.join("\n"))?;
         tell(&format!("seen {}", seen_ns.unwrap_or(0)))?;
         tell("done")
@@ -303,8 +313,9 @@ impl FailureMember {
         if job.me() != MemberId(0) {
             return self.wait_for_death(job);
         }
-        let lost =
-            (0..count).filter(|key| store.homes(format!("key/{key}").as_bytes()).contains(&victim)).count();
+        let lost = (0..count)
+            .filter(|key| store.homes(format!("key/{key}").as_bytes()).contains(&victim))
+            .count();
         self.wait_for_death(job)?;
         let status = store.wait_repaired(job.now().after(LIMIT))?;
         ensure!(status.is_repaired(), "not repaired in {LIMIT:?}");

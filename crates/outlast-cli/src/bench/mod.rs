@@ -111,7 +111,8 @@ impl Row {
             samples_ns.get(rank).copied().unwrap_or(0)
         };
         self.samples = samples_ns.len();
-        (self.p50_ns, self.p99_ns, self.p999_ns) = (percentile(500), percentile(990), percentile(999));
+        (self.p50_ns, self.p99_ns, self.p999_ns) =
+            (percentile(500), percentile(990), percentile(999));
         self.max_ns = samples_ns.last().copied().unwrap_or(0);
         self
     }
@@ -137,7 +138,8 @@ struct Machine {
 impl Machine {
     fn this() -> Machine {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let processor = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let processor =
+            cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             processor: processor.map_or("unknown", |(_, name)| name).to_string(),
@@ -179,7 +181,8 @@ fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
     .map(String::from);
     let rows = results.iter().map(|row| {
         // Of what hung or ended no time was taken.
-        let time = |ns: u64| if row.hung.is_some() && ns == 0 { "".into() } else { nanoseconds(ns) };
+        let time =
+            |ns: u64| if row.hung.is_some() && ns == 0 { "".into() } else { nanoseconds(ns) };
         [
             row.what.clone(),
             row.contender.clone(),
@@ -197,7 +200,10 @@ fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
     });
     print_table(json, std::iter::once(header).chain(rows).collect());
     let machine = Machine::this();
-    say(json, format_args!("{} cores, {}, Linux {}", machine.cores, machine.processor, machine.kernel));
+    say(
+        json,
+        format_args!("{} cores, {}, Linux {}", machine.cores, machine.processor, machine.kernel),
+    );
     if let Some(path) = json {
         let command = std::env::args().collect::<Vec<_>>().join(" ");
         write_json(path, &Report { results, machine, command })?;
@@ -214,10 +220,11 @@ fn print_table<const COLUMNS: usize>(json: Option<&Path>, rows: Vec<[String; COL
     }
     for row in &rows {
         // Names to the left, numbers to the right.
-        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
-            0 | 1 => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
+        let cells =
+            row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
+                0 | 1 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            });
         say(json, cells.collect::<Vec<_>>().join("  ").trim_end());
     }
 }

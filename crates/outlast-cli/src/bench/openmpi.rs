@@ -52,7 +52,11 @@ impl OpenMpi {
             .output()
             .with_context(|| format!("starting {}", mpicc.display()))?;
         let errors = String::from_utf8_lossy(&compiled.stderr);
-        ensure!(compiled.status.success(), "{} cannot compile the peer:\n{errors}", mpicc.display());
+        ensure!(
+            compiled.status.success(),
+            "{} cannot compile the peer:\n{errors}",
+            mpicc.display()
+        );
         Ok(found)
     }
 
@@ -76,14 +80,23 @@ impl OpenMpi {
                 command
             }
         };
-        command.args(["--with-ft", "ulfm", "--oversubscribe", "--bind-to", "none", "-n", &ranks.to_string()]);
+        command.args([
+            "--with-ft",
+            "ulfm",
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+            "-n",
+            &ranks.to_string(),
+        ]);
         command.args(hosts.map(Hosts::mpirun_options).unwrap_or_default());
         command.arg(self.program()).args(args);
         let _folder = outlast::launch::prepare(&mut command)?;
         // Measured as it is installed.
         command.env_remove("OMPI_MCA_btl");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("starting {}", self.mpirun.display()))?;
+        let mut child =
+            command.spawn().with_context(|| format!("starting {}", self.mpirun.display()))?;
         let readers = [
             child.stdout.take().map(|pipe| read_all(Box::new(pipe))),
             child.stderr.take().map(|pipe| read_all(Box::new(pipe))),
@@ -121,7 +134,8 @@ fn find_mpicc() -> anyhow::Result<(PathBuf, String)> {
         Some(mpicc) => vec![mpicc.into()],
         None => {
             let path = std::env::var_os("PATH").unwrap_or_default();
-            let in_path = std::env::split_paths(&path).map(|folder| folder.join("mpicc")).collect::<Vec<_>>();
+            let in_path =
+                std::env::split_paths(&path).map(|folder| folder.join("mpicc")).collect::<Vec<_>>();
             let here = std::env::current_dir().unwrap_or_default();
             let above = here.ancestors().map(|folder| folder.join("target/mpi/bin/mpicc"));
             in_path.into_iter().chain(above).filter(|mpicc| mpicc.is_file()).collect()
@@ -141,9 +155,13 @@ fn find_mpicc() -> anyhow::Result<(PathBuf, String)> {
 
 /// Which Open MPI this is the compiler of, if it is new enough.
 fn version(mpicc: &Path) -> anyhow::Result<String> {
-    let output = Command::new(mpicc).arg("--showme:version").output().context("cannot be started")?;
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output =
+        Command::new(mpicc).arg("--showme:version").output().context("cannot be started")?;
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     let (_, rest) = text.split_once("Open MPI ").context("is not of Open MPI")?;
     let version = rest.split_whitespace().next().unwrap_or_default();
     let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());

@@ -73,7 +73,8 @@ impl Ping {
         hosts: Option<&Hosts>,
     ) -> anyhow::Result<String> {
         let kill_after = kill_after.map_or("-1".into(), |after| after.as_micros().to_string());
-        let args = [self.copies.to_string(), length.as_millis().to_string(), kill_after, size.to_string()];
+        let args =
+            [self.copies.to_string(), length.as_millis().to_string(), kill_after, size.to_string()];
         self.program.run(self.ranks, length + HUNG, &args, hosts)
     }
 
@@ -122,7 +123,8 @@ impl Ping {
              the store went on each time",
             theirs.hung.unwrap_or(0)
         ));
-        ours.hung = Some(longest.iter().filter(|longest| **longest > HUNG.as_nanos() as u64).count());
+        ours.hung =
+            Some(longest.iter().filter(|longest| **longest > HUNG.as_nanos() as u64).count());
         theirs.samples = usize::from(kills);
         Ok(vec![theirs, ours.with_samples(longest)])
     }
@@ -152,7 +154,13 @@ impl Ping {
 pub(super) const SURVIVE: &str = "survive";
 
 /// Puts for so long and says how long the longest call took. Its calls must all succeed, whoever is killed.
-pub(super) fn survive(job: &Job, store: &Store, size: u64, keys: usize, seconds: f64) -> anyhow::Result<()> {
+pub(super) fn survive(
+    job: &Job,
+    store: &Store,
+    size: u64,
+    keys: usize,
+    seconds: f64,
+) -> anyhow::Result<()> {
     let value = vec![1; size as usize];
     let slots = (0..keys).map(|key| store.slot(format!("{}/{key}", job.me()).as_bytes()));
     let slots = slots.collect::<Result<Vec<_>, _>>()?;

@@ -39,14 +39,16 @@ const STROKES: [(&str, &str, &str); 7] = [
 
 impl Figure {
     pub(super) fn svg(&self) -> String {
-        let points = || self.lines.iter().flat_map(|line| &line.points).filter(|(_, value)| *value > 0.0);
+        let points =
+            || self.lines.iter().flat_map(|line| &line.points).filter(|(_, value)| *value > 0.0);
         let ranks_min = points().map(|(ranks, _)| *ranks).min().unwrap_or(1) as f64;
         let ranks_max = points().map(|(ranks, _)| *ranks).max().unwrap_or(1) as f64;
         let low = points().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
         let high = points().map(|(_, value)| *value).fold(0.0, f64::max);
         let (low, high) = if low <= high { (low, high) } else { (1.0, 10.0) };
         // Whole decades are drawn, unless that would leave most of the figure empty.
-        let (bottom, top) = (low.log10().floor(), high.log10().ceil().max(low.log10().floor() + 1.0));
+        let (bottom, top) =
+            (low.log10().floor(), high.log10().ceil().max(low.log10().floor() + 1.0));
         let span = (ranks_max / ranks_min).log2().max(1.0);
         let x = |ranks: f64| LEFT + (WIDTH - LEFT - RIGHT) * (ranks / ranks_min).log2() / span;
         let y = |value: f64| {
@@ -63,7 +65,9 @@ impl Figure {
         ));
         add(format_args!("<title>{}</title>", escape(&self.title)));
         add(format_args!("<style>"));
-        add(format_args!(".ground {{ fill: #ffffff }} text {{ fill: #1d2126 }} .grid {{ stroke: #d5d9de }}"));
+        add(format_args!(
+            ".ground {{ fill: #ffffff }} text {{ fill: #1d2126 }} .grid {{ stroke: #d5d9de }}"
+        ));
         for (index, (light, _, dashes)) in STROKES.iter().enumerate() {
             add(format_args!(
                 ".line{index} {{ stroke: {light}; stroke-dasharray: {} }} .dot{index} {{ fill: {light} }}",
@@ -71,7 +75,9 @@ impl Figure {
             ));
         }
         add(format_args!("@media (prefers-color-scheme: dark) {{"));
-        add(format_args!(".ground {{ fill: #15181c }} text {{ fill: #e4e7eb }} .grid {{ stroke: #3a4048 }}"));
+        add(format_args!(
+            ".ground {{ fill: #15181c }} text {{ fill: #e4e7eb }} .grid {{ stroke: #3a4048 }}"
+        ));
         for (index, (_, dark, _)) in STROKES.iter().enumerate() {
             add(format_args!(".line{index} {{ stroke: {dark} }} .dot{index} {{ fill: {dark} }}"));
         }
@@ -87,7 +93,8 @@ impl Figure {
         // A few decades leave room for steps between them.
         let steps: &[f64] = if top - bottom <= 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let decades = bottom as i32..=top as i32;
-        let values = decades.flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)));
+        let values =
+            decades.flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)));
         for value in values.filter(|value| *value <= 10f64.powf(top) * 1.001) {
             let at = y(value);
             add(format_args!("<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right}\"/>"));
@@ -124,7 +131,8 @@ impl Figure {
             let stroke = index % STROKES.len();
             // Points of later lines are smaller, so that those below them are seen where lines meet.
             let radius = (7.0 - 1.5 * index as f64).max(2.5);
-            let drawn: Vec<&(usize, f64)> = line.points.iter().filter(|(_, value)| *value > 0.0).collect();
+            let drawn: Vec<&(usize, f64)> =
+                line.points.iter().filter(|(_, value)| *value > 0.0).collect();
             let path: Vec<String> = drawn
                 .iter()
                 .map(|(ranks, value)| format!("{:.1} {:.1}", x(*ranks as f64), y(*value)))
@@ -148,7 +156,12 @@ impl Figure {
             add(format_args!(
                 "<path class=\"line{stroke}\" fill=\"none\" stroke-width=\"2\" d=\"M{from} {at}H{to}\"/>"
             ));
-            add(format_args!("<text x=\"{}\" y=\"{}\">{}</text>", to + 8.0, at + 4.0, escape(&line.name)));
+            add(format_args!(
+                "<text x=\"{}\" y=\"{}\">{}</text>",
+                to + 8.0,
+                at + 4.0,
+                escape(&line.name)
+            ));
         }
         add(format_args!("</svg>"));
         svg
@@ -166,12 +179,21 @@ mod tests {
     #[test]
     fn odd_values_give_a_figure() {
         let show = |value: f64| value.to_string();
-        let line = |points: &[(usize, f64)]| Line { name: "a < b & \"c\"".into(), points: points.to_vec() };
-        for points in [&[][..], &[(2, 0.0)], &[(2, 5.0)], &[(2, 10.0), (2, 10.0)], &[(2, 1.0), (4096, 1e9)]] {
-            let figure = Figure { title: "<t>".into(), axis: "&".into(), lines: vec![line(points)], show };
+        let line = |points: &[(usize, f64)]| Line {
+            name: "a < b & \"c\"".into(),
+            points: points.to_vec(),
+        };
+        for points in
+            [&[][..], &[(2, 0.0)], &[(2, 5.0)], &[(2, 10.0), (2, 10.0)], &[(2, 1.0), (4096, 1e9)]]
+        {
+            let figure =
+                Figure { title: "<t>".into(), axis: "&".into(), lines: vec![line(points)], show };
             let svg = figure.svg();
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
-            assert!(svg.contains("&lt;t&gt;") && svg.contains("a &lt; b &amp; &quot;c&quot;"), "{svg}");
+            assert!(
+                svg.contains("&lt;t&gt;") && svg.contains("a &lt; b &amp; &quot;c&quot;"),
+                "{svg}"
+            );
         }
     }
 }

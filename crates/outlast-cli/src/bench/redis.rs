@@ -40,7 +40,8 @@ fn find() -> anyhow::Result<PathBuf> {
     let runs = |server: &PathBuf| {
         Command::new(server).arg("--version").output().is_ok_and(|output| output.status.success())
     };
-    let found = named.map_or_else(|| in_path.chain(above).find(runs), |named| Some(named).filter(runs));
+    let found =
+        named.map_or_else(|| in_path.chain(above).find(runs), |named| Some(named).filter(runs));
     found.context(
         "found no redis-server that runs: set REDIS_SERVER, add it to PATH, or unpack one by `cargo xtask redis`",
     )
@@ -113,13 +114,16 @@ impl Redis {
                 "--appendonly",
                 "no",
             ]);
-            command.args(["--repl-diskless-sync-delay", "0", "--loglevel", "warning", "--dir"]).arg(&data);
+            command
+                .args(["--repl-diskless-sync-delay", "0", "--loglevel", "warning", "--dir"])
+                .arg(&data);
             match number {
                 0 => command.arg("--unixsocket").arg(socket),
                 _ => command.args(["--replicaof", "127.0.0.1", &first.to_string()]),
             };
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            servers.push(command.spawn().with_context(|| format!("starting {}", program.display()))?);
+            servers
+                .push(command.spawn().with_context(|| format!("starting {}", program.display()))?);
         }
         Ok(())
     }
@@ -132,7 +136,8 @@ impl Redis {
         request.extend(value);
         let count = self.replicas.to_string();
         request.extend(
-            format!("\r\n*3\r\n$4\r\nWAIT\r\n${}\r\n{count}\r\n$4\r\n1000\r\n", count.len()).as_bytes(),
+            format!("\r\n*3\r\n$4\r\nWAIT\r\n${}\r\n{count}\r\n$4\r\n1000\r\n", count.len())
+                .as_bytes(),
         );
         self.client.get_mut().write_all(&request)?;
         let mut answer = String::new();
@@ -147,7 +152,12 @@ impl Redis {
     }
 
     /// Times puts of values of a size for so long, the keys in turn; in tenths of nanoseconds.
-    pub(super) fn measure(&mut self, size: usize, keys: usize, length: Duration) -> anyhow::Result<Vec<u64>> {
+    pub(super) fn measure(
+        &mut self,
+        size: usize,
+        keys: usize,
+        length: Duration,
+    ) -> anyhow::Result<Vec<u64>> {
         let value = vec![1; size];
         let names: Vec<String> = (0..keys).map(|index| format!("bench/{size}/{index}")).collect();
         let (mut samples, end) = (Vec::new(), Instant::now() + length);
@@ -155,7 +165,11 @@ impl Redis {
             let begin = Instant::now();
             let count = self.set(name.as_bytes(), &value)?;
             samples.push(begin.elapsed().as_nanos() as u64 * 10);
-            ensure!(count == self.replicas, "only {count} of {} replicas of Redis have it", self.replicas);
+            ensure!(
+                count == self.replicas,
+                "only {count} of {} replicas of Redis have it",
+                self.replicas
+            );
             if Instant::now() >= end {
                 break;
             }

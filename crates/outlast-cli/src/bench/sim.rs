@@ -78,7 +78,9 @@ impl Case {
         let mut taken = 0;
         if self.is_search {
             for seed in 0.. {
-                taken += sim::run(&self.options(seed).random_faults(1, 1, 50), |job| mixed(&job, 5)).steps;
+                taken +=
+                    sim::run(&self.options(seed).random_faults(1, 1, 50), |job| mixed(&job, 5))
+                        .steps;
                 if taken >= steps {
                     break;
                 }
@@ -87,7 +89,12 @@ impl Case {
             // A round is three operations and a look at the epoch, of a few steps each.
             let rounds = (steps / (10 * self.members as u64)).max(1);
             let report = sim::run(&self.options(1), move |job| mixed(&job, rounds));
-            ensure!(report.is_ok(), "the simulated job ended as {:?}: {:?}", report.outcome, report.panics);
+            ensure!(
+                report.is_ok(),
+                "the simulated job ended as {:?}: {:?}",
+                report.outcome,
+                report.panics
+            );
             taken = report.steps;
         }
         Ok(Sample { steps: taken, processor: processor_time()? - began })
@@ -120,7 +127,8 @@ fn mixed(job: &Job, rounds: u64) {
     while let Err(Error::OutOfRange { .. }) = job.fetch_add(Epoch::ANY, MemberId(0), 4088, 1) {
         nap();
     }
-    while job.epoch() == Epoch(0) && job.load(Epoch::ANY, MemberId(0), 4088).is_ok_and(|done| done < members)
+    while job.epoch() == Epoch(0)
+        && job.load(Epoch::ANY, MemberId(0), 4088).is_ok_and(|done| done < members)
     {
         nap();
     }

@@ -81,8 +81,15 @@ const RESTORE: &str = "restore";
 
 impl Snapshot {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        ensure!(self.value_size > 0 && self.size >= self.value_size, "--size must be at least --value-size");
-        ensure!(u16::from(self.replicas) <= self.ranks, "{} copies need as many ranks", self.replicas);
+        ensure!(
+            self.value_size > 0 && self.size >= self.value_size,
+            "--size must be at least --value-size"
+        );
+        ensure!(
+            u16::from(self.replicas) <= self.ranks,
+            "{} copies need as many ranks",
+            self.replicas
+        );
         let scratch = Scratch(self.folder.join(format!("outlast-bench-{}", std::process::id())));
         std::fs::create_dir_all(&scratch.0).with_context(|| scratch.0.display().to_string())?;
         let json = self.common.json.as_deref();
@@ -119,7 +126,11 @@ impl Snapshot {
             let speed = |ns: u64| self.size as f64 / (1 << 20) as f64 / (ns.max(1) as f64 / 1e9);
             say(
                 json,
-                format_args!("{what}: {:.0} MiB/s, dd {:.0} MiB/s", speed(ours.p50_ns), speed(floor.p50_ns)),
+                format_args!(
+                    "{what}: {:.0} MiB/s, dd {:.0} MiB/s",
+                    speed(ours.p50_ns),
+                    speed(floor.p50_ns)
+                ),
             );
             rows.push(Row { floor_ns: Some(floor.p50_ns), ratio: Some(ratio), ..ours });
             rows.push(floor);
@@ -143,7 +154,10 @@ impl Snapshot {
         let outcome = running.wait(Duration::from_secs(600));
         expect_ok(&outcome)?;
         let output = String::from_utf8_lossy(&running.output(MemberId(0)).stdout).into_owned();
-        output.lines().find_map(|line| line.strip_prefix("took\t")?.parse().ok()).context("a member's time")
+        output
+            .lines()
+            .find_map(|line| line.strip_prefix("took\t")?.parse().ok())
+            .context("a member's time")
     }
 }
 
@@ -211,7 +225,10 @@ fn read_by_dd(path: &Path, size: u64) -> anyhow::Result<u64> {
 fn dd(args: &[&str]) -> anyhow::Result<u64> {
     let began = Instant::now();
     let status = Command::new("dd").args(args).stdin(Stdio::null()).stderr(Stdio::null()).status();
-    ensure!(status.context("dd (of coreutils) is needed to compare with")?.success(), "dd {args:?} failed");
+    ensure!(
+        status.context("dd (of coreutils) is needed to compare with")?.success(),
+        "dd {args:?} failed"
+    );
     Ok(began.elapsed().as_nanos() as u64)
 }
 

@@ -191,7 +191,8 @@ impl Put {
             others.push(floor_of_hosts(ranks));
         }
         let others = found(others);
-        let (checksums, sole_writers, computing) = (self.checksums, self.sole_writers, self.computing);
+        let (checksums, sole_writers, computing) =
+            (self.checksums, self.sole_writers, self.computing);
         let asked = Asked { checksums, sole_writers, computing, others, kills: self.kills };
         run("put", self.keys, &[64, 1024, 65536], self.shape, self.common, asked)
     }
@@ -252,14 +253,19 @@ fn run(
     mut asked: Asked,
 ) -> anyhow::Result<bool> {
     shape.place.check("bench");
-    let shape =
-        Shape { ranks: shape.place.join_mpirun()?.map_or(shape.ranks, |ranks| ranks as u16), ..shape };
+    let shape = Shape {
+        ranks: shape.place.join_mpirun()?.map_or(shape.ranks, |ranks| ranks as u16),
+        ..shape
+    };
     let (ranks, replicas) = (usize::from(shape.ranks), usize::from(shape.replicas));
     ensure!(replicas <= ranks, "{replicas} copies need as many ranks, and there are {ranks}");
     ensure!(shape.seconds > 0.0 && shape.seconds <= 600.0, "--seconds must be between 0 and 600");
     let sizes = if shape.sizes.is_empty() { default_sizes.to_vec() } else { shape.sizes.clone() };
     let joined = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
-    say(common.json.as_deref(), format_args!("{what}: {ranks} processes, {replicas} copies, sizes {joined}"));
+    say(
+        common.json.as_deref(),
+        format_args!("{what}: {ranks} processes, {replicas} copies, sizes {joined}"),
+    );
     // Half of their samples before ours and half after them.
     let mut theirs = vec![vec![Vec::new(); sizes.len()]; asked.others.len()];
     let mut measure_theirs = |others: &mut [Other], hosts: Option<&Hosts>| -> anyhow::Result<()> {
@@ -296,7 +302,8 @@ fn run(
     let mut rows = Vec::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let mut fields = line.split('\t');
-        let (Some(size), Some(contender), Some(samples)) = (fields.next(), fields.next(), fields.next())
+        let (Some(size), Some(contender), Some(samples)) =
+            (fields.next(), fields.next(), fields.next())
         else {
             continue;
         };
@@ -329,7 +336,8 @@ fn run(
     // Samples are in tenths of nanoseconds, since a call takes few of them.
     for index in 0..rows.len() {
         let floor_name = if is_far { PONG } else { MEMCPY };
-        let floor = rows.iter().find(|row| row.size == rows[index].size && row.contender == floor_name);
+        let floor =
+            rows.iter().find(|row| row.size == rows[index].size && row.contender == floor_name);
         let floor = floor.map_or(0, |row| row.p50_ns).max(1);
         rows[index].ratio = Some(rows[index].p50_ns as f64 / floor as f64);
         rows[index].floor_ns = Some(floor);
@@ -344,7 +352,8 @@ fn run(
     let mut against = Vec::new();
     for other in &asked.others {
         let ratios = rows.iter().filter(|row| row.contender == other.name()).filter_map(|row| {
-            let ours = rows.iter().find(|ours| ours.size == row.size && ours.contender == by_slot)?;
+            let ours =
+                rows.iter().find(|ours| ours.size == row.size && ours.contender == by_slot)?;
             let size = quantity::human_bytes(row.size?);
             Some(format!("{} at {size}", times(row.p50_ns as f64 / ours.p50_ns.max(1) as f64)))
         });
@@ -354,7 +363,10 @@ fn run(
             && asked.kills > 0
         {
             let size = sizes.first().copied().unwrap_or(64);
-            say(common.json.as_deref(), format_args!("{} jobs with a kill, on either side", asked.kills));
+            say(
+                common.json.as_deref(),
+                format_args!("{} jobs with a kill, on either side", asked.kills),
+            );
             rows.extend(ping.compare_kills(asked.kills, size, |line| against.push(line))?);
         }
     }
@@ -380,7 +392,8 @@ impl StoreBenchMember {
         };
         let store = Store::open(&job, options)?;
         // The floor is measured in the same kind of memory: each member lends a range for it.
-        let floor_len = self.sizes.iter().map(|&size| keys_of(self.keys, size) * stride(size as usize)).max();
+        let floor_len =
+            self.sizes.iter().map(|&size| keys_of(self.keys, size) * stride(size as usize)).max();
         let floor = job.reserve(floor_len.unwrap_or(0) as u64)?;
         let zeros = vec![0; 1 << 20];
         for offset in (0..floor_len.unwrap_or(0)).step_by(zeros.len()) {
@@ -421,7 +434,8 @@ impl StoreBenchMember {
         (0..job.members())
             .map(|member| {
                 let name = format!("floor/{member}");
-                let found = store.wait(name.as_bytes(), None, deadline)?.context("a member is missing")?;
+                let found =
+                    store.wait(name.as_bytes(), None, deadline)?.context("a member is missing")?;
                 Ok(u64::from_le_bytes(found.bytes().try_into().context("an offset")?))
             })
             .collect()
@@ -502,7 +516,8 @@ impl StoreBenchMember {
                 target.bytes(),
             );
         }
-        let slots = (0..keys).map(|index| store.slot(&name(index))).collect::<Result<Vec<_>, _>>()?;
+        let slots =
+            (0..keys).map(|index| store.slot(&name(index))).collect::<Result<Vec<_>, _>>()?;
         for (index, slot) in slots.iter().enumerate() {
             slot.get_into(target.at(0, size))?;
             store.get_into(&name(index), target.at(0, size))?;
@@ -558,7 +573,9 @@ fn measure(calls: u64, mut call: impl FnMut() -> anyhow::Result<()>) -> anyhow::
 }
 
 fn tell(size: usize, contenders: [&str; 3], samples: &[Vec<u64>; 3]) {
-    for (contender, samples) in contenders.iter().zip(samples).filter(|(_, samples)| !samples.is_empty()) {
+    for (contender, samples) in
+        contenders.iter().zip(samples).filter(|(_, samples)| !samples.is_empty())
+    {
         let samples = samples.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
         println!("{size}\t{contender}\t{samples}");
     }

@@ -73,11 +73,16 @@ impl Tx {
         let ranks = usize::from(self.replicas).max(4);
         for (keys, contender, samples) in self.start(ranks, &self.keys, false)?.0 {
             let bytes = u64::from(keys) * self.size;
-            let row = Row { size: Some(bytes), contender, ..self.row(&format!("tx, {keys} keys"), ranks) };
+            let row = Row {
+                size: Some(bytes),
+                contender,
+                ..self.row(&format!("tx, {keys} keys"), ranks)
+            };
             rows.push(row.with_samples(samples));
         }
         for index in 0..rows.len() {
-            let floor = rows.iter().find(|row| row.what == rows[index].what && row.contender == "put");
+            let floor =
+                rows.iter().find(|row| row.what == rows[index].what && row.contender == "put");
             let floor = floor.map_or(0, |row| row.p50_ns).max(1);
             rows[index].ratio = Some(rows[index].p50_ns as f64 / floor as f64);
             rows[index].floor_ns = Some(floor);
@@ -87,7 +92,8 @@ impl Tx {
             for shared in [0, 1, CROWD_KEYS] {
                 let (found, commits) = self.start(ranks, &[shared], true)?;
                 let samples = found.into_iter().flat_map(|(_, _, samples)| samples).collect();
-                let row = self.row(&format!("tx, {CROWD_KEYS} keys, {shared} shared by all"), ranks);
+                let row =
+                    self.row(&format!("tx, {CROWD_KEYS} keys, {shared} shared by all"), ranks);
                 say(
                     json,
                     format_args!(
@@ -130,7 +136,8 @@ impl Tx {
             .die_with_launcher(true)
             .output(Output::Capture)
             .start()?;
-        let outcome = running.wait(Duration::from_secs_f64(60.0 + 4.0 * self.seconds * keys.len() as f64));
+        let outcome =
+            running.wait(Duration::from_secs_f64(60.0 + 4.0 * self.seconds * keys.len() as f64));
         expect_ok(&outcome)?;
         let (mut found, mut commits) = (Vec::new(), 0);
         for member in 0..ranks as u32 {
@@ -140,7 +147,11 @@ impl Tx {
                 let [keys, contender, count, samples] = fields[..] else { continue };
                 commits += count.parse::<u64>().context("a count")?;
                 let samples: Result<Vec<u64>, _> = samples.split(' ').map(str::parse).collect();
-                found.push((keys.parse()?, contender.to_string(), samples.context("a member's samples")?));
+                found.push((
+                    keys.parse()?,
+                    contender.to_string(),
+                    samples.context("a member's samples")?,
+                ));
             }
         }
         Ok((found, commits))
@@ -150,7 +161,8 @@ impl Tx {
 impl TxBenchMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         let job = JoinOptions::new().time_limit(Duration::from_secs(3600)).join()?;
-        let store = Store::open(&job, Options::new().replicas(self.replicas).expected_keys(16_384))?;
+        let store =
+            Store::open(&job, Options::new().replicas(self.replicas).expected_keys(16_384))?;
         if self.is_crowd {
             self.crowd(&job, &store)?;
         } else if job.me() == MemberId(0) {
@@ -170,7 +182,8 @@ impl TxBenchMember {
         let names: Vec<Vec<String>> = (0..sets.max(1))
             .map(|set| (0..keys).map(|key| format!("bench/{keys}/{set}/{key}")).collect())
             .collect();
-        let whole: Vec<String> = (0..names.len()).map(|set| format!("bench/{keys}/{set}")).collect();
+        let whole: Vec<String> =
+            (0..names.len()).map(|set| format!("bench/{keys}/{set}")).collect();
         let (value, all) = (vec![1; self.size], vec![1; self.size * usize::from(keys)]);
         let mut at = [0; 3];
         let mut next = |of: usize| {
@@ -217,9 +230,16 @@ impl TxBenchMember {
     /// All members at once.
     fn crowd(&self, job: &Job, store: &Store) -> anyhow::Result<()> {
         let shared = self.keys.first().copied().unwrap_or(0);
-        let keys: Vec<String> = (0..CROWD_KEYS)
-            .map(|key| if key < shared { format!("hot/{key}") } else { format!("{}/{key}", job.me().0) })
-            .collect();
+        let keys: Vec<String> =
+            (0..CROWD_KEYS)
+                .map(|key| {
+                    if key < shared {
+                        format!("hot/{key}")
+                    } else {
+                        format!("{}/{key}", job.me().0)
+                    }
+                })
+                .collect();
         let value = vec![1; self.size];
         let change = || -> Result<(), StoreError> {
             store.transaction(|tx| {

@@ -100,7 +100,9 @@ impl Faults {
             ranks: u32::from(chaos.ranks),
             replicas: chaos.replicas,
             kills: chaos.kills,
-            of_host: chaos.victim_host().map_or(Vec::new(), |host| chaos.members_of(host).collect()),
+            of_host: chaos
+                .victim_host()
+                .map_or(Vec::new(), |host| chaos.members_of(host).collect()),
             spared: chaos.spared,
             beyond,
             failpoints: chaos.failpoints,
@@ -139,7 +141,8 @@ impl Faults {
             return Ok(false);
         }
         // One that did not get to its step in spite of a death makes room for the next one.
-        let overdue = self.armed.iter().find(|(_, since)| since.elapsed() > ARMED_FOR && self.has_triggered);
+        let overdue =
+            self.armed.iter().find(|(_, since)| since.elapsed() > ARMED_FOR && self.has_triggered);
         if let (Some((&member, _)), What::Kill) = (overdue, what) {
             self.kill_now(member, known, running)?;
             return Ok(true);
@@ -194,8 +197,9 @@ impl Faults {
             return true;
         }
         let dead = known.kills.len() as u64;
-        let complete_with =
-            (0..=dead).rev().find(|&count| count == 0 || known.complete_at(count, self.ranks).is_some());
+        let complete_with = (0..=dead)
+            .rev()
+            .find(|&count| count == 0 || known.complete_at(count, self.ranks).is_some());
         let complete_with = complete_with.unwrap_or(0);
         let copies = self.replicas.min(self.ranks as usize - complete_with as usize);
         let deaths = (dead - complete_with) as usize + self.armed.len();
@@ -206,10 +210,21 @@ impl Faults {
         let mut awake = known.living(self.ranks);
         awake.remove(&member);
         awake.retain(|member| !self.stopped.contains_key(member));
-        known.kills.push(Kill { member, at_ns, dead_before: known.kills.len() as u64, awake, step });
+        known.kills.push(Kill {
+            member,
+            at_ns,
+            dead_before: known.kills.len() as u64,
+            awake,
+            step,
+        });
     }
 
-    fn kill(&mut self, known: &mut Known, running: &Running, shared: &Shared) -> anyhow::Result<()> {
+    fn kill(
+        &mut self,
+        known: &mut Known,
+        running: &Running,
+        shared: &Shared,
+    ) -> anyhow::Result<()> {
         let living = known.living(self.ranks);
         let is_spared = |member: &u32| self.spared == Some(*member);
         ensure!(living.len() > 1, "nobody is left to kill");
@@ -254,7 +269,12 @@ impl Faults {
         killed
     }
 
-    fn kill_now(&mut self, victim: u32, known: &mut Known, running: &Running) -> anyhow::Result<()> {
+    fn kill_now(
+        &mut self,
+        victim: u32,
+        known: &mut Known,
+        running: &Running,
+    ) -> anyhow::Result<()> {
         self.armed.remove(&victim);
         self.has_triggered = true;
         let at_ns = machine_ns();
@@ -279,7 +299,8 @@ impl Faults {
             self.armed.remove(&member);
             // What it said may come a moment after the news of its end.
             let until = Instant::now() + Duration::from_secs(1);
-            let said = || String::from_utf8_lossy(&running.output(MemberId(member)).stderr).into_owned();
+            let said =
+                || String::from_utf8_lossy(&running.output(MemberId(member)).stderr).into_owned();
             while last_words(&said()).is_none() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -287,11 +308,17 @@ impl Faults {
             let (step, at_ns) = last_words(&said).ok_or_else(|| {
                 anyhow::anyhow!("member {member} ended in another way than it was told: {said}")
             })?;
-            eprintln!("{:7.3} s  member {member} died in step {step}", running.elapsed().as_secs_f64());
+            eprintln!(
+                "{:7.3} s  member {member} died in step {step}",
+                running.elapsed().as_secs_f64()
+            );
             self.note_kill(member, at_ns, Some(step), known);
         }
-        let overdue =
-            self.armed.iter().find(|(_, since)| since.elapsed() > ARMED_FOR).map(|(&member, _)| member);
+        let overdue = self
+            .armed
+            .iter()
+            .find(|(_, since)| since.elapsed() > ARMED_FOR)
+            .map(|(&member, _)| member);
         if let (true, Some(member)) = (self.planned.is_empty(), overdue) {
             self.kill_now(member, known, running)?;
         }
@@ -310,14 +337,18 @@ impl Faults {
         for member in ended {
             self.of_host.retain(|&other| other != member);
             self.note_kill(member, machine_ns(), None, known);
-            eprintln!("{:7.3} s  member {member} has ended itself", running.elapsed().as_secs_f64());
+            eprintln!(
+                "{:7.3} s  member {member} has ended itself",
+                running.elapsed().as_secs_f64()
+            );
         }
     }
 
     /// Stops somebody for so long; whether anybody could be stopped.
     fn stop(&mut self, length: Duration, known: &Known, running: &Running) -> anyhow::Result<bool> {
         let living = known.living(self.ranks);
-        let candidates: Vec<u32> = living.into_iter().filter(|m| !self.stopped.contains_key(m)).collect();
+        let candidates: Vec<u32> =
+            living.into_iter().filter(|m| !self.stopped.contains_key(m)).collect();
         // Everyone is stopped already: this one comes when somebody goes on.
         if candidates.is_empty() {
             return Ok(false);

@@ -25,7 +25,8 @@ impl Times {
     fn new(mut samples_ns: Vec<u64>) -> Option<Times> {
         samples_ns.sort_unstable();
         let last = samples_ns.len().checked_sub(1)?;
-        let at = |percent: usize| samples_ns[(samples_ns.len() * percent / 100).min(last)] as f64 / 1e6;
+        let at =
+            |percent: usize| samples_ns[(samples_ns.len() * percent / 100).min(last)] as f64 / 1e6;
         Some(Times { p50: at(50), p99: at(99), max: samples_ns[last] as f64 / 1e6 })
     }
 }
@@ -94,12 +95,14 @@ pub(super) fn judge(
     for text in shared.records()?.into_iter().flatten() {
         // A member that died early has written nothing yet.
         if !text.is_empty() {
-            operations.extend(History::parse(&text).context("the record of a member")?.into_operations());
+            operations
+                .extend(History::parse(&text).context("the record of a member")?.into_operations());
         }
     }
     let history = History::new(operations).context("the record of the run")?;
     if let Some(path) = &chaos.history {
-        std::fs::write(path, history.to_text()).with_context(|| format!("writing {}", path.display()))?;
+        std::fs::write(path, history.to_text())
+            .with_context(|| format!("writing {}", path.display()))?;
     }
     let keys = actor::keys(&plan.options(usize::from(chaos.ranks)), plan.threads);
     let affected = Affected { known, keys: &keys };
@@ -182,7 +185,8 @@ fn end_state(known: &Known, keys: &[Key]) -> Option<BTreeMap<Key, Final>> {
 }
 
 fn deaths_by_step(known: &Known) -> BTreeMap<String, u64> {
-    let mut deaths: BTreeMap<String, u64> = steps::NAMES.iter().map(|name| (name.to_string(), 0)).collect();
+    let mut deaths: BTreeMap<String, u64> =
+        steps::NAMES.iter().map(|name| (name.to_string(), 0)).collect();
     for kill in &known.kills {
         let step = kill.step.clone().unwrap_or_else(|| "anywhere, by SIGKILL".to_string());
         *deaths.entry(step).or_default() += 1;
@@ -202,11 +206,9 @@ impl Affected<'_> {
         for kill in &self.known.kills {
             for &member in &kill.awake {
                 let Some(&at_ns) = self.known.noticed.get(&(member, kill.member)) else { continue };
-                let was_stopped = self
-                    .known
-                    .stops
-                    .iter()
-                    .any(|&(stopped, from, to)| stopped == member && from < at_ns && to > kill.at_ns);
+                let was_stopped = self.known.stops.iter().any(|&(stopped, from, to)| {
+                    stopped == member && from < at_ns && to > kill.at_ns
+                });
                 if !was_stopped {
                     samples.push(at_ns.saturating_sub(self.known.gone_at(kill)));
                 }
@@ -226,17 +228,22 @@ impl Affected<'_> {
             let Some((_, homes)) = homes else { continue };
             let had_copy = |key: &Key| {
                 let index = self.keys.iter().position(|other| other == key);
-                index.and_then(|index| homes.get(index)).is_some_and(|homes| homes.contains(&kill.member))
+                index
+                    .and_then(|index| homes.get(index))
+                    .is_some_and(|homes| homes.contains(&kill.member))
             };
             let is_put = |operation: &&Operation| {
-                matches!(operation.kind, Kind::Put | Kind::PutIf) && operation.outcome == Outcome::Ok
+                matches!(operation.kind, Kind::Put | Kind::PutIf)
+                    && operation.outcome == Outcome::Ok
             };
             let acknowledged = history
                 .operations()
                 .iter()
                 .filter(is_put)
                 .filter(|put| put.return_ns.is_some_and(|at_ns| at_ns >= first_ns))
-                .filter(|put| put.accesses.iter().any(|access| access.changes() && had_copy(&access.key)));
+                .filter(|put| {
+                    put.accesses.iter().any(|access| access.changes() && had_copy(&access.key))
+                });
             if let Some(at_ns) = acknowledged.filter_map(|put| put.return_ns).min() {
                 samples.push(at_ns.saturating_sub(self.known.gone_at(kill)));
             }
@@ -250,13 +257,19 @@ pub(super) fn print(report: &Report) {
     let mark = |is_ok: bool| if is_ok { "ok" } else { "WRONG" };
     eprintln!();
     let line = |is_ok: bool, text: String| eprintln!("  {:<6} {text}", mark(is_ok));
-    line(report.lost == 0, format!("{} of {} acknowledged writes are lost", report.lost, report.acked));
+    line(
+        report.lost == 0,
+        format!("{} of {} acknowledged writes are lost", report.lost, report.acked),
+    );
     line(report.torn == 0, format!("{} reads are torn", report.torn));
     line(report.stale == 0, format!("{} reads are stale", report.stale));
     line(report.hung == 0, format!("{} calls hung", report.hung));
     line(
         report.nonlinearizable == 0,
-        format!("{} contradictions to one order of all {} calls", report.nonlinearizable, report.calls),
+        format!(
+            "{} contradictions to one order of all {} calls",
+            report.nonlinearizable, report.calls
+        ),
     );
     if let Some(data_lost) = report.data_lost {
         eprintln!("         {data_lost} keys were lost, and the store said so");
@@ -295,5 +308,8 @@ pub(super) fn print(report: &Report) {
     if report.violations.len() > SHOWN {
         eprintln!("\n... and {} more", report.violations.len() - SHOWN);
     }
-    eprintln!("\n{}", if report.ok { "The store kept all its promises." } else { "Something is wrong." });
+    eprintln!(
+        "\n{}",
+        if report.ok { "The store kept all its promises." } else { "Something is wrong." }
+    );
 }

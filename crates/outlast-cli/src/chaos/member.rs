@@ -111,8 +111,15 @@ impl ChaosMember {
         let mut workers = Vec::new();
         for thread in 0..plan.threads {
             let target = Box::new(member.record(thread as usize)?);
-            let mut worker =
-                Worker::new(&store, &job, &plan.options(job.members()), plan.seed, thread, clock, target)?;
+            let mut worker = Worker::new(
+                &store,
+                &job,
+                &plan.options(job.members()),
+                plan.seed,
+                thread,
+                clock,
+                target,
+            )?;
             if plan.beyond {
                 worker.deaths_survived = plan.replicas;
             }
@@ -121,7 +128,10 @@ impl ChaosMember {
             let (store, may_lose) = (store.clone(), plan.beyond);
             let body = move || {
                 if let Err(error) = work(worker, &store, &stop, &hurry, pause, may_lose) {
-                    trouble.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(format!("{error:#}"));
+                    trouble
+                        .lock()
+                        .unwrap_or_else(|e| e.into_inner())
+                        .get_or_insert(format!("{error:#}"));
                 }
             };
             workers.push(job.spawn("chaos", Box::new(body))?);
@@ -129,12 +139,16 @@ impl ChaosMember {
         if plan.reads_near {
             let target = Box::new(member.record(plan.threads as usize + 2)?);
             let options = plan.options(job.members());
-            let reader = Worker::new(&store, &job, &options, plan.seed, NEAR_THREAD, clock, target)?;
+            let reader =
+                Worker::new(&store, &job, &options, plan.seed, NEAR_THREAD, clock, target)?;
             let (store, own_job, keys, stop, trouble) =
                 (store.clone(), job.clone(), keys.clone(), stop.clone(), trouble.clone());
             let body = move || {
                 if let Err(error) = read_near(reader, &store, &own_job, &keys, &stop) {
-                    trouble.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(format!("{error:#}"));
+                    trouble
+                        .lock()
+                        .unwrap_or_else(|e| e.into_inner())
+                        .get_or_insert(format!("{error:#}"));
                 }
             };
             workers.push(job.spawn("near", Box::new(body))?);
@@ -185,7 +199,8 @@ impl ChaosMember {
         watcher.until(Phase::ReadBack, &member)?;
         let target = Box::new(member.record(plan.threads as usize)?);
         let options = plan.options(job.members());
-        let mut reader = Worker::new(&store, &job, &options, plan.seed, FINAL_THREAD, clock, target)?;
+        let mut reader =
+            Worker::new(&store, &job, &options, plan.seed, FINAL_THREAD, clock, target)?;
         if plan.beyond {
             reader.deaths_survived = plan.replicas;
         }
@@ -216,9 +231,10 @@ impl ChaosMember {
 fn found_line(found: Found) -> FoundLine {
     match found {
         Found::Read(None) => FoundLine::Absent,
-        Found::Read(Some((history::Version { counter, writer }, history::Value { identity, torn }))) => {
-            FoundLine::Value { counter, writer, identity, torn }
-        }
+        Found::Read(Some((
+            history::Version { counter, writer },
+            history::Value { identity, torn },
+        ))) => FoundLine::Value { counter, writer, identity, torn },
         Found::DataLost => FoundLine::DataLost,
         Found::Unknown => FoundLine::Unknown,
     }
@@ -266,7 +282,11 @@ fn work(
             }
         }
         // Also if it is there again in the end.
-        ensure!(may_lose || worker.data_lost == 0, "{} calls said that data are lost", worker.data_lost);
+        ensure!(
+            may_lose || worker.data_lost == 0,
+            "{} calls said that data are lost",
+            worker.data_lost
+        );
         // The record is judged as a whole, so that it must not grow without bound. One that is to die in a step which only
         // a call that is under way comes to does not rest.
         if !hurry.load(Ordering::Acquire) {
@@ -289,7 +309,8 @@ fn read_near(
     while !stop.load(Ordering::Acquire) {
         for key in keys.iter().take_while(|_| !stop.load(Ordering::Acquire)) {
             let homes = store.homes(key.bytes());
-            if homes.first().is_some_and(|&home| job.domain(home).is_ok_and(|domain| domain == own)) {
+            if homes.first().is_some_and(|&home| job.domain(home).is_ok_and(|domain| domain == own))
+            {
                 reader.get(key)?;
                 std::thread::sleep(NEAR_PAUSE);
             }
@@ -328,7 +349,9 @@ impl Watcher<'_> {
                 && self.job.view().living().next() == Some(self.job.me())
             {
                 let is_sole = self.job.me() == MemberId(0);
-                warden.look(self.job, self.store, self.keys, is_sole, &mut |news| tell(&Line::Loss(news)))?;
+                warden.look(self.job, self.store, self.keys, is_sole, &mut |news| {
+                    tell(&Line::Loss(news))
+                })?;
             }
             if let (false, Some((step, after))) = (self.is_armed, member.death()?) {
                 self.is_armed = true;
@@ -347,7 +370,8 @@ impl Watcher<'_> {
         if self.job.view().living().next() != Some(self.job.me()) {
             return Ok(());
         }
-        let homes = |key: &history::Key| self.store.homes(key.bytes()).iter().map(|home| home.0).collect();
+        let homes =
+            |key: &history::Key| self.store.homes(key.bytes()).iter().map(|home| home.0).collect();
         tell(&Line::Homes { dead: self.watch.dead(), homes: self.keys.iter().map(homes).collect() })
     }
 }

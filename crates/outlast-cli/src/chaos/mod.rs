@@ -12,7 +12,9 @@ mod member;
 use crate::actor::{Programs, THREADS_MAX};
 use crate::control::{Phase, Shared};
 use crate::hosts;
-use crate::members::{Lines, News, describe, left_behind, machine_ns, shared_memory_names, show_log};
+use crate::members::{
+    Lines, News, describe, left_behind, machine_ns, shared_memory_names, show_log,
+};
 use crate::report::write_json;
 use crate::usage_error;
 use crate::warden::LossNews;
@@ -253,13 +255,16 @@ impl Known {
     /// Who has not ended, as far as is known.
     fn living(&self, ranks: u32) -> BTreeSet<u32> {
         let killed = self.killed();
-        (0..ranks).filter(|member| !killed.contains(member) && !self.ended.contains_key(member)).collect()
+        (0..ranks)
+            .filter(|member| !killed.contains(member) && !self.ended.contains_key(member))
+            .collect()
     }
 
     /// When all copies were complete with so many dead, or more; `None` if not all who lived then have said so.
     fn complete_at(&self, dead: u64, ranks: u32) -> Option<u64> {
         self.complete.range(dead..).find_map(|(&dead, said)| {
-            let gone: BTreeSet<u32> = self.kills.iter().take(dead as usize).map(|kill| kill.member).collect();
+            let gone: BTreeSet<u32> =
+                self.kills.iter().take(dead as usize).map(|kill| kill.member).collect();
             let mut last = 0;
             for member in (0..ranks).filter(|member| !gone.contains(member)) {
                 last = last.max(*said.get(&member)?);
@@ -285,7 +290,8 @@ impl Chaos {
             self.kills = self.members_of(host).count();
         }
         let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+        for signal in
+            [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
         {
             signal_hook::flag::register(signal, interrupted.clone()).context("catching signals")?;
         }
@@ -304,7 +310,8 @@ impl Chaos {
             salvage: self.salvage,
             time_limit_s: if self.cut_host { CUT_TIME_LIMIT_S } else { TIME_LIMIT_S },
             reads_near: self.cut_host,
-            calls_per_second: ((CALLS_IN_ALL as f64 / self.seconds.max(1.0)) as u64 / actors).clamp(20, 4000),
+            calls_per_second: ((CALLS_IN_ALL as f64 / self.seconds.max(1.0)) as u64 / actors)
+                .clamp(20, 4000),
             place: shared.place(),
         };
         let before = shared_memory_names();
@@ -345,8 +352,11 @@ impl Chaos {
             }
             let killed = known.killed();
             for end in outcome.deaths().filter(|end| !killed.contains(&end.member.0)) {
-                let why =
-                    if outcome.timed_out { " since it did not end by itself" } else { " by nobody here" };
+                let why = if outcome.timed_out {
+                    " since it did not end by itself"
+                } else {
+                    " by nobody here"
+                };
                 known.failures.push(format!("{}{why}", describe(end, &outcome.stderr(end.member))));
             }
         }
@@ -354,9 +364,9 @@ impl Chaos {
         let hosts = hosts.filter(|_| !self.cut_host);
         drop(running);
         drop(hosts);
-        known
-            .failures
-            .extend(left_behind(&before, &pids).into_iter().map(|left| format!("left behind: {left}")));
+        known.failures.extend(
+            left_behind(&before, &pids).into_iter().map(|left| format!("left behind: {left}")),
+        );
         let report = judge::judge(&self, &plan, &shared, &known, end_ns)?;
         judge::print(&report);
         if let Some(path) = &self.json {
@@ -387,13 +397,18 @@ impl Chaos {
         let (ranks, kills, replicas) = (usize::from(self.ranks), self.kills, self.replicas);
         let usage = |message: String| usage_error("chaos", message);
         if kills > ranks - 1 {
-            usage(format!("{kills} kills in a job of {ranks} leave no survivor; kill at most {}", ranks - 1));
+            usage(format!(
+                "{kills} kills in a job of {ranks} leave no survivor; kill at most {}",
+                ranks - 1
+            ));
         }
         if !(1..=REPLICAS_MAX).contains(&replicas) || replicas > ranks {
             let most = REPLICAS_MAX.min(ranks);
             usage(format!("{replicas} copies in a job of {ranks} cannot be; 1 to {most}"));
         }
-        if (self.kill_host || self.cut_host) && (self.place.hosts < Some(2) || ranks < 2 || replicas < 2) {
+        if (self.kill_host || self.cut_host)
+            && (self.place.hosts < Some(2) || ranks < 2 || replicas < 2)
+        {
             usage(
                 "losing a host needs another one, and copies there: --hosts 2 --ranks 2 --replicas 2 or more"
                     .into(),

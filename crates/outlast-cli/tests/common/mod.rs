@@ -150,7 +150,8 @@ pub(crate) fn is_over(pid: u32) -> bool {
 
 /// Whether a member has joined: it maps the job's memory and watches it in the background.
 pub(crate) fn maps_job_memory(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains("/memfd:outlast"))
+    std::fs::read_to_string(format!("/proc/{pid}/maps"))
+        .is_ok_and(|maps| maps.contains("/memfd:outlast"))
 }
 
 /// The names in /dev/shm that are ours. There must never be any.

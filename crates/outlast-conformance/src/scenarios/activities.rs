@@ -25,8 +25,9 @@ pub(crate) fn several(run: &Run) {
             // The activities hand a baton on, each asleep until its turn, all woken by the one bell.
             let me = activity.me();
             for turn in (number..3 * ACTIVITIES).step_by(ACTIVITIES as usize) {
-                activity
-                    .until_rung("the baton", || activity.load(Epoch::ANY, me, baton).expect("load") == turn);
+                activity.until_rung("the baton", || {
+                    activity.load(Epoch::ANY, me, baton).expect("load") == turn
+                });
                 activity.put(Epoch::ANY, me, baton, &(turn + 1).to_le_bytes()).expect("put");
                 activity.ring(me).expect("ring");
             }
@@ -42,7 +43,11 @@ pub(crate) fn several(run: &Run) {
         run.until_rung("the end of an activity", || activity.is_finished());
         assert!(run.wait_for(activity, run.now()), "{run:?}: an activity that has ended has ended");
     }
-    assert_eq!(done.load(Ordering::Relaxed), ACTIVITIES, "{run:?}: activities that came to their end");
+    assert_eq!(
+        done.load(Ordering::Relaxed),
+        ACTIVITIES,
+        "{run:?}: activities that came to their end"
+    );
     let mut greetings = Vec::new();
     run.until_rung("the messages of the other's activities", || {
         while let Some(message) = run.receive(Port::User) {
@@ -59,7 +64,10 @@ pub(crate) fn several(run: &Run) {
     // One that never ends by itself: waiting for it is bounded.
     let sleeper = run.clone();
     let sleeper = run
-        .spawn("sleeper", Box::new(move || sleeper.until_rung("the word to end", || sleeper.told(5) == 1)))
+        .spawn(
+            "sleeper",
+            Box::new(move || sleeper.until_rung("the word to end", || sleeper.told(5) == 1)),
+        )
         .expect("spawn");
     assert!(!run.wait_for(&sleeper, run.now().after(Duration::from_millis(20))));
     run.tell(run.me(), 5, 1);

@@ -50,7 +50,10 @@ fn has_happened<T: PartialEq + std::fmt::Debug>(
             true
         }
         Err(Error::Dead { member }) => {
-            assert!(member == target && victims.contains(&member), "{run:?}: {member} is said to be dead");
+            assert!(
+                member == target && victims.contains(&member),
+                "{run:?}: {member} is said to be dead"
+            );
             assert!(run.view().dead.contains(member), "{run:?}: Dead before the view has {member}");
             false
         }
@@ -102,7 +105,8 @@ pub(crate) fn storm(run: &Run) {
                 }
             }
             1 => {
-                let result = run.compare_and_swap(at, target, swapped, known.swapped, known.swapped + 1);
+                let result =
+                    run.compare_and_swap(at, target, swapped, known.swapped, known.swapped + 1);
                 if has_happened(run, &victims, target, at, result, Some(known.swapped)) {
                     known.swapped += 1;
                 }
@@ -167,11 +171,22 @@ pub(crate) fn storm(run: &Run) {
     run.barrier("the end of the storm");
     for target in run.living() {
         let known = own[target.index()];
-        assert_eq!(run.load(Epoch::ANY, target, added), Ok(known.added), "{run:?}: additions at {target}");
-        assert_eq!(run.load(Epoch::ANY, target, swapped), Ok(known.swapped), "{run:?}: swaps at {target}");
+        assert_eq!(
+            run.load(Epoch::ANY, target, added),
+            Ok(known.added),
+            "{run:?}: additions at {target}"
+        );
+        assert_eq!(
+            run.load(Epoch::ANY, target, swapped),
+            Ok(known.swapped),
+            "{run:?}: swaps at {target}"
+        );
         let mut bytes = vec![0; RANGE];
         run.get(Epoch::ANY, target, range, &mut bytes).expect("get");
-        assert!(bytes == pattern::range(range, RANGE, known.generation), "{run:?}: the last put at {target}");
+        assert!(
+            bytes == pattern::range(range, RANGE, known.generation),
+            "{run:?}: the last put at {target}"
+        );
         run.tell(target, 2 * run.id(), known.shared);
         run.tell(target, 2 * run.id() + 1, inbox.count_to(target));
         // What the dead left is of their last put or of the one before, word by word.
@@ -204,11 +219,14 @@ pub(crate) fn launcher_dies(run: &Run) {
     let launcher = std::env::var(LAUNCHER).expect("this scenario is started by its own launcher");
     run.begin(64 * 4);
     if run.me() == MemberId(0) {
-        let status =
-            std::process::Command::new("sh").args(["-c", "kill -9 \"$1\"", "sh", &launcher]).status();
+        let status = std::process::Command::new("sh")
+            .args(["-c", "kill -9 \"$1\"", "sh", &launcher])
+            .status();
         assert!(status.is_ok_and(|status| status.success()), "{run:?}: cannot kill the launcher");
     }
-    run.until("the launcher's death", || std::os::unix::process::parent_id().to_string() != launcher);
+    run.until("the launcher's death", || {
+        std::os::unix::process::parent_id().to_string() != launcher
+    });
     run.check_dead(&[]);
     run.check_all_goes_on(1);
     if run.me() == MemberId(1) {

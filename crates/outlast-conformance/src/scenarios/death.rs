@@ -44,14 +44,26 @@ fn check_is_dead(run: &Run, dead: MemberId) {
             let began = run.now();
             let given = run.wait(run.start(at, dead, operation(kind, offset))).map(drop);
             // A further death in between makes the second form stale.
-            let is_stale = matches!(given, Err(Error::Stale { .. })) && at != Epoch::ANY && at < run.epoch();
+            let is_stale =
+                matches!(given, Err(Error::Stale { .. })) && at != Epoch::ANY && at < run.epoch();
             assert!(given == gone || is_stale, "{run:?}: operation {kind} on the dead: {given:?}");
-            assert!(run.now().since(began) < WAIT, "{run:?}: operation {kind} on the dead took too long");
+            assert!(
+                run.now().since(began) < WAIT,
+                "{run:?}: operation {kind} on the dead took too long"
+            );
         }
-        assert_eq!(call(run, kind, Epoch::ANY, dead, offset), gone, "{run:?}: call {kind} on the dead");
+        assert_eq!(
+            call(run, kind, Epoch::ANY, dead, offset),
+            gone,
+            "{run:?}: call {kind} on the dead"
+        );
     }
     let parts = [Part::Load { offset }];
-    assert_eq!(run.wait(run.start_series(Epoch::ANY, dead, &parts)).map(drop), gone, "{run:?}: a series");
+    assert_eq!(
+        run.wait(run.start_series(Epoch::ANY, dead, &parts)).map(drop),
+        gone,
+        "{run:?}: a series"
+    );
     for port in [Port::Rma, Port::Store, Port::User] {
         assert_eq!(run.send(dead, port, b"too late"), gone, "{run:?}: a message to the dead");
     }
@@ -148,11 +160,17 @@ pub(crate) fn operations_pending(run: &Run) {
             Ok(_) => {}
             Err(Error::Dead { member }) => {
                 assert_eq!(member, victim);
-                assert!(run.view().dead.contains(victim), "{run:?}: Dead before the view has {victim}");
+                assert!(
+                    run.view().dead.contains(victim),
+                    "{run:?}: Dead before the view has {victim}"
+                );
             }
             Err(error) => panic!("{run:?}: an operation whose target died: {error}"),
         }
-        assert!(run.now().since(began) < WAIT, "{run:?}: an operation whose target died took too long");
+        assert!(
+            run.now().since(began) < WAIT,
+            "{run:?}: an operation whose target died took too long"
+        );
     }
     run.await_dead(&[victim]);
     check_is_dead(run, victim);
@@ -204,14 +222,20 @@ pub(crate) fn writers_die_mid_put(run: &Run) {
             }
         }
         for (writer, bytes) in &left {
-            assert!(read(*writer) == *bytes, "{run:?}: {writer} wrote after the notice of its death");
+            assert!(
+                read(*writer) == *bytes,
+                "{run:?}: {writer} wrote after the notice of its death"
+            );
         }
         left.len() == victims.len()
     });
     run.check_dead(&victims);
     run.pause(Duration::from_millis(20));
     for (writer, bytes) in &left {
-        assert!(read(*writer) == *bytes, "{run:?}: {writer} wrote long after the notice of its death");
+        assert!(
+            read(*writer) == *bytes,
+            "{run:?}: {writer} wrote long after the notice of its death"
+        );
         let offset = region_of(*writer);
         let fresh = pattern::range(offset, LEN, 1000);
         run.put(run.epoch(), HOME, offset, &fresh).expect("put over what the dead left");
@@ -221,7 +245,8 @@ pub(crate) fn writers_die_mid_put(run: &Run) {
 }
 
 pub(crate) fn adders_die(run: &Run) {
-    let victims: Vec<MemberId> = run.shared_random(&[]).distinct(2, 5).into_iter().map(MemberId).collect();
+    let victims: Vec<MemberId> =
+        run.shared_random(&[]).distinct(2, 5).into_iter().map(MemberId).collect();
     run.begin(64 * 5 + 64 * 6);
     let (shared, own) = (after_common(run), after_common(run) + 64);
     let mut random = run.own_random(0);
@@ -337,7 +362,8 @@ pub(crate) fn all_but_one(run: &Run) {
     }
     run.check_all_goes_on(1);
     run.grow(DATA + (1 << 16)).expect("growing alone");
-    let pending = run.start(run.epoch(), run.me(), Operation::FetchAdd { offset: DATA + 1024, delta: 1 });
+    let pending =
+        run.start(run.epoch(), run.me(), Operation::FetchAdd { offset: DATA + 1024, delta: 1 });
     assert_eq!(run.wait(pending), Ok(Done::Word(0)));
     run.finish();
 }

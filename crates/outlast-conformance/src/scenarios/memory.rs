@@ -14,14 +14,20 @@ pub(crate) fn grow_while_others_read(run: &Run) {
         for step in 1..=steps {
             run.grow(len_after(step)).expect("growing within the limit");
             let len = run.segment_len(OWNER).expect("one's own segment");
-            assert!(len >= len_after(step), "{run:?}: the segment has {len} bytes after step {step}");
+            assert!(
+                len >= len_after(step),
+                "{run:?}: the segment has {len} bytes after step {step}"
+            );
             // Smaller than it is: nothing to do.
             run.grow(DATA).expect("growing to less");
             assert_eq!(run.segment_len(OWNER), Ok(len));
             let offset = len_after(step - 1);
             let mut bytes = vec![1; STEP as usize];
             run.get(Epoch::ANY, OWNER, offset, &mut bytes).expect("get of the new bytes");
-            assert!(bytes.iter().all(|&byte| byte == 0), "{run:?}: new bytes of step {step} are not zero");
+            assert!(
+                bytes.iter().all(|&byte| byte == 0),
+                "{run:?}: new bytes of step {step} are not zero"
+            );
             run.put(Epoch::ANY, OWNER, offset, &pattern::range(offset, STEP as usize, step as u16))
                 .expect("put into the new bytes");
             for other in run.others() {
@@ -40,14 +46,18 @@ pub(crate) fn grow_while_others_read(run: &Run) {
             run.until_rung("growth", || run.told(0) > known);
             known = run.told(0);
             let len = run.segment_len(OWNER).expect("the owner's segment");
-            assert!(len >= len_after(known) && len >= last_len, "{run:?}: {len} bytes after {last_len}");
+            assert!(
+                len >= len_after(known) && len >= last_len,
+                "{run:?}: {len} bytes after {last_len}"
+            );
             last_len = len;
             let mut random = run.own_random(known);
             for _ in 0..3 {
                 let step = 1 + random.below(known);
                 let offset = len_after(step - 1) + 16;
                 let mut bytes = vec![0; STEP as usize - 16];
-                run.get(Epoch::ANY, OWNER, offset, &mut bytes).expect("get of bytes that are there");
+                run.get(Epoch::ANY, OWNER, offset, &mut bytes)
+                    .expect("get of bytes that are there");
                 let generations = pattern::generations(offset, &bytes);
                 assert!(
                     generations.iter().all(|&generation| u64::from(generation) == step),
@@ -60,7 +70,8 @@ pub(crate) fn grow_while_others_read(run: &Run) {
             if known % 5 == 0 {
                 // It expects what is not there: it only shows that it can reach the word.
                 let word = (len_after(known) / 8 - 1) * 8;
-                run.compare_and_swap(Epoch::ANY, OWNER, word, u64::MAX, 1).expect("a swap in the new bytes");
+                run.compare_and_swap(Epoch::ANY, OWNER, word, u64::MAX, 1)
+                    .expect("a swap in the new bytes");
                 run.tell(OWNER, run.id(), known);
             }
         }
@@ -86,11 +97,18 @@ pub(crate) fn out_of_memory(run: &Run) {
     let before = run.segment_len(run.me()).expect("one's own segment");
     let is_refused = |len: u64| {
         let error = run.grow(len).expect_err("growing beyond the limit");
-        assert!(matches!(error, Error::OutOfMemory { wanted, .. } if wanted == len), "{run:?}: {error:?}");
+        assert!(
+            matches!(error, Error::OutOfMemory { wanted, .. } if wanted == len),
+            "{run:?}: {error:?}"
+        );
     };
     for len in [u64::MAX, u64::MAX - 7, u64::MAX - 4095, 1 << 63, 1 << 62, 1 << 48, (4 << 20) + 1] {
         is_refused(len);
-        assert_eq!(run.segment_len(run.me()), Ok(before), "{run:?}: after growing to {len} was refused");
+        assert_eq!(
+            run.segment_len(run.me()),
+            Ok(before),
+            "{run:?}: after growing to {len} was refused"
+        );
     }
     // Up to the limit it still grows, and beyond it still does not.
     let mut len = before;
@@ -106,7 +124,8 @@ pub(crate) fn out_of_memory(run: &Run) {
         let mut found = [0; 64];
         run.get(Epoch::ANY, target, DATA, &mut found).expect("get");
         assert_eq!(found, [7; 64]);
-        run.fetch_add(Epoch::ANY, target, (4 << 20) - 8 * (1 + run.id()), 1).expect("the last words");
+        run.fetch_add(Epoch::ANY, target, (4 << 20) - 8 * (1 + run.id()), 1)
+            .expect("the last words");
     }
     run.finish();
 }
@@ -125,11 +144,14 @@ fn wrong_operations(len: u64) -> Vec<Wrong> {
         wrong.push(Wrong { operation, out_of_range, unaligned });
     };
     const BYTES: &[u8] = &[0xEE; 32];
-    for offset in [len - 31, len, len + 1, 1 << 32, 1 << 63, u64::MAX - 31, u64::MAX - 8, u64::MAX] {
+    for offset in [len - 31, len, len + 1, 1 << 32, 1 << 63, u64::MAX - 31, u64::MAX - 8, u64::MAX]
+    {
         add(Operation::Put { offset, data: BYTES }, true, false);
         add(Operation::Get { offset, len: 32 }, true, false);
     }
-    for (offset, len) in [(0, usize::MAX), (8, usize::MAX - 7), (u64::MAX, usize::MAX), (len - 1, 1 << 62)] {
+    for (offset, len) in
+        [(0, usize::MAX), (8, usize::MAX - 7), (u64::MAX, usize::MAX), (len - 1, 1 << 62)]
+    {
         add(Operation::Get { offset, len }, true, false);
     }
     for offset in [len + 1, u64::MAX] {
@@ -150,7 +172,11 @@ fn wrong_operations(len: u64) -> Vec<Wrong> {
     ] {
         let unaligned = offset % 8 != 0;
         add(Operation::Load { offset }, out_of_range, unaligned);
-        add(Operation::CompareAndSwap { offset, expected: 0, new: u64::MAX }, out_of_range, unaligned);
+        add(
+            Operation::CompareAndSwap { offset, expected: 0, new: u64::MAX },
+            out_of_range,
+            unaligned,
+        );
         add(Operation::FetchAdd { offset, delta: u64::MAX }, out_of_range, unaligned);
     }
     wrong
@@ -168,12 +194,19 @@ pub(crate) fn bad_input(run: &Run) {
         for Wrong { operation, out_of_range, unaligned } in wrong_operations(len) {
             for at in [Epoch::ANY, run.epoch()] {
                 match run.wait(run.start(at, target, operation)) {
-                    Err(Error::OutOfRange { member, offset, len: asked, segment_len }) if out_of_range => {
+                    Err(Error::OutOfRange { member, offset, len: asked, segment_len })
+                        if out_of_range =>
+                    {
                         let (expected, bytes) = operation.range();
                         assert_eq!((member, offset, asked), (target, expected, bytes as u64));
-                        assert_eq!(segment_len, len, "{run:?}: the length that {operation:?} was told");
+                        assert_eq!(
+                            segment_len, len,
+                            "{run:?}: the length that {operation:?} was told"
+                        );
                     }
-                    Err(Error::Unaligned { offset }) if unaligned => assert_eq!(offset, operation.range().0),
+                    Err(Error::Unaligned { offset }) if unaligned => {
+                        assert_eq!(offset, operation.range().0)
+                    }
                     other => panic!("{run:?}: {operation:?} at {target} gave {other:?}"),
                 }
             }
@@ -193,7 +226,9 @@ pub(crate) fn bad_input(run: &Run) {
             );
         }
     }
-    for member in [run.members() as u32, run.members() as u32 + 1, 4095, 4096, u32::MAX].map(MemberId) {
+    for member in
+        [run.members() as u32, run.members() as u32 + 1, 4095, 4096, u32::MAX].map(MemberId)
+    {
         let unknown = Error::UnknownMember { member, members: run.members() };
         let word = DATA;
         for operation in [
@@ -226,7 +261,10 @@ pub(crate) fn bad_input(run: &Run) {
     let mut inbox = Inbox::new(run, Port::User, 0);
     for target in run.all() {
         for len in [MESSAGE_LEN_MAX + 1, 2 * MESSAGE_LEN_MAX] {
-            assert_eq!(run.send(target, Port::User, &vec![9; len]), Err(Error::MessageTooLong { len }));
+            assert_eq!(
+                run.send(target, Port::User, &vec![9; len]),
+                Err(Error::MessageTooLong { len })
+            );
         }
         inbox.send(target, 12);
     }

@@ -31,7 +31,10 @@ pub(crate) fn in_order(run: &Run) {
     run.barrier("all letters");
     for inbox in &mut inboxes {
         inbox.drain();
-        assert!(all.iter().all(|&from| inbox.count_from(from) == each), "{run:?}: a letter came twice");
+        assert!(
+            all.iter().all(|&from| inbox.count_from(from) == each),
+            "{run:?}: a letter came twice"
+        );
     }
     run.finish();
 }
@@ -79,7 +82,9 @@ pub(crate) fn sleeping_receiver(run: &Run) {
     let mut inbox = Inbox::new(run, Port::User, 0);
     if run.me() == SLEEPER {
         // Its main activity looks at no message until all are sent; its background makes room for them.
-        run.until_rung("the last letter", || run.others().all(|sender| run.told(u64::from(sender.0)) == 1));
+        run.until_rung("the last letter", || {
+            run.others().all(|sender| run.told(u64::from(sender.0)) == 1)
+        });
         inbox.await_from(&run.others().collect::<Vec<_>>(), each);
     } else {
         let mut stalls = 0;
@@ -89,7 +94,10 @@ pub(crate) fn sleeping_receiver(run: &Run) {
             stalls += u64::from(run.now().since(began) > STALL);
         }
         // A machine under load delays some; an engine that forgets to look for messages delays many.
-        assert!(stalls <= 1 + each / 20, "{run:?}: {stalls} of {each} letters took longer than {STALL:?}");
+        assert!(
+            stalls <= 1 + each / 20,
+            "{run:?}: {stalls} of {each} letters took longer than {STALL:?}"
+        );
         run.tell(SLEEPER, run.id(), 1);
     }
     run.finish();
@@ -204,7 +212,10 @@ pub(crate) fn receiver_dies(run: &Run) {
             }
             Err(error) => panic!("{run:?}: letter {number} to {RECEIVER}: {error}"),
         }
-        assert!(run.now() < until, "{run:?}: waited {WAIT:?} in vain for the death of the receiver");
+        assert!(
+            run.now() < until,
+            "{run:?}: waited {WAIT:?} in vain for the death of the receiver"
+        );
     }
     assert!(run.view().dead.contains(RECEIVER), "{run:?}: Dead before the view has the death");
     run.await_dead(&[RECEIVER]);

@@ -40,13 +40,18 @@ pub(crate) fn pairs(run: &Run) {
             run.put(at(), target, mine + offset, data).expect("put");
             let mut found = vec![0xAA; REGION as usize];
             run.get(at(), target, mine, &mut found).expect("get");
-            assert!(found == region, "{run:?}: after a put of {} bytes at {offset} of {target}", data.len());
+            assert!(
+                found == region,
+                "{run:?}: after a put of {} bytes at {offset} of {target}",
+                data.len()
+            );
         });
     }
     run.barrier("the puts of all");
     for writer in run.all() {
         let mut found = vec![0; REGION as usize];
-        run.get(run.epoch(), run.me(), region_of(writer), &mut found).expect("get of one's own segment");
+        run.get(run.epoch(), run.me(), region_of(writer), &mut found)
+            .expect("get of one's own segment");
         let expected = random_region(run, writer, run.me(), |_, _, _| ());
         assert!(found == expected, "{run:?}: what {writer} wrote into this segment");
     }
@@ -54,7 +59,9 @@ pub(crate) fn pairs(run: &Run) {
     for target in run.all() {
         let mut at = || at.next().expect("endless");
         words(run, target, mine, &mut at);
-        assert!(run.segment_len(target).expect("segment_len") >= DATA + run.members() as u64 * REGION);
+        assert!(
+            run.segment_len(target).expect("segment_len") >= DATA + run.members() as u64 * REGION
+        );
         run.domain(target).expect("every member has a domain, if only an empty one");
     }
     run.check_dead(&[]);
@@ -67,9 +74,21 @@ fn words(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch) 
     let value = 0x0102_0304_0506_0700 + run.id();
     run.put(at(), target, base, &[0; 40]).expect("put");
     run.put(at(), target, word, &value.to_le_bytes()).expect("put of a word");
-    assert_eq!(run.load(at(), target, word), Ok(value), "a load sees the little-endian bytes of a put");
-    assert_eq!(run.compare_and_swap(at(), target, word, value + 1, 5), Ok(value), "another word is expected");
-    assert_eq!(run.load(at(), target, word), Ok(value), "a compare-and-swap that fails changes nothing");
+    assert_eq!(
+        run.load(at(), target, word),
+        Ok(value),
+        "a load sees the little-endian bytes of a put"
+    );
+    assert_eq!(
+        run.compare_and_swap(at(), target, word, value + 1, 5),
+        Ok(value),
+        "another word is expected"
+    );
+    assert_eq!(
+        run.load(at(), target, word),
+        Ok(value),
+        "a compare-and-swap that fails changes nothing"
+    );
     assert_eq!(run.compare_and_swap(at(), target, word, value, u64::MAX - 1), Ok(value));
     assert_eq!(run.fetch_add(at(), target, word, 3), Ok(u64::MAX - 1));
     assert_eq!(run.fetch_add(at(), target, word, 0), Ok(1), "an addition wraps");
@@ -92,15 +111,34 @@ fn series(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch)
     let swap = |expected, new| Part::Swap { offset: second, expected, new };
     let put = |data| Part::Put { offset: third, data };
     let all = [expect(first, 0), put(b"odd".as_slice()), swap(0, 7), Part::Load { offset: second }];
-    assert_eq!(start(&all), Ok(Done::Series { done: 4, word: 7 }), "{run:?}: all is as expected at {target}");
+    assert_eq!(
+        start(&all),
+        Ok(Done::Series { done: 4, word: 7 }),
+        "{run:?}: all is as expected at {target}"
+    );
     let stops = [expect(second, 8), put(b"no!"), swap(7, 9)];
-    assert_eq!(start(&stops), Ok(Done::Series { done: 0, word: 7 }), "{run:?}: another word is expected");
+    assert_eq!(
+        start(&stops),
+        Ok(Done::Series { done: 0, word: 7 }),
+        "{run:?}: another word is expected"
+    );
     let stops = [put(b"yes"), swap(8, 9), expect(first, 0)];
-    assert_eq!(start(&stops), Ok(Done::Series { done: 1, word: 7 }), "{run:?}: a swap that fails ends it");
-    assert_eq!(start(&[]), Ok(Done::Series { done: 0, word: 0 }), "{run:?}: nothing is a series, too");
+    assert_eq!(
+        start(&stops),
+        Ok(Done::Series { done: 1, word: 7 }),
+        "{run:?}: a swap that fails ends it"
+    );
+    assert_eq!(
+        start(&[]),
+        Ok(Done::Series { done: 0, word: 0 }),
+        "{run:?}: nothing is a series, too"
+    );
     let long = vec![1; SERIES_LEN_MAX];
     let refused = start(&[put(&long)]);
-    assert!(matches!(refused, Err(Error::MessageTooLong { len }) if len > SERIES_LEN_MAX), "{refused:?}");
+    assert!(
+        matches!(refused, Err(Error::MessageTooLong { len }) if len > SERIES_LEN_MAX),
+        "{refused:?}"
+    );
     let mut found = [0xFF; 24];
     run.get(at(), target, base, &mut found).expect("get");
     let mut expected = [0; 24];
@@ -150,9 +188,11 @@ pub(crate) fn order(run: &Run) {
             let first = pattern::range(payload, PAYLOAD, generation - 1);
             let second = pattern::range(payload, PAYLOAD, generation);
             let number = u64::from(round);
-            let puts = [&first, &second]
-                .map(|data| run.start(Epoch::ANY, TARGET, Operation::Put { offset: payload, data }));
-            let swap = Operation::CompareAndSwap { offset: flag, expected: number - 1, new: number };
+            let puts = [&first, &second].map(|data| {
+                run.start(Epoch::ANY, TARGET, Operation::Put { offset: payload, data })
+            });
+            let swap =
+                Operation::CompareAndSwap { offset: flag, expected: number - 1, new: number };
             let add = Operation::FetchAdd { offset: flag, delta: 1 };
             let publish = run.start(Epoch::ANY, TARGET, if round % 2 == 0 { swap } else { add });
             assert_eq!(run.wait(publish), Ok(Done::Word(number - 1)));
@@ -214,24 +254,35 @@ pub(crate) fn in_flight(run: &Run) {
                     result = run.poll(&mut pending);
                     result.is_some()
                 });
-                found[target.index()][index as usize] = result.map(|result| result.expect("an add").word());
+                found[target.index()][index as usize] =
+                    result.map(|result| result.expect("an add").word());
                 assert_eq!(run.poll(&mut pending), None, "a result is given once");
             } else {
-                found[target.index()][index as usize] = Some(run.wait(pending).expect("an add").word());
+                found[target.index()][index as usize] =
+                    Some(run.wait(pending).expect("an add").word());
             }
         }
         for found in found {
-            let found: Vec<u64> = found.into_iter().map(|word| word.expect("all were waited for")).collect();
-            assert!(found.is_sorted_by(|one, next| one + 1 == *next), "adds in another order: {found:?}");
+            let found: Vec<u64> =
+                found.into_iter().map(|word| word.expect("all were waited for")).collect();
+            assert!(
+                found.is_sorted_by(|one, next| one + 1 == *next),
+                "adds in another order: {found:?}"
+            );
         }
         for target in run.all() {
             for _ in 0..3 {
-                let nothing = Operation::FetchAdd { offset: counters + 64 * run.id() + 8, delta: 1 };
+                let nothing =
+                    Operation::FetchAdd { offset: counters + 64 * run.id() + 8, delta: 1 };
                 drop(run.start(Epoch::ANY, target, nothing));
             }
             let forgotten =
                 run.fetch_add(Epoch::ANY, target, counters + 64 * run.id() + 8, 0).expect("an add");
-            assert!(forgotten <= 3 * round, "{forgotten} of {} forgotten operations happened", 3 * round);
+            assert!(
+                forgotten <= 3 * round,
+                "{forgotten} of {} forgotten operations happened",
+                3 * round
+            );
         }
     }
     run.finish();
@@ -250,19 +301,27 @@ pub(crate) fn atomics_add_up(run: &Run) {
         let done = (0..count).take_while(|_| run.now() < until).map(|_| act()).count() as u64;
         run.fetch_add(Epoch::ANY, run.me(), own, done).expect("the own memory");
     };
-    let sum =
-        |own: u64| -> u64 { run.all().map(|member| run.load(Epoch::ANY, member, own).expect("load")).sum() };
+    let sum = |own: u64| -> u64 {
+        run.all().map(|member| run.load(Epoch::ANY, member, own).expect("load")).sum()
+    };
     // All on one word, as fast as they can: an addition that is not one step loses some.
     as_often_as(run.count(100_000, 15), own_hot, &mut || {
         run.fetch_add(Epoch::ANY, MemberId(0), hot, 1).expect("fetch_add");
     });
     run.barrier("additions to one word");
-    assert_eq!(run.load(Epoch::ANY, MemberId(0), hot), Ok(sum(own_hot)), "{run:?}: additions to one word");
+    assert_eq!(
+        run.load(Epoch::ANY, MemberId(0), hot),
+        Ok(sum(own_hot)),
+        "{run:?}: additions to one word"
+    );
     let mut last = vec![None; run.members()];
     as_often_as(each, own_added, &mut || {
         for target in run.all() {
             let before = run.fetch_add(Epoch::ANY, target, added, 1).expect("fetch_add");
-            assert!(last[target.index()] < Some(before), "{run:?}: a counter went back to {before}");
+            assert!(
+                last[target.index()] < Some(before),
+                "{run:?}: a counter went back to {before}"
+            );
             last[target.index()] = Some(before);
             assert!(before < each * members, "{run:?}: a counter is at {before}");
             let times = run.fetch_add(Epoch::ANY, target, seen + 8 * before, 1).expect("fetch_add");
@@ -274,8 +333,9 @@ pub(crate) fn atomics_add_up(run: &Run) {
         let target = MemberId(random.below(2) as u32);
         let mut expected = run.load(Epoch::ANY, target, swapped).expect("load");
         loop {
-            let found =
-                run.compare_and_swap(Epoch::ANY, target, swapped, expected, expected + 1).expect("swap");
+            let found = run
+                .compare_and_swap(Epoch::ANY, target, swapped, expected, expected + 1)
+                .expect("swap");
             if found == expected {
                 break;
             }
@@ -285,7 +345,8 @@ pub(crate) fn atomics_add_up(run: &Run) {
     });
     run.barrier("all additions");
     assert_eq!(run.load(Epoch::ANY, run.me(), added), Ok(sum(own_added)));
-    let swaps: u64 = run.all().map(|target| run.load(Epoch::ANY, target, swapped).expect("load")).sum();
+    let swaps: u64 =
+        run.all().map(|target| run.load(Epoch::ANY, target, swapped).expect("load")).sum();
     assert_eq!(swaps, sum(own_swapped));
     run.finish();
 }
@@ -331,7 +392,10 @@ fn rewrite_and_read(run: &Run, grain: u64) {
         let found = pattern::generations(offset, private);
         for &found in &found {
             assert!(found <= rounds, "{run:?}: a word of generation {found}, which nobody wrote");
-            assert!(found + 1 >= *newest, "{run:?}: a word of generation {found} long after {newest}");
+            assert!(
+                found + 1 >= *newest,
+                "{run:?}: a word of generation {found} long after {newest}"
+            );
         }
         *newest = found.into_iter().fold(*newest, u16::max);
     }

@@ -16,7 +16,8 @@ fn beats(run: &Run, of: MemberId) -> u64 {
 
 /// Waits until a member that was just stopped shows no sign of life, and returns its last beat.
 fn await_silence(run: &Run, of: MemberId) -> u64 {
-    let count = || run.load(Epoch::ANY, run.me(), beats(run, of)).expect("reading one's own segment");
+    let count =
+        || run.load(Epoch::ANY, run.me(), beats(run, of)).expect("reading one's own segment");
     let mut last = count();
     run.until("the stopped member's silence", || {
         run.pause(Duration::from_millis(20));
@@ -72,14 +73,18 @@ fn stopped_for(run: &Run, duration: Duration) {
             inbox.send(PARTNER, 30);
             games += 1;
             inbox.await_from(&[PARTNER], games);
-            run.put(run.epoch(), PARTNER, after_common(run), &[1; 100]).expect("put beside a stopped member");
+            run.put(run.epoch(), PARTNER, after_common(run), &[1; 100])
+                .expect("put beside a stopped member");
             run.pause(Duration::from_millis(5));
             run.check_dead(&[]);
         }
         assert_eq!(count(), silent, "{run:?}: a stopped member did something");
         run.fault(Fault::Resume(STOPPED));
         run.until("a beat after the resume", || count() > silent);
-        assert!(run.wait(load).is_ok(), "{run:?}: an operation on a member that was stopped for a while");
+        assert!(
+            run.wait(load).is_ok(),
+            "{run:?}: an operation on a member that was stopped for a while"
+        );
         inbox.send(STOPPED, 10);
         run.tell(PARTNER, 0, 1);
     }
@@ -103,7 +108,8 @@ pub(crate) fn writer_mid_put(run: &Run) {
             if generation % 30 == 1 {
                 run.fault(Fault::StopAtStep(1 + random.below(25)));
             }
-            run.put(Epoch::ANY, HOME, offset, &pattern::range(offset, LEN, generation)).expect("put");
+            run.put(Epoch::ANY, HOME, offset, &pattern::range(offset, LEN, generation))
+                .expect("put");
             run.tell(HOME, 1, u64::from(generation));
         }
         run.tell(HOME, 0, 1);
@@ -115,10 +121,15 @@ pub(crate) fn writer_mid_put(run: &Run) {
             let mut bytes = vec![0; LEN];
             run.get(Epoch::ANY, HOME, offset, &mut bytes).expect("a get beside a stopped writer");
             let found = pattern::generations(offset, &bytes);
-            let (least, most) =
-                (found.iter().copied().min().unwrap_or(0), found.iter().copied().max().unwrap_or(0));
+            let (least, most) = (
+                found.iter().copied().min().unwrap_or(0),
+                found.iter().copied().max().unwrap_or(0),
+            );
             // Gets of a range that is being written mix generations, but never go back behind a complete put.
-            assert!(least + 1 >= newest && least >= known, "{run:?}: {least} after {newest} and {known}");
+            assert!(
+                least + 1 >= newest && least >= known,
+                "{run:?}: {least} after {newest} and {known}"
+            );
             newest = newest.max(most);
             run.check_dead(&[]);
             if run.me() == HOME {
@@ -155,9 +166,15 @@ pub(crate) fn does_not_answer(run: &Run) {
         inbox.await_from(&[CALLER], sent);
         run.barrier("all letters");
         inbox.drain();
-        assert_eq!(inbox.count_from(CALLER), sent, "{run:?}: a letter that was refused came all the same");
+        assert_eq!(
+            inbox.count_from(CALLER),
+            sent,
+            "{run:?}: a letter that was refused came all the same"
+        );
     } else if run.me() == CALLER {
-        run.until("the first beats", || run.load(Epoch::ANY, CALLER, beats(run, STOPPED)).expect("load") > 3);
+        run.until("the first beats", || {
+            run.load(Epoch::ANY, CALLER, beats(run, STOPPED)).expect("load") > 3
+        });
         run.fault(Fault::Stop(STOPPED));
         await_silence(run, STOPPED);
         let mut timeouts = 0;
@@ -169,7 +186,10 @@ pub(crate) fn does_not_answer(run: &Run) {
                 Err(Error::Timeout { member, limit }) => {
                     timeouts += 1;
                     assert_eq!((member, limit), (STOPPED, run.time_limit()));
-                    assert!(took >= limit, "{run:?}: a time limit of {limit:?} was over after {took:?}");
+                    assert!(
+                        took >= limit,
+                        "{run:?}: a time limit of {limit:?} was over after {took:?}"
+                    );
                 }
                 Err(error) => panic!("{run:?}: a call that needs a stopped member: {error}"),
             }
@@ -214,7 +234,8 @@ pub(crate) fn fenced(run: &Run) {
         run.until("being fenced", || {
             for target in run.others() {
                 run.fetch_add(at, target, word, 1).expect("an operation before being stopped");
-                run.fetch_add(Epoch::ANY, target, word + 8, 1).expect("an operation before being stopped");
+                run.fetch_add(Epoch::ANY, target, word + 8, 1)
+                    .expect("an operation before being stopped");
             }
             false
         });
@@ -230,14 +251,18 @@ pub(crate) fn fenced(run: &Run) {
     run.await_dead(&[VICTIM]);
     // Whoever has the view is safe from the member in it, from now on and whatever happens.
     let count = || {
-        [word, word + 8].map(|word| run.load(Epoch::ANY, run.me(), word).expect("reading one's own segment"))
+        [word, word + 8]
+            .map(|word| run.load(Epoch::ANY, run.me(), word).expect("reading one's own segment"))
     };
     let last = count();
     match run.inject(Fault::Resume(VICTIM)) {
         Ok(()) | Err(Error::Dead { .. }) => {}
         Err(error) => panic!("{run:?}: resuming a fenced member: {error}"),
     }
-    assert!(!run.within(Duration::from_millis(60), || count() != last), "{run:?}: a fenced member did harm");
+    assert!(
+        !run.within(Duration::from_millis(60), || count() != last),
+        "{run:?}: a fenced member did harm"
+    );
     run.check_dead(&[VICTIM]);
     run.check_all_goes_on(1);
     run.finish();

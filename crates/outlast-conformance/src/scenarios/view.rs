@@ -14,7 +14,8 @@ fn bits(members: &MemberSet) -> u64 {
 }
 
 pub(crate) fn rules(run: &Run) {
-    let victims: Vec<MemberId> = run.shared_random(&[]).distinct(4, 8).into_iter().map(MemberId).collect();
+    let victims: Vec<MemberId> =
+        run.shared_random(&[]).distinct(4, 8).into_iter().map(MemberId).collect();
     run.begin(64 * 9);
     let mut random = run.own_random(0);
     if victims.contains(&run.me()) {
@@ -29,14 +30,20 @@ pub(crate) fn rules(run: &Run) {
         assert!(known.dead.is_subset(&view.dead), "{run:?}: {view:?} after {known:?}");
         assert!(known.active.is_subset(&view.active), "{run:?}: {view:?} after {known:?}");
         let epoch = run.epoch();
-        assert!(epoch >= last_epoch && epoch >= view.epoch, "{run:?}: {epoch} after {last_epoch}, {view:?}");
+        assert!(
+            epoch >= last_epoch && epoch >= view.epoch,
+            "{run:?}: {epoch} after {last_epoch}, {view:?}"
+        );
         (known, last_epoch) = (view, epoch);
         if !is_silent {
             let target = random.pick(&run.living());
             match run.fetch_add(Epoch::ANY, target, after_common(run), 1) {
                 Ok(_) => {}
                 Err(Error::Dead { member }) => {
-                    assert!(run.view().dead.contains(member), "{run:?}: Dead before the view has {member}");
+                    assert!(
+                        run.view().dead.contains(member),
+                        "{run:?}: Dead before the view has {member}"
+                    );
                 }
                 Err(error) => panic!("{run:?}: fetch_add at {target}: {error}"),
             }
@@ -80,7 +87,11 @@ pub(crate) fn stale_is_refused(run: &Run) {
         ];
         for operation in operations {
             let result = run.wait(run.start(old, target, operation));
-            assert_eq!(result, Err(Error::Stale { now: Epoch(1) }), "{run:?}: {operation:?} at {target}");
+            assert_eq!(
+                result,
+                Err(Error::Stale { now: Epoch(1) }),
+                "{run:?}: {operation:?} at {target}"
+            );
         }
         let parts = [Part::Put { offset, data: &[0x77; 64] }, Part::Load { offset }];
         let stale = Err(Error::Stale { now: Epoch(1) });
@@ -96,7 +107,10 @@ pub(crate) fn stale_is_refused(run: &Run) {
         for at in [Epoch::ANY, Epoch(1)] {
             let mut found = vec![0; 64];
             run.get(at, target, offset, &mut found).expect("get under the new view");
-            assert!(found == pattern::range(offset, 64, 9), "{run:?}: a refused operation changed something");
+            assert!(
+                found == pattern::range(offset, 64, 9),
+                "{run:?}: a refused operation changed something"
+            );
         }
     }
     run.barrier("what stayed");
@@ -121,7 +135,8 @@ pub(crate) fn past_is_refused(run: &Run) {
         run.pause_below(&mut run.own_random(0), Duration::from_millis(2));
         run.die();
     } else if run.me() == home {
-        let count = || run.load(Epoch::ANY, home, word(Epoch(0))).expect("reading one's own segment");
+        let count =
+            || run.load(Epoch::ANY, home, word(Epoch(0))).expect("reading one's own segment");
         run.until_rung("the death", || run.epoch() == Epoch(1));
         let known = count();
         run.until("additions under the new view", || {
@@ -129,7 +144,10 @@ pub(crate) fn past_is_refused(run: &Run) {
         });
         // Where the check is not one step with the operation, each of the two may have been in between, once.
         let late = count() - known;
-        assert!(late <= 2, "{run:?}: {late} operations of the old view after the new one was known");
+        assert!(
+            late <= 2,
+            "{run:?}: {late} operations of the old view after the new one was known"
+        );
     } else {
         let until = run.now().after(WAIT);
         let mut added = 0;
@@ -142,7 +160,10 @@ pub(crate) fn past_is_refused(run: &Run) {
                 match run.wait(pending) {
                     Ok(_) => added += at.0,
                     Err(Error::Stale { now }) => {
-                        assert!(now > at && run.epoch() >= now, "{run:?}: stale at {at}, now {now}");
+                        assert!(
+                            now > at && run.epoch() >= now,
+                            "{run:?}: stale at {at}, now {now}"
+                        );
                     }
                     Err(error) => panic!("{run:?}: fetch_add: {error}"),
                 }
@@ -162,8 +183,15 @@ pub(crate) fn epoch_before_action(run: &Run) {
     run.begin(64 * 4);
     let mut random = run.own_random(0);
     let has_it = |how: &str| {
-        assert!(run.epoch() >= Epoch(1), "{run:?}: told of a death {how}, and still at {}", run.epoch());
-        assert!(run.view().dead.contains(victim), "{run:?}: told of a death {how}, and not in the view");
+        assert!(
+            run.epoch() >= Epoch(1),
+            "{run:?}: told of a death {how}, and still at {}",
+            run.epoch()
+        );
+        assert!(
+            run.view().dead.contains(victim),
+            "{run:?}: told of a death {how}, and not in the view"
+        );
     };
     if run.me() == victim {
         run.pause_below(&mut random, Duration::from_millis(3));
@@ -181,7 +209,10 @@ pub(crate) fn epoch_before_action(run: &Run) {
         });
         has_it("by a message");
         let message = message.expect("just received");
-        assert_eq!((message.from, message.epoch, message.bytes), (first, Epoch(1), b"a death".to_vec()));
+        assert_eq!(
+            (message.from, message.epoch, message.bytes),
+            (first, Epoch(1), b"a death".to_vec())
+        );
     } else {
         run.until("the word", || run.told(0) == 1);
         has_it("by a word");
@@ -223,7 +254,8 @@ pub(crate) fn spares_activated(run: &Run) {
     let mut dead = Vec::new();
     // First a spare, which is not missed; then two regular members, whose places go to the spares that live; then a
     // spare that had become active, with nobody left to take its place.
-    for (victim, active) in [(3, &[0, 1, 2][..]), (1, &[0, 2, 4][..]), (0, &[2, 4, 5][..]), (4, &[2, 5][..])]
+    for (victim, active) in
+        [(3, &[0, 1, 2][..]), (1, &[0, 2, 4][..]), (0, &[2, 4, 5][..]), (4, &[2, 5][..])]
     {
         if run.me() == MemberId(victim) {
             let mut random = run.own_random(0);
@@ -249,7 +281,8 @@ pub(crate) fn leaving(run: &Run) {
     }
     if run.me() == LEAVER {
         let offset = after_common(run);
-        let mut pending = run.start(Epoch::ANY, MemberId(0), Operation::FetchAdd { offset, delta: 1 });
+        let mut pending =
+            run.start(Epoch::ANY, MemberId(0), Operation::FetchAdd { offset, delta: 1 });
         assert!(!run.has_ended());
         run.leave().expect("leaving");
         assert!(run.has_ended(), "{run:?}: left, and not ended");

@@ -27,7 +27,10 @@ pub(crate) fn bell_and_park(run: &Run) {
                 parks += 1;
             }
             assert!(parks < 1000, "parking for {duration:?} returned {parks} times for no reason");
-            assert!(run.now().since(until) < WAIT / 2, "parking for {duration:?} lasted far too long");
+            assert!(
+                run.now().since(until) < WAIT / 2,
+                "parking for {duration:?} lasted far too long"
+            );
         }
         run.tell(MemberId(1), 0, 1);
     } else {

@@ -257,7 +257,9 @@ impl<'a> Part<'a> {
         match *self {
             Part::Expect { offset, .. } | Part::Load { offset } => Operation::Load { offset },
             Part::Put { offset, data } => Operation::Put { offset, data },
-            Part::Swap { offset, expected, new } => Operation::CompareAndSwap { offset, expected, new },
+            Part::Swap { offset, expected, new } => {
+                Operation::CompareAndSwap { offset, expected, new }
+            }
         }
     }
 
@@ -295,7 +297,9 @@ pub(crate) fn run_series(
         // Only the first can be refused: a series that was half done and is called "stale, changed nothing" would be a lie.
         let at = if index == 0 { at } else { Epoch::ANY };
         let found = match *part {
-            Part::Expect { offset, .. } | Part::Load { offset } => engine.load(at, target, offset)?,
+            Part::Expect { offset, .. } | Part::Load { offset } => {
+                engine.load(at, target, offset)?
+            }
             Part::Put { offset, data } => {
                 engine.put(at, target, offset, data)?;
                 continue;
@@ -544,7 +548,8 @@ pub trait Engine {
         expected: u64,
         new: u64,
     ) -> Result<u64> {
-        self.wait(self.start(at, target, Operation::CompareAndSwap { offset, expected, new })).map(Done::word)
+        self.wait(self.start(at, target, Operation::CompareAndSwap { offset, expected, new }))
+            .map(Done::word)
     }
 
     /// Adds `delta` to the word at `offset`, wrapping; returns what was there before.

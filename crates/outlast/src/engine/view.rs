@@ -65,7 +65,9 @@ impl MemberSet {
 
     /// Whether a member is in the set.
     pub fn contains(&self, member: MemberId) -> bool {
-        self.words.get(member.index() / 64).is_some_and(|word| word & (1 << (member.index() % 64)) != 0)
+        self.words
+            .get(member.index() / 64)
+            .is_some_and(|word| word & (1 << (member.index() % 64)) != 0)
     }
 
     /// How many members are in the set.

@@ -80,7 +80,10 @@ mod tests {
         let text = backtraces(&[child.id()]);
         let plain = threads(child.id()).expect("it runs");
         child.kill().expect("killed");
-        assert!(text.contains(&format!("process {}", child.id())) && text.contains("sleep"), "{text}");
+        assert!(
+            text.contains(&format!("process {}", child.id())) && text.contains("sleep"),
+            "{text}"
+        );
         assert!(plain.contains("(sleep) in"), "{plain}");
         // It has ended soon, and is not waited for: there is nothing to show.
         let until = Instant::now() + EACH_MAX;

@@ -21,7 +21,8 @@
 //! next start does: the folder's name says whose it was.
 
 use super::{
-    Launch, LaunchError, Output, Process, Running, Shared, State, Stream, Streams, keep, new_running,
+    Launch, LaunchError, Output, Process, Running, Shared, State, Stream, Streams, keep,
+    new_running,
 };
 use crate::engine::MemberId;
 use crate::engine::shm::terminate_with_launcher;
@@ -120,7 +121,8 @@ pub fn rank() -> Option<(usize, usize)> {
 /// Where the ranks of the mpirun that runs already meet.
 fn meeting_place() -> PathBuf {
     let job = std::env::var("PMIX_NAMESPACE").unwrap_or_default();
-    let name: String = job.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let name: String =
+        job.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     std::env::temp_dir().join(format!("outlast-joined-{name}"))
 }
 
@@ -136,7 +138,9 @@ pub fn follow() -> LaunchError {
     while !script.exists() {
         if Instant::now() >= until {
             let limit = START_LIMIT.as_secs();
-            return LaunchError::Mpirun { reason: format!("rank 0 did not begin within {limit} s") };
+            return LaunchError::Mpirun {
+                reason: format!("rank 0 did not begin within {limit} s"),
+            };
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -182,7 +186,8 @@ impl Mpirun {
         is_here: bool,
     ) -> Mpirun {
         let hosts = hosts.into_iter().map(Into::into).collect();
-        self.reach = Some(Reach { hosts, agent: agent.into_iter().map(Into::into).collect(), is_here });
+        self.reach =
+            Some(Reach { hosts, agent: agent.into_iter().map(Into::into).collect(), is_here });
         self
     }
 
@@ -250,7 +255,8 @@ fn script(launch: &Launch, pipes: &Pipes, reach: Option<&Reach>) -> OsString {
         let _ = write!(script, r#"echo "$r $$" >$d/{begun} && exec "$@""#);
         return script.into();
     };
-    let _ = write!(script, r#"echo "$r $$" >$d/{begun} || exit; case $((r % {})) in "#, hosts.len());
+    let _ =
+        write!(script, r#"echo "$r $$" >$d/{begun} || exit; case $((r % {})) in "#, hosts.len());
     let mut script = OsString::from(script);
     for (index, host) in hosts.iter().enumerate() {
         script.push(format!("{index}) h="));
@@ -280,7 +286,11 @@ fn script_arguments(launch: &Launch, program: &Path, pipes: &Pipes) -> Vec<OsStr
     let mut words: Vec<OsString> = ends.map(|end| end.as_raw_fd().to_string().into()).collect();
     // As words of the rank's own command: not every daemon passes the environment on.
     let report = format!("/proc/{}/fd/{}", std::process::id(), pipes.report.1.as_raw_fd());
-    words.extend(["env".into(), format!("{REPORT_VARIABLE}={report}").into(), "OUTLAST_ENGINE=mpi".into()]);
+    words.extend([
+        "env".into(),
+        format!("{REPORT_VARIABLE}={report}").into(),
+        "OUTLAST_ENGINE=mpi".into(),
+    ]);
     words.push(format!("{SPARES_VARIABLE}={}", launch.spares).into());
     if let Some(limit) = launch.segment_limit {
         words.push(format!("{SEGMENT_LIMIT_VARIABLE}={limit}").into());
@@ -297,7 +307,12 @@ fn script_arguments(launch: &Launch, program: &Path, pipes: &Pipes) -> Vec<OsStr
 }
 
 /// Writes the script for the ranks of the mpirun that runs already, all at once, and calls it for rank 0.
-fn write_script(folder: &Path, launch: &Launch, program: &Path, pipes: &Pipes) -> std::io::Result<Command> {
+fn write_script(
+    folder: &Path,
+    launch: &Launch,
+    program: &Path,
+    pipes: &Pipes,
+) -> std::io::Result<Command> {
     let mut text = b"set --".to_vec();
     for word in script_arguments(launch, program, pipes) {
         text.push(b' ');
@@ -323,8 +338,10 @@ fn command(
 ) -> Result<Command, LaunchError> {
     if mpirun.joined.is_some() {
         let written = write_script(folder, launch, program, pipes);
-        let mut command = written
-            .map_err(|error| LaunchError::System { what: "writing the script for the ranks", error })?;
+        let mut command = written.map_err(|error| LaunchError::System {
+            what: "writing the script for the ranks",
+            error,
+        })?;
         command.stdin(Stdio::null());
         terminate_with_launcher(&mut command, launch.die_with_launcher);
         return Ok(command);
@@ -412,7 +429,9 @@ impl Drop for Folder {
 fn remove_leftovers(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(pid) = name.strip_prefix(FOLDER).and_then(|rest| rest.split('-').next()) else { continue };
+        let Some(pid) = name.strip_prefix(FOLDER).and_then(|rest| rest.split('-').next()) else {
+            continue;
+        };
         if pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists() {
             let _ = std::fs::remove_dir_all(entry.path());
         }
@@ -437,7 +456,8 @@ impl Started {
             ),
         })?;
         let said: Arc<Mutex<Vec<u8>>> = Arc::default();
-        let pipes = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
+        let pipes =
+            [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
         for pipe in pipes.into_iter().flatten() {
             let said = said.clone();
             let body = move || {
@@ -449,7 +469,10 @@ impl Started {
                 }
             };
             let thread = std::thread::Builder::new().name("outlast-mpirun".to_string()).spawn(body);
-            thread.map_err(|error| LaunchError::System { what: "starting a thread for mpirun", error })?;
+            thread.map_err(|error| LaunchError::System {
+                what: "starting a thread for mpirun",
+                error,
+            })?;
         }
         Ok(Started { child, said, _folder: folder })
     }
@@ -504,7 +527,8 @@ impl LineReader {
     /// The lines that have come, waiting for the first at most so long.
     fn take(&mut self, limit: Duration) -> Vec<String> {
         let mut buffer = [0; 4096];
-        let mut limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+        let mut limit =
+            Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
         loop {
             let mut fds = [PollFd::from_borrowed_fd(self.pipe.as_fd(), PollFlags::IN)];
             if !matches!(poll(&mut fds, Some(&limit)), Ok(1..)) {
@@ -517,7 +541,8 @@ impl LineReader {
             }
         }
         let end = self.rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-        let lines = String::from_utf8_lossy(&self.rest[..end]).lines().map(str::to_string).collect();
+        let lines =
+            String::from_utf8_lossy(&self.rest[..end]).lines().map(str::to_string).collect();
         self.rest.drain(..end);
         lines
     }
@@ -535,8 +560,9 @@ fn wait_for_ranks(
         // Looked at before the lines: what a rank has said before mpirun ended is not missed.
         let is_over = started.ends_within(Duration::ZERO);
         for line in begun.take(Duration::from_millis(20)) {
-            let numbers: Option<(usize, u32)> =
-                line.split_once(' ').and_then(|(rank, pid)| Some((rank.parse().ok()?, pid.parse().ok()?)));
+            let numbers: Option<(usize, u32)> = line
+                .split_once(' ')
+                .and_then(|(rank, pid)| Some((rank.parse().ok()?, pid.parse().ok()?)));
             match numbers {
                 Some((rank, pid)) if rank < ranks => pids[rank] = Some(pid),
                 _ => return Err(started.failed(&format!("a rank began with `{line}`"))),
@@ -544,11 +570,15 @@ fn wait_for_ranks(
         }
         let begun = pids.iter().flatten().count();
         if is_over && begun < ranks {
-            return Err(started.failed(&format!("mpirun ended when {begun} of {ranks} ranks had begun:")));
+            return Err(
+                started.failed(&format!("mpirun ended when {begun} of {ranks} ranks had begun:"))
+            );
         }
         if Instant::now() >= until {
             let limit = START_LIMIT.as_secs();
-            return Err(started.failed(&format!("{begun} of {ranks} ranks began within {limit} s:")));
+            return Err(
+                started.failed(&format!("{begun} of {ranks} ranks began within {limit} s:"))
+            );
         }
     }
     Ok(pids.into_iter().flatten().collect())
@@ -617,9 +647,10 @@ fn bring_up(launch: &Launch, mpirun: &Mpirun, program: &Path) -> Result<Up, Laun
     pipes.output.clear();
     let mut processes = Vec::with_capacity(ranks);
     for pid in pids {
-        let number = Pid::from_raw(pid as i32).ok_or_else(|| started.failed("a rank said no number"))?;
-        let pidfd =
-            pidfd_open(number, PidfdFlags::empty()).map_err(|_| started.failed("a rank ended at once:"))?;
+        let number =
+            Pid::from_raw(pid as i32).ok_or_else(|| started.failed("a rank said no number"))?;
+        let pidfd = pidfd_open(number, PidfdFlags::empty())
+            .map_err(|_| started.failed("a rank ended at once:"))?;
         processes.push(Process { pid, pidfd });
     }
     let shared = Arc::new(Shared::new(processes, began, State::new(ranks)));
@@ -635,7 +666,11 @@ fn bring_up(launch: &Launch, mpirun: &Mpirun, program: &Path) -> Result<Up, Laun
 
 /// Starts the job. One thread starts mpirun and stays until all is over, since the kernel ties "die with the launcher" to
 /// the thread that started a process.
-pub(super) fn start(launch: Launch, mpirun: Mpirun, program: PathBuf) -> Result<Running, LaunchError> {
+pub(super) fn start(
+    launch: Launch,
+    mpirun: Mpirun,
+    program: PathBuf,
+) -> Result<Running, LaunchError> {
     new_running(move |report| match bring_up(&launch, &mpirun, &program) {
         Ok(Up { mut started, streams, shared, mut reports }) => match streams.start(&shared) {
             Ok(()) => {
@@ -665,7 +700,8 @@ mod tests {
     #[test]
     fn leftovers_of_the_dead_are_removed() {
         let parent = tempfile::tempdir().expect("a folder");
-        let (mine, gone) = (format!("{FOLDER}{}-0", std::process::id()), format!("{FOLDER}4194305-0"));
+        let (mine, gone) =
+            (format!("{FOLDER}{}-0", std::process::id()), format!("{FOLDER}4194305-0"));
         for name in [&mine, &gone, &"ompi.123".to_string()] {
             std::fs::create_dir(parent.path().join(name)).expect("a folder");
         }
@@ -677,10 +713,17 @@ mod tests {
     #[test]
     fn an_mpirun_that_is_none_is_named() {
         let launch = |program: &str| {
-            Launch::new(2).program("true").output(Output::Capture).mpirun(Mpirun::new(program)).start()
+            Launch::new(2)
+                .program("true")
+                .output(Output::Capture)
+                .mpirun(Mpirun::new(program))
+                .start()
         };
         let error = launch("/nonexistent/mpirun").expect_err("there is none").to_string();
-        assert!(error.contains("/nonexistent/mpirun") && error.contains("cargo xtask mpi"), "{error}");
+        assert!(
+            error.contains("/nonexistent/mpirun") && error.contains("cargo xtask mpi"),
+            "{error}"
+        );
         let error = launch("false").expect_err("it ends at once").to_string();
         assert!(error.contains("0 of 2 ranks had begun"), "{error}");
     }

@@ -167,7 +167,11 @@ impl Value {
         let count = reader.u32()?;
         let mut places = Vec::new();
         for _ in 0..count {
-            places.push(Place { rank: reader.u32()?, color: reader.u64()?, key: reader.u64()? as i64 });
+            places.push(Place {
+                rank: reader.u32()?,
+                color: reader.u64()?,
+                key: reader.u64()? as i64,
+            });
         }
         Some(Value { kind, flags, id, dead, unacked, places })
     }
@@ -309,7 +313,13 @@ pub(crate) struct Agreements {
 }
 
 impl Agreements {
-    pub(crate) fn new(communicator: u64, space: u8, size: usize, me: usize, dead: RankSet) -> Agreements {
+    pub(crate) fn new(
+        communicator: u64,
+        space: u8,
+        size: usize,
+        me: usize,
+        dead: RankSet,
+    ) -> Agreements {
         Agreements {
             communicator,
             space,
@@ -394,7 +404,8 @@ impl Agreements {
         }
         self.dead = dead.clone();
         let schedule = self.schedule();
-        let Some(instance) = self.current.as_mut().filter(|instance| instance.decided.is_none()) else {
+        let Some(instance) = self.current.as_mut().filter(|instance| instance.decided.is_none())
+        else {
             return;
         };
         instance.gathered = Value::of(&instance.own, dead);
@@ -438,7 +449,8 @@ impl Agreements {
         }
         if let Some(value) = instance.decided.clone() {
             // The sender is in an attempt that this member never came to: it needs the value.
-            let is_settled = instance.settled.as_ref().is_some_and(|settled| attempt.is_subset(settled));
+            let is_settled =
+                instance.settled.as_ref().is_some_and(|settled| attempt.is_subset(settled));
             // If the sender has died meanwhile, nobody needs an answer.
             if what != DECIDED && !is_settled && !self.dead.contains(from) {
                 let bytes = decided_message(communicator, space, number, &value);
@@ -446,7 +458,9 @@ impl Agreements {
                     Some(schedule) if schedule.dead == self.dead => schedule,
                     _ => Arc::new(Schedule::new(self.size, self.me, &self.dead)),
                 };
-                sends.extend(schedule.partners().into_iter().map(|partner| (partner, bytes.clone())));
+                sends.extend(
+                    schedule.partners().into_iter().map(|partner| (partner, bytes.clone())),
+                );
                 if !schedule.partners().contains(&from) {
                     sends.push((from, bytes));
                 }
@@ -458,7 +472,9 @@ impl Agreements {
             let value = Value::read(&mut reader)?;
             let bytes = decided_message(communicator, space, number, &value);
             let partners = instance.schedule.partners();
-            sends.extend(partners.into_iter().filter(|&p| p != from).map(|partner| (partner, bytes.clone())));
+            sends.extend(
+                partners.into_iter().filter(|&p| p != from).map(|partner| (partner, bytes.clone())),
+            );
             instance.settled = Some(instance.schedule.dead.clone());
             instance.decided = Some(Arc::new(value));
             return Some(());
@@ -535,8 +551,15 @@ impl Instance {
 
     fn send_step(&self, communicator: u64, space: u8, what: u8, step: usize, sends: &mut Sends) {
         for slot in self.schedule.slots(step) {
-            let mut writer =
-                message(communicator, space, self.number, what, slot as u8, &self.schedule.dead, 48);
+            let mut writer = message(
+                communicator,
+                space,
+                self.number,
+                what,
+                slot as u8,
+                &self.schedule.dead,
+                48,
+            );
             if what == GATHER {
                 self.gathered.write(&mut writer);
                 match &self.accepted {
@@ -596,7 +619,9 @@ mod tests {
     impl Model {
         fn new(size: usize) -> Model {
             Model {
-                members: (0..size).map(|me| Agreements::new(7, 0, size, me, RankSet::default())).collect(),
+                members: (0..size)
+                    .map(|me| Agreements::new(7, 0, size, me, RankSet::default()))
+                    .collect(),
                 dead: RankSet::default(),
                 views: vec![RankSet::default(); size],
                 channels: (0..size).map(|_| (0..size).map(|_| VecDeque::new()).collect()).collect(),
@@ -612,7 +637,10 @@ mod tests {
                 count = dice.below(sends.len() + 1);
             }
             for (to, bytes) in sends.into_iter().take(count) {
-                assert!(!self.views[from].contains(to), "nobody talks to those it knows to be dead");
+                assert!(
+                    !self.views[from].contains(to),
+                    "nobody talks to those it knows to be dead"
+                );
                 self.channels[from][to].push_back((bytes, self.views[from].clone()));
             }
         }
@@ -626,7 +654,13 @@ mod tests {
 
     fn own(rank: usize, instance: usize) -> Contribution {
         let flags = !(1u64 << rank) ^ (instance as u64) << 40;
-        Contribution { kind: Kind::Agree, flags, id: rank as u64, acked: RankSet::default(), place: None }
+        Contribution {
+            kind: Kind::Agree,
+            flags,
+            id: rank as u64,
+            acked: RankSet::default(),
+            place: None,
+        }
     }
 
     fn run(seed: u64) {
@@ -648,7 +682,9 @@ mod tests {
             let mut sends = Sends::new();
             match dice.below(4) {
                 // The program calls, if it has the answer of the last call.
-                0 if entered[member] < instances && model.members[member].unfinished().is_none() => {
+                0 if entered[member] < instances
+                    && model.members[member].unfinished().is_none() =>
+                {
                     model.members[member].enter(own(member, entered[member]), &mut sends);
                     entered[member] += 1;
                 }
@@ -661,8 +697,11 @@ mod tests {
                 }
                 // A notice.
                 1 => {
-                    let news: RankSet =
-                        model.dead.iter().filter(|&rank| rank != member && dice.below(3) == 0).collect();
+                    let news: RankSet = model
+                        .dead
+                        .iter()
+                        .filter(|&rank| rank != member && dice.below(3) == 0)
+                        .collect();
                     model.learn(member, &news, &mut sends);
                 }
                 _ => {
@@ -685,11 +724,15 @@ mod tests {
         }
         for (instance, answers) in returned.iter().enumerate() {
             let Some((_, first)) = answers.first() else { continue };
-            assert!(answers.iter().all(|(_, value)| value == first), "seed {seed}, {instance}: {answers:?}");
+            assert!(
+                answers.iter().all(|(_, value)| value == first),
+                "seed {seed}, {instance}: {answers:?}"
+            );
         }
         for member in (0..size).filter(|&member| !model.dead.contains(member)) {
             assert_eq!(entered[member], instances, "seed {seed}: {member} of {size} is stuck");
-            let has_returned = returned[instances - 1].iter().any(|(returning, _)| *returning == member);
+            let has_returned =
+                returned[instances - 1].iter().any(|(returning, _)| *returning == member);
             assert!(has_returned, "seed {seed}: {member} of {size} has no answer");
             let (_, value) = &returned[instances - 1][0];
             assert_eq!(value.flags & (1 << member), 0, "seed {seed}: {member} contributed in vain");
@@ -735,7 +778,12 @@ mod tests {
         };
         let mut value = Value::of(&own, &[1, 2].into_iter().collect());
         value.add(&Value::of(
-            &Contribution { place: Some(Place { rank: 0, ..place }), flags: 3, id: 5, ..own.clone() },
+            &Contribution {
+                place: Some(Place { rank: 0, ..place }),
+                flags: 3,
+                id: 5,
+                ..own.clone()
+            },
             &[1, 2].into_iter().collect(),
         ));
         assert_eq!((value.flags, value.id, value.places.len()), (2, 5, 2));

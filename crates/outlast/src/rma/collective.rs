@@ -114,7 +114,13 @@ impl Collectives {
         let mut reader = Reader::new(bytes);
         let mut read = || Some((reader.u64()?, reader.u8()?, Signature::read(&mut reader)?));
         if let Some((number, slot, signature)) = read() {
-            self.arrived.push_back(Arrived { number, slot, from, signature, bytes: reader.rest().to_vec() });
+            self.arrived.push_back(Arrived {
+                number,
+                slot,
+                from,
+                signature,
+                bytes: reader.rest().to_vec(),
+            });
         }
     }
 
@@ -267,7 +273,8 @@ impl<'a> Call<'a> {
         let look = || {
             let mut state = lock(&self.shared.state);
             let arrived = &mut state.collectives.arrived;
-            let other = arrived.iter().find(|a| a.number == self.number && a.signature != self.signature);
+            let other =
+                arrived.iter().find(|a| a.number == self.number && a.signature != self.signature);
             if let Some(other) = other {
                 return Some(Err((other.from, other.signature)));
             }
@@ -325,11 +332,14 @@ impl<'a> Call<'a> {
         // Ranks are counted from the root; each one's parent is itself without its lowest bit.
         let place = (self.me + self.size - root) % self.size;
         let rank_at = |place: usize| (place + root) % self.size;
-        let lowest = if place == 0 { self.size.next_power_of_two() } else { place & place.wrapping_neg() };
+        let lowest =
+            if place == 0 { self.size.next_power_of_two() } else { place & place.wrapping_neg() };
         if place != 0 {
             let received = self.receive(rank_at(place - lowest), 0)?;
             if received.len() != bytes.len() {
-                return Err(Error::Mismatched { what: format!("a broadcast of {} bytes", received.len()) });
+                return Err(Error::Mismatched {
+                    what: format!("a broadcast of {} bytes", received.len()),
+                });
             }
             bytes.copy_from_slice(&received);
         }
@@ -346,12 +356,18 @@ impl<'a> Call<'a> {
     }
 
     /// Reduces words; `combine` must be associative and commutative.
-    pub(crate) fn reduce(&self, words: &mut [u64], combine: impl Fn(u64, u64) -> u64) -> Result<()> {
-        let pack = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    pub(crate) fn reduce(
+        &self,
+        words: &mut [u64],
+        combine: impl Fn(u64, u64) -> u64,
+    ) -> Result<()> {
+        let pack =
+            |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         let unpack = |bytes: &[u8]| -> Vec<u64> {
             bytes.as_chunks::<8>().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect()
         };
-        let power = if self.size.is_power_of_two() { self.size } else { self.size.next_power_of_two() / 2 };
+        let power =
+            if self.size.is_power_of_two() { self.size } else { self.size.next_power_of_two() / 2 };
         let extra = self.size - power;
         // Of the first 2 * extra ranks, the odd ones give their values to the even one before them.
         if self.me < 2 * extra && self.me % 2 == 1 {
@@ -401,7 +417,8 @@ impl<'a> Call<'a> {
             let received = self.receive((self.me + self.size - distance) % self.size, slot)?;
             let mut reader = Reader::new(&received);
             while let (Some(rank), Some(len)) = (reader.u32(), reader.u64()) {
-                if let (Some(place), Some(bytes)) = (known.get_mut(rank as usize), reader.bytes(len as usize))
+                if let (Some(place), Some(bytes)) =
+                    (known.get_mut(rank as usize), reader.bytes(len as usize))
                 {
                     place.get_or_insert_with(|| bytes.to_vec());
                 }

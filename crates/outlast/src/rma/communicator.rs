@@ -40,7 +40,13 @@ pub struct Agreement {
 impl std::fmt::Debug for Communicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let revoked = if self.is_revoked() { ", revoked" } else { "" };
-        write!(f, "Communicator({:#x}, rank {} of {}{revoked})", self.id(), self.rank(), self.size())
+        write!(
+            f,
+            "Communicator({:#x}, rank {} of {}{revoked})",
+            self.id(),
+            self.rank(),
+            self.size()
+        )
     }
 }
 
@@ -185,10 +191,11 @@ impl Communicator {
 
     fn receive_at_most(&self, from: Source, tag: Tag, len_max: usize) -> Result<Received> {
         let posted = self.post(from, tag, len_max)?;
-        let look = || self.shared.look_at(&posted).or_else(|| self.shared.take_interrupt().map(Err));
-        let result = self
-            .rma
-            .block(&self.job, look, |limit| self.shared.timeout(self.shared.waited_for(&posted), limit));
+        let look =
+            || self.shared.look_at(&posted).or_else(|| self.shared.take_interrupt().map(Err));
+        let result = self.rma.block(&self.job, look, |limit| {
+            self.shared.timeout(self.shared.waited_for(&posted), limit)
+        });
         if result.is_err() {
             let has_given = lock(&self.shared.state).points.cancel(&posted);
             if has_given {
@@ -205,7 +212,11 @@ impl Communicator {
     }
 
     /// Source, tag and length of the message that a receive would take now, if there is one.
-    pub fn probe(&self, from: impl Into<Source>, tag: impl Into<Tag>) -> Result<Option<(usize, u32, usize)>> {
+    pub fn probe(
+        &self,
+        from: impl Into<Source>,
+        tag: impl Into<Tag>,
+    ) -> Result<Option<(usize, u32, usize)>> {
         let (from, tag) = (from.into(), tag.into());
         self.check_match(from, tag)?;
         self.rma.progress(&self.job);
@@ -299,7 +310,9 @@ impl Communicator {
     /// Local: the others may still use it among themselves.
     pub fn free(&self) -> Result<()> {
         if self.id() == WORLD {
-            return Err(Error::Invalid { what: "the communicator of all members cannot be freed".into() });
+            return Err(Error::Invalid {
+                what: "the communicator of all members cannot be freed".into(),
+            });
         }
         if self.shared.is_freed.swap(true, Ordering::SeqCst) {
             return Err(Error::Freed);
@@ -435,8 +448,11 @@ impl Communicator {
     ) -> Result<(Arc<Value>, Option<Arc<Shared>>)> {
         self.check_freed()?;
         let is_recovery = matches!(kind, Kind::Agree | Kind::Shrink);
-        let _turn =
-            Turn::take(if is_recovery { &self.shared.in_agreement } else { &self.shared.in_collective })?;
+        let _turn = Turn::take(if is_recovery {
+            &self.shared.in_agreement
+        } else {
+            &self.shared.in_collective
+        })?;
         self.rma.catch_up(&self.job);
         if !is_recovery {
             self.check_usable()?;
@@ -520,7 +536,9 @@ impl Communicator {
             return Err(Error::Engine(engine::Error::Ended));
         }
         if !value.is_of(kind) {
-            return Err(Error::Mismatched { what: format!("here {kind:?}, elsewhere another one") });
+            return Err(Error::Mismatched {
+                what: format!("here {kind:?}, elsewhere another one"),
+            });
         }
         if !value.dead.is_empty() && matches!(kind, Kind::Duplicate | Kind::Split) {
             return Err(Error::ProcFailed { ranks: value.dead.to_vec() });

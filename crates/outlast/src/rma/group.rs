@@ -105,7 +105,8 @@ impl RankSet {
     /// The ranks of this set that are not in `other`.
     pub(crate) fn without(&self, other: &RankSet) -> RankSet {
         let words = self.words.iter().enumerate();
-        let words = words.map(|(index, &word)| word & !other.words.get(index).copied().unwrap_or(0));
+        let words =
+            words.map(|(index, &word)| word & !other.words.get(index).copied().unwrap_or(0));
         RankSet::from_words(words.collect())
     }
 

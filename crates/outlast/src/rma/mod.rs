@@ -69,7 +69,9 @@ pub use error::{Error, Result};
 pub use point::{
     Received, Request, Source, Tag, test_all, test_any, test_some, wait_all, wait_any, wait_some,
 };
-pub use window::{ATTACHED, LockKind, Update, Window, WindowError, WindowRequest, WindowResult, Word};
+pub use window::{
+    ATTACHED, LockKind, Update, Window, WindowError, WindowRequest, WindowResult, Word,
+};
 
 /// The largest tag of a message.
 pub const TAG_MAX: u32 = (1 << 31) - 1;

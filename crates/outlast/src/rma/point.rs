@@ -114,9 +114,15 @@ impl Points {
 
     /// Starts a receive.
     pub(crate) fn post(&mut self, source: Source, tag: Tag, len_max: usize) -> Arc<Posted> {
-        let posted =
-            Arc::new(Posted { source, tag, len_max, result: Mutex::new(None), arrival: AtomicU64::new(0) });
-        let found = self.arrived.iter().position(|(_, message)| posted.takes(message.source, message.tag));
+        let posted = Arc::new(Posted {
+            source,
+            tag,
+            len_max,
+            result: Mutex::new(None),
+            arrival: AtomicU64::new(0),
+        });
+        let found =
+            self.arrived.iter().position(|(_, message)| posted.takes(message.source, message.tag));
         match found {
             None => self.posted.push_back(posted.clone()),
             Some(index) if self.arrived[index].1.bytes.len() > len_max => {
@@ -134,7 +140,13 @@ impl Points {
 
     /// The oldest message that a receive would take.
     pub(crate) fn peek(&self, source: Source, tag: Tag) -> Option<(usize, u32, usize)> {
-        let probe = Posted { source, tag, len_max: 0, result: Mutex::new(None), arrival: AtomicU64::new(0) };
+        let probe = Posted {
+            source,
+            tag,
+            len_max: 0,
+            result: Mutex::new(None),
+            arrival: AtomicU64::new(0),
+        };
         let (_, message) =
             self.arrived.iter().find(|(_, message)| probe.takes(message.source, message.tag))?;
         Some((message.source, message.tag, message.bytes.len()))
@@ -185,13 +197,16 @@ impl Shared {
                 Some(Error::ProcFailed { ranks: vec![rank] })
             }
             Source::Any
-                if state.silent.len() + 1 == self.group.size() && state.silent.is_subset(&state.acked) =>
+                if state.silent.len() + 1 == self.group.size()
+                    && state.silent.is_subset(&state.acked) =>
             {
                 // Nobody is left who could send.
                 (self.group.size() > 1).then(|| Error::ProcFailed { ranks: state.silent.to_vec() })
             }
             Source::Any if !state.silent.is_subset(&state.acked) => {
-                Some(Error::ProcFailedPending { ranks: state.silent.without(&state.acked).to_vec() })
+                Some(Error::ProcFailedPending {
+                    ranks: state.silent.without(&state.acked).to_vec(),
+                })
             }
             _ => None,
         }
@@ -243,7 +258,12 @@ pub struct Request {
 }
 
 impl Request {
-    pub(crate) fn receive(job: &Job, rma: &Arc<Rma>, shared: &Arc<Shared>, posted: Arc<Posted>) -> Request {
+    pub(crate) fn receive(
+        job: &Job,
+        rma: &Arc<Rma>,
+        shared: &Arc<Shared>,
+        posted: Arc<Posted>,
+    ) -> Request {
         Request {
             job: job.clone(),
             rma: rma.clone(),
@@ -271,9 +291,11 @@ impl Request {
         if matches!(self.result, None | Some(Err(Error::ProcFailedPending { .. }))) {
             self.result = match &self.started {
                 Started::Receive(posted) => self.shared.look_at(posted),
-                Started::Send => {
-                    Some(Ok(Received { source: self.shared.group.me, tag: self.tag, bytes: Vec::new() }))
-                }
+                Started::Send => Some(Ok(Received {
+                    source: self.shared.group.me,
+                    tag: self.tag,
+                    bytes: Vec::new(),
+                })),
                 Started::Over => Some(Err(Error::AlreadyTaken)),
             };
         }
@@ -353,7 +375,9 @@ fn wait_for(requests: &mut [Request], is_enough: impl Fn(&[Request]) -> bool) ->
         let requests = requests.borrow();
         let open = requests.iter().find(|request| request.result.is_none());
         match open.map(|request| (&request.shared, &request.started)) {
-            Some((shared, Started::Receive(posted))) => shared.timeout(shared.waited_for(posted), limit),
+            Some((shared, Started::Receive(posted))) => {
+                shared.timeout(shared.waited_for(posted), limit)
+            }
             _ => Error::AlreadyTaken,
         }
     })
@@ -366,7 +390,9 @@ fn has_failed(request: &Request) -> bool {
 /// The dead that a failed request of the set names.
 fn dead_of(requests: &[Request]) -> Vec<usize> {
     let named = requests.iter().filter_map(|request| match &request.result {
-        Some(Err(Error::ProcFailed { ranks } | Error::ProcFailedPending { ranks })) => Some(ranks.clone()),
+        Some(Err(Error::ProcFailed { ranks } | Error::ProcFailedPending { ranks })) => {
+            Some(ranks.clone())
+        }
         _ => None,
     });
     let mut ranks: Vec<usize> = named.flatten().collect();
@@ -445,10 +471,14 @@ fn take_ready(requests: &mut [Request]) -> impl Iterator<Item = (usize, Result<R
 fn take_some(requests: &mut [Request]) -> Vec<(usize, Result<Received>)> {
     let dead = requests.iter().any(has_failed).then(|| dead_of(requests));
     let mut taken = Vec::new();
-    for (index, request) in requests.iter_mut().enumerate().filter(|(_, request)| !request.is_over()) {
+    for (index, request) in
+        requests.iter_mut().enumerate().filter(|(_, request)| !request.is_over())
+    {
         match (request.take(), &dead) {
             (Some(result), _) => taken.push((index, result)),
-            (None, Some(dead)) => taken.push((index, Err(Error::ProcFailedPending { ranks: dead.clone() }))),
+            (None, Some(dead)) => {
+                taken.push((index, Err(Error::ProcFailedPending { ranks: dead.clone() })))
+            }
             (None, None) => {}
         }
     }
@@ -492,7 +522,8 @@ mod tests {
     #[test]
     fn a_message_that_is_too_long_is_not_lost() {
         let mut points = Points::default();
-        let (short, long) = (points.post(Source::Any, Tag::Any, 2), points.post(Source::Any, Tag::Any, 3));
+        let (short, long) =
+            (points.post(Source::Any, Tag::Any, 2), points.post(Source::Any, Tag::Any, 3));
         points.deliver(0, 0, vec![9; 3]);
         assert_eq!(result(&short), Some(Err(Error::Truncated { len: 3, buffer_len: 2 })));
         assert_eq!(result(&long).unwrap().unwrap().bytes, [9; 3]);

@@ -162,7 +162,8 @@ pub(crate) struct Todo {
 
 impl Todo {
     fn add(&mut self, shared: &Shared, sends: Sends) {
-        self.sends.extend(sends.into_iter().map(|(rank, bytes)| (shared.group.member(rank), bytes)));
+        self.sends
+            .extend(sends.into_iter().map(|(rank, bytes)| (shared.group.member(rank), bytes)));
     }
 }
 
@@ -400,7 +401,11 @@ impl Rma {
             self.is_lease_watched.store(true, Ordering::SeqCst);
         } else if !is_used {
             let (held, changes) = (LEASE_HELD, LEASE_CHANGES);
-            if self.lease.compare_exchange(held, changes, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            if self
+                .lease
+                .compare_exchange(held, changes, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok()
+            {
                 job.set_attending(Port::Rma, false);
                 self.lease.store(LEASE_NONE, Ordering::SeqCst);
                 // What came meanwhile was rung for at nobody.
@@ -425,7 +430,12 @@ impl Rma {
                 Ok(_) => break,
                 Err(AGAIN) => return,
                 Err(_) => {
-                    let left = self.token.compare_exchange(HELD, AGAIN, Ordering::SeqCst, Ordering::Relaxed);
+                    let left = self.token.compare_exchange(
+                        HELD,
+                        AGAIN,
+                        Ordering::SeqCst,
+                        Ordering::Relaxed,
+                    );
                     if left.is_ok() {
                         return;
                     }
@@ -450,11 +460,13 @@ impl Rma {
                 has_changed = true;
                 self.note_silent(job, epoch, &dead);
             }
-            if self.seen_epoch.load(Ordering::Acquire) != self.silent_epoch.load(Ordering::Relaxed) {
+            if self.seen_epoch.load(Ordering::Acquire) != self.silent_epoch.load(Ordering::Relaxed)
+            {
                 // There are more of them by now: first what they have sent.
                 continue;
             }
-            if self.token.compare_exchange(HELD, FREE, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            if self.token.compare_exchange(HELD, FREE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+            {
                 break;
             }
             // Sequentially consistent: who asked before this is served by what is received after it.
@@ -525,7 +537,8 @@ impl Rma {
             let mut registry = lock(&self.registry);
             registry.silent.union_with(dead);
             // Those with early messages follow when these are handed over.
-            let made = registry.communicators.iter().filter(|(id, _)| !registry.early.contains_key(id));
+            let made =
+                registry.communicators.iter().filter(|(id, _)| !registry.early.contains_key(id));
             made.map(|(_, shared)| shared.clone()).collect()
         };
         let mut todo = Todo::default();
@@ -564,7 +577,10 @@ impl Rma {
                     self.has_ready.store(false, Ordering::SeqCst);
                     break;
                 };
-                (registry.communicators.get(&id).cloned(), registry.early.remove(&id).unwrap_or_default())
+                (
+                    registry.communicators.get(&id).cloned(),
+                    registry.early.remove(&id).unwrap_or_default(),
+                )
             };
             has_any = true;
             for message in messages {
@@ -672,8 +688,8 @@ impl Rma {
             return job.send(member, Port::Rma, bytes);
         }
         let number = self.next_part.fetch_add(1, Ordering::Relaxed);
-        let sent =
-            parts(number, bytes, MESSAGE_LEN_MAX).try_for_each(|part| job.send(member, Port::Rma, &part));
+        let sent = parts(number, bytes, MESSAGE_LEN_MAX)
+            .try_for_each(|part| job.send(member, Port::Rma, &part));
         if sent.is_err() {
             // The receiver would keep the beginning for ever.
             let mut writer = Writer::new(wire::PART, u64::from(number), 1);
@@ -696,7 +712,8 @@ impl Rma {
 
     fn post_short(&self, job: &Job, member: MemberId, bytes: Vec<u8>) {
         // Behind what this activity could not send before.
-        let is_behind = self.has_unsent.load(Ordering::SeqCst) && lock(&self.unsent).contains_key(&member);
+        let is_behind =
+            self.has_unsent.load(Ordering::SeqCst) && lock(&self.unsent).contains_key(&member);
         if !is_behind && is_through(&job.try_send(member, Port::Rma, &bytes)) {
             return;
         }
@@ -711,7 +728,8 @@ impl Rma {
 
     /// Tries again to send what was not taken, unless somebody is at it.
     fn resend(&self, job: &Job) {
-        if !self.has_unsent.load(Ordering::SeqCst) || self.is_resending.swap(true, Ordering::SeqCst) {
+        if !self.has_unsent.load(Ordering::SeqCst) || self.is_resending.swap(true, Ordering::SeqCst)
+        {
             return;
         }
         let members: Vec<MemberId> = lock(&self.unsent).keys().copied().collect();
@@ -839,7 +857,8 @@ impl Rma {
             return;
         }
         let group = &shared.group;
-        let living: Vec<usize> = (0..group.size()).filter(|&rank| !state.dead.contains(rank)).collect();
+        let living: Vec<usize> =
+            (0..group.size()).filter(|&rank| !state.dead.contains(rank)).collect();
         let position = living.partition_point(|&rank| rank < group.me);
         let doubling = std::iter::successors(Some(1), |distance| Some(distance * 2));
         for distance in doubling.take_while(|&distance| distance < living.len()) {
@@ -874,7 +893,12 @@ impl Rma {
     }
 
     /// Makes the communicator that was agreed on, if there is one for this member.
-    pub(crate) fn make_agreed(&self, shared: &Shared, kind: Kind, value: &Value) -> Option<Arc<Shared>> {
+    pub(crate) fn make_agreed(
+        &self,
+        shared: &Shared,
+        kind: Kind,
+        value: &Value,
+    ) -> Option<Arc<Shared>> {
         let group = &shared.group;
         let (id, group) = match kind {
             _ if !value.is_of(kind) => return None,
@@ -897,9 +921,11 @@ impl Rma {
                 colors.sort_unstable();
                 colors.dedup();
                 let index = colors.iter().position(|&color| color == own.color)?;
-                let mut places: Vec<&Place> = value.places.iter().filter(|p| p.color == own.color).collect();
+                let mut places: Vec<&Place> =
+                    value.places.iter().filter(|p| p.color == own.color).collect();
                 places.sort_by_key(|place| (place.key, place.rank));
-                let members = places.iter().map(|place| group.member(place.rank as usize)).collect();
+                let members =
+                    places.iter().map(|place| group.member(place.rank as usize)).collect();
                 (value.id + index as u64, Arc::new(Group::new(members, self.me)?))
             }
         };
@@ -907,7 +933,13 @@ impl Rma {
     }
 
     /// Enters an agreement of the communicator.
-    pub(crate) fn enter(&self, shared: &Arc<Shared>, state: &mut State, own: Contribution, todo: &mut Todo) {
+    pub(crate) fn enter(
+        &self,
+        shared: &Arc<Shared>,
+        state: &mut State,
+        own: Contribution,
+        todo: &mut Todo,
+    ) {
         let mut sends = Sends::new();
         let is_recovery = matches!(own.kind, Kind::Agree | Kind::Shrink);
         if is_recovery {
@@ -916,8 +948,11 @@ impl Rma {
             state.creation.enter(own, &mut sends);
         }
         if let Some((ALL, _)) = sends.first() {
-            let published =
-                sends.drain(..).map(|(_, bytes)| Unpublished { shared: shared.clone(), is_recovery, bytes });
+            let published = sends.drain(..).map(|(_, bytes)| Unpublished {
+                shared: shared.clone(),
+                is_recovery,
+                bytes,
+            });
             todo.contributions.extend(published);
         }
         todo.add(shared, sends);
@@ -939,7 +974,8 @@ impl Rma {
     fn pass_on_freed(&self, shared: &Shared, state: &mut State, todo: &mut Todo) {
         let (me, size) = (shared.group.me, shared.group.size());
         let below = (2 * me + 1..=2 * me + 2).filter(|&rank| rank < size).count();
-        let is_complete = shared.is_freed.load(Ordering::SeqCst) && state.freed_below as usize == below;
+        let is_complete =
+            shared.is_freed.load(Ordering::SeqCst) && state.freed_below as usize == below;
         if !is_complete || state.has_passed_on_freed {
             return;
         }
@@ -1050,7 +1086,9 @@ mod tests {
     fn after(messages: impl Fn() -> Vec<Vec<u8>> + 'static, rest: impl Fn(&Job, &Rma) + 'static) {
         sim::run(&Options::new(2, 1), move |job| {
             if job.me() == MemberId(0) {
-                messages().iter().for_each(|bytes| job.send(MemberId(1), Port::Rma, bytes).unwrap());
+                messages()
+                    .iter()
+                    .for_each(|bytes| job.send(MemberId(1), Port::Rma, bytes).unwrap());
             }
             job.sleep(Duration::from_secs(1 + u64::from(job.me().0)));
             if job.me() == MemberId(1) {

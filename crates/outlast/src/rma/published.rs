@@ -191,9 +191,11 @@ impl Agreeing {
     pub(crate) fn unfinished(&self) -> Option<Kind> {
         match self {
             Agreeing::Rounds(rounds) => rounds.unfinished(),
-            Agreeing::Published(published) => {
-                published.current.as_ref().filter(|instance| !instance.is_over).map(|instance| instance.kind)
-            }
+            Agreeing::Published(published) => published
+                .current
+                .as_ref()
+                .filter(|instance| !instance.is_over)
+                .map(|instance| instance.kind),
         }
     }
 
@@ -215,7 +217,8 @@ impl Agreeing {
         match self {
             Agreeing::Rounds(rounds) => rounds.waits_for(),
             Agreeing::Published(published) => {
-                let instance = published.current.as_ref().filter(|instance| instance.decided.is_none())?;
+                let instance =
+                    published.current.as_ref().filter(|instance| instance.decided.is_none())?;
                 published.missing(instance)
             }
         }
@@ -272,7 +275,13 @@ mod tests {
 
     fn own(rank: usize, instance: usize, acked: &RankSet) -> Contribution {
         let flags = !(1u64 << rank) ^ (instance as u64) << 40;
-        Contribution { kind: Kind::Agree, flags, id: rank as u64, acked: acked.clone(), place: None }
+        Contribution {
+            kind: Kind::Agree,
+            flags,
+            id: rank as u64,
+            acked: acked.clone(),
+            place: None,
+        }
     }
 
     /// Members without an engine: contributions that go to all at one moment or to none, deaths at any moment,
@@ -304,11 +313,15 @@ mod tests {
             match dice.below(5) {
                 0 if members[me].unfinished().is_none() && entered[me] < instances => {
                     let mut sends = Sends::new();
-                    let acked = if dice.below(2) == 0 { known[me].clone() } else { RankSet::default() };
+                    let acked =
+                        if dice.below(2) == 0 { known[me].clone() } else { RankSet::default() };
                     members[me].enter(own(me, entered[me], &acked), &mut sends);
                     entered[me] += 1;
                     unpublished[me] = sends.pop().map(|(_, bytes)| bytes);
-                    assert!(members[me].take_decision().is_none(), "seed {seed}: decided before it was out");
+                    assert!(
+                        members[me].take_decision().is_none(),
+                        "seed {seed}: decided before it was out"
+                    );
                 }
                 1 => {
                     if let Some(bytes) = unpublished[me].take() {
@@ -346,7 +359,10 @@ mod tests {
             }
         }
         for (instance, answers) in returned.iter().enumerate() {
-            assert!(answers.windows(2).all(|two| two[0] == two[1]), "seed {seed}, {instance}: {answers:?}");
+            assert!(
+                answers.windows(2).all(|two| two[0] == two[1]),
+                "seed {seed}, {instance}: {answers:?}"
+            );
         }
         let living: Vec<usize> = (0..size).filter(|&rank| !dead.contains(rank)).collect();
         assert!(

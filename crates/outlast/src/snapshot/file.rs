@@ -60,7 +60,9 @@ pub enum Damage {
     #[error("it is no part of a snapshot")]
     Foreign,
     /// It was written by a newer version of this library.
-    #[error("it has format {0}, and this version reads up to {FORMAT}: restore it with a newer version")]
+    #[error(
+        "it has format {0}, and this version reads up to {FORMAT}: restore it with a newer version"
+    )]
     Newer(u32),
     /// A checksum does not fit.
     #[error("it is damaged at byte {at}: {what}")]
@@ -308,7 +310,10 @@ impl<R: Read + Seek> Reader<R> {
                     return Err(Damage::Damaged { at, what: "records are missing" });
                 }
                 if read_up_to(&mut self.source, &mut [0])? != 0 {
-                    return Err(Damage::Damaged { at: self.totals.bytes, what: "more after the end" });
+                    return Err(Damage::Damaged {
+                        at: self.totals.bytes,
+                        what: "more after the end",
+                    });
                 }
                 Ok(Err(Totals { checksum, ..self.totals }))
             }

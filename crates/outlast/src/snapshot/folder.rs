@@ -179,7 +179,8 @@ impl Unfinished {
             let path = unfinished.join(&part.name);
             let found = fs::metadata(&path).map_err(FolderError::io(&path))?.len();
             if found != part.totals.bytes {
-                let reason = format!("it has {found} bytes, and its member wrote {}", part.totals.bytes);
+                let reason =
+                    format!("it has {found} bytes, and its member wrote {}", part.totals.bytes);
                 return Err(FolderError::Manifest { path, reason });
             }
         }
@@ -187,7 +188,8 @@ impl Unfinished {
         let text = encode_manifest(parts);
         let write = || -> io::Result<()> {
             use std::os::unix::fs::OpenOptionsExt;
-            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&manifest)?;
+            let mut file =
+                File::options().write(true).create_new(true).mode(0o600).open(&manifest)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()
         };
@@ -238,7 +240,9 @@ fn decode_manifest(text: &str) -> std::result::Result<Vec<Part>, String> {
     let damaged = || "the manifest is damaged".to_string();
     let part = |line: &str| -> Option<Part> {
         let words: Vec<&str> = line.split(' ').collect();
-        let [name, "records", records, "bytes", bytes, "checksum", checksum] = words[..] else { return None };
+        let [name, "records", records, "bytes", bytes, "checksum", checksum] = words[..] else {
+            return None;
+        };
         let is_plain = name.starts_with("member-") && !name.contains('/');
         let totals = Totals {
             records: records.parse().ok()?,
@@ -249,7 +253,8 @@ fn decode_manifest(text: &str) -> std::result::Result<Vec<Part>, String> {
     };
     let lines: Vec<&str> = text.lines().skip(1).collect();
     let (_, lines) = lines.split_last().ok_or_else(damaged)?;
-    let parts = lines.iter().map(|line| part(line)).collect::<Option<Vec<_>>>().ok_or_else(damaged)?;
+    let parts =
+        lines.iter().map(|line| part(line)).collect::<Option<Vec<_>>>().ok_or_else(damaged)?;
     // The same again, checksum included, so there is one way to write it.
     if encode_manifest(&parts) == text { Ok(parts) } else { Err(damaged()) }
 }
@@ -295,12 +300,15 @@ pub(super) fn read_range(
         }
         let is_last = range.end == part.totals.records;
         // One more than there are, if the file is another one.
-        let totals = if is_last { reader.skip_record()?.err().or(Some(Totals::default())) } else { None };
+        let totals =
+            if is_last { reader.skip_record()?.err().or(Some(Totals::default())) } else { None };
         Ok((*reader.header(), totals))
     };
-    let (header, totals) = read().map_err(|damage| FolderError::Damaged { path: path.clone(), damage })?;
+    let (header, totals) =
+        read().map_err(|damage| FolderError::Damaged { path: path.clone(), damage })?;
     if totals.is_some_and(|totals| totals != part.totals) {
-        let reason = format!("it is whole, but not the one that the manifest names ({:?})", part.totals);
+        let reason =
+            format!("it is whole, but not the one that the manifest names ({:?})", part.totals);
         return Err(FolderError::Manifest { path, reason });
     }
     Ok(header)
@@ -331,7 +339,8 @@ mod tests {
         for _ in 0..4 {
             write_generation(folder.path(), 2);
         }
-        let numbers: Vec<u64> = list(folder.path()).unwrap().iter().map(|found| found.number).collect();
+        let numbers: Vec<u64> =
+            list(folder.path()).unwrap().iter().map(|found| found.number).collect();
         assert_eq!(numbers, [3, 4]);
         let newest = find(folder.path()).unwrap();
         assert_eq!(newest, find(&newest).unwrap());
@@ -365,7 +374,10 @@ mod tests {
         bytes[100] ^= 4;
         fs::write(&part, &bytes).unwrap();
         let error = read_part(&path, &parts_of[1], |_| {}).unwrap_err().to_string();
-        assert!(error.contains("member-0001.part") && error.contains("damaged at byte 64"), "{error}");
+        assert!(
+            error.contains("member-0001.part") && error.contains("damaged at byte 64"),
+            "{error}"
+        );
         // A whole file of another generation is none of this one.
         fs::copy(path.join(&parts_of[0].name), &part).unwrap();
         let error = read_part(&path, &parts_of[1], |_| {}).unwrap_err().to_string();
@@ -398,7 +410,8 @@ mod tests {
 
     #[test]
     fn a_folder_that_cannot_be_written_says_so() {
-        let error = Unfinished::begin(Path::new("/proc/outlast/snapshots")).unwrap_err().to_string();
+        let error =
+            Unfinished::begin(Path::new("/proc/outlast/snapshots")).unwrap_err().to_string();
         assert!(error.contains("/proc/outlast"), "{error}");
     }
 }

@@ -34,7 +34,9 @@ mod part;
 mod restore;
 
 pub use file::{Damage, FORMAT, Header, Reader, Record, Totals, Writer};
-pub use folder::{FolderError, Generation, Part, Unfinished, find, list, part_name, parts, read_part};
+pub use folder::{
+    FolderError, Generation, Part, Unfinished, find, list, part_name, parts, read_part,
+};
 pub use restore::{Restored, restore, restore_share};
 
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Port, Time};
@@ -210,7 +212,11 @@ struct Attempt {
 impl Snapshots {
     /// Opens the folder at this member; every member of the job does it, with the same folder, or none of them can take a
     /// snapshot. Nothing is read or written yet. Once for each member: threads share a clone.
-    pub fn open(store: &Store, folder: &Path, options: Options) -> Result<Snapshots, SnapshotError> {
+    pub fn open(
+        store: &Store,
+        folder: &Path,
+        options: Options,
+    ) -> Result<Snapshots, SnapshotError> {
         let shared = Arc::new(Shared {
             store: store.clone(),
             folder: folder.into(),
@@ -228,7 +234,10 @@ impl Snapshots {
             return Err(SnapshotError::AlreadyOpen);
         }
         let service = Arc::new(Background(shared.clone()));
-        shared.job().serve(service).map_err(|error| SnapshotError::Store(StoreError::Engine(error)))?;
+        shared
+            .job()
+            .serve(service)
+            .map_err(|error| SnapshotError::Store(StoreError::Engine(error)))?;
         Ok(Snapshots { shared })
     }
 
@@ -283,7 +292,11 @@ impl Shared {
                 }
             }
         }
-        Err(if is_busy { SnapshotError::Busy } else { SnapshotError::Interrupted { attempts: ATTEMPTS } })
+        Err(if is_busy {
+            SnapshotError::Busy
+        } else {
+            SnapshotError::Interrupted { attempts: ATTEMPTS }
+        })
     }
 
     fn attempt(&self, attempt: &Attempt) -> Result<Taken, Halt> {
@@ -320,18 +333,20 @@ impl Shared {
         let (id, limit) = (attempt.id, self.options.freeze_limit);
         let freeze = Note::Freeze { id, epoch: attempt.epoch.0, limit_ns: limit.as_nanos() as u64 };
         self.ask(attempt, &freeze, limit, |note| matches!(note, Note::Quiet { .. }))?;
-        let listed =
-            self.ask(attempt, &Note::List { id }, limit, |note| matches!(note, Note::Listed { .. }))?;
+        let listed = self
+            .ask(attempt, &Note::List { id }, limit, |note| matches!(note, Note::Listed { .. }))?;
         let count = |total: (u64, u64), note: &Note| match note {
-            Note::Listed { partitions, sum, .. } => (total.0 + partitions, total.1.wrapping_add(*sum)),
+            Note::Listed { partitions, sum, .. } => {
+                (total.0 + partitions, total.1.wrapping_add(*sum))
+            }
             _ => total,
         };
         if listed.values().fold((0, 0), count) != whole_cut(&self.store) {
             // Members that know of different ones who are leaving do not agree on who lists what.
             return Err(Halt::Again);
         }
-        let thawed =
-            self.ask(attempt, &Note::Thaw { id }, limit, |note| matches!(note, Note::Thawed { .. }))?;
+        let thawed = self
+            .ask(attempt, &Note::Thaw { id }, limit, |note| matches!(note, Note::Thawed { .. }))?;
         let mut frozen_ns_max = 0;
         for (&member, note) in &thawed {
             match note {
@@ -354,7 +369,10 @@ impl Shared {
         let part = |(member, note): (MemberId, Note)| match note {
             Note::Written { records, bytes, checksum, .. } => {
                 let checksum = checksum as u32;
-                Some(Part { name: part_name(member.0), totals: Totals { records, bytes, checksum } })
+                Some(Part {
+                    name: part_name(member.0),
+                    totals: Totals { records, bytes, checksum },
+                })
             }
             _ => None,
         };
@@ -397,7 +415,13 @@ impl Shared {
     ) -> Result<BTreeMap<MemberId, Note>, Halt> {
         self.tell(attempt, order);
         let mut until = self.job().now().after(patience);
-        self.gather(attempt, |note| matches!(note, Note::Written { .. }), &mut until, patience, |_| true)
+        self.gather(
+            attempt,
+            |note| matches!(note, Note::Written { .. }),
+            &mut until,
+            patience,
+            |_| true,
+        )
     }
 
     fn gather(
@@ -433,7 +457,9 @@ impl Shared {
             let view = job.view();
             let mut missing = attempt.members.iter().filter(|member| !answers.contains_key(member));
             let Some(member) = missing.next() else { return Ok(answers) };
-            if !is_right(view.epoch) || !view.is_living(member) || missing.any(|other| !view.is_living(other))
+            if !is_right(view.epoch)
+                || !view.is_living(member)
+                || missing.any(|other| !view.is_living(other))
             {
                 return Err(Halt::Again);
             }
@@ -508,7 +534,8 @@ impl Service for Background {
             if shared.is_dropped(from, id) {
                 continue;
             }
-            let is_busy = *lock(&shared.is_writing) || *lock(&shared.under_way).get_or_insert(id) != id;
+            let is_busy =
+                *lock(&shared.is_writing) || *lock(&shared.under_way).get_or_insert(id) != id;
             if is_busy {
                 shared.answer(from, Note::Busy { id });
                 continue;

@@ -69,10 +69,14 @@ impl Note {
             Note::List { id } => (2, vec![*id], ""),
             Note::Listed { id, partitions, sum } => (3, vec![*id, *partitions, *sum], ""),
             Note::Thaw { id } => (4, vec![*id], ""),
-            Note::Thawed { id, in_time, frozen_ns } => (5, vec![*id, u64::from(*in_time), *frozen_ns], ""),
+            Note::Thawed { id, in_time, frozen_ns } => {
+                (5, vec![*id, u64::from(*in_time), *frozen_ns], "")
+            }
             Note::Write { id, number, taken_at } => (6, vec![*id, *number, *taken_at], ""),
             Note::Writing { id } => (7, vec![*id], ""),
-            Note::Written { id, records, bytes, checksum } => (8, vec![*id, *records, *bytes, *checksum], ""),
+            Note::Written { id, records, bytes, checksum } => {
+                (8, vec![*id, *records, *bytes, *checksum], "")
+            }
             Note::Drop { id } => (9, vec![*id], ""),
             Note::Busy { id } => (10, vec![*id], ""),
             Note::Stale { id } => (11, vec![*id], ""),

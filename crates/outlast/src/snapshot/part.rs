@@ -48,7 +48,13 @@ impl Drop for Thaw<'_> {
     }
 }
 
-fn play(shared: &Shared, from: MemberId, id: u64, epoch: Epoch, limit: Duration) -> Result<Note, Stop> {
+fn play(
+    shared: &Shared,
+    from: MemberId,
+    id: u64,
+    epoch: Epoch,
+    limit: Duration,
+) -> Result<Note, Stop> {
     let (store, job) = (&shared.store, shared.job());
     let began = job.now();
     let until = began.after(limit);
@@ -168,7 +174,8 @@ fn wait_for(
             let mut orders = lock(&shared.orders);
             // What is left of earlier ones goes.
             orders.retain(|(_, note)| note.id() == id || matches!(note, Note::Freeze { .. }));
-            if let Some(index) = orders.iter().position(|(_, note)| note.id() == id && is_it(note)) {
+            if let Some(index) = orders.iter().position(|(_, note)| note.id() == id && is_it(note))
+            {
                 return Ok(orders.remove(index).1);
             }
         }

@@ -200,7 +200,8 @@ impl<'a> Op<'a> {
         if store.actors.announced.load(Ordering::Acquire) <= index {
             return None;
         }
-        let (job, me, word) = (&store.job, store.job.me(), store.counter_word(store.job.me(), index));
+        let (job, me, word) =
+            (&store.job, store.job.me(), store.counter_word(store.job.me(), index));
         let mine = job.reach(Epoch::ANY, me).ok()?;
         let even = job.load(Epoch::ANY, me, word).ok()?;
         // As in `claim`.
@@ -208,7 +209,15 @@ impl<'a> Op<'a> {
             return None;
         }
         let lacks_tombstone = Cell::new(false);
-        Some(Op { store, actor: index, epoch: job.epoch(), number: even + 1, mine, word, lacks_tombstone })
+        Some(Op {
+            store,
+            actor: index,
+            epoch: job.epoch(),
+            number: even + 1,
+            mine,
+            word,
+            lacks_tombstone,
+        })
     }
 
     /// All actors are in use: waits for one.
@@ -298,7 +307,13 @@ impl<'a> Op<'a> {
 
     /// Swaps a word of a block that is this operation's, under any view; whether it was as expected.
     #[inline]
-    pub(super) fn swap_own(&self, home: MemberId, offset: u64, expected: u64, new: u64) -> Step<bool> {
+    pub(super) fn swap_own(
+        &self,
+        home: MemberId,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Step<bool> {
         let found = self.store.job.compare_and_swap(Epoch::ANY, home, offset, expected, new);
         found.map(|found| found == expected).map_err(|error| self.noted(home, error))
     }

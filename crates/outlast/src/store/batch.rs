@@ -40,9 +40,11 @@ impl Store {
     pub fn put_nb(&self, key: &[u8], value: &[u8]) -> StoreResult<()> {
         match self.put(key, value) {
             Ok(_) => Ok(()),
-            Err(error @ (StoreError::BadKey { .. } | StoreError::Invalid { .. } | StoreError::Closed)) => {
-                Err(error)
-            }
+            Err(
+                error @ (StoreError::BadKey { .. }
+                | StoreError::Invalid { .. }
+                | StoreError::Closed),
+            ) => Err(error),
             Err(error) => {
                 self.inner.defer(error);
                 Ok(())

@@ -37,7 +37,8 @@ fn hash(seed: u64, bytes: &[u8]) -> u64 {
     let mut chunks = bytes.chunks_exact(64);
     for chunk in &mut chunks {
         for (index, lane) in lanes.iter_mut().enumerate() {
-            *lane = fold(word(chunk, 2 * index) ^ *lane, word(chunk, 2 * index + 1) ^ FACTORS[index]);
+            *lane =
+                fold(word(chunk, 2 * index) ^ *lane, word(chunk, 2 * index + 1) ^ FACTORS[index]);
         }
     }
     let mut hash = fold(lanes[0] ^ lanes[2].rotate_left(17), lanes[1] ^ lanes[3].rotate_left(41));
@@ -55,7 +56,9 @@ pub(super) fn checksum(key_hash: u64, block: &Block, value: &[u8]) -> u64 {
     let Block { counter, writer, actor, operation, len, is_deleted, kind, owner, .. } = *block;
     let mut state = key_hash;
     let who = operation << 18 | (actor as u64) << 12 | u64::from(writer.0);
-    for word in [counter, who, len << 3 | (kind as u64) << 1 | u64::from(is_deleted), u64::from(owner.0)] {
+    for word in
+        [counter, who, len << 3 | (kind as u64) << 1 | u64::from(is_deleted), u64::from(owner.0)]
+    {
         state = mix(state ^ word);
     }
     hash(state, value) & MASK
@@ -73,7 +76,12 @@ impl Inner {
 
     /// Whether a value is what its checksum says; so it is without checksums.
     #[inline(always)]
-    pub(super) fn is_right(&self, key_hash: impl FnOnce() -> u64, block: &Block, value: &[u8]) -> bool {
+    pub(super) fn is_right(
+        &self,
+        key_hash: impl FnOnce() -> u64,
+        block: &Block,
+        value: &[u8],
+    ) -> bool {
         !self.checksums || checksum(key_hash(), block, value) == block.checksum
     }
 
@@ -87,7 +95,9 @@ impl Inner {
     ) -> StoreResult<()> {
         match self.is_right(|| hash_key(key), block, value) {
             true => Ok(()),
-            false => Err(StoreError::Corrupt { member, what: "a value does not match its checksum" }),
+            false => {
+                Err(StoreError::Corrupt { member, what: "a value does not match its checksum" })
+            }
         }
     }
 }
@@ -138,7 +148,8 @@ impl Op<'_> {
         }
         let mut whole = vec![0; block.len as usize];
         self.get_value(key.key, home, offset, block, &mut whole)?;
-        let from = (seen_at + value_start(seen.len)).wrapping_sub(offset + value_start(block.len)) as usize;
+        let from = (seen_at + value_start(seen.len)).wrapping_sub(offset + value_start(block.len))
+            as usize;
         let part = whole.get(from..).and_then(|rest| rest.get(..seen.len as usize));
         let what = "a part of a value is not in it";
         let part = part.ok_or(Halt::Fail(StoreError::Corrupt { member: home, what }))?;

@@ -111,8 +111,9 @@ impl Store {
                 }
             }
         }
-        let is_quiet =
-            under_way.is_empty() && !inner.transactions.is_deciding() && inner.late_home().is_none();
+        let is_quiet = under_way.is_empty()
+            && !inner.transactions.is_deciding()
+            && inner.late_home().is_none();
         *before = Some(under_way);
         Ok(is_quiet)
     }
@@ -151,7 +152,12 @@ impl Store {
     }
 
     /// Puts a value that comes from a snapshot, to be owned by another member than the one that puts it.
-    pub(crate) fn put_restored(&self, key: &[u8], value: &[u8], owner: MemberId) -> StoreResult<()> {
+    pub(crate) fn put_restored(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        owner: MemberId,
+    ) -> StoreResult<()> {
         check_key(key)?;
         let lock = super::lock::without_holder(value);
         let value = lock.as_deref().unwrap_or(value);
@@ -205,7 +211,8 @@ impl CutPart<'_> {
                 if node.key.starts_with(super::leave::RESERVED) {
                     continue;
                 }
-                let key = super::index::KeyRef { key: &node.key, hash: hash_key(&node.key), partition };
+                let key =
+                    super::index::KeyRef { key: &node.key, hash: hash_key(&node.key), partition };
                 let Some((word, _)) = self.op.find(config, home, &key)? else { continue };
                 let Some(offset) = self.op.settled(config, &key, word)?.offset() else { continue };
                 let block = self.op.read_block(store.me(), offset)?;
@@ -251,7 +258,8 @@ mod tests {
     /// What a member's part of a cut holds of a key.
     fn listed(part: &CutPart<'_>, wanted: &[u8]) -> Vec<u8> {
         let mut value = Vec::new();
-        let index = (0..part.len()).find(|&index| part.read(index, &mut value).expect("whole").0 == wanted);
+        let index =
+            (0..part.len()).find(|&index| part.read(index, &mut value).expect("whole").0 == wanted);
         index.map_or(Vec::new(), |_| value)
     }
 
@@ -268,7 +276,9 @@ mod tests {
                 let store = Store::open(&job, options).expect("open");
                 let key_at = |member: u32| {
                     let keys = (0..100).map(|number| format!("key/{number}").into_bytes());
-                    keys.into_iter().find(|key| store.homes(key) == [MemberId(member)]).expect("some key")
+                    keys.into_iter()
+                        .find(|key| store.homes(key) == [MemberId(member)])
+                        .expect("some key")
                 };
                 let keys = [key_at(0), key_at(1)];
                 let moment = Duration::from_micros(1);
@@ -276,8 +286,9 @@ mod tests {
                     store.put_all(keys.iter().map(|key| (key, b"before"))).expect("put");
                     let (committer, changed) = (store.clone(), keys.clone());
                     let commit = move || {
-                        let done: StoreResult<()> = committer
-                            .transaction(|tx| changed.iter().try_for_each(|key| tx.put(key, b"after")));
+                        let done: StoreResult<()> = committer.transaction(|tx| {
+                            changed.iter().try_for_each(|key| tx.put(key, b"after"))
+                        });
                         done.expect("committed");
                     };
                     let commit = job.spawn("commits", Box::new(commit)).expect("spawned");
@@ -299,7 +310,10 @@ mod tests {
                     }
                     assert!(store.thaw());
                     job.wait_for(&commit, Time::NEVER);
-                    assert_eq!(store.get(&keys[0]).expect("read").expect("there").bytes(), b"after");
+                    assert_eq!(
+                        store.get(&keys[0]).expect("read").expect("there").bytes(),
+                        b"after"
+                    );
                 } else {
                     while turn.get() == 0 {
                         job.sleep(moment);

@@ -183,7 +183,8 @@ impl Inner {
         }
         let recoveries = global.recoveries();
         let epoch = self.job.epoch();
-        let is_revoked = global.communicator().is_some_and(|communicator| communicator.is_revoked());
+        let is_revoked =
+            global.communicator().is_some_and(|communicator| communicator.is_revoked());
         if global.lets_through(epoch) && !is_revoked {
             return;
         }
@@ -304,7 +305,8 @@ impl Inner {
     fn open_gate(&self, recovered: MemberSet) {
         let global = &self.global;
         let view = self.job.view();
-        let is_revoked = global.communicator().is_some_and(|communicator| communicator.is_revoked());
+        let is_revoked =
+            global.communicator().is_some_and(|communicator| communicator.is_revoked());
         let recoveries = {
             let mut gate = lock(&global.gate);
             gate.recovered = recovered;
@@ -323,8 +325,7 @@ struct Turn(Arc<Inner>);
 impl Turn {
     fn take(store: &Arc<Inner>) -> StoreResult<Turn> {
         if store.global.is_recovering.swap(true, Ordering::SeqCst) {
-            let reason =
-                "another thread of this member is in a recovery; one calls recover() for all of them";
+            let reason = "another thread of this member is in a recovery; one calls recover() for all of them";
             return Err(StoreError::Invalid { reason: reason.into() });
         }
         Ok(Turn(store.clone()))
@@ -512,7 +513,8 @@ impl Store {
             let _step = within(steps::Step::Repair);
             let group = communicator.members();
             let everyone = MemberSet::first(job.members());
-            let gone: MemberSet = everyone.iter().filter(|member| !group.contains(member)).collect();
+            let gone: MemberSet =
+                everyone.iter().filter(|member| !group.contains(member)).collect();
             let is_settled = inner.wait_settled(group, &gone, until)?;
             let flags = if is_settled { ALL_WELL } else { 0 };
             match communicator.agree_despite_failures(flags) {
@@ -697,8 +699,9 @@ mod tests {
                 let verdict = store.homes(&Verdict::key())[0];
                 let intent_of = |member: &MemberId| store.homes(&intent_key(*member, 0))[0];
                 let members = || (0..4).map(MemberId);
-                let is_right =
-                    |member: &MemberId| intent_of(member) != *member && intent_of(member) != verdict;
+                let is_right = |member: &MemberId| {
+                    intent_of(member) != *member && intent_of(member) != verdict
+                };
                 let committer = members().find(is_right).expect("with so many partitions");
                 let doomed = intent_of(&committer);
                 let key = key_at(&store, committer, 0);
@@ -722,7 +725,9 @@ mod tests {
                     store.accept_loss().expect("accepted");
                     assert_eq!(store.get(&key), Ok(None), "rolled back");
                     store.put(&key, b"v").expect("put");
-                    nap(&job, "the end of it", || lock(&store.inner.transactions.unfinished).is_empty());
+                    nap(&job, "the end of it", || {
+                        lock(&store.inner.transactions.unfinished).is_empty()
+                    });
                 }
                 end(&job, &store);
             });
@@ -741,8 +746,9 @@ mod tests {
                 let verdict = store.homes(&Verdict::key())[0];
                 let intent_of = |member: &MemberId| store.homes(&intent_key(*member, 0))[0];
                 let others = || (0..6).map(MemberId).filter(|member| *member != verdict);
-                let is_right =
-                    |member: &MemberId| intent_of(member) != *member && intent_of(member) != verdict;
+                let is_right = |member: &MemberId| {
+                    intent_of(member) != *member && intent_of(member) != verdict
+                };
                 let dead = others().find(is_right).expect("with so many partitions");
                 // The next one to die is no home of what matters.
                 let staying: Vec<MemberId> = others().filter(|member| *member != dead).collect();
@@ -750,7 +756,9 @@ mod tests {
                 let late = *staying
                     .iter()
                     .find(|late| {
-                        **late != holder && intent_of(late) != **late && staying.contains(&intent_of(late))
+                        **late != holder
+                            && intent_of(late) != **late
+                            && staying.contains(&intent_of(late))
                     })
                     .expect("with so many partitions");
                 let places: Vec<MemberId> =
@@ -768,7 +776,9 @@ mod tests {
                 if job.me() == dead || job.me() == verdict {
                     job.inject(Fault::Kill(job.me())).expect("killed");
                 }
-                nap(&job, "the deaths", || !job.view().is_living(dead) && !job.view().is_living(verdict));
+                nap(&job, "the deaths", || {
+                    !job.view().is_living(dead) && !job.view().is_living(verdict)
+                });
                 assert_eq!(recovery.end(), Err(StoreError::Revoked));
                 let began = job.now();
                 let failed = store.recover(|_, _| Ok::<(), StoreError>(()));
@@ -782,7 +792,8 @@ mod tests {
                 if job.me() == late {
                     recovery.tx().put(&kept, b"late").expect("put");
                     recovery.tx.prepare().expect("prepared");
-                    let agreed = recovery.communicator.agree_despite_failures(ALL_WELL).expect("agreed");
+                    let agreed =
+                        recovery.communicator.agree_despite_failures(ALL_WELL).expect("agreed");
                     assert_eq!(agreed.flags, ALL_WELL);
                     nap(&job, "the end", || stage.get() >= 2);
                     job.inject(Fault::Kill(late)).expect("killed");
@@ -813,9 +824,11 @@ mod tests {
                 let store = open(&job, 1);
                 let verdict = store.homes(&Verdict::key())[0];
                 let intent_of = |member: &MemberId| store.homes(&intent_key(*member, 0))[0];
-                let is_right =
-                    |member: &MemberId| intent_of(member) != *member && intent_of(member) != verdict;
-                let committer = (0..4).map(MemberId).find(is_right).expect("with so many partitions");
+                let is_right = |member: &MemberId| {
+                    intent_of(member) != *member && intent_of(member) != verdict
+                };
+                let committer =
+                    (0..4).map(MemberId).find(is_right).expect("with so many partitions");
                 let doomed = intent_of(&committer);
                 let keys = [0, 1].map(|number| key_at(&store, committer, number));
                 job.sleep(Duration::from_secs(1));
@@ -827,10 +840,10 @@ mod tests {
                     expect_timeout(tx.commit());
                     assert!(store.inner.transactions.is_deciding());
                     let communicator = store.inner.global.communicator().expect("global");
-                    let closed =
-                        store.inner.close_gate(&communicator, job.now().after(Duration::from_secs(1)));
-                    let is_named =
-                        matches!(closed, Err(StoreError::Timeout { member, .. }) if member == doomed);
+                    let closed = store
+                        .inner
+                        .close_gate(&communicator, job.now().after(Duration::from_secs(1)));
+                    let is_named = matches!(closed, Err(StoreError::Timeout { member, .. }) if member == doomed);
                     assert!(is_named, "{closed:?}");
                     job.inject(Fault::Kill(doomed)).expect("a fault");
                 }
@@ -838,7 +851,8 @@ mod tests {
                 store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
                 if job.me() == committer {
                     assert!(
-                        keys.iter().all(|key| matches!(store.get(key), Err(StoreError::DataLost { .. })))
+                        keys.iter()
+                            .all(|key| matches!(store.get(key), Err(StoreError::DataLost { .. })))
                     );
                     store.accept_loss().expect("accepted");
                     assert!(keys.iter().all(|key| store.get(key) == Ok(None)), "rolled back");
@@ -919,7 +933,8 @@ mod tests {
                 let store = open(&job, 1);
                 let intent_of = |member: &MemberId| store.homes(&intent_key(*member, 0))[0];
                 let committer = MemberId(0);
-                let home = (1..4).map(MemberId).find(|home| *home != intent_of(&committer)).expect("one");
+                let home =
+                    (1..4).map(MemberId).find(|home| *home != intent_of(&committer)).expect("one");
                 let keys = [key_at(&store, committer, 0), key_at(&store, home, 0)];
                 job.sleep(Duration::from_secs(1));
                 if job.me() == committer {
@@ -934,7 +949,10 @@ mod tests {
                     let resumed = job.now();
                     // What the background has under way now is what waits for the frost.
                     nap(&job, "quiet", || store.inner.late_home().is_none());
-                    assert!(job.now().since(resumed) < Duration::from_secs(10), "long before the frost ends");
+                    assert!(
+                        job.now().since(resumed) < Duration::from_secs(10),
+                        "long before the frost ends"
+                    );
                     assert!(store.thaw());
                     is_over.set(true);
                 }
@@ -953,7 +971,8 @@ mod tests {
             store.revoke().expect("revoked");
             let global = &store.inner.global;
             let (view, recoveries) = (job.view(), global.recoveries());
-            let is_revoked = global.communicator().is_some_and(|communicator| communicator.is_revoked());
+            let is_revoked =
+                global.communicator().is_some_and(|communicator| communicator.is_revoked());
             assert!(is_revoked);
             store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
             store.inner.look_at_deaths(&view, is_revoked, recoveries);

@@ -97,8 +97,14 @@ impl Grace {
     /// The same, but not for this actor of this member: its operation sees nothing any more of what is waited for.
     pub(super) fn begin_without(store: &Inner, own: usize) -> Grace {
         let (view, own) = (store.current_view(), (store.me(), own));
-        let mut grace =
-            Grace { open: Vec::new(), own, then: Vec::new(), pinned: Vec::new(), looks: 0, due: Time(0) };
+        let mut grace = Grace {
+            open: Vec::new(),
+            own,
+            then: Vec::new(),
+            pinned: Vec::new(),
+            looks: 0,
+            due: Time(0),
+        };
         if store.job.is_direct() {
             for member in view.living() {
                 grace.ask_directly(store, member);
@@ -127,10 +133,14 @@ impl Grace {
         if pins > 0 {
             self.then.push((member, About::Pins(pins)));
         }
-        for actor in (0..(used as u32 as usize).min(ACTORS)).filter(|&actor| (member, actor) != self.own) {
+        for actor in
+            (0..(used as u32 as usize).min(ACTORS)).filter(|&actor| (member, actor) != self.own)
+        {
             match load(store.counter_word(member, actor)) {
                 Some(counter) if counter % 2 == 0 => {}
-                Some(counter) => self.open.push(Question::new(member, About::Inside(actor, counter))),
+                Some(counter) => {
+                    self.open.push(Question::new(member, About::Inside(actor, counter)))
+                }
                 None => self.open.push(Question::new(member, About::Actor(actor))),
             }
         }
@@ -153,7 +163,8 @@ impl Grace {
     /// When all have left: whoever has left with a request that may still land, or a pin, has said so before.
     fn ask_then(&mut self) {
         if self.open.is_empty() {
-            self.open.extend(self.then.drain(..).map(|(member, about)| Question::new(member, about)));
+            self.open
+                .extend(self.then.drain(..).map(|(member, about)| Question::new(member, about)));
         }
     }
 
@@ -179,8 +190,9 @@ impl Grace {
             let answer = match answer {
                 Some(Done::Word(word)) => Some(word),
                 Some(Done::Get(bytes)) => {
-                    let words =
-                        bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8")));
+                    let words = bytes
+                        .chunks_exact(8)
+                        .map(|word| u64::from_ne_bytes(word.try_into().expect("8")));
                     self.pinned.extend(words.filter(|&word| word != 0));
                     None
                 }
@@ -193,16 +205,19 @@ impl Grace {
                         self.then.push((member, About::Pins(pins)));
                     }
                     let own = self.own;
-                    let actors =
-                        (0..(used as u32 as usize).min(ACTORS)).filter(|&actor| (member, actor) != own);
-                    self.open.extend(actors.map(|actor| Question::new(member, About::Actor(actor))));
+                    let actors = (0..(used as u32 as usize).min(ACTORS))
+                        .filter(|&actor| (member, actor) != own);
+                    self.open
+                        .extend(actors.map(|actor| Question::new(member, About::Actor(actor))));
                 }
                 (About::Actor(actor), Some(counter)) if counter % 2 == 1 => {
                     question.about = About::Inside(actor, counter);
                     index += 1;
                     continue;
                 }
-                (About::Inside(_, before) | About::StillLate(before), Some(counter)) if counter == before => {
+                (About::Inside(_, before) | About::StillLate(before), Some(counter))
+                    if counter == before =>
+                {
                     index += 1;
                     continue;
                 }

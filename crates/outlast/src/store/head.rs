@@ -18,7 +18,9 @@ impl Head {
 
     /// The head that names the block at `offset`, which is a multiple of 16; 0 is no block.
     pub(super) fn new(stamp: u64, offset: u64) -> Head {
-        debug_assert!(stamp < REMOVED_STAMP && offset.is_multiple_of(16) && offset >> 4 <= OFFSET_MASK);
+        debug_assert!(
+            stamp < REMOVED_STAMP && offset.is_multiple_of(16) && offset >> 4 <= OFFSET_MASK
+        );
         Head(stamp << STAMP_SHIFT | offset >> 4)
     }
 
@@ -120,7 +122,10 @@ mod tests {
     #[test]
     fn a_head_keeps_what_it_is_given() {
         let head = Head::new(4096, 0xab_cdef_0120);
-        assert_eq!((head.stamp(), head.offset(), head.is_stable()), (4096, Some(0xab_cdef_0120), false));
+        assert_eq!(
+            (head.stamp(), head.offset(), head.is_stable()),
+            (4096, Some(0xab_cdef_0120), false)
+        );
         let head = head.stable();
         assert!(head.is_stable());
         assert_eq!(head.restamped(4097), Head::new(4097, 0xab_cdef_0120));

@@ -24,8 +24,8 @@ use super::access::{Halt, Op, Step};
 use super::head::Head;
 use super::index::{KeyRef, NODE_READ_WORDS, node_word};
 use super::layout::{
-    Block, Kind, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, OPERATION_MASK, PARTITION_WAITERS, REMOVALS,
-    holder, value_start,
+    Block, Kind, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, OPERATION_MASK, PARTITION_WAITERS,
+    REMOVALS, holder, value_start,
 };
 use super::magazine::Way;
 use super::mutant::mutant;
@@ -98,7 +98,9 @@ impl<'a> Op<'a> {
         // What happened in a recovery is looked at once.
         let recoveries = store.sole_writers.then(|| store.global.recoveries());
         let is_sole = recoveries == Some(memory.recoveries);
-        let Some(before) = remembered_head(first, primary, memory, is_sole) else { return Ok(None) };
+        let Some(before) = remembered_head(first, primary, memory, is_sole) else {
+            return Ok(None);
+        };
         let me = store.me();
         let block = Block {
             counter: memory.block.counter + 1,
@@ -135,7 +137,9 @@ impl<'a> Op<'a> {
             let Some(reach) = direct.reach(member) else { break };
             // It is swapped at the end, and should be at hand by then.
             reach.prefetch(known.word);
-            if reach.load(config.roots[prepared] + REMOVALS) != Some([known.removals]) || known.word == 0 {
+            if reach.load(config.roots[prepared] + REMOVALS) != Some([known.removals])
+                || known.word == 0
+            {
                 break;
             }
             let way = magazine.way(member, class);
@@ -176,9 +180,13 @@ impl<'a> Op<'a> {
             if cfg!(debug_assertions) && store.sole_writers && filled == count {
                 // A reader may have said that it is stable, and a death may have changed the stamp.
                 let found = first.load(memory.at[primary].word).map(|[head]| Head(head));
-                let is_other =
-                    |found: Head| found.stamp() == config.stamp && found.stable() != before.stable();
-                assert!(!found.is_some_and(is_other), "two members write a key with a sole writer at once");
+                let is_other = |found: Head| {
+                    found.stamp() == config.stamp && found.stable() != before.stable()
+                };
+                assert!(
+                    !found.is_some_and(is_other),
+                    "two members write a key with a sole writer at once"
+                );
             }
             self.keep_all(&config.homes, class, &offsets);
             return Ok(None);
@@ -220,7 +228,8 @@ impl<'a> Op<'a> {
         if let Some(recoveries) = recoveries {
             memory.recoveries = recoveries;
         }
-        let waiters = config.roots[primary] + store.layout.partition(key.partition) + PARTITION_WAITERS;
+        let waiters =
+            config.roots[primary] + store.layout.partition(key.partition) + PARTITION_WAITERS;
         if first.load(waiters).is_none_or(|[waiters]| waiters & WAITER_BITS != 0) {
             let _ = self.ring_waiters(members[primary], key.partition);
         }
@@ -401,7 +410,10 @@ fn hint(member: MemberId, offset: u64) -> u64 {
 
 impl Hints {
     pub(super) fn new(expected_keys: usize) -> Hints {
-        Hints { places: OnceLock::new(), count: expected_keys.next_power_of_two().clamp(64, HINTS_MAX) }
+        Hints {
+            places: OnceLock::new(),
+            count: expected_keys.next_power_of_two().clamp(64, HINTS_MAX),
+        }
     }
 
     #[inline(always)]
@@ -441,7 +453,12 @@ impl Hints {
 
 /// The head of a key at the primary, if it is still what the handle remembers.
 #[inline(always)]
-fn remembered_head(reach: impl Memory, primary: usize, memory: &Remembered, is_sole: bool) -> Option<Head> {
+fn remembered_head(
+    reach: impl Memory,
+    primary: usize,
+    memory: &Remembered,
+    is_sole: bool,
+) -> Option<Head> {
     let known = &memory.at[primary];
     let offset = known.head.offset()?;
     let [head] = reach.load(known.word)?;
@@ -452,7 +469,11 @@ fn remembered_head(reach: impl Memory, primary: usize, memory: &Remembered, is_s
     // needs not ask.
     let is_same = || reach.load(offset) == Some([memory.block.counter]);
     if is_sole {
-        debug_assert!(is_same(), "a key with a sole writer was written by another one: {:?}", memory.block);
+        debug_assert!(
+            is_same(),
+            "a key with a sole writer was written by another one: {:?}",
+            memory.block
+        );
         return Some(Head(head));
     }
     is_same().then_some(Head(head))
@@ -479,7 +500,8 @@ fn find_directly(
         }
         let words: [u64; NODE_READ_WORDS] = reach.load(at)?;
         let word = |offset: u64| words[offset as usize / 8];
-        if (word(NODE_WORD) ^ wanted) >> 16 == 0 && is_key(&words[NODE_KEY as usize / 8..], key.key) {
+        if (word(NODE_WORD) ^ wanted) >> 16 == 0 && is_key(&words[NODE_KEY as usize / 8..], key.key)
+        {
             // A node that is being removed is not the key's record any more.
             let head = Head(word(NODE_HEAD));
             return (head != Head::REMOVED).then_some(Some((at, head)));

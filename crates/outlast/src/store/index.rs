@@ -75,7 +75,12 @@ impl Op<'_> {
 
     /// The head word of the key's record at a home, and what it holds, if there is a record.
     #[inline]
-    pub(super) fn find(&self, config: &Config, home: usize, key: &KeyRef<'_>) -> Step<Option<(u64, Head)>> {
+    pub(super) fn find(
+        &self,
+        config: &Config,
+        home: usize,
+        key: &KeyRef<'_>,
+    ) -> Step<Option<(u64, Head)>> {
         let bucket = self.bucket(config, home, key)?;
         let first = self.load(config.homes[home], bucket)?;
         self.find_from(config.homes[home], first, key)
@@ -103,7 +108,8 @@ impl Op<'_> {
                 u64::from_ne_bytes(node[offset..offset + 8].try_into().expect("8 bytes"))
             };
             if word(NODE_WORD) & WORD_MASK == wanted {
-                let (begin, rest) = key.key.split_at(key.key.len().min(NODE_READ - NODE_KEY as usize));
+                let (begin, rest) =
+                    key.key.split_at(key.key.len().min(NODE_READ - NODE_KEY as usize));
                 let head = Head(word(NODE_HEAD));
                 // A node that is being removed is not the key's record any more.
                 if node[NODE_KEY as usize..].starts_with(begin)
@@ -129,7 +135,12 @@ impl Op<'_> {
     }
 
     /// The head word of the key's record at a home; makes an empty record if there is none.
-    pub(super) fn find_or_insert(&self, config: &Config, home: usize, key: &KeyRef<'_>) -> Step<u64> {
+    pub(super) fn find_or_insert(
+        &self,
+        config: &Config,
+        home: usize,
+        key: &KeyRef<'_>,
+    ) -> Step<u64> {
         let (member, bucket) = (config.homes[home], self.bucket(config, home, key)?);
         let class = class_of(NODE_KEY + key.key.len() as u64).expect("keys are short");
         let mut fresh = None;

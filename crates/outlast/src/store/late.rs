@@ -73,7 +73,9 @@ impl Inner {
         let (job, me, word) = (&self.job, self.me(), self.root(self.me()) + LATE);
         while let Ok(found) = job.load(Epoch::ANY, me, word) {
             // Not back, if another activity has raised it further.
-            if found >= number || job.compare_and_swap(Epoch::ANY, me, word, found, number) == Ok(found) {
+            if found >= number
+                || job.compare_and_swap(Epoch::ANY, me, word, found, number) == Ok(found)
+            {
                 return;
             }
         }
@@ -175,7 +177,10 @@ mod tests {
                 // As if the time limit were over at once: the request is on its way.
                 let swap = crate::engine::Operation::CompareAndSwap { offset, expected: 0, new: 1 };
                 let mut swap = job.start(Epoch::ANY, home, swap);
-                op.noted(home, crate::engine::Error::Timeout { member: home, limit: Duration::ZERO });
+                op.noted(
+                    home,
+                    crate::engine::Error::Timeout { member: home, limit: Duration::ZERO },
+                );
                 drop((op, puts));
                 late.fetch_add(u64::from(job.poll(&mut swap).is_none()), Ordering::Relaxed);
                 *word.lock().expect("not poisoned") = Some((offset, true));
@@ -209,7 +214,8 @@ mod tests {
             options.steps_max = 10_000_000;
             options.time_limit = Duration::from_secs(5);
             sim::run(&options, move |job: Job| {
-                let store = Store::open(&job, Options::new().replicas(1).partitions(1)).expect("open");
+                let store =
+                    Store::open(&job, Options::new().replicas(1).partitions(1)).expect("open");
                 let (inner, stopped) = (&store.inner, MemberId(0));
                 job.sleep(Duration::from_secs(1));
                 if job.me() == MemberId(1) {

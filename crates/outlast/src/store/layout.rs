@@ -198,8 +198,9 @@ impl Block {
 
     #[inline]
     pub(super) fn decode(bytes: &[u8; BLOCK_HEADER_LEN as usize]) -> Block {
-        let word =
-            |index: usize| u64::from_ne_bytes(bytes[index * 8..index * 8 + 8].try_into().expect("8 bytes"));
+        let word = |index: usize| {
+            u64::from_ne_bytes(bytes[index * 8..index * 8 + 8].try_into().expect("8 bytes"))
+        };
         Block::from_words(std::array::from_fn(word))
     }
 
@@ -234,7 +235,10 @@ mod tests {
         for len in (0..5000).chain([1 << 20, (1 << 20) + 1, 1 << 30, (1 << 30) + 64]) {
             let class = class_of(len).unwrap();
             assert!(class_size(class) >= len && class_size(class).is_multiple_of(16));
-            assert!(class == 0 || class_size(class - 1) < len.max(64) || class_size(class - 1) < 64, "{len}");
+            assert!(
+                class == 0 || class_size(class - 1) < len.max(64) || class_size(class - 1) < 64,
+                "{len}"
+            );
         }
         assert_eq!(class_of(u64::MAX), None);
         assert!(class_size(CLASSES - 1) > 2 << 30);
@@ -327,6 +331,9 @@ mod tests {
             .chunks_exact(8)
             .map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")))
             .collect();
-        assert_eq!(words, [7, 9 << 18 | 3 << 12 | 5, 1 << 63 | 2 << 61 | 2 << 16 | 6, 11 << 16 | 4]);
+        assert_eq!(
+            words,
+            [7, 9 << 18 | 3 << 12 | 5, 1 << 63 | 2 << 61 | 2 << 16 | 6, 11 << 16 | 4]
+        );
     }
 }

@@ -47,7 +47,11 @@ impl Store {
     pub fn adopt(&self, key: &[u8]) -> StoreResult<bool> {
         check_key(key)?;
         let written = self.inner.write(key, true, |current, value| {
-            Ok(if current.is_some() { Change::Adopt(std::mem::take(value)) } else { Change::Nothing })
+            Ok(if current.is_some() {
+                Change::Adopt(std::mem::take(value))
+            } else {
+                Change::Nothing
+            })
         })?;
         Ok(written.is_some())
     }
@@ -166,7 +170,11 @@ impl Store {
         seen.0 = known.len() as u64;
         known[first..]
             .iter()
-            .map(|&member| Death { member, left: view.left.contains(member), heir: heir(member, &view) })
+            .map(|&member| Death {
+                member,
+                left: view.left.contains(member),
+                heir: heir(member, &view),
+            })
             .collect()
     }
 
@@ -179,7 +187,8 @@ impl Store {
 /// The living member that a rendezvous hash prefers for the dead one: the same at all members with the same view, and a
 /// different one for each of several dead.
 pub(super) fn heir(dead: MemberId, view: &crate::engine::View) -> MemberId {
-    let score = |member: &MemberId| super::placement::mix(u64::from(dead.0) << 32 | u64::from(member.0));
+    let score =
+        |member: &MemberId| super::placement::mix(u64::from(dead.0) << 32 | u64::from(member.0));
     let living = view.living().filter(|&member| view.is_active(member));
     living.max_by_key(score).unwrap_or(dead)
 }

@@ -199,7 +199,14 @@ impl Store {
             let holder = match attempt {
                 Attempt::Taken { version, abandoned_by } => {
                     let (store, key) = (self.clone(), key.to_vec());
-                    return Ok(LockGuard { store, key, stamp, version, abandoned_by, is_released: false });
+                    return Ok(LockGuard {
+                        store,
+                        key,
+                        stamp,
+                        version,
+                        abandoned_by,
+                        is_released: false,
+                    });
                 }
                 Attempt::Held(holder) => holder,
             };
@@ -273,7 +280,10 @@ impl Inner {
         let now = self.job.now();
         let taken = {
             let mut orphans = lock(&self.locks.orphans);
-            orphans.iter().position(|orphan| orphan.due <= now).map(|index| orphans.swap_remove(index))
+            orphans
+                .iter()
+                .position(|orphan| orphan.due <= now)
+                .map(|index| orphans.swap_remove(index))
         };
         if let Some(mut orphan) = taken {
             match self.release_lock(&orphan.key, orphan.stamp, orphan.replaced) {

@@ -53,7 +53,12 @@ impl Default for Loss {
     fn default() -> Loss {
         // At open nothing is lost.
         let told = AtomicU64::new(0);
-        Loss { wanted: Mutex::default(), refusals: Mutex::default(), listeners: Mutex::default(), told }
+        Loss {
+            wanted: Mutex::default(),
+            refusals: Mutex::default(),
+            listeners: Mutex::default(),
+            told,
+        }
     }
 }
 
@@ -250,7 +255,9 @@ impl Inner {
                 // Not this member's business: whoever asked learns of the newer view and asks another.
                 Ok(None) => continue,
                 Err(StoreError::Closed) => return,
-                Err(error) => Note::NotAccepted { partition: partition as u64, reason: error.to_string() },
+                Err(error) => {
+                    Note::NotAccepted { partition: partition as u64, reason: error.to_string() }
+                }
             };
             if from != self.me() {
                 let _ = self.job.send(from, PORT, &answer.encode());
@@ -311,7 +318,8 @@ impl Op<'_> {
             if self.state(home, partition)?.phase() != Phase::Filling {
                 continue;
             }
-            let buckets = self.load(home, self.partition_word(home, partition, PARTITION_BUCKETS))?;
+            let buckets =
+                self.load(home, self.partition_word(home, partition, PARTITION_BUCKETS))?;
             check_place(home, buckets)?;
             for bucket in 0..store.bucket_count as u64 {
                 for node in self.nodes_of(home, buckets + bucket * 8)? {
@@ -384,7 +392,10 @@ impl Op<'_> {
     pub(super) fn floor(&self, home: MemberId, partition: usize) -> Step<u64> {
         let floor = self.load(home, self.partition_word(home, partition, PARTITION_FLOOR))?;
         if floor >= COUNTER_MAX {
-            return Err(Halt::Fail(StoreError::Corrupt { member: home, what: "a floor cannot be" }));
+            return Err(Halt::Fail(StoreError::Corrupt {
+                member: home,
+                what: "a floor cannot be",
+            }));
         }
         Ok(floor)
     }

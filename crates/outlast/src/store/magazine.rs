@@ -119,7 +119,8 @@ impl Way {
     /// taken from a stack and not used must not go back there.
     fn free_retired(&self) -> impl Iterator<Item = Place> {
         let [taken, free, put] = [&self.taken, &self.free, &self.put].map(load);
-        let excess = put.wrapping_sub(taken).saturating_sub(load(&self.room)).min(put.wrapping_sub(free));
+        let excess =
+            put.wrapping_sub(taken).saturating_sub(load(&self.room)).min(put.wrapping_sub(free));
         let end = put.wrapping_sub(excess);
         self.free.store(end, Ordering::Relaxed);
         self.put.store(end, Ordering::Relaxed);
@@ -134,7 +135,8 @@ impl Way {
     }
 
     fn places(&self, from: usize, count: usize) -> impl Iterator<Item = Place> {
-        (0..count).map(move |index| self.place(self.at(from.wrapping_add(index)).load(Ordering::Relaxed)))
+        (0..count)
+            .map(move |index| self.place(self.at(from.wrapping_add(index)).load(Ordering::Relaxed)))
     }
 
     fn place(&self, offset: u64) -> Place {
@@ -166,7 +168,11 @@ impl Magazine {
     pub(super) fn way(&self, home: MemberId, class: usize) -> Option<&Way> {
         let kind = Place::new(home, class, 0).kind();
         let first = self.probe(kind, 0);
-        if first.kind.load(Ordering::Relaxed) == kind + 1 { Some(first) } else { self.other_way(kind) }
+        if first.kind.load(Ordering::Relaxed) == kind + 1 {
+            Some(first)
+        } else {
+            self.other_way(kind)
+        }
     }
 
     #[cold]
@@ -181,7 +187,8 @@ impl Magazine {
         if let Some(way) = self.way(place.home(), place.class()) {
             return Some(way);
         }
-        let way = (0..PROBES).map(|probe| self.probe(place.kind(), probe)).find(|way| way.is_empty())?;
+        let way =
+            (0..PROBES).map(|probe| self.probe(place.kind(), probe)).find(|way| way.is_empty())?;
         let room = kept(place.class(), self.is_far).min(ROOM_MAX);
         way.kind.store(place.kind() + 1, Ordering::Relaxed);
         way.room.store(room, Ordering::Relaxed);

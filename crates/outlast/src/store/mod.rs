@@ -171,7 +171,8 @@ fn check_len(key: &[u8]) -> StoreResult<()> {
 #[inline]
 fn check_key(key: &[u8]) -> StoreResult<()> {
     if key.starts_with(leave::RESERVED) {
-        let reason = "keys that begin with \"\\0outlast/\" are the store's own; choose another one".into();
+        let reason =
+            "keys that begin with \"\\0outlast/\" are the store's own; choose another one".into();
         return Err(StoreError::Invalid { reason });
     }
     check_len(key)
@@ -203,8 +204,9 @@ impl Store {
     /// Sets a key if it is as expected; otherwise [`StoreError::Conflict`] with what is there.
     pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect) -> StoreResult<Version> {
         check_key(key)?;
-        let written =
-            self.inner.write(key, false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
+        let written = self
+            .inner
+            .write(key, false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
         Ok(written.expect("a put changes the key"))
     }
 
@@ -224,11 +226,11 @@ impl Store {
         self.inner.write(key, true, |current, buffer: &mut Vec<u8>| {
             let before = match current {
                 None => 0,
-                Some(_) => {
-                    i64::from_le_bytes(buffer.as_slice().try_into().map_err(|_| StoreError::WrongType {
+                Some(_) => i64::from_le_bytes(buffer.as_slice().try_into().map_err(|_| {
+                    StoreError::WrongType {
                         what: format!("the value has {} bytes, and a number has 8", buffer.len()),
-                    })?)
-                }
+                    }
+                })?),
             };
             sum = before.wrapping_add(delta);
             Ok(Change::Owned(sum.to_le_bytes().to_vec()))
@@ -247,7 +249,10 @@ impl Store {
         let key = self.inner.key_ref(key)?;
         match self.inner.job.is_direct() {
             true => self.inner.read_into(&key, None, buffer),
-            false => self.inner.recall.call(&key, |memory| self.inner.read_into(&key, Some(memory), buffer)),
+            false => self
+                .inner
+                .recall
+                .call(&key, |memory| self.inner.read_into(&key, Some(memory), buffer)),
         }
     }
 

@@ -338,7 +338,8 @@ impl Store {
         }
         let replicas = options.replicas.min(regulars);
         let partitions = options.partitions.unwrap_or(256 * regulars).clamp(1, 1 << 20);
-        let bucket_count = (options.expected_keys / partitions).next_power_of_two().clamp(4, 1 << 20);
+        let bucket_count =
+            (options.expected_keys / partitions).next_power_of_two().clamp(4, 1 << 20);
         let domains = (0..members as u32).map(|member| job.domain(MemberId(member)));
         let domains = domains.collect::<Result<Vec<_>, _>>().map_err(StoreError::Engine)?;
         let layout = Root { partitions };
@@ -475,7 +476,8 @@ impl Inner {
             checksums: self.checks(),
             mode: self.global.mode() as u64,
         };
-        let others: Vec<MemberId> = job.view().living().filter(|&member| member != job.me()).collect();
+        let others: Vec<MemberId> =
+            job.view().living().filter(|&member| member != job.me()).collect();
         for member in others {
             match job.send(member, PORT, &hello.encode()) {
                 Ok(()) | Err(Error::Dead { .. }) => {}
@@ -486,7 +488,8 @@ impl Inner {
         let until = job.now().after(limit);
         loop {
             let bell = job.bell();
-            let is_unknown = |member: &MemberId| self.roots[member.index()].load(Ordering::Acquire) == 0;
+            let is_unknown =
+                |member: &MemberId| self.roots[member.index()].load(Ordering::Acquire) == 0;
             let unknown = job.view().living().find(is_unknown);
             // After the roots: whoever's is known has been compared.
             if let Some(reason) = lock(&self.mismatch).clone() {
@@ -606,7 +609,8 @@ impl Inner {
             return Err(StoreError::Closed);
         }
         lock(&self.closing).insert(job.me());
-        let others: Vec<MemberId> = job.view().living().filter(|&member| member != job.me()).collect();
+        let others: Vec<MemberId> =
+            job.view().living().filter(|&member| member != job.me()).collect();
         for member in others {
             match job.send(member, PORT, &Note::Closing.encode()) {
                 Ok(()) | Err(Error::Dead { .. }) => {}
@@ -690,7 +694,10 @@ impl Service for Background {
         let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss());
         let repair = repair.min(self.0.release_remains());
         let repair = repair.min(self.0.remove_some()).min(self.0.reclaim_some());
-        repair.min(self.0.give_back_some()).min(self.0.look_for_late()).min(self.0.end_transactions())
+        repair
+            .min(self.0.give_back_some())
+            .min(self.0.look_for_late())
+            .min(self.0.end_transactions())
     }
 }
 

@@ -76,8 +76,9 @@ impl Store {
     pub fn pin(&self, key: &[u8]) -> StoreResult<Option<Pin>> {
         let (inner, key) = (&self.inner, self.inner.key_ref(key)?);
         let slot = inner.claim_pin()?;
-        let pinned =
-            inner.announce_pins(slot).and_then(|()| inner.run_call(&key, |op| op.try_pin(&key, slot)));
+        let pinned = inner
+            .announce_pins(slot)
+            .and_then(|()| inner.run_call(&key, |op| op.try_pin(&key, slot)));
         match pinned {
             Ok(Some((block, places))) => {
                 let (store, partition, key) = (self.clone(), key.partition, key.key.into());
@@ -118,8 +119,9 @@ impl Pin {
         let len = self.block.len;
         if from.checked_add(buffer.len() as u64).is_none_or(|end| end > len) {
             let given = buffer.len();
-            let reason =
-                format!("{given} bytes from {from} on reach beyond the value, which has {len} bytes");
+            let reason = format!(
+                "{given} bytes from {from} on reach beyond the value, which has {len} bytes"
+            );
             return Err(StoreError::Invalid { reason });
         }
         let mut result = Err(StoreError::DataLost { partition: self.partition });
@@ -129,7 +131,9 @@ impl Pin {
                 Ok(()) => return Ok(()),
                 Err(Error::Dead { .. }) => {}
                 // Another home may answer.
-                Err(Error::Timeout { member, limit }) => result = Err(StoreError::Timeout { member, limit }),
+                Err(Error::Timeout { member, limit }) => {
+                    result = Err(StoreError::Timeout { member, limit })
+                }
                 Err(error) => return Err(super::open::engine_error(error)),
             }
         }
@@ -181,7 +185,8 @@ impl Inner {
 
     /// P1.
     fn announce_pins(&self, slot: usize) -> StoreResult<()> {
-        let (job, me, word) = (&self.job, self.me(), self.root(self.me()) + super::layout::ACTORS_USED);
+        let (job, me, word) =
+            (&self.job, self.me(), self.root(self.me()) + super::layout::ACTORS_USED);
         loop {
             let used = job.load(Epoch::ANY, me, word).map_err(super::open::engine_error)?;
             if used >> PINS_SHIFT > slot as u64 {
@@ -228,6 +233,10 @@ impl Op<'_> {
                 pinned = Some((seen, places));
             }
         }
-        if self.is_current() || self.is_still(config, key.partition)? { Ok(pinned) } else { Err(Halt::Again) }
+        if self.is_current() || self.is_still(config, key.partition)? {
+            Ok(pinned)
+        } else {
+            Err(Halt::Again)
+        }
     }
 }

@@ -69,8 +69,9 @@ impl Placement {
         partitions: usize,
         domains: Vec<String>,
     ) -> Placement {
-        let outermost =
-            |path: &String| path.split('/').find(|part| !part.is_empty()).unwrap_or_default().to_string();
+        let outermost = |path: &String| {
+            path.split('/').find(|part| !part.is_empty()).unwrap_or_default().to_string()
+        };
         Placement {
             regulars,
             members: regulars + spares,
@@ -91,9 +92,14 @@ impl Placement {
         let score = |member: usize| mix(mix(partition as u64 + 1) ^ (member as u64 + 1));
         let mut regulars: Vec<usize> = (0..self.regulars).collect();
         regulars.sort_unstable_by_key(|&member| (score(member), member));
-        let first = if self.has_domains() { self.regulars } else { self.replicas.min(self.regulars) };
+        let first =
+            if self.has_domains() { self.regulars } else { self.replicas.min(self.regulars) };
         let spares = self.regulars..self.members;
-        let order = regulars[..first].iter().copied().chain(spares).chain(regulars[first..].iter().copied());
+        let order = regulars[..first]
+            .iter()
+            .copied()
+            .chain(spares)
+            .chain(regulars[first..].iter().copied());
         order.map(|member| MemberId(member as u32)).collect()
     }
 
@@ -118,7 +124,9 @@ impl Placement {
         let candidates: Vec<MemberId> = preference
             .iter()
             .copied()
-            .filter(|&member| view.is_living(member) && active.contains(member) && !is_leaving(member))
+            .filter(|&member| {
+                view.is_living(member) && active.contains(member) && !is_leaving(member)
+            })
             .collect();
         let mut chosen: Vec<bool> = vec![false; candidates.len()];
         let mut count = 0;
@@ -126,7 +134,10 @@ impl Placement {
             let mut used: Vec<&str> = Vec::new();
             for (index, member) in candidates.iter().enumerate() {
                 let domain = self.domains[member.index()].as_str();
-                if count < self.replicas && member.index() < self.regulars && !used.contains(&domain) {
+                if count < self.replicas
+                    && member.index() < self.regulars
+                    && !used.contains(&domain)
+                {
                     used.push(domain);
                     chosen[index] = true;
                     count += 1;
@@ -156,8 +167,9 @@ impl Placement {
         let before = &preference[..last];
         let dead = before.iter().filter(|&&member| !view.is_living(member)).count();
         let leavers = before.iter().filter(|&&member| is_leaving(member)).count();
-        let is_home =
-            |member: &MemberId| chosen.contains(member) || is_leaving(*member) && view.is_active(*member);
+        let is_home = |member: &MemberId| {
+            chosen.contains(member) || is_leaving(*member) && view.is_active(*member)
+        };
         let members = before.iter().copied().filter(is_home).collect();
         // Only the last one of the most members that a job may have comes beyond it: nobody is left whom it could be mistaken
         // by, and its number must not be the mark of removed records.
@@ -183,7 +195,10 @@ mod tests {
         let last = placement.homes(&preference, &view(members, 0, &dead), &MemberSet::new());
         let before = placement.homes(&preference, &view(members, 0, &dead[1..]), &MemberSet::new());
         assert_eq!(last.members, [preference[members - 1]]);
-        assert!(before.configuration < last.configuration && last.configuration <= STAMP_MAX, "{last:?}");
+        assert!(
+            before.configuration < last.configuration && last.configuration <= STAMP_MAX,
+            "{last:?}"
+        );
     }
 
     #[test]
@@ -196,15 +211,19 @@ mod tests {
                     for dead in (0..(regulars + spares) as u32).filter(|&dead| dead != leaver) {
                         for dead in [&[][..], &[dead]] {
                             let leaving = [MemberId(leaver)].into_iter().collect();
-                            let before =
-                                placement.homes(&preference, &view(regulars, spares, dead), &leaving);
+                            let before = placement.homes(
+                                &preference,
+                                &view(regulars, spares, dead),
+                                &leaving,
+                            );
                             let dead = [dead, &[leaver]].concat();
                             let gone = view(regulars, spares, &dead);
                             let after = placement.homes(&preference, &gone, &leaving);
                             let stay = before.members.iter().filter(|member| member.0 != leaver);
                             assert!(stay.eq(&after.members), "{before:?}, then {after:?}");
                             assert!(
-                                before.members == after.members || before.configuration < after.configuration
+                                before.members == after.members
+                                    || before.configuration < after.configuration
                             );
                         }
                     }
@@ -223,7 +242,8 @@ mod tests {
         for replicas in [1, 3] {
             let placement = placement(64, 0, replicas);
             let mut load = vec![0usize; 64];
-            let orders: Vec<_> = (0..placement.partitions).map(|p| placement.preference(p)).collect();
+            let orders: Vec<_> =
+                (0..placement.partitions).map(|p| placement.preference(p)).collect();
             let view = view(64, 0, &[]);
             for key in 0..100_000u64 {
                 let partition = placement.partition(hash_key(format!("key/{key}").as_bytes()));
@@ -233,7 +253,10 @@ mod tests {
             }
             let mean = 100_000 * replicas / 64;
             let fullest = *load.iter().max().unwrap();
-            assert!(fullest * 100 <= mean * 125, "fullest {fullest}, mean {mean}, {replicas} copies");
+            assert!(
+                fullest * 100 <= mean * 125,
+                "fullest {fullest}, mean {mean}, {replicas} copies"
+            );
         }
     }
 
@@ -250,9 +273,11 @@ mod tests {
             let preference = placement.preference(partition);
             for sequence in 0..32u64 {
                 let mut dead: Vec<u32> = Vec::new();
-                let mut before = placement.homes(&preference, &view(8, 3, &dead), &MemberSet::new());
+                let mut before =
+                    placement.homes(&preference, &view(8, 3, &dead), &MemberSet::new());
                 for step in 0..9 {
-                    let living: Vec<u32> = (0..11).filter(|member| !dead.contains(member)).collect();
+                    let living: Vec<u32> =
+                        (0..11).filter(|member| !dead.contains(member)).collect();
                     dead.push(living[(mix(sequence * 100 + step) % living.len() as u64) as usize]);
                     let after = placement.homes(&preference, &view(8, 3, &dead), &MemberSet::new());
                     for home in &before.members {
@@ -261,7 +286,10 @@ mod tests {
                             "{home} was displaced"
                         );
                     }
-                    assert_eq!(after.members.len(), 3.min(after.members.len().max(1)).min(11 - dead.len()));
+                    assert_eq!(
+                        after.members.len(),
+                        3.min(after.members.len().max(1)).min(11 - dead.len())
+                    );
                     if after.members == before.members {
                         assert!(after.configuration >= before.configuration);
                     } else {
@@ -290,14 +318,16 @@ mod tests {
                         if dead.len() == 6 || dead.contains(&member) {
                             continue;
                         }
-                        let leavers = leaving.iter().filter(|member| !dead.contains(&member.0)).count();
+                        let leavers =
+                            leaving.iter().filter(|member| !dead.contains(&member.0)).count();
                         if leavers < LEAVERS_MAX && mix(sequence ^ step << 8).is_multiple_of(2) {
                             leaving.insert(MemberId(member));
                         } else {
                             dead.push(member);
                         }
                         let after = placement.homes(&preference, &view(8, 0, &dead), &leaving);
-                        let stays = |home: &MemberId| !leaving.contains(*home) && !dead.contains(&home.0);
+                        let stays =
+                            |home: &MemberId| !leaving.contains(*home) && !dead.contains(&home.0);
                         for home in &before.members {
                             assert!(
                                 dead.contains(&home.0) || after.members.contains(home),
@@ -305,7 +335,10 @@ mod tests {
                             );
                         }
                         let staying = (0..8).map(MemberId).filter(stays).count();
-                        assert_eq!(after.members.iter().filter(|home| stays(home)).count(), staying.min(2));
+                        assert_eq!(
+                            after.members.iter().filter(|home| stays(home)).count(),
+                            staying.min(2)
+                        );
                         assert!(after.configuration >= before.configuration);
                         if after.members != before.members {
                             assert!(after.configuration > before.configuration);
@@ -323,7 +356,9 @@ mod tests {
         for partition in 0..100 {
             let preference = placement.preference(partition);
             let before = placement.homes(&preference, &view(6, 1, &[]), &MemberSet::new()).members;
-            let after = placement.homes(&preference, &view(6, 1, &[before[0].0]), &MemberSet::new()).members;
+            let after = placement
+                .homes(&preference, &view(6, 1, &[before[0].0]), &MemberSet::new())
+                .members;
             assert_eq!(after, [before[1], MemberId(6)]);
         }
     }
@@ -335,7 +370,8 @@ mod tests {
         for partition in 0..64 {
             let preference = placement.preference(partition);
             for dead in [vec![], vec![preference[0].0], vec![preference[0].0, preference[1].0]] {
-                let homes = placement.homes(&preference, &view(6, 0, &dead), &MemberSet::new()).members;
+                let homes =
+                    placement.homes(&preference, &view(6, 0, &dead), &MemberSet::new()).members;
                 let mut racks: Vec<u32> = homes.iter().map(|home| home.0 / 2).collect();
                 racks.sort_unstable();
                 racks.dedup();

@@ -16,7 +16,9 @@ use super::access::{Op, Step};
 use super::grace::Grace;
 use super::head::Head;
 use super::index::{CHAIN_MAX, is_place};
-use super::layout::{BLOCK_HOLDER, HOLDER_MASK, NODE_HEAD, NODE_NEXT, PARTITION_BUCKETS, class_size, holder};
+use super::layout::{
+    BLOCK_HOLDER, HOLDER_MASK, NODE_HEAD, NODE_NEXT, PARTITION_BUCKETS, class_size, holder,
+};
 use super::open::{Inner, lock};
 use super::space::Place;
 use super::{Store, StoreResult};
@@ -66,7 +68,13 @@ impl Inner {
                         .collect();
                     let dead = view.dead.clone();
                     reclaim.done.union_with(&dead);
-                    Some(Round { dead, slabs: all, candidates: BTreeMap::new(), position: 0, grace: None })
+                    Some(Round {
+                        dead,
+                        slabs: all,
+                        candidates: BTreeMap::new(),
+                        position: 0,
+                        grace: None,
+                    })
                 }
             }
         };
@@ -167,7 +175,8 @@ impl Op<'_> {
             }
         }
         let view = store.current_view();
-        let slabs: Vec<_> = lock(&store.space.slabs).all.iter().map(|(&base, &slab)| (base, slab)).collect();
+        let slabs: Vec<_> =
+            lock(&store.space.slabs).all.iter().map(|(&base, &slab)| (base, slab)).collect();
         for (base, (class, count)) in slabs {
             let size = class_size(class);
             for offset in (0..count).map(|index| base + index * size) {
@@ -202,7 +211,11 @@ impl Op<'_> {
                 }
             }
             if now < count as usize {
-                round.slabs.push((base + now as u64 * class_size(class), class, count - now as u64));
+                round.slabs.push((
+                    base + now as u64 * class_size(class),
+                    class,
+                    count - now as u64,
+                ));
             }
             left -= now;
             if left == 0 {
@@ -216,7 +229,8 @@ impl Op<'_> {
         let positions = store.placement.partitions * store.bucket_count;
         let end = (round.position + PIECE).min(positions);
         for position in round.position..end {
-            let (partition, bucket) = (position / store.bucket_count, position % store.bucket_count);
+            let (partition, bucket) =
+                (position / store.bucket_count, position % store.bucket_count);
             let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
             if buckets == 0 || !is_place(buckets) {
                 continue;
@@ -244,9 +258,10 @@ impl Op<'_> {
         }
         // B4.
         let Some(grace) = round.grace.take() else { return Ok(None) };
-        let (pinned, free): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut round.candidates)
-            .into_iter()
-            .partition(|(offset, _)| grace.is_pinned(me, *offset));
+        let (pinned, free): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut round.candidates)
+                .into_iter()
+                .partition(|(offset, _)| grace.is_pinned(me, *offset));
         round.candidates = pinned;
         for (offset, class) in free {
             for member in round.dead.iter() {

@@ -200,7 +200,8 @@ impl Inner {
         }
         // Somebody may be stopped: ever more seldom.
         let next = now.after(pause);
-        *lock(&self.removal.retired) = self.has_batches().then_some((next, (pause * 2).min(PAUSE_MAX)));
+        *lock(&self.removal.retired) =
+            self.has_batches().then_some((next, (pause * 2).min(PAUSE_MAX)));
         if self.has_batches() { next } else { Time::NEVER }
     }
 
@@ -219,9 +220,12 @@ impl Inner {
         let result = op.map_or(Err(Halt::Again), |op| op.remove(&key, counter, bucket, marked));
         match result {
             Ok(is_settled) => Ok(is_settled),
-            Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Fail(StoreError::Timeout { .. })) => {
-                Ok(false)
-            }
+            Err(
+                Halt::Again
+                | Halt::Blocked(_)
+                | Halt::Frozen
+                | Halt::Fail(StoreError::Timeout { .. }),
+            ) => Ok(false),
             Err(Halt::Lost(_)) if self.salvage.is_on => Ok(false),
             Err(Halt::Lost(partition)) => Err(StoreError::DataLost { partition }),
             Err(Halt::Fail(error)) => Err(error),
@@ -266,7 +270,9 @@ impl Op<'_> {
         marked.entry(primary).or_default().push(bucket);
         self.retire_removed(primary, head, block)?;
         // D4.
-        for (home, &member) in config.homes.iter().enumerate().filter(|(home, _)| *home != config.primary) {
+        for (home, &member) in
+            config.homes.iter().enumerate().filter(|(home, _)| *home != config.primary)
+        {
             let Some((word, head)) = self.find(config, home, key)? else { continue };
             if head.stamp() != config.stamp {
                 continue;
@@ -313,7 +319,9 @@ impl Op<'_> {
                     continue;
                 }
                 match before {
-                    Some(before) => job.put(Epoch::ANY, me, before + NODE_NEXT, &next.to_ne_bytes())?,
+                    Some(before) => {
+                        job.put(Epoch::ANY, me, before + NODE_NEXT, &next.to_ne_bytes())?
+                    }
                     // Somebody has put a new node before it: the next walk finds it behind that one.
                     None if job.compare_and_swap(Epoch::ANY, me, first_word, at, next)? != at => {
                         continue 'walk;

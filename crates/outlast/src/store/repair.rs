@@ -167,7 +167,11 @@ impl Inner {
                 tracing::error!(partition, "all copies of a partition are lost");
             }
             Err(Halt::Fail(StoreError::Timeout { member, .. })) => {
-                tracing::debug!(partition = work.partition, member = member.0, "repair waits for a home");
+                tracing::debug!(
+                    partition = work.partition,
+                    member = member.0,
+                    "repair waits for a home"
+                );
             }
             Err(Halt::Fail(error)) => {
                 tracing::warn!(partition = work.partition, %error, "repair is held up");
@@ -255,7 +259,8 @@ impl Inner {
                 let mut missing = 0;
                 if !only_mine || config.homes[config.primary] == self.me() {
                     for &home in config.homes.iter().filter(|&&home| !leaving.contains(home)) {
-                        missing += usize::from(op.state(home, partition)?.phase() != Phase::Complete);
+                        missing +=
+                            usize::from(op.state(home, partition)?.phase() != Phase::Complete);
                     }
                 }
                 if op.is_current() { Ok(missing) } else { Err(Halt::Again) }
@@ -375,11 +380,13 @@ impl Op<'_> {
                 work.states[home] = self.state(config.homes[home], work.partition)?;
             }
         }
-        let ready: Vec<usize> = (0..config.homes.len()).filter(|&home| work.ready & 1 << home != 0).collect();
+        let ready: Vec<usize> =
+            (0..config.homes.len()).filter(|&home| work.ready & 1 << home != 0).collect();
         let mut filling = Vec::new();
         for &home in &ready {
             let is_full = work.full & 1 << home != 0;
-            if !is_full && self.state(config.homes[home], work.partition)?.phase() == Phase::Filling {
+            if !is_full && self.state(config.homes[home], work.partition)?.phase() == Phase::Filling
+            {
                 filling.push(home);
             }
         }
@@ -388,7 +395,8 @@ impl Op<'_> {
         let mut end = (work.position + PIECE).min(positions);
         let mut records = 0;
         for position in work.position..end {
-            let (home, bucket) = (ready[position / store.bucket_count], position % store.bucket_count);
+            let (home, bucket) =
+                (ready[position / store.bucket_count], position % store.bucket_count);
             for node in self.nodes(config, home, work.partition, bucket)? {
                 let hash = hash_key(&node.key);
                 let key = KeyRef { key: &node.key, hash, partition: work.partition };
@@ -413,7 +421,9 @@ impl Op<'_> {
                 // A tombstone whose deleter may be dead, or a record that was left empty.
                 match head.offset().map(|offset| self.read_block(primary, offset)).transpose()? {
                     None => store.note_tombstone(&node.key, 0),
-                    Some(block) if block.is_deleted => store.note_tombstone(&node.key, block.counter),
+                    Some(block) if block.is_deleted => {
+                        store.note_tombstone(&node.key, block.counter)
+                    }
                     Some(block) if block.kind == Kind::Lost => self.tell_of_damage(work.partition),
                     Some(_) => {}
                 }
@@ -440,7 +450,12 @@ impl Op<'_> {
         for home in filling.into_iter().filter(|&home| work.full & 1 << home == 0) {
             steps::enter(steps::Step::Complete);
             let (member, from) = (config.homes[home], work.states[home]);
-            if self.swap_state(member, work.partition, from, State::new(Phase::Complete, config.stamp))? {
+            if self.swap_state(
+                member,
+                work.partition,
+                from,
+                State::new(Phase::Complete, config.stamp),
+            )? {
                 tracing::debug!(partition = work.partition, home = member.0, "a copy is complete");
                 store.repaired.copies.fetch_add(1, Ordering::Relaxed);
             } else {
@@ -532,8 +547,9 @@ impl Op<'_> {
 
     /// The homes that had no index when the work began, and are to have one.
     fn missing_homes(&self, work: &Work, config: &Config, leaving: &MemberSet) -> Vec<MemberId> {
-        let is_missing =
-            |&(index, home): &(usize, MemberId)| work.ready & 1 << index == 0 && !leaving.contains(home);
+        let is_missing = |&(index, home): &(usize, MemberId)| {
+            work.ready & 1 << index == 0 && !leaving.contains(home)
+        };
         config.homes.iter().copied().enumerate().filter(is_missing).map(|(_, home)| home).collect()
     }
 

@@ -198,7 +198,8 @@ impl Inner {
             Some((_, grace)) => grace,
             None => {
                 let is_living = |partition| self.fate(partition) == Ok(Fate::Living);
-                if !(0..self.placement.partitions).all(is_living) || self.job.epoch() != view.epoch {
+                if !(0..self.placement.partitions).all(is_living) || self.job.epoch() != view.epoch
+                {
                     return now.after(RELEASE_PAUSE);
                 }
                 // Whoever is inside an operation may still touch it.
@@ -231,7 +232,8 @@ impl Inner {
             let hash = hash_key(&key);
             self.run(|op| op.bury(&KeyRef { key: &key, hash, partition }))
         };
-        let buried = self.keys_marked(partition).and_then(|keys| keys.into_iter().try_for_each(bury));
+        let buried =
+            self.keys_marked(partition).and_then(|keys| keys.into_iter().try_for_each(bury));
         if buried.is_err() {
             self.salvage.note_damaged(partition);
         }
@@ -266,7 +268,9 @@ impl Remains<'_> {
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Step<bool> {
         match self.store.job.read_remains(self.member, offset, buffer) {
             Ok(()) => Ok(true),
-            Err(Error::OutOfRange { .. } | Error::Unaligned { .. } | Error::Dead { .. }) => Ok(false),
+            Err(Error::OutOfRange { .. } | Error::Unaligned { .. } | Error::Dead { .. }) => {
+                Ok(false)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -289,7 +293,8 @@ impl Remains<'_> {
     /// The records of a bucket; `None` if the index is damaged.
     fn records(&self, bucket: usize) -> Step<Option<Vec<Found>>> {
         let store = self.store;
-        let Some(buckets) = self.partition_word(PARTITION_BUCKETS)?.filter(|&at| at != 0 && is_place(at))
+        let Some(buckets) =
+            self.partition_word(PARTITION_BUCKETS)?.filter(|&at| at != 0 && is_place(at))
         else {
             return Ok(None);
         };
@@ -362,7 +367,8 @@ impl Remains<'_> {
         if !self.read(start, &mut value)? {
             return Ok(None);
         }
-        let is_right = checksum(found.hash, &block, &value) == block.checksum || mutant("salvage-torn");
+        let is_right =
+            checksum(found.hash, &block, &value) == block.checksum || mutant("salvage-torn");
         Ok(is_right.then_some((block, value)))
     }
 
@@ -432,7 +438,8 @@ impl<'a> Op<'a> {
         order.truncate(self.epoch.0 as usize);
         let spares = view.members - view.regulars;
         let first = View::new(view.regulars, spares, MemberSet::new(), MemberSet::new());
-        let initial = store.placement.homes(store.preference(partition), &first, &MemberSet::new()).members;
+        let initial =
+            store.placement.homes(store.preference(partition), &first, &MemberSet::new()).members;
         let mut places: Vec<usize> = (0..order.len()).rev().collect();
         if mutant("salvage-oldest") {
             places.reverse();
@@ -449,7 +456,9 @@ impl<'a> Op<'a> {
                 return Ok(Source::Unknown);
             };
             match state.phase() {
-                Phase::Complete if state.configuration() < stamp => return Ok(Source::Remains(remains)),
+                Phase::Complete if state.configuration() < stamp => {
+                    return Ok(Source::Remains(remains));
+                }
                 // Those who were homes at the beginning were complete ever since: the word is damaged.
                 _ if initial.contains(&member) => return Ok(Source::Unknown),
                 Phase::Absent | Phase::Filling => {}
@@ -460,7 +469,12 @@ impl<'a> Op<'a> {
     }
 
     /// A piece of S1 to S5, from this bucket on. The caller makes sure that only one activity of this member does so.
-    pub(super) fn salvage(&self, partition: usize, homes: &Homes, position: usize) -> Step<Salvaged> {
+    pub(super) fn salvage(
+        &self,
+        partition: usize,
+        homes: &Homes,
+        position: usize,
+    ) -> Step<Salvaged> {
         let (store, me, stamp) = (self.store, self.store.me(), homes.configuration);
         if homes.members.first() != Some(&me) {
             return Ok(Salvaged::ByAnother);
@@ -541,7 +555,9 @@ impl<'a> Op<'a> {
             return Ok(Copied::Until(end));
         }
         // S4.
-        let Some(floor) = remains.floor(stamp)? else { return Ok(Copied::Damaged("the floor cannot be")) };
+        let Some(floor) = remains.floor(stamp)? else {
+            return Ok(Copied::Damaged("the floor cannot be"));
+        };
         self.raise_floor(store.me(), remains.partition, floor)?;
         Ok(Copied::All)
     }
@@ -646,7 +662,8 @@ impl<'a> Op<'a> {
     fn bury(&mut self, key: &KeyRef<'_>) -> Step<()> {
         let config = self.config(key.partition)?;
         let before = self.find_settled(config, key, None, false)?;
-        let is_lost = before.block.is_some_and(|block| block.kind == Kind::Lost && !block.is_deleted);
+        let is_lost =
+            before.block.is_some_and(|block| block.kind == Kind::Lost && !block.is_deleted);
         if !is_lost {
             return if self.is_still(config, key.partition)? { Ok(()) } else { Err(Halt::Again) };
         }

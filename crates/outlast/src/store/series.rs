@@ -41,7 +41,9 @@ use super::layout::{PARTITION_WAITERS, REMOVALS};
 use super::mutant::mutant;
 use super::write::{Before, Config, Content, Draft, Remembered, Shape};
 use super::{Version, placement::HOMES_MAX};
-use crate::engine::{Done, Engine, Operation, Part, Pending, SERIES_LEN_MAX, SERIES_PART_LEN, steps};
+use crate::engine::{
+    Done, Engine, Operation, Part, Pending, SERIES_LEN_MAX, SERIES_PART_LEN, steps,
+};
 
 /// The most parts of a series beside its puts.
 const PARTS_MAX: usize = 8;
@@ -62,7 +64,9 @@ impl Op<'_> {
         let is_known = memory.stamp == config.stamp
             && config.are_all_ready()
             && !memory.block.is_deleted
-            && memory.at[..config.homes.len()].iter().all(|at| at.word != 0 && at.head.offset().is_some());
+            && memory.at[..config.homes.len()]
+                .iter()
+                .all(|at| at.word != 0 && at.head.offset().is_some());
         if !is_known {
             return Ok(None);
         }
@@ -133,14 +137,19 @@ impl Op<'_> {
         loop {
             let Some(old) = before.head.offset() else { return Ok(None) };
             let mut parts = Vec::with_capacity(PARTS_MAX);
-            parts.push(Part::Expect { offset: config.roots[config.primary] + REMOVALS, word: at.removals });
+            parts.push(Part::Expect {
+                offset: config.roots[config.primary] + REMOVALS,
+                word: at.removals,
+            });
             parts.push(Part::Expect { offset: before.word, word: before.head.0 });
             if !mutant("assume-version") {
                 parts.push(Part::Expect { offset: old, word: block.counter });
             }
             parts.extend(fills.parts(content, offset));
             parts.push(Part::Swap { offset: before.word, expected: before.head.0, new: new.0 });
-            parts.push(Part::Load { offset: self.partition_word(primary, key.partition, PARTITION_WAITERS) });
+            parts.push(Part::Load {
+                offset: self.partition_word(primary, key.partition, PARTITION_WAITERS),
+            });
             let series = self.store.job.start_series(self.epoch, primary, &parts);
             let (done, word) = self.await_series(series, true)?;
             fills.wait(self, config.primary, true)?;
@@ -148,7 +157,8 @@ impl Op<'_> {
                 return Ok(Some((new, word)));
             }
             // Somebody has looked, and has marked it as stable: the handle knows that it is.
-            let is_marked = done == 1 && Head(word) == before.head.stable() && Head(word) != before.head;
+            let is_marked =
+                done == 1 && Head(word) == before.head.stable() && Head(word) != before.head;
             if !is_marked {
                 return Ok(None);
             }
@@ -171,14 +181,17 @@ impl Op<'_> {
         };
         steps::enter(steps::Step::Install);
         let mut started: [Option<(Pending, usize)>; HOMES_MAX] = std::array::from_fn(|_| None);
-        for (home, &member) in config.homes.iter().enumerate().filter(|(home, _)| *home != config.primary) {
+        for (home, &member) in
+            config.homes.iter().enumerate().filter(|(home, _)| *home != config.primary)
+        {
             let (at, offset) = (&memory.at[home], draft.offsets[home]);
             let new = Head::new(config.stamp, offset);
             let mut parts = Vec::with_capacity(PARTS_MAX);
             parts.extend(fills.parts(content, offset));
             parts.push(Part::Expect { offset: config.roots[home] + REMOVALS, word: at.removals });
             parts.push(Part::Swap { offset: at.word, expected: at.head.0, new: new.0 });
-            started[home] = Some((self.store.job.start_series(self.epoch, member, &parts), parts.len()));
+            started[home] =
+                Some((self.store.job.start_series(self.epoch, member, &parts), parts.len()));
         }
         let mut is_done = Ok(1 << config.primary);
         for (home, started) in started.into_iter().enumerate() {
@@ -252,20 +265,25 @@ impl Fills {
     /// The parts of a series that fill a block.
     fn parts<'c>(&self, content: &'c Content<'_>, offset: u64) -> impl Iterator<Item = Part<'c>> {
         let count = if self.is_short { 2 } else { 1 };
-        let places = content.places(offset).into_iter().take(count).filter(|(_, data)| !data.is_empty());
+        let places =
+            content.places(offset).into_iter().take(count).filter(|(_, data)| !data.is_empty());
         places.map(|(offset, data)| Part::Put { offset, data })
     }
 
     /// Waits until the block of a home is filled; only when no series behind that is wanted any more.
     fn wait(&mut self, op: &Op<'_>, home: usize, is_patient: bool) -> Step<()> {
-        self.pending[home].take().map_or(Ok(()), |pending| op.await_answer(pending, is_patient).map(drop))
+        self.pending[home]
+            .take()
+            .map_or(Ok(()), |pending| op.await_answer(pending, is_patient).map(drop))
     }
 }
 
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use super::super::access::Op;
-    use super::super::layout::{BLOCK_HOLDER, HOLDER_MASK, REMOVALS, class_of, holder, value_start};
+    use super::super::layout::{
+        BLOCK_HOLDER, HOLDER_MASK, REMOVALS, class_of, holder, value_start,
+    };
     use super::super::testing::{expect_timeout, nap};
     use super::super::write::{Change, Config, Remembered};
     use super::super::{Options, Store};
@@ -292,7 +310,8 @@ mod tests {
         let mut options = options.link(Link::Network);
         (options.steps_max, options.time_limit) = (10_000_000, LIMIT);
         sim::run(&options, move |job: Job| {
-            let store = Store::open(&job, Options::new().replicas(replicas).partitions(64)).expect("open");
+            let store =
+                Store::open(&job, Options::new().replicas(replicas).partitions(64)).expect("open");
             if job.me() == WRITER {
                 write(&job, &store);
                 is_over.set(true);
@@ -317,7 +336,10 @@ mod tests {
         let is_there = |key: &String| {
             with_config(store, key, |config| is_wanted(config) && !config.homes.contains(&WRITER))
         };
-        (0..1000).map(|number| format!("key {number}")).find(is_there).expect("a key with such homes")
+        (0..1000)
+            .map(|number| format!("key {number}"))
+            .find(is_there)
+            .expect("a key with such homes")
     }
 
     fn primary(config: &Config) -> MemberId {
@@ -361,8 +383,9 @@ mod tests {
         for seed in 0..5 {
             run(seed, 2, |job, store| {
                 let with_homes = |wanted: [u32; 2]| {
-                    let is_wanted =
-                        |config: &Config| config.primary == 0 && config.homes[..] == wanted.map(MemberId);
+                    let is_wanted = |config: &Config| {
+                        config.primary == 0 && config.homes[..] == wanted.map(MemberId)
+                    };
                     key_where(store, is_wanted)
                 };
                 let (key, other) = (with_homes([0, 1]), with_homes([1, 2]));
@@ -373,8 +396,9 @@ mod tests {
                     (memory.at[1].word != 0).then_some(memory.at[1].removals)
                 };
                 let home = MemberId(1);
-                let count =
-                    || job.load(Epoch::ANY, home, store.inner.root(home) + REMOVALS).expect("a count");
+                let count = || {
+                    job.load(Epoch::ANY, home, store.inner.root(home) + REMOVALS).expect("a count")
+                };
                 let before = count();
                 assert_eq!((put(), put()), (Some(before), Some(before)));
                 store.put(other.as_bytes(), b"value").expect("put");
@@ -402,12 +426,16 @@ mod tests {
                     store.put(key.as_bytes(), b"another").expect("put");
                 }
                 let stopped = [1, 2].map(MemberId);
-                stopped.iter().for_each(|&member| job.inject(Fault::Stop(member)).expect("a fault"));
+                stopped
+                    .iter()
+                    .for_each(|&member| job.inject(Fault::Stop(member)).expect("a fault"));
                 let began = job.now();
                 assert!(stopped.contains(&expect_timeout(slot.put(&vec![2; len]))));
                 let took = job.now().since(began);
                 assert!(took < LIMIT * 3 / 2, "it took {took:?}");
-                stopped.iter().for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
+                stopped
+                    .iter()
+                    .for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
                 nap(job, "what was late", || store.inner.late_home().is_none());
                 slot.put(b"after it").expect("put");
             });
@@ -432,7 +460,9 @@ mod tests {
                     slot.put(&[1; 20_000]).expect("put");
                 }
                 let stopped = [1, 2].map(MemberId);
-                stopped.iter().for_each(|&member| job.inject(Fault::Stop(member)).expect("a fault"));
+                stopped
+                    .iter()
+                    .for_each(|&member| job.inject(Fault::Stop(member)).expect("a fault"));
                 job.inject(Fault::Kill(dies)).expect("a fault");
                 // A little before it is noticed.
                 job.sleep(noticed - Duration::from_nanos(10_000 - seed * 50));
@@ -440,7 +470,9 @@ mod tests {
                 let _ = slot.put(&[2; 20_000]);
                 let took = job.now().since(began);
                 assert!(took < LIMIT * 3 / 2, "it took {took:?}");
-                stopped.iter().for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
+                stopped
+                    .iter()
+                    .for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
                 nap(job, "what was late", || store.inner.late_home().is_none());
                 slot.put(b"after it").expect("put");
             });
@@ -500,7 +532,9 @@ mod tests {
                 let put = || match is_known {
                     true => slot.put(&value).map(Some),
                     // This remembers nothing.
-                    false => store.inner.write(key.as_bytes(), false, |_, _| Ok(Change::Put(&value))),
+                    false => {
+                        store.inner.write(key.as_bytes(), false, |_, _| Ok(Change::Put(&value)))
+                    }
                 };
                 for _ in 0..40 {
                     put().expect("put");

@@ -54,7 +54,14 @@ impl Store {
         let KeyRef { hash, partition, .. } = self.inner.key_ref(key)?;
         let state = RefCell::new(Remembered::NOTHING);
         let calls = Cell::new(0);
-        Ok(Slot { store: self.clone(), partition: partition as u32, calls, state, key: key.into(), hash })
+        Ok(Slot {
+            store: self.clone(),
+            partition: partition as u32,
+            calls,
+            state,
+            key: key.into(),
+            hash,
+        })
     }
 }
 
@@ -103,7 +110,8 @@ impl Slot {
 
     /// Sets the key if it is as expected; see [`Store::put_if`].
     pub fn put_if(&self, value: &[u8], expect: Expect) -> StoreResult<Version> {
-        let written = self.write(false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
+        let written =
+            self.write(false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
         Ok(written.expect("a put changes the key"))
     }
 
@@ -118,7 +126,9 @@ impl Slot {
     /// The value; see [`Store::get`].
     pub fn get(&self) -> StoreResult<Option<Value>> {
         let memory = &mut *self.state.borrow_mut();
-        self.store.inner.read_again(&self.key_ref()?, memory, |op, found| found.to_value(op, &self.key))
+        self.store
+            .inner
+            .read_again(&self.key_ref()?, memory, |op, found| found.to_value(op, &self.key))
     }
 
     /// Copies the value into `buffer`; see [`Store::get_into`].

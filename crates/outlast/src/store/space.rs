@@ -223,7 +223,9 @@ impl Op<'_> {
         loop {
             let bell = job.bell();
             if home == job.me() {
-                self.store.carve(class).map_err(|error| self.no_room(home, class, error.to_string()))?;
+                self.store
+                    .carve(class)
+                    .map_err(|error| self.no_room(home, class, error.to_string()))?;
             }
             // A home that has not answered until then is not asked for its stack either, which would take as long again.
             if asked.is_some() && !job.is_direct() && job.now() >= until {
@@ -320,7 +322,12 @@ impl Op<'_> {
                 // Under any view: the block is this member's now.
                 self.store
                     .job
-                    .put(Epoch::ANY, home, top + BLOCK_HOLDER, &holder(self.store.me()).to_ne_bytes())
+                    .put(
+                        Epoch::ANY,
+                        home,
+                        top + BLOCK_HOLDER,
+                        &holder(self.store.me()).to_ne_bytes(),
+                    )
                     .map_err(|error| self.noted(home, error))?;
                 return Ok(Some(top));
             }
@@ -395,7 +402,10 @@ impl Op<'_> {
             let mut retired = lock(&space.retired);
             retired.append(&mut blocks);
             let bytes: u64 = retired.iter().map(|place| class_size(place.class())).sum();
-            if retired.len() as u64 >= least || bytes >= least_bytes || (is_far && fills_magazine(&retired)) {
+            if retired.len() as u64 >= least
+                || bytes >= least_bytes
+                || (is_far && fills_magazine(&retired))
+            {
                 blocks = std::mem::take(&mut *retired);
             }
             !blocks.is_empty()
@@ -452,7 +462,9 @@ impl Op<'_> {
             if is_over {
                 let is_pinned = |place: &Place| batch.grace.is_pinned(place.home(), place.offset());
                 pinned.extend(batch.blocks.extract_if(.., |place| is_pinned(place)));
-                excess.extend(batch.blocks.iter().filter(|&&place| !keeps || !self.magazine().keep(place)));
+                excess.extend(
+                    batch.blocks.iter().filter(|&&place| !keeps || !self.magazine().keep(place)),
+                );
             }
             !is_over
         });
@@ -565,7 +577,8 @@ impl Inner {
         if class != TOMBSTONES {
             let count = |is_tombstone: bool| {
                 let slabs = lock(&self.space.slabs);
-                let of = slabs.all.values().filter(|(class, _)| (*class == TOMBSTONES) == is_tombstone);
+                let of =
+                    slabs.all.values().filter(|(class, _)| (*class == TOMBSTONES) == is_tombstone);
                 of.map(|(_, count)| count).sum::<u64>()
             };
             if count(true) * BLOCKS_PER_TOMBSTONE < count(false) {
@@ -649,9 +662,11 @@ mod tests {
                 let [small, large] = [2000, 50_000].map(|len| class_of(len).expect("a class"));
                 let op = Op::begin(inner).expect("begun");
                 let others = [(); 2].map(|()| vec![op.take_block(home, small).expect("a block")]);
-                let blocks: Vec<u64> = std::iter::from_fn(|| op.take_block(home, large).ok()).collect();
+                let blocks: Vec<u64> =
+                    std::iter::from_fn(|| op.take_block(home, large).ok()).collect();
                 assert!(blocks.len() > 10, "{} blocks", blocks.len());
-                for (class, blocks) in [(small, &others[0]), (small, &others[1]), (large, &blocks)] {
+                for (class, blocks) in [(small, &others[0]), (small, &others[1]), (large, &blocks)]
+                {
                     blocks.iter().for_each(|&offset| op.retire(home, class, offset));
                     op.flush_retired();
                 }

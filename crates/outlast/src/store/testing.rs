@@ -41,7 +41,12 @@ pub(super) fn third_attempt(store: &Store, body: impl Fn(&mut Tx)) -> Tx {
 
 /// Waits until something has stayed the same for so long.
 #[track_caller]
-pub(super) fn settled<T: PartialEq>(job: &Job, what: &str, quiet: Duration, look: impl Fn() -> T) -> T {
+pub(super) fn settled<T: PartialEq>(
+    job: &Job,
+    what: &str,
+    quiet: Duration,
+    look: impl Fn() -> T,
+) -> T {
     let deadline = job.now().after(10 * quiet);
     let (mut last, mut since) = (look(), job.now());
     while job.now().since(since) < quiet {

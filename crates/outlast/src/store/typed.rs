@@ -5,8 +5,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 fn encode<T: Serialize + ?Sized>(value: &T) -> StoreResult<Vec<u8>> {
-    let wrong =
-        |error| StoreError::WrongType { what: format!("the value cannot be written as JSON: {error}") };
+    let wrong = |error| StoreError::WrongType {
+        what: format!("the value cannot be written as JSON: {error}"),
+    };
     serde_json::to_vec(value).map_err(wrong)
 }
 
@@ -42,9 +43,12 @@ impl Store {
     pub fn get_as<T: DeserializeOwned>(&self, key: &[u8]) -> StoreResult<Option<(T, Version)>> {
         let Some(found) = self.get(key)? else { return Ok(None) };
         let wrong = |error| {
-            let what = format!("the value is not a {} as JSON: {error}", std::any::type_name::<T>());
+            let what =
+                format!("the value is not a {} as JSON: {error}", std::any::type_name::<T>());
             StoreError::WrongType { what }
         };
-        serde_json::from_slice(found.bytes()).map(|value| Some((value, found.version()))).map_err(wrong)
+        serde_json::from_slice(found.bytes())
+            .map(|value| Some((value, found.version())))
+            .map_err(wrong)
     }
 }

@@ -71,7 +71,10 @@ impl Store {
             }
             // Its committer may be stopped between the decision and the bells, and others know of it by another key of it.
             let is_locked = self.inner.is_locked(key)?;
-            job.park(bell, if is_locked { deadline.min(job.now().after(LOCKED)) } else { deadline });
+            job.park(
+                bell,
+                if is_locked { deadline.min(job.now().after(LOCKED)) } else { deadline },
+            );
         }
     }
 }

@@ -455,9 +455,9 @@ impl<'a> Op<'a> {
                         return Err(Halt::Again);
                     }
                     known = match config.next.get() {
-                        None => {
-                            entered.take().map(|entered| &**config.next.get_or_init(|| Box::new(entered)))
-                        }
+                        None => entered
+                            .take()
+                            .map(|entered| &**config.next.get_or_init(|| Box::new(entered))),
                         next => next.map(Box::as_ref),
                     };
                 }
@@ -479,7 +479,13 @@ impl<'a> Op<'a> {
         Ok(State(self.load(home, self.partition_word(home, partition, PARTITION_STATE))?))
     }
 
-    pub(super) fn swap_state(&self, home: MemberId, partition: usize, from: State, to: State) -> Step<bool> {
+    pub(super) fn swap_state(
+        &self,
+        home: MemberId,
+        partition: usize,
+        from: State,
+        to: State,
+    ) -> Step<bool> {
         self.swap(home, self.partition_word(home, partition, PARTITION_STATE), from.0, to.0)
     }
 
@@ -523,7 +529,9 @@ impl<'a> Op<'a> {
             primary,
             ready: AtomicU64::new(ready),
             homes: HomeList::new(homes),
-            roots: std::array::from_fn(|home| homes.get(home).map_or(0, |&home| self.store.root(home))),
+            roots: std::array::from_fn(|home| {
+                homes.get(home).map_or(0, |&home| self.store.root(home))
+            }),
             buckets: std::array::from_fn(|_| AtomicU64::new(0)),
             next: OnceLock::new(),
         }
@@ -540,7 +548,8 @@ impl<'a> Op<'a> {
             return Ok(known);
         }
         let member = config.homes[home];
-        let buckets = self.load(member, self.partition_word(member, partition, PARTITION_BUCKETS))?;
+        let buckets =
+            self.load(member, self.partition_word(member, partition, PARTITION_BUCKETS))?;
         check_place(member, buckets)?;
         config.buckets[home].store(buckets, Ordering::Release);
         Ok(buckets)
@@ -572,10 +581,13 @@ impl<'a> Op<'a> {
         // Nobody asks for memory for a value that is longer than the segment.
         let is_possible = is_possible
             && (block.len < LARGE_LEN
-                || offset + value_start(block.len) + block.len <= self.store.job.segment_len(home)?);
+                || offset + value_start(block.len) + block.len
+                    <= self.store.job.segment_len(home)?);
         match is_possible {
             true => Ok(()),
-            false => Err(Halt::Fail(StoreError::Corrupt { member: home, what: "a value cannot be" })),
+            false => {
+                Err(Halt::Fail(StoreError::Corrupt { member: home, what: "a value cannot be" }))
+            }
         }
     }
 
@@ -606,7 +618,13 @@ impl<'a> Op<'a> {
 
     /// Keeps a block that was not used, since somebody was faster or the view has changed: after a refusal nothing was written.
     /// After a timeout something may still be, whenever the home goes on: the block must not be used for anything else.
-    pub(super) fn keep_unless_late<T>(&self, home: MemberId, class: usize, offset: u64, result: &Step<T>) {
+    pub(super) fn keep_unless_late<T>(
+        &self,
+        home: MemberId,
+        class: usize,
+        offset: u64,
+        result: &Step<T>,
+    ) {
         if let Ok(_) | Err(Halt::Again) = result {
             self.keep(home, class, offset);
         }
@@ -620,14 +638,20 @@ impl<'a> Op<'a> {
         let read = self.store.job.get(Epoch::ANY, home, offset, &mut bytes);
         if read.map_err(|error| self.noted(home, error)).is_ok() {
             let block = Block::decode(&bytes);
-            let _ =
-                block_class(&block, home).and_then(|class| self.retire_block(home, offset, &block, class));
+            let _ = block_class(&block, home)
+                .and_then(|class| self.retire_block(home, offset, &block, class));
         }
     }
 
     /// Retires a block that was swapped out, which holds this version: this member is its holder from now on.
     #[inline(always)]
-    pub(super) fn retire_block(&self, home: MemberId, offset: u64, block: &Block, class: usize) -> Step<()> {
+    pub(super) fn retire_block(
+        &self,
+        home: MemberId,
+        offset: u64,
+        block: &Block,
+        class: usize,
+    ) -> Step<()> {
         let me = holder(self.store.me());
         if block.holder != me {
             let (old, new) = (block.length_word(), Block { holder: me, ..*block }.length_word());
@@ -787,7 +811,8 @@ impl<'a> Op<'a> {
         }
         // A home that got its index meanwhile lacks it.
         self.find_new_homes(config, key.partition)?;
-        if config.has_others_than(found.iter().fold(omitted, |done, &(home, ..)| done | 1 << home)) {
+        if config.has_others_than(found.iter().fold(omitted, |done, &(home, ..)| done | 1 << home))
+        {
             return Ok(());
         }
         for home in (0..config.homes.len()).filter(|&home| omitted & 1 << home != 0) {
@@ -839,7 +864,9 @@ impl<'a> Op<'a> {
                 let swapped = self.swap(member, target_word, found.0, new.0);
                 match (&swapped, new.offset().zip(class)) {
                     (Ok(true), _) => self.retire_head(member, found),
-                    (_, Some((offset, class))) => self.keep_unless_late(member, class, offset, &swapped),
+                    (_, Some((offset, class))) => {
+                        self.keep_unless_late(member, class, offset, &swapped)
+                    }
                     (_, None) => {}
                 }
                 swapped?;
@@ -859,10 +886,13 @@ impl<'a> Op<'a> {
         if !view.is_living(block.writer) || block.operation == 0 {
             return Ok(());
         }
-        let word = self.store.root(block.writer) + self.store.layout.actor(block.actor) + ACTOR_OUTCOME;
+        let word =
+            self.store.root(block.writer) + self.store.layout.actor(block.actor) + ACTOR_OUTCOME;
         loop {
             let outcome = self.load(block.writer, word)?;
-            if outcome >= block.operation || self.swap(block.writer, word, outcome, block.operation)? {
+            if outcome >= block.operation
+                || self.swap(block.writer, word, outcome, block.operation)?
+            {
                 return Ok(());
             }
         }
@@ -904,7 +934,9 @@ impl<'a> Op<'a> {
             }
             match self.find_or_insert(config, home, key) {
                 Ok(word) => draft.words[home] = word,
-                Err(halt) if self.may_omit(config, home, key.partition, &halt)? => draft.omitted |= 1 << home,
+                Err(halt) if self.may_omit(config, home, key.partition, &halt)? => {
+                    draft.omitted |= 1 << home
+                }
                 Err(halt) => return Err(halt),
             }
         }
@@ -959,16 +991,16 @@ impl<'a> Op<'a> {
         is_done: Step<u64>,
     ) -> Step<bool> {
         let primary = config.homes[config.primary];
-        let mut finished = is_done.and_then(|is_done| self.finish(config, key, before, draft, is_done));
+        let mut finished =
+            is_done.and_then(|is_done| self.finish(config, key, before, draft, is_done));
         // Before the mark: whoever builds on that tells nobody that the version happened.
         if finished.is_ok() && self.is_late() {
             finished = Err(Halt::Again);
         }
         // It was swapped out, whatever has become of the rest.
         let retired = match (before.head.offset(), &before.block) {
-            (Some(offset), Some(block)) => {
-                block_class(block, primary).and_then(|class| self.retire_block(primary, offset, block, class))
-            }
+            (Some(offset), Some(block)) => block_class(block, primary)
+                .and_then(|class| self.retire_block(primary, offset, block, class)),
             _ => Ok(()),
         };
         if finished.is_ok() {
@@ -1004,7 +1036,9 @@ impl<'a> Op<'a> {
                     continue;
                 }
                 let is_omitted = draft.omitted & 1 << home != 0;
-                if is_omitted && !self.state(config.homes[home], key.partition)?.is_filling(config.stamp) {
+                if is_omitted
+                    && !self.state(config.homes[home], key.partition)?.is_filling(config.stamp)
+                {
                     // It was completed meanwhile.
                     draft.omitted &= !(1 << home);
                 }
@@ -1082,7 +1116,13 @@ impl<'a> Op<'a> {
 
     /// A home was left out: a handle knows nothing of it, and a block that was filled there is for later.
     #[cold]
-    fn forget_omitted(&self, config: &Config, home: usize, before: &mut Before<'_>, draft: &mut Draft<'_>) {
+    fn forget_omitted(
+        &self,
+        config: &Config,
+        home: usize,
+        before: &mut Before<'_>,
+        draft: &mut Draft<'_>,
+    ) {
         if let Some(memory) = &mut before.memory {
             memory.at[home].word = 0;
         }
@@ -1130,7 +1170,9 @@ impl<'a> Op<'a> {
         before: &mut Before<'_>,
         offset: u64,
     ) -> Step<bool> {
-        let (Some(memory), Some(block)) = (&mut before.memory, &before.block) else { return Ok(false) };
+        let (Some(memory), Some(block)) = (&mut before.memory, &before.block) else {
+            return Ok(false);
+        };
         let (member, word, old) = (config.homes[home], memory.at[home].word, memory.at[home].head);
         let new = Head::new(config.stamp, offset);
         if word == 0 || !self.swap(member, word, old.0, new.0)? {
@@ -1179,7 +1221,8 @@ impl<'a> Op<'a> {
     #[cold]
     fn ring_each(&self, primary: MemberId, word: u64, waiters: u64) -> Step<()> {
         let members = self.store.job.members() as u32;
-        for member in (0..members).map(MemberId).filter(|&member| waiters & waiter_bit(member) != 0) {
+        for member in (0..members).map(MemberId).filter(|&member| waiters & waiter_bit(member) != 0)
+        {
             match self.store.job.ring(member) {
                 Ok(()) | Err(crate::engine::Error::Dead { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -1232,7 +1275,13 @@ impl<'a> Op<'a> {
         let word = match self.find_from(primary, first, key)? {
             Some((word, _)) => word,
             None if must_exist => self.find_or_insert(config, config.primary, key)?,
-            None => return Ok(Before { head: config.empty_head(), memory, ..Before::unknown(Head(0)) }),
+            None => {
+                return Ok(Before {
+                    head: config.empty_head(),
+                    memory,
+                    ..Before::unknown(Head(0))
+                });
+            }
         };
         let head = self.settled(config, key, word)?;
         let block = head.offset().map(|offset| self.read_block(primary, offset)).transpose()?;
@@ -1349,7 +1398,11 @@ impl<'a> Op<'a> {
             }
             Change::Delete => (&[][..], true),
             Change::Nothing => {
-                return if self.is_still(config, key.partition)? { Ok(None) } else { Err(Halt::Again) };
+                return if self.is_still(config, key.partition)? {
+                    Ok(None)
+                } else {
+                    Err(Halt::Again)
+                };
             }
         };
         self.replace(config, key, before, value, Shape::plain(is_deleted, owner))
@@ -1429,10 +1482,12 @@ impl<'a> Op<'a> {
             Err(Halt::Again) if shape.author.is_some() => Err(Halt::Again),
             Err(Halt::Again) => self.redo(key, &block),
             // A home was completed meanwhile and has no room, but others can see the version.
-            Err(Halt::Fail(StoreError::OutOfMemory { .. })) if draft.is_published => match shape.author {
-                None => self.redo(key, &block),
-                Some(_) => Err(Halt::Again),
-            },
+            Err(Halt::Fail(StoreError::OutOfMemory { .. })) if draft.is_published => {
+                match shape.author {
+                    None => self.redo(key, &block),
+                    Some(_) => Err(Halt::Again),
+                }
+            }
             Err(fail) => Err(fail),
         }
     }
@@ -1446,7 +1501,8 @@ impl<'a> Op<'a> {
 
     /// Keeps the blocks of a draft that nobody has seen for the next time.
     pub(super) fn keep_unused(&self, config: &Config, draft: &Draft<'_>) {
-        for (&member, &offset) in config.homes.iter().zip(&draft.offsets).filter(|(_, offset)| **offset != 0)
+        for (&member, &offset) in
+            config.homes.iter().zip(&draft.offsets).filter(|(_, offset)| **offset != 0)
         {
             self.keep(member, draft.class, offset);
         }
@@ -1498,7 +1554,8 @@ impl<'a> Op<'a> {
         steps::enter(steps::Step::Read);
         if let Some(mut found) = self.find_version(config, key, memory)? {
             if found.block.kind != Kind::Plain {
-                (found.offset, found.block) = self.visible(config, key, found.offset, &found.block)?;
+                (found.offset, found.block) =
+                    self.visible(config, key, found.offset, &found.block)?;
                 found.value = None;
             }
             if !found.block.is_deleted {
@@ -1509,7 +1566,11 @@ impl<'a> Op<'a> {
             // What was read may be what another thread wrote after the end, and nobody else sees.
             return Err(Halt::Fail(StoreError::Closed));
         }
-        if self.is_current() || self.is_still(config, key.partition)? { Ok(result) } else { Err(Halt::Again) }
+        if self.is_current() || self.is_still(config, key.partition)? {
+            Ok(result)
+        } else {
+            Err(Halt::Again)
+        }
     }
 
     /// The settled version of a key at the primary, if there is one.
@@ -1525,7 +1586,9 @@ impl<'a> Op<'a> {
         {
             return Ok(Some(found));
         }
-        let Some(head) = self.find_head(config, key, memory.as_deref_mut())? else { return Ok(None) };
+        let Some(head) = self.find_head(config, key, memory.as_deref_mut())? else {
+            return Ok(None);
+        };
         let Some(offset) = head.offset() else { return Ok(None) };
         let home = config.homes[config.primary];
         let block = self.read_block(home, offset)?;
@@ -1585,8 +1648,11 @@ impl<'a> Op<'a> {
         if is_known && memory.at[home].removals == removals && Head(loaded) != Head::REMOVED {
             return Ok(Some((word, Head(loaded))));
         }
-        let found =
-            if is_known { self.find(config, home, key)? } else { self.find_from(primary, loaded, key)? };
+        let found = if is_known {
+            self.find(config, home, key)?
+        } else {
+            self.find_from(primary, loaded, key)?
+        };
         *memory = Remembered { stamp: config.stamp, ..Remembered::NOTHING };
         memory.at[home].removals = removals;
         memory.at[home].word = found.map_or(0, |(word, _)| word);
@@ -1819,8 +1885,9 @@ impl Inner {
             let word = op.partition_word(primary, key.partition, PARTITION_WAITERS);
             loop {
                 let waiters = op.load(primary, word)?;
-                let entered =
-                    (waiters & !WAITER_BITS).wrapping_add(WAITER_BITS + 1) | waiters & WAITER_BITS | bit;
+                let entered = (waiters & !WAITER_BITS).wrapping_add(WAITER_BITS + 1)
+                    | waiters & WAITER_BITS
+                    | bit;
                 if op.swap(primary, word, waiters, entered)? {
                     return Ok(());
                 }
@@ -1874,20 +1941,30 @@ mod tests {
             let op = Op::begin(&store.inner).expect("begun");
             let config = op.config(key.partition).expect("homes");
             let (home, primary) = (config.primary, config.homes[config.primary]);
-            let is_found = |memory: &Remembered| op.find_again(config, memory).expect("read").is_some();
+            let is_found =
+                |memory: &Remembered| op.find_again(config, memory).expect("read").is_some();
             assert!(is_found(&memory));
             let moved = |change: &dyn Fn(&mut Remembered)| {
                 let mut moved = memory;
                 change(&mut moved);
                 moved
             };
-            assert!(!is_found(&moved(&|memory| memory.at[home].removals += 1)), "records were taken out");
-            assert!(!is_found(&moved(&|memory| memory.hint_len = 8)), "the value has another length");
+            assert!(
+                !is_found(&moved(&|memory| memory.at[home].removals += 1)),
+                "records were taken out"
+            );
+            assert!(
+                !is_found(&moved(&|memory| memory.hint_len = 8)),
+                "the value has another length"
+            );
             // Somebody's who has not finished it, or whose handle knows that it has.
             let word = memory.at[home].word;
             let stable = Head(op.load(primary, word).expect("a head"));
             let head = Head::new(stable.stamp(), memory.hint);
-            assert!(stable == head.stable() && op.swap(primary, word, stable.0, head.0).expect("swapped"));
+            assert!(
+                stable == head.stable()
+                    && op.swap(primary, word, stable.0, head.0).expect("swapped")
+            );
             assert!(!is_found(&memory), "it may be unfinished");
             let block = op.read_block(primary, memory.hint).expect("a block");
             let own = |counter: u64| {

@@ -14,7 +14,8 @@ fn scribble(job: &Job, target: MemberId, damage: &[u8]) {
     // It may have finished and left.
     let Ok(len) = job.segment_len(target) else { return };
     for pair in damage.chunks_exact(16) {
-        let half = |index: usize| u64::from_ne_bytes(pair[index..index + 8].try_into().expect("8 bytes"));
+        let half =
+            |index: usize| u64::from_ne_bytes(pair[index..index + 8].try_into().expect("8 bytes"));
         let _ = job.put(Epoch::ANY, target, half(0) % (len / 8) * 8, &half(8).to_ne_bytes());
     }
 }
@@ -75,7 +76,8 @@ fn member(job: &Job, seed: u64, damage: &[u8]) {
             7 => _ = store.pin(key).map(|pin| pin.map(|pin| pin.to_vec())),
             8 => _ = store.lock(format!("lock/{}", random.below(2)).as_bytes(), job.now()),
             9 | 10 => {
-                let others = [random.below(12), random.below(12)].map(|number| format!("key/{number}"));
+                let others =
+                    [random.below(12), random.below(12)].map(|number| format!("key/{number}"));
                 _ = store.transaction(|tx| {
                     let before = tx.get(others[0].as_bytes())?;
                     tx.put(others[1].as_bytes(), &before.unwrap_or_default())?;
@@ -94,8 +96,12 @@ type Written = Rc<RefCell<BTreeSet<(Vec<u8>, Vec<u8>)>>>;
 
 /// The same with checksums; every value that is read must be among those that were put for its key.
 fn checked_member(job: &Job, seed: u64, damage: &[u8], written: &Written, corrupt: &Cell<u64>) {
-    let options =
-        Options::new().replicas(2).partitions(4).expected_keys(16).slab_len_max(4 << 10).checksums(true);
+    let options = Options::new()
+        .replicas(2)
+        .partitions(4)
+        .expected_keys(16)
+        .slab_len_max(4 << 10)
+        .checksums(true);
     let store = Store::open(job, options).expect("open");
     let mut random = Random::new(seed << 8 | u64::from(job.me().0));
     let check = |key: &[u8], value: &[u8]| {
@@ -119,11 +125,14 @@ fn checked_member(job: &Job, seed: u64, damage: &[u8], written: &Written, corrup
         let mut buffer = [0; 600];
         let found = match random.below(7) {
             0 | 1 => store.get(key).map(|value| value.map(|value| value.into_bytes())),
-            2 => store.get_into(key, &mut buffer).map(|found| found.map(|(len, _)| buffer[..len].to_vec())),
+            2 => store
+                .get_into(key, &mut buffer)
+                .map(|found| found.map(|(len, _)| buffer[..len].to_vec())),
             3 => store.pin(key).and_then(|pin| pin.map(|pin| pin.to_vec()).transpose()),
-            4 => {
-                store.slot(key).and_then(|slot| slot.get()).map(|value| value.map(|value| value.into_bytes()))
-            }
+            4 => store
+                .slot(key)
+                .and_then(|slot| slot.get())
+                .map(|value| value.map(|value| value.into_bytes())),
             5 => store.delete(key).map(|_| None),
             _ => {
                 written.borrow_mut().insert((key.to_vec(), value.clone()));

@@ -28,7 +28,8 @@ impl Chance {
 const BOUND: Duration = Duration::from_secs(10);
 
 fn open(job: &Job, replicas: usize) -> Store {
-    Store::open(job, Options::new().replicas(replicas).partitions(16).expected_keys(256)).expect("opened")
+    Store::open(job, Options::new().replicas(replicas).partitions(16).expected_keys(256))
+        .expect("opened")
 }
 
 fn end(job: &Job, store: &Store) {
@@ -183,7 +184,9 @@ pub(crate) fn repaired_in_time(job: Job, chance: Chance) {
     }
     // Nobody dies before all have heard of all.
     store.add(b"heard", 1).expect("added");
-    let heard = || store.get(b"heard").expect("read").is_some_and(|value| value.bytes()[0] == MEMBERS as u8);
+    let heard = || {
+        store.get(b"heard").expect("read").is_some_and(|value| value.bytes()[0] == MEMBERS as u8)
+    };
     nap(&job, heard, "the others");
     for victim in [MemberId(1), MemberId(3)] {
         let epoch = job.epoch();
@@ -197,13 +200,18 @@ pub(crate) fn repaired_in_time(job: Job, chance: Chance) {
         let key = format!("repaired/{victim}");
         store.add(key.as_bytes(), 1).expect("added");
         let survivors = if victim == MemberId(1) { 4 } else { 3 };
-        let all =
-            || store.get(key.as_bytes()).expect("read").is_some_and(|value| value.bytes()[0] == survivors);
+        let all = || {
+            store
+                .get(key.as_bytes())
+                .expect("read")
+                .is_some_and(|value| value.bytes()[0] == survivors)
+        };
         nap(&job, all, "the others");
     }
     for member in (0..MEMBERS as u32).map(MemberId) {
         for number in 0..20u32 {
-            let value = store.get(format!("{member}/{number}").as_bytes()).expect("read").expect("there");
+            let value =
+                store.get(format!("{member}/{number}").as_bytes()).expect("read").expect("there");
             assert_eq!(value.bytes(), [member.0 as u8; 300]);
         }
     }
@@ -307,11 +315,13 @@ pub(crate) fn honest(job: Job, _: Chance) {
         }
     }
     // Whose key it is tells who dies with it. The barrier is on keys of those who live.
-    let held_by =
-        |member: u32| keys.iter().filter(|key| store.homes(key.as_bytes()) == [MemberId(member)]).count();
+    let held_by = |member: u32| {
+        keys.iter().filter(|key| store.homes(key.as_bytes()) == [MemberId(member)]).count()
+    };
     assert!(held_by(1) > 0 && held_by(0) > 0, "keys are spread");
     let barrier = (0..).map(|number| format!("barrier/{number}"));
-    let barrier = barrier.into_iter().find(|key| store.homes(key.as_bytes()) == [MemberId(0)]).expect("one");
+    let barrier =
+        barrier.into_iter().find(|key| store.homes(key.as_bytes()) == [MemberId(0)]).expect("one");
     let count = || {
         let value = store.get(barrier.as_bytes()).expect("read");
         value.map_or(0, |value| i64::from_le_bytes(value.bytes().try_into().expect("8 bytes")))
@@ -330,7 +340,10 @@ pub(crate) fn honest(job: Job, _: Chance) {
             Ok(None) => panic!("{key} is said not to exist"),
             Err(StoreError::DataLost { .. }) => {
                 lost += 1;
-                assert!(matches!(store.put(key.as_bytes(), b"new"), Err(StoreError::DataLost { .. })));
+                assert!(matches!(
+                    store.put(key.as_bytes(), b"new"),
+                    Err(StoreError::DataLost { .. })
+                ));
             }
             Err(error) => panic!("{key}: {error}"),
         }
@@ -363,8 +376,9 @@ pub(crate) fn clean(job: Job, chance: Chance) {
     go_on_until_dead(&job, &store);
     nap(&job, || job.epoch() >= Epoch(2), "two deaths");
     // Nobody writes any more when the next ones go; and when one has gone, all had finished.
-    let is_done =
-        |member: u32| store.exists(format!("done/{}", MemberId(member)).as_bytes()).unwrap_or(false);
+    let is_done = |member: u32| {
+        store.exists(format!("done/{}", MemberId(member)).as_bytes()).unwrap_or(false)
+    };
     nap(&job, || job.epoch() > Epoch(2) || [0, 2, 4].into_iter().all(is_done), "the others");
     match job.me() {
         // Leaves without a word to the store, or simply ends.
@@ -377,7 +391,8 @@ pub(crate) fn clean(job: Job, chance: Chance) {
 // ---- Global mode.
 
 fn open_globally(job: &Job, replicas: usize) -> Store {
-    let options = Options::new().replicas(replicas).partitions(16).expected_keys(256).mode(Mode::Global);
+    let options =
+        Options::new().replicas(replicas).partitions(16).expected_keys(256).mode(Mode::Global);
     Store::open(job, options).expect("opened")
 }
 
@@ -467,20 +482,29 @@ pub(crate) fn all_or_nothing_globally(job: Job, chance: Chance, plan: impl Fn(&J
     }
     // Nobody dies any more.
     store.add(b"done", 1).expect("added");
-    nap(&job, || store.get(b"done").expect("read").is_some_and(|value| value.bytes()[0] >= 3), "the others");
+    nap(
+        &job,
+        || store.get(b"done").expect("read").is_some_and(|value| value.bytes()[0] >= 3),
+        "the others",
+    );
     assert_eq!(sum_of_accounts(&store).expect("read"), EACH * ACCOUNTS as i64);
-    let number =
-        |key: String| decoded(store.get(key.as_bytes()).expect("read").as_ref().map(|value| value.bytes()));
+    let number = |key: String| {
+        decoded(store.get(key.as_bytes()).expect("read").as_ref().map(|value| value.bytes()))
+    };
     let counts: Vec<i64> = [0, 2, 4].map(|member| number(format!("recoveries/{member}"))).to_vec();
-    assert!((1..=2).contains(&counts[0]) && counts.iter().all(|count| *count == counts[0]), "{counts:?}");
+    assert!(
+        (1..=2).contains(&counts[0]) && counts.iter().all(|count| *count == counts[0]),
+        "{counts:?}"
+    );
     assert_eq!([1, 3].map(|dead| number(format!("adopted/{dead}"))), [1, 1]);
     repaired(&job, &store);
     end(&job, &store);
 }
 
 fn sum_of_accounts(store: &Store) -> StoreResult<i64> {
-    store
-        .transaction(|tx| (0..ACCOUNTS).map(|number| Ok(decoded(tx.get(&account(number))?.as_deref()))).sum())
+    store.transaction(|tx| {
+        (0..ACCOUNTS).map(|number| Ok(decoded(tx.get(&account(number))?.as_deref()))).sum()
+    })
 }
 
 /// The same with deaths at random steps.
@@ -497,15 +521,24 @@ pub(crate) fn honest_globally(job: Job, _: Chance) {
     if me == MemberId(0) {
         keys.iter().for_each(|key| _ = store.put(key.as_bytes(), b"before").expect("put"));
     }
-    let is_lost: Vec<bool> = keys.iter().map(|key| store.homes(key.as_bytes()) == [MemberId(1)]).collect();
+    let is_lost: Vec<bool> =
+        keys.iter().map(|key| store.homes(key.as_bytes()) == [MemberId(1)]).collect();
     assert!(is_lost.contains(&true) && is_lost.contains(&false), "keys are spread");
     let barrier = (0..).map(|number| format!("barrier/{number}"));
-    let barrier = barrier.into_iter().find(|key| store.homes(key.as_bytes()) == [MemberId(0)]).expect("one");
+    let barrier =
+        barrier.into_iter().find(|key| store.homes(key.as_bytes()) == [MemberId(0)]).expect("one");
     store.add(barrier.as_bytes(), 1).expect("added");
-    let count =
-        || store.get(barrier.as_bytes()).map(|value| decoded(value.as_ref().map(|value| value.bytes())));
+    let count = || {
+        store
+            .get(barrier.as_bytes())
+            .map(|value| decoded(value.as_ref().map(|value| value.bytes())))
+    };
     // Whoever is told of the death knows that all have been here.
-    nap(&job, || count().is_ok_and(|count| count >= MEMBERS as i64) || store.is_revoked(), "the others");
+    nap(
+        &job,
+        || count().is_ok_and(|count| count >= MEMBERS as i64) || store.is_revoked(),
+        "the others",
+    );
     if me == MemberId(1) {
         job.inject(Fault::Kill(me)).expect("killed");
         nap(&job, || false, "death");
@@ -515,7 +548,9 @@ pub(crate) fn honest_globally(job: Job, _: Chance) {
     let is_about_loss = |error: &StoreError| {
         matches!(
             error,
-            StoreError::DataLost { .. } | StoreError::RecoveryFailed { .. } | StoreError::Timeout { .. }
+            StoreError::DataLost { .. }
+                | StoreError::RecoveryFailed { .. }
+                | StoreError::Timeout { .. }
         )
     };
     // The procedure passes on what it is told; the recovery itself may need what is lost.
@@ -523,7 +558,9 @@ pub(crate) fn honest_globally(job: Job, _: Chance) {
         for (key, is_lost) in keys.iter().zip(&is_lost) {
             match tx.get(key.as_bytes()) {
                 Err(StoreError::DataLost { .. }) => assert!(is_lost, "{key} has a copy"),
-                Ok(value) => assert!(!is_lost && value.as_deref() == Some(b"before"), "{key}: {value:?}"),
+                Ok(value) => {
+                    assert!(!is_lost && value.as_deref() == Some(b"before"), "{key}: {value:?}")
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -541,10 +578,18 @@ pub(crate) fn honest_globally(job: Job, _: Chance) {
     }
     for (key, is_lost) in keys.iter().zip(&is_lost) {
         let value = store.get(key.as_bytes()).expect("read");
-        assert_eq!(value.as_ref().map(|value| value.bytes()), (!is_lost).then_some(&b"before"[..]), "{key}");
+        assert_eq!(
+            value.as_ref().map(|value| value.bytes()),
+            (!is_lost).then_some(&b"before"[..]),
+            "{key}"
+        );
     }
     assert_eq!(store.scan(b"late/").expect("listed").len(), MEMBERS - 1);
     store.add(b"done", 1).expect("added");
-    nap(&job, || store.get(b"done").expect("read").is_some_and(|value| value.bytes()[0] >= 4), "the others");
+    nap(
+        &job,
+        || store.get(b"done").expect("read").is_some_and(|value| value.bytes()[0] >= 4),
+        "the others",
+    );
     end(&job, &store);
 }

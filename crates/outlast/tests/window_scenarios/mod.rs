@@ -37,7 +37,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("a_target_dies_while_its_lock_is_waited_for", a_target_dies_while_its_lock_is_waited_for),
     ("a_revoke_releases_those_who_wait", a_revoke_releases_those_who_wait),
     ("a_revoked_window_goes_on_after_a_shrink", a_revoked_window_goes_on_after_a_shrink),
-    ("a_window_shrinks_and_its_communicator_does_not", a_window_shrinks_and_its_communicator_does_not),
+    (
+        "a_window_shrinks_and_its_communicator_does_not",
+        a_window_shrinks_and_its_communicator_does_not,
+    ),
     ("an_open_window_needs_no_lock", an_open_window_needs_no_lock),
     ("a_locked_window_is_not_freed", a_locked_window_is_not_freed),
     ("a_lock_of_the_dead_does_not_keep_a_window", a_lock_of_the_dead_does_not_keep_a_window),
@@ -261,7 +264,10 @@ fn bad_input_changes_nothing(job: &Job) {
         assert_eq!(window.compare_and_swap(target, offset, 0u64, 1), Err(unaligned.clone()));
         assert_eq!(window.accumulate(target, offset, Update::Max, &[1i64]), Err(unaligned));
     }
-    assert!(window.accumulate(target, 88, Update::Sum, &[1u64, 1]).is_err(), "the second word is cut off");
+    assert!(
+        window.accumulate(target, 88, Update::Sum, &[1u64, 1]).is_err(),
+        "the second word is cut off"
+    );
     assert!(window.compare_and_swap(target, 96, 0u64, 1).is_err());
     // Nothing at all is fine, in its place.
     window.put(target, 100, &[]).unwrap();
@@ -317,7 +323,10 @@ fn members_may_show_nothing(job: &Job) {
     window.put_blocking(2, 0, &[me as u8; 16]).unwrap();
     assert_eq!((window.len(0), window.len(2)), (Ok(0), Ok(16)));
     if me == 1 {
-        assert!(matches!(window.put(3, 0, &[1]), Err(WindowError::OutOfRange { window_len: 0, .. })));
+        assert!(matches!(
+            window.put(3, 0, &[1]),
+            Err(WindowError::OutOfRange { window_len: 0, .. })
+        ));
     }
     comm.barrier().unwrap();
     // Locks need no memory to guard.
@@ -339,7 +348,10 @@ fn a_failed_creation_fails_everywhere(job: &Job) {
     }
     let made = if me == 2 { Window::open(&comm, 8) } else { Window::allocate(&comm, 8) };
     let error = made.unwrap_err().to_string();
-    assert!(error.contains(if me == 2 { "allocate" } else { "rank 2 calls Window::open" }), "{error}");
+    assert!(
+        error.contains(if me == 2 { "allocate" } else { "rank 2 calls Window::open" }),
+        "{error}"
+    );
     let free_after = job.reserve(64).unwrap();
     assert_eq!(free_before, free_after, "all memory was given back");
     job.release(free_after, 64);
@@ -507,7 +519,10 @@ fn who_is_forced_while_taking_over_leaves_the_dead_to_the_next(job: &Job) {
                 // Rank 0 forces one after the other: rank 2 may get the lock when rank 3 is out, and then lose it.
                 Ok(()) | Err(WindowError::Abandoned { .. }) => {
                     let released = window.unlock(0);
-                    assert!(matches!(released, Ok(()) | Err(WindowError::LockLost { .. })), "{released:?}");
+                    assert!(
+                        matches!(released, Ok(()) | Err(WindowError::LockLost { .. })),
+                        "{released:?}"
+                    );
                 }
                 other => panic!("{other:?}"),
             }
@@ -516,7 +531,9 @@ fn who_is_forced_while_taking_over_leaves_the_dead_to_the_next(job: &Job) {
         }
         _ => {
             await_word(&comm, 2, 3);
-            wait_until(job, "rank 2 in the place of the dead", || window.holders(0).unwrap().contains(&2));
+            wait_until(job, "rank 2 in the place of the dead", || {
+                window.holders(0).unwrap().contains(&2)
+            });
             pause(job, Duration::from_millis(5));
             window.force_unlock(0).unwrap();
             let taken = window.lock(0, LockKind::Exclusive);
@@ -630,7 +647,10 @@ fn a_forced_shared_holder_wakes_late(job: &Job) {
             assert_eq!(window.holders(0), Ok(vec![1, 3]));
             let limit = Duration::from_millis(2);
             let result = window.lock_within(0, LockKind::Exclusive, limit);
-            assert!(matches!(result, Err(WindowError::LockTimeout { holder: 1 | 3, .. })), "{result:?}");
+            assert!(
+                matches!(result, Err(WindowError::LockTimeout { holder: 1 | 3, .. })),
+                "{result:?}"
+            );
             assert_eq!(window.force_unlock(0), Ok(vec![1, 3]));
             window.lock_within(0, LockKind::Exclusive, limit).unwrap();
             job.inject(Fault::Resume(MemberId(3))).unwrap();
@@ -683,7 +703,10 @@ fn an_interrupt_ends_a_lock_wait(job: &Job) {
         }
         2 => {
             await_word(&comm, 1, 1);
-            assert_eq!(window.lock(0, LockKind::Exclusive), Err(WindowError::Interrupted { by: 1 }));
+            assert_eq!(
+                window.lock(0, LockKind::Exclusive),
+                Err(WindowError::Interrupted { by: 1 })
+            );
             assert_eq!(window.holders(0), Ok(vec![1]));
             tell(&comm, 1, 2);
             window.lock(0, LockKind::Exclusive).unwrap();
@@ -902,7 +925,11 @@ fn a_window_shrinks_and_its_communicator_does_not(job: &Job) {
             window.get(rank, 0, &mut seen).unwrap();
             assert_eq!(seen, [rank as u8 + 1; 8], "memory and ranks are as before");
         }
-        assert_eq!(window.put(victim, 0, &[1]), Err(failed(victim)), "a dead target stays an error");
+        assert_eq!(
+            window.put(victim, 0, &[1]),
+            Err(failed(victim)),
+            "a dead target stays an error"
+        );
         meet(&comm);
         window.unlock_all().unwrap();
         meet(&comm);
@@ -991,7 +1018,10 @@ fn others_read_while_a_member_grows(job: &Job) {
             let is_over = word(&window, 1, 8) == 1;
             let told = word(&window, 1, 0);
             let len = window.len(1).unwrap();
-            assert!(len >= told && told >= if seen == 16 { 0 } else { seen }, "{len} {told} {seen}");
+            assert!(
+                len >= told && told >= if seen == 16 { 0 } else { seen },
+                "{len} {told} {seen}"
+            );
             if told > 16 {
                 let mut whole = vec![9; told as usize];
                 window.get(1, 0, &mut whole).unwrap();
@@ -1049,7 +1079,10 @@ fn attached_ranges_come_and_go(job: &Job) {
                 window.detach(previous).unwrap();
                 assert!(matches!(window.detach(previous), Err(WindowError::NotAttached { .. })));
                 let gone = window.get(1, previous, &mut [0; 8]);
-                assert_eq!(gone, Err(WindowError::NotAttached { target: 1, offset: previous, len: 8 }));
+                assert_eq!(
+                    gone,
+                    Err(WindowError::NotAttached { target: 1, offset: previous, len: 8 })
+                );
                 // Takes the memory at once if it was given back too early.
                 let place = job.reserve(LEN as u64).unwrap();
                 job.put(Epoch::ANY, job.me(), place, &[0xEE; LEN]).unwrap();
@@ -1075,7 +1108,9 @@ fn attached_ranges_come_and_go(job: &Job) {
                     assert_eq!(seen[..LEN - 8], filled(offset), "never that of another range");
                 })
             } else {
-                window.put(1, offset + LEN as u64 - 8, &offset.to_le_bytes()).and_then(|()| window.flush(1))
+                window
+                    .put(1, offset + LEN as u64 - 8, &offset.to_le_bytes())
+                    .and_then(|()| window.flush(1))
             };
             match result {
                 Ok(()) | Err(WindowError::NotAttached { .. }) => {}

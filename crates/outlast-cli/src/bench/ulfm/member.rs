@@ -137,7 +137,11 @@ fn shrink_with_failure(
         survivors = survivors.shrink()?;
     }
     let end_ns = job.now().0;
-    ensure!(survivors.size() == world.size() - 1, "the shrunken communicator has {}", survivors.size());
+    ensure!(
+        survivors.size() == world.size() - 1,
+        "the shrunken communicator has {}",
+        survivors.size()
+    );
     let mut begin = begin_ns.to_le_bytes();
     survivors.broadcast(0, &mut begin)?;
     let sample = end_ns.saturating_sub(u64::from_le_bytes(begin));

@@ -12,7 +12,8 @@ use crate::report::say;
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use member::{
-    AGREE, AGREE_ACKNOWLEDGED, AGREE_UNACKNOWLEDGED, DUP, SHRINK, SHRINK_FAILURE, Samples, WITHOUT_FAILURE,
+    AGREE, AGREE_ACKNOWLEDGED, AGREE_UNACKNOWLEDGED, DUP, SHRINK, SHRINK_FAILURE, Samples,
+    WITHOUT_FAILURE,
 };
 use outlast::MemberId;
 use outlast::launch::{Launch, Output};
@@ -113,12 +114,14 @@ impl Ulfm {
         ranks.sort_unstable();
         ranks.dedup();
         if !self.sim && ranks.last().is_some_and(|&last| last > PROCESSES_MAX) {
-            let message = format!("--ranks: at most {PROCESSES_MAX} members are processes; --sim takes more");
+            let message =
+                format!("--ranks: at most {PROCESSES_MAX} members are processes; --sim takes more");
             crate::usage_error("bench", message);
         }
         // Before the measurements, so that a wrong folder is not found after them.
         if let Some(folder) = &self.plot {
-            std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("making {}", folder.display()))?;
         }
         let rows = if self.sim { self.simulate(&ranks)? } else { self.measure(&ranks)? };
         if let Some(folder) = &self.plot {
@@ -175,7 +178,8 @@ impl Ulfm {
                     contender: contender.into(),
                     ..Row::default()
                 };
-                let take = |samples: &mut BTreeMap<usize, Samples>| samples.get_mut(&ranks)?.remove(*what);
+                let take =
+                    |samples: &mut BTreeMap<usize, Samples>| samples.get_mut(&ranks)?.remove(*what);
                 let Some(samples) = take(&mut ours) else { continue };
                 rows.push(new("shm", OURS).with_samples(samples));
                 if let Some(samples) = take(&mut theirs) {
@@ -206,8 +210,9 @@ impl Ulfm {
             say(self.json(), format_args!("{ranks} members"));
         }
         // By what, then by members, as people compare them.
-        let place =
-            |row: &Row| FIGURES.iter().flat_map(|(_, _, whats)| *whats).position(|what| **what == *row.what);
+        let place = |row: &Row| {
+            FIGURES.iter().flat_map(|(_, _, whats)| *whats).position(|what| **what == *row.what)
+        };
         rows.sort_by_key(place);
         compare(&mut rows);
         Ok(rows)
@@ -228,7 +233,8 @@ impl Ulfm {
         let mut figures = Vec::new();
         for (name, title, whats) in FIGURES {
             let contenders = [OURS, OPENMPI].into_iter();
-            let lines = contenders.flat_map(|contender| whats.iter().map(move |what| (what, contender)));
+            let lines =
+                contenders.flat_map(|contender| whats.iter().map(move |what| (what, contender)));
             let lines = lines.map(|(what, contender)| line(what, contender, &time));
             figures.push((
                 format!("{name}{suffix}.svg"),
@@ -246,14 +252,18 @@ impl Ulfm {
                 Figure {
                     title: "Messages of a call (simulated)".into(),
                     axis: "messages sent by a member".into(),
-                    lines: WITHOUT_FAILURE.iter().map(|what| line(what, OURS, &|row| row.messages)).collect(),
+                    lines: WITHOUT_FAILURE
+                        .iter()
+                        .map(|what| line(what, OURS, &|row| row.messages))
+                        .collect(),
                     show: |messages| format!("{messages:.0}"),
                 },
             ));
         }
         for (name, figure) in figures {
             let path = folder.join(name);
-            std::fs::write(&path, figure.svg()).with_context(|| format!("writing {}", path.display()))?;
+            std::fs::write(&path, figure.svg())
+                .with_context(|| format!("writing {}", path.display()))?;
             say(self.json(), format_args!("wrote {}", path.display()));
         }
         Ok(())
@@ -291,7 +301,12 @@ fn run_theirs(
 }
 
 /// One job of ours; adds what its members measured.
-fn run_ours(ranks: usize, iterations: u32, limit: Duration, samples: &mut Samples) -> anyhow::Result<()> {
+fn run_ours(
+    ranks: usize,
+    iterations: u32,
+    limit: Duration,
+    samples: &mut Samples,
+) -> anyhow::Result<()> {
     let mut running = Launch::new(ranks)
         .program(std::env::current_exe()?)
         .args(["ulfm-member", "--iterations", &iterations.to_string()])
@@ -302,25 +317,31 @@ fn run_ours(ranks: usize, iterations: u32, limit: Duration, samples: &mut Sample
     let outcome = running.wait(limit * 4 + SLACK);
     // One is killed by another, and only that one.
     let is_ok = outcome.survivors_ok() && outcome.survivors().count() == ranks - 1;
-    let said = || (0..ranks).map(|member| outcome.stderr(MemberId(member as u32))).collect::<String>();
+    let said =
+        || (0..ranks).map(|member| outcome.stderr(MemberId(member as u32))).collect::<String>();
     ensure!(is_ok, "a member of the benchmark failed:\n{outcome}{}", said());
-    (0..ranks - 1).try_for_each(|member| member::add_lines(samples, &outcome.stdout(MemberId(member as u32))))
+    (0..ranks - 1)
+        .try_for_each(|member| member::add_lines(samples, &outcome.stdout(MemberId(member as u32))))
 }
 
 /// Fills in the ratios: to Open MPI where it was measured, otherwise to the plain operation.
 fn compare(rows: &mut [Row]) {
-    let medians: BTreeMap<(String, String, usize), u64> =
-        rows.iter().map(|row| ((row.what.clone(), row.contender.clone(), row.ranks), row.p50_ns)).collect();
+    let medians: BTreeMap<(String, String, usize), u64> = rows
+        .iter()
+        .map(|row| ((row.what.clone(), row.contender.clone(), row.ranks), row.p50_ns))
+        .collect();
     for row in rows.iter_mut().filter(|row| row.contender == OURS) {
-        let of =
-            |what: &str, contender: &str| medians.get(&(what.into(), contender.into(), row.ranks)).copied();
+        let of = |what: &str, contender: &str| {
+            medians.get(&(what.into(), contender.into(), row.ranks)).copied()
+        };
         let plain = match row.what.as_str() {
             AGREE_UNACKNOWLEDGED | AGREE_ACKNOWLEDGED => of(AGREE, OURS),
             SHRINK | SHRINK_FAILURE => of(DUP, OURS),
             _ => None,
         };
         row.floor_ns = of(&row.what, OPENMPI).or(plain);
-        row.ratio = row.floor_ns.filter(|&floor| floor > 0).map(|floor| row.p50_ns as f64 / floor as f64);
+        row.ratio =
+            row.floor_ns.filter(|&floor| floor > 0).map(|floor| row.p50_ns as f64 / floor as f64);
     }
 }
 
@@ -346,7 +367,12 @@ fn summary(rows: &[Row]) -> Vec<String> {
             OPENMPI,
             "agree, unacknowledged failure, against Open MPI",
         ),
-        (AGREE_ACKNOWLEDGED, AGREE_ACKNOWLEDGED, OPENMPI, "agree, acknowledged failure, against Open MPI"),
+        (
+            AGREE_ACKNOWLEDGED,
+            AGREE_ACKNOWLEDGED,
+            OPENMPI,
+            "agree, acknowledged failure, against Open MPI",
+        ),
     ] {
         let ratios: Vec<String> = rows
             .iter()

@@ -30,8 +30,9 @@ pub(super) fn simulate(ranks: usize) -> anyhow::Result<Simulated> {
     let mut samples = Samples::new();
     for operation in WITHOUT_FAILURE {
         let sent = |iterations, samples: &mut Samples| {
-            run(ranks, Plan { only: Some(operation), ..plan(iterations, false) }, samples)
-                .map(|report| report.counters.iter().map(|counters| counters.messages_sent).sum::<u64>())
+            run(ranks, Plan { only: Some(operation), ..plan(iterations, false) }, samples).map(
+                |report| report.counters.iter().map(|counters| counters.messages_sent).sum::<u64>(),
+            )
         };
         let before = sent(few, &mut Samples::new())?;
         let after = sent(more, &mut samples)?;

@@ -27,8 +27,8 @@ use super::quorum::{ASK_PERIOD, Quorum};
 use super::wire::{self, Deaths, Ending, Header, Kind};
 use crate::engine::shm::Shm;
 use crate::engine::{
-    Completer, Done, Engine, Epoch, Error, MESSAGE_LEN_MAX, MemberId, MemberSet, Message, Operation, Part,
-    Pending, Port, Result, SERIES_LEN_MAX, Time, run_series,
+    Completer, Done, Engine, Epoch, Error, MESSAGE_LEN_MAX, MemberId, MemberSet, Message,
+    Operation, Part, Pending, Port, Result, SERIES_LEN_MAX, Time, run_series,
 };
 use outlast_mpi_sys::{Comm, Completed, Request, Tester};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -440,12 +440,15 @@ impl Core {
             let view = node.view();
             (view.dead, view.left)
         });
-        let taught = deaths.as_ref().map_or(self.links[index].taught, |(dead, _)| dead.len() as u64);
+        let taught =
+            deaths.as_ref().map_or(self.links[index].taught, |(dead, _)| dead.len() as u64);
         loop {
             let link = &mut self.links[index];
             let is_wanted = match link.queue.front()? {
                 Outgoing::Small { header, .. } => {
-                    header.id == 0 || header.kind == Kind::Reply || { is_wanted(&self.waiting, header.id) }
+                    header.id == 0 || header.kind == Kind::Reply || {
+                        is_wanted(&self.waiting, header.id)
+                    }
                 }
                 Outgoing::Data { header, sent, .. } => {
                     header.id == 0 || *sent > 0 || is_wanted(&self.waiting, header.id)
@@ -465,7 +468,9 @@ impl Core {
             }
             let is_held = match link.queue.front()? {
                 Outgoing::Get { .. } => link.get_bytes >= GET_WINDOW,
-                Outgoing::Data { header, .. } => header.kind == Kind::Put && link.put_bytes >= PUT_WINDOW,
+                Outgoing::Data { header, .. } => {
+                    header.kind == Kind::Put && link.put_bytes >= PUT_WINDOW
+                }
                 Outgoing::Small { .. } => false,
             };
             if is_held {
@@ -493,7 +498,10 @@ impl Core {
                     (header, &[][..])
                 }
             };
-            return Some((wire::encode(header, deaths.as_ref(), payload, self.node_of.len()), taught));
+            return Some((
+                wire::encode(header, deaths.as_ref(), payload, self.node_of.len()),
+                taught,
+            ));
         }
     }
 
@@ -587,8 +595,11 @@ impl Core {
                 node.shun(member);
             }
         }
-        let shunned: MemberSet =
-            self.living_elsewhere(node).into_iter().filter(|&member| node.is_shunned(member)).collect();
+        let shunned: MemberSet = self
+            .living_elsewhere(node)
+            .into_iter()
+            .filter(|&member| node.is_shunned(member))
+            .collect();
         self.suspected.union_with(&shunned);
         if let Some(quorum) = &mut self.quorum {
             // From here on nobody of this node answers them: the time of mourning may run.
@@ -617,7 +628,8 @@ impl Core {
             self.accused.union_with(&shunned);
         }
         for member in reached {
-            let is_behind = self.quorum.as_ref().is_some_and(|quorum| quorum.known_by(member) < epoch);
+            let is_behind =
+                self.quorum.as_ref().is_some_and(|quorum| quorum.known_by(member) < epoch);
             let link = &mut self.links[member.index()];
             // One question at a time: what is not answered is not lost, and one that is starved needs no more of them.
             let is_due = link.asked_at.is_none_or(|at| now >= at.after(ASK_PERIOD));
@@ -678,7 +690,9 @@ impl Core {
     /// Whether the death of a member that is suspected is confirmed.
     fn is_confirmed(&mut self, member: MemberId, now: Time) -> bool {
         match (&self.witnesses[member.index()], self.has_lease(now), &mut self.quorum) {
-            (Witness::None, has_lease, Some(quorum)) => quorum.may_bury(member, &self.dead, now) && has_lease,
+            (Witness::None, has_lease, Some(quorum)) => {
+                quorum.may_bury(member, &self.dead, now) && has_lease
+            }
             (witness, ..) => witness.has_ended(),
         }
     }
@@ -703,7 +717,8 @@ impl Core {
         let (dead, lost): (Vec<MemberId>, Vec<MemberId>) =
             confirmed.iter().partition(|&member| is_over(member));
         for member in lost {
-            if matches!(self.witnesses[member.index()], Witness::None) && self.fenced.insert(member) {
+            if matches!(self.witnesses[member.index()], Witness::None) && self.fenced.insert(member)
+            {
                 self.fence(node, member);
             }
         }
@@ -728,7 +743,8 @@ impl Core {
         self.seen_epoch = view.epoch.0;
         let own = self.node_of[node.me().index()];
         let mut has_neighbour = false;
-        let new: Vec<MemberId> = view.dead.iter().filter(|&member| !self.dead.contains(member)).collect();
+        let new: Vec<MemberId> =
+            view.dead.iter().filter(|&member| !self.dead.contains(member)).collect();
         for member in new {
             has_neighbour |= self.node_of[member.index()] == own && member != node.me();
             let link = &mut self.links[member.index()];
@@ -739,7 +755,8 @@ impl Core {
                 *farewells = farewells.iter().filter(|&other| other != member).collect();
             }
         }
-        self.suspected = self.suspected.iter().filter(|&member| !view.dead.contains(member)).collect();
+        self.suspected =
+            self.suspected.iter().filter(|&member| !view.dead.contains(member)).collect();
         self.dead = view.dead;
         self.has_answers = true;
         self.count_answers(node);
@@ -829,8 +846,11 @@ impl Core {
             (Kind::Hello, _) => {
                 let text = String::from_utf8_lossy(payload);
                 let (kernel, domain) = text.split_once('\n').unwrap_or((&text, ""));
-                self.links[from.index()].peer =
-                    Some(Peer { pid: header.words[0] as i32, kernel: kernel.into(), domain: domain.into() });
+                self.links[from.index()].peer = Some(Peer {
+                    pid: header.words[0] as i32,
+                    kernel: kernel.into(),
+                    domain: domain.into(),
+                });
                 node.ring_own();
             }
             (
@@ -860,7 +880,9 @@ impl Core {
             }
             (Kind::Ring, _) => node.ring_own(),
             // That the sender is dead and has left stood in the frame's sets.
-            (Kind::Leave, _) => self.enqueue_small(node, from, Header::new(Kind::Farewell, 0, 0, [0; 3])),
+            (Kind::Leave, _) => {
+                self.enqueue_small(node, from, Header::new(Kind::Farewell, 0, 0, [0; 3]))
+            }
             (Kind::Farewell, _) => {
                 self.has_answers = true;
                 if let Some(farewells) = &mut self.farewells {
@@ -893,7 +915,9 @@ impl Core {
                     quorum.accuse(from, &wire::decode_set(payload));
                 }
             }
-            (Kind::Message | Kind::Credit, None) => debug_assert!(false, "{from} named an unknown port"),
+            (Kind::Message | Kind::Credit, None) => {
+                debug_assert!(false, "{from} named an unknown port")
+            }
         }
     }
 
@@ -966,7 +990,9 @@ impl Core {
         let (ending, word, data) = match result {
             Ok((word, data)) => (Ending::Done, word, data),
             Err(Error::Stale { .. }) => (Ending::Stale, 0, Vec::new()),
-            Err(Error::OutOfRange { segment_len, .. }) => (Ending::OutOfRange, segment_len, Vec::new()),
+            Err(Error::OutOfRange { segment_len, .. }) => {
+                (Ending::OutOfRange, segment_len, Vec::new())
+            }
             // This member has ended, or the request is none.
             Err(_) => return,
         };
@@ -1016,7 +1042,8 @@ impl Core {
                 Awaited::Get(bytes, arrived) => {
                     // Only now: before the first answer it is not known that the target has that many bytes.
                     bytes.resize(len as usize, 0);
-                    let Some(place) = bytes.get_mut(piece as usize..piece as usize + payload.len()) else {
+                    let Some(place) = bytes.get_mut(piece as usize..piece as usize + payload.len())
+                    else {
                         debug_assert!(false, "{from} answered more than was asked for");
                         return;
                     };
@@ -1041,14 +1068,25 @@ impl Core {
         self.has_answers = true;
     }
 
-    fn take_message(&mut self, node: &Shm, from: MemberId, port: Port, header: Header, payload: &[u8]) {
+    fn take_message(
+        &mut self,
+        node: &Shm,
+        from: MemberId,
+        port: Port,
+        header: Header,
+        payload: &[u8],
+    ) {
         let partial = &mut self.links[from.index()].partial[port as usize];
         let [_, len, piece] = header.words;
         debug_assert_eq!(partial.len() as u64, piece, "the pieces of a message arrive in order");
         partial.extend(payload);
         if partial.len() as u64 >= len {
             let bytes = std::mem::take(partial);
-            self.inbox[port as usize].push_back(Message { from, epoch: Epoch(header.epoch), bytes });
+            self.inbox[port as usize].push_back(Message {
+                from,
+                epoch: Epoch(header.epoch),
+                bytes,
+            });
             node.ring_for_own_message(port);
         }
     }
@@ -1064,7 +1102,9 @@ impl Core {
         operation: Operation<'_>,
     ) -> Pending {
         let (kind, words, awaited) = match operation {
-            Operation::Put { offset, data } => (Kind::Put, [offset, data.len() as u64, 0], Awaited::Put),
+            Operation::Put { offset, data } => {
+                (Kind::Put, [offset, data.len() as u64, 0], Awaited::Put)
+            }
             Operation::Get { offset, len } => {
                 (Kind::Get, [offset, len as u64, 0], Awaited::Get(Vec::new(), 0))
             }
@@ -1072,7 +1112,9 @@ impl Core {
             Operation::CompareAndSwap { offset, expected, new } => {
                 (Kind::CompareAndSwap, [offset, expected, new], Awaited::Word)
             }
-            Operation::FetchAdd { offset, delta } => (Kind::FetchAdd, [offset, 0, delta], Awaited::Word),
+            Operation::FetchAdd { offset, delta } => {
+                (Kind::FetchAdd, [offset, 0, delta], Awaited::Word)
+            }
         };
         let (offset, len) = operation.range();
         let (pending, id) = self.await_reply(target, (offset, len as u64), awaited);
@@ -1110,7 +1152,12 @@ impl Core {
     }
 
     /// Numbers a request and remembers who waits for its reply.
-    fn await_reply(&mut self, target: MemberId, range: (u64, u64), awaited: Awaited) -> (Pending, u64) {
+    fn await_reply(
+        &mut self,
+        target: MemberId,
+        range: (u64, u64),
+        awaited: Awaited,
+    ) -> (Pending, u64) {
         let (pending, completer) = Pending::later(target);
         let id = self.id_next;
         self.id_next += 1;
@@ -1126,8 +1173,8 @@ impl Core {
             return false;
         }
         *credit -= cost;
-        let header =
-            Header::new(Kind::Message, 0, node.epoch().0, [0, bytes.len() as u64, 0]).detail(port as u8);
+        let header = Header::new(Kind::Message, 0, node.epoch().0, [0, bytes.len() as u64, 0])
+            .detail(port as u8);
         self.enqueue(node, to, Outgoing::Data { header, data: bytes.to_vec(), sent: 0 });
         true
     }

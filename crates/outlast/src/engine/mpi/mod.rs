@@ -40,8 +40,8 @@ use self::core::{Core, Peer, Witness};
 use self::onesided::OneSided;
 use super::shm::{JobMemory, SHM_MEMBERS_MAX, Shm, available_memory};
 use super::{
-    Activity, Bell, Done, Engine, Epoch, Error, Fault, MESSAGE_LEN_MAX, MemberId, Message, Operation, Part,
-    Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View, check_series, run_series,
+    Activity, Bell, Done, Engine, Epoch, Error, Fault, MESSAGE_LEN_MAX, MemberId, Message,
+    Operation, Part, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View, check_series, run_series,
 };
 use crate::{JoinError, JoinOptions};
 use outlast_mpi_sys as mpi;
@@ -165,7 +165,9 @@ fn asks_kernel() -> std::result::Result<bool, JoinError> {
         "" | "kernel" => Ok(true),
         "votes" => Ok(false),
         _ => Err(JoinError::Mpi {
-            reason: format!("OUTLAST_MPI_WITNESS is `{text}`; it may be kernel (the default) or votes"),
+            reason: format!(
+                "OUTLAST_MPI_WITNESS is `{text}`; it may be kernel (the default) or votes"
+            ),
         }),
     }
 }
@@ -226,12 +228,14 @@ impl Mpi {
             return Err(JoinError::AlreadyJoined { member, pid });
         }
         initialize(options)?;
-        let mut duplicate = mpi::Duplicate::begin(options.communicator.unwrap_or_else(mpi::Comm::world))
-            .map_err(mpi_error)?;
+        let mut duplicate =
+            mpi::Duplicate::begin(options.communicator.unwrap_or_else(mpi::Comm::world))
+                .map_err(mpi_error)?;
         let comm = poll_for_all(until, options.time_limit, || duplicate.poll())?;
         let (rank, members) = comm.rank_and_size().map_err(mpi_error)?;
         let me = MemberId(rank as u32);
-        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        let number =
+            |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
         let spares = number(crate::launch::SPARES_VARIABLE).unwrap_or(0) as usize;
         if members > SHM_MEMBERS_MAX || spares >= members {
             return Err(JoinError::Invalid {
@@ -242,12 +246,15 @@ impl Mpi {
         }
         // Which memory of a node becomes the node's is known when all have told: everyone makes one, of which nothing is
         // backed but the tables.
-        let wanted = options.segment_limit.or_else(|| number(crate::launch::SEGMENT_LIMIT_VARIABLE));
-        let limit = wanted.unwrap_or_else(|| available_memory() / 2).min((1 << 45) / members as u64);
+        let wanted =
+            options.segment_limit.or_else(|| number(crate::launch::SEGMENT_LIMIT_VARIABLE));
+        let limit =
+            wanted.unwrap_or_else(|| available_memory() / 2).min((1 << 45) / members as u64);
         let own = JobMemory::create(members - spares, spares, Some(limit))?;
         let node = node_identity(group_len.map(|len| rank / len));
         let kernel = hash(&kernel_identity());
-        let words = [node[0], node[1], kernel[0], kernel[1], u64::from(pid), own.descriptor() as u64];
+        let words =
+            [node[0], node[1], kernel[0], kernel[1], u64::from(pid), own.descriptor() as u64];
         let mut gather = mpi::Gather::begin(comm, members, words).map_err(mpi_error)?;
         let all: Vec<Introduction> = poll_for_all(until, options.time_limit, || gather.poll())?
             .into_iter()
@@ -278,8 +285,11 @@ impl Mpi {
         let domain = domain.unwrap_or_else(host_name);
         // Without a word the members of a node share what it has.
         let own_limit = wanted.unwrap_or_else(|| limit / neighbours as u64);
-        let place =
-            JoinOptions { domain: Some(domain.clone()), segment_limit: Some(own_limit), ..options.clone() };
+        let place = JoinOptions {
+            domain: Some(domain.clone()),
+            segment_limit: Some(own_limit),
+            ..options.clone()
+        };
         let node = Shm::take_place(memory, me, neighbours, &place)?;
         let report = std::env::var_os(crate::launch::REPORT_VARIABLE);
         let report = report.and_then(|path| std::ffi::CString::new(path.into_encoded_bytes()).ok());
@@ -287,9 +297,11 @@ impl Mpi {
         let (world_rank, _) = mpi::Comm::world().rank_and_size().map_err(mpi_error)?;
         mpi::die_on_exit(&HAS_LEFT, world_rank, report.as_deref()).map_err(mpi_error)?;
         let myself = Peer { pid: pid as i32, kernel: kernel_identity(), domain };
-        let node_of = all.iter().map(|one| all.iter().position(|other| other.node == one.node).unwrap_or(0));
+        let node_of =
+            all.iter().map(|one| all.iter().position(|other| other.node == one.node).unwrap_or(0));
         let node_of: Vec<usize> = node_of.collect();
-        let core = (neighbours < members).then(|| Core::new(comm, &node, node_of, witnesses, myself.clone()));
+        let core = (neighbours < members)
+            .then(|| Core::new(comm, &node, node_of, witnesses, myself.clone()));
         let onesided = match core.is_some() && onesided::is_wanted() {
             true => Some(OneSided::open(comm, &node, until, options.time_limit)?),
             false => None,
@@ -356,7 +368,9 @@ impl Mpi {
         let limit = self.node.time_limit();
         match receiver.recv_timeout(limit) {
             Ok(result) => result.map_err(|error| failed(error.to_string())),
-            Err(_) => Err(failed(format!("not all living members have called it within {limit:?}"))),
+            Err(_) => {
+                Err(failed(format!("not all living members have called it within {limit:?}")))
+            }
         }
     }
 
@@ -438,7 +452,11 @@ impl Mpi {
         self.node.check_target(Epoch::ANY, target)?;
         let mut core = lock(core);
         // Under the lock: whoever dies from here on is found dead by the next one who holds it.
-        if core.is_dead(&self.node, target) { Err(Error::Dead { member: target }) } else { Ok(core) }
+        if core.is_dead(&self.node, target) {
+            Err(Error::Dead { member: target })
+        } else {
+            Ok(core)
+        }
     }
 
     /// What an operation on a neighbour gave, once this member has a lease.
@@ -470,11 +488,18 @@ impl Mpi {
     }
 
     /// Starts an operation on a member whose segment is not at hand, or says why not.
-    fn start_elsewhere(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Result<Pending> {
+    fn start_elsewhere(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        operation: Operation<'_>,
+    ) -> Result<Pending> {
         self.begin_elsewhere(at, target, [operation])?;
         match (&self.onesided, self.elsewhere(target)) {
             (Some(onesided), _) => Ok(onesided.start(&self.node, at, target, operation)),
-            (None, Some(core)) => Ok(self.reach(core, target)?.start(&self.node, at, target, operation)),
+            (None, Some(core)) => {
+                Ok(self.reach(core, target)?.start(&self.node, at, target, operation))
+            }
             (None, None) => Ok(self.node.start(at, target, operation)),
         }
     }
@@ -482,7 +507,8 @@ impl Mpi {
     /// Sends a signal to a member that runs under the same kernel.
     fn signal(&self, member: MemberId, signal: Signal) -> Result<()> {
         let Some(core) = self.elsewhere(member) else { return self.node.signal(member, signal) };
-        let peer = lock(core).peer(member).filter(|peer| peer.kernel == self.myself.kernel).cloned();
+        let peer =
+            lock(core).peer(member).filter(|peer| peer.kernel == self.myself.kernel).cloned();
         let Some(pid) = peer.and_then(|peer| Pid::from_raw(peer.pid)) else {
             return Err(Error::Unsupported {
                 what: "signalling a member on another host; send the signal on its own host",
@@ -490,7 +516,11 @@ impl Mpi {
         };
         let sent = pidfd_open(pid, PidfdFlags::empty()).and_then(|pidfd| {
             // Looked at after the descriptor was opened: a number that was given on would be another process.
-            if self.view().dead.contains(member) { Ok(()) } else { pidfd_send_signal(pidfd, signal) }
+            if self.view().dead.contains(member) {
+                Ok(())
+            } else {
+                pidfd_send_signal(pidfd, signal)
+            }
         });
         match sent {
             // No such process: it has ended already, and the notice is on its way.
@@ -562,7 +592,9 @@ impl Mpi {
             }
         }
         // Whoever sleeps in its place is to move the data now.
-        if role.take().is_some() && self.waiting.load(Ordering::Relaxed) > usize::from(!is_background) {
+        if role.take().is_some()
+            && self.waiting.load(Ordering::Relaxed) > usize::from(!is_background)
+        {
             self.node.ring_for_calls();
         }
     }
@@ -756,7 +788,9 @@ impl Engine for Mpi {
     fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64> {
         match self.is_at_hand(target) {
             true => self.attest(self.node.fetch_add(at, target, offset, delta)),
-            false => self.wait(self.start(at, target, Operation::FetchAdd { offset, delta })).map(Done::word),
+            false => self
+                .wait(self.start(at, target, Operation::FetchAdd { offset, delta }))
+                .map(Done::word),
         }
     }
 
@@ -822,7 +856,8 @@ impl Engine for Mpi {
 
     fn receive(&self, port: Port) -> Option<Message> {
         let message = self.node.receive(port);
-        let Some(core) = self.core.as_ref().filter(|_| message.is_none() && !self.node.is_forked()) else {
+        let Some(core) = self.core.as_ref().filter(|_| message.is_none() && !self.node.is_forked())
+        else {
             return message;
         };
         let mut core = lock(core);
@@ -933,7 +968,8 @@ fn node_identity(group: Option<usize>) -> [u64; 2] {
 /// FNV-1a, twice: members may be of different programs and compilers, so it is written out.
 fn hash(text: &str) -> [u64; 2] {
     [0xcbf2_9ce4_8422_2325_u64, 0x8422_2325_cbf2_9ce4].map(|start| {
-        text.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+        text.bytes()
+            .fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     })
 }
 

@@ -47,7 +47,9 @@
 use super::{lock, mpi_error, poll_for_all};
 use crate::JoinError;
 use crate::engine::shm::Shm;
-use crate::engine::{Completer, Done, Engine, Epoch, Error, MemberId, MemberSet, Operation, Pending, Result};
+use crate::engine::{
+    Completer, Done, Engine, Epoch, Error, MemberId, MemberSet, Operation, Pending, Result,
+};
 use outlast_mpi_sys::{self as mpi, Comm, Request, Window};
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -241,7 +243,8 @@ impl Lane {
     fn step(&mut self, node: &Shm, window: Window) -> mpi::Result<Option<Result<Done>>> {
         let (target, segment) = (self.target, self.segment);
         let Some(op) = self.queue.front_mut() else { return Ok(None) };
-        let is_begun = !matches!(op.stage, Stage::Fit | Stage::Measured | Stage::Check | Stage::Checked);
+        let is_begun =
+            !matches!(op.stage, Stage::Fit | Stage::Measured | Stage::Check | Stage::Checked);
         if !is_begun && op.completer.is_forgotten() {
             return Ok(Some(Err(Error::Ended)));
         }
@@ -249,8 +252,9 @@ impl Lane {
         let place = segment.wrapping_add(op.offset);
         let is_checked = op.at != Epoch::ANY && !self.is_own;
         let word = u64::from_ne_bytes(*self.word);
-        let fits =
-            |len: u64| Operation::Get { offset: op.offset, len: op.len }.check(MemberId(target as u32), len);
+        let fits = |len: u64| {
+            Operation::Get { offset: op.offset, len: op.len }.check(MemberId(target as u32), len)
+        };
         let done = match std::mem::replace(&mut op.stage, Stage::Fit) {
             Stage::Fit if fits(self.segment_len).is_ok() => {
                 op.stage = Stage::Check;
@@ -294,8 +298,9 @@ impl Lane {
                     Kind::Put => {
                         // SAFETY: the bytes are on the heap, not changed, and freed only after the request is complete;
                         // otherwise they are leaked, see `give_up_request`.
-                        let request =
-                            unsafe { window.rput(&op.bytes[from..upto], target, place + from as u64) }?;
+                        let request = unsafe {
+                            window.rput(&op.bytes[from..upto], target, place + from as u64)
+                        }?;
                         self.request = Some(request);
                     }
                     Kind::Get => {
@@ -303,7 +308,8 @@ impl Lane {
                         op.bytes.resize(op.len, 0);
                         let piece = &mut op.bytes[from..upto];
                         // SAFETY: as above, and nobody looks at them before.
-                        self.request = Some(unsafe { window.rget(piece, target, place + from as u64) }?);
+                        self.request =
+                            Some(unsafe { window.rget(piece, target, place + from as u64) }?);
                     }
                     Kind::Load => return self.read_word(window, place).map(|()| None),
                     Kind::Add(_) => {
@@ -311,7 +317,8 @@ impl Lane {
                         return self.read_word(window, place).map(|()| None);
                     }
                     Kind::Swap { expected, new } => {
-                        *self.word = window.compare_and_swap(target, place, expected, new)?.to_ne_bytes();
+                        *self.word =
+                            window.compare_and_swap(target, place, expected, new)?.to_ne_bytes();
                     }
                 }
                 return Ok(None);
@@ -327,7 +334,8 @@ impl Lane {
             },
             Stage::Add => {
                 let Kind::Add(delta) = op.kind else { unreachable!("only adding comes here") };
-                let found = window.compare_and_swap(target, place, word, word.wrapping_add(delta))?;
+                let found =
+                    window.compare_and_swap(target, place, word, word.wrapping_add(delta))?;
                 *self.word = found.to_ne_bytes();
                 if found != word {
                     op.stage = Stage::Add;
@@ -435,7 +443,9 @@ impl OneSided {
             .spawn(move || run_watchdog(me, bound))
             .map_err(|error| JoinError::System { what: "starting the watchdog", error })?;
         IS_WATCHED.store(true, Ordering::Relaxed);
-        let lane = |(target, [segment]): (usize, [u64; 1])| Lane::new(target, target == me.index(), segment);
+        let lane = |(target, [segment]): (usize, [u64; 1])| {
+            Lane::new(target, target == me.index(), segment)
+        };
         Ok(OneSided(Mutex::new(Inner {
             window,
             failed: Failed { comm, ranks: vec![0; members] },
@@ -446,14 +456,22 @@ impl OneSided {
     }
 
     /// Starts an operation on a member that exists and is not known to be dead.
-    pub(super) fn start(&self, node: &Shm, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
+    pub(super) fn start(
+        &self,
+        node: &Shm,
+        at: Epoch,
+        target: MemberId,
+        operation: Operation<'_>,
+    ) -> Pending {
         let (pending, completer) = Pending::later(target);
         let (offset, len) = operation.range();
         let (kind, bytes) = match operation {
             Operation::Put { data, .. } => (Kind::Put, data.to_vec()),
             Operation::Get { .. } => (Kind::Get, Vec::new()),
             Operation::Load { .. } => (Kind::Load, Vec::new()),
-            Operation::CompareAndSwap { expected, new, .. } => (Kind::Swap { expected, new }, Vec::new()),
+            Operation::CompareAndSwap { expected, new, .. } => {
+                (Kind::Swap { expected, new }, Vec::new())
+            }
             Operation::FetchAdd { delta, .. } => (Kind::Add(delta), Vec::new()),
         };
         let op = Op { at, offset, len, kind, stage: Stage::Fit, bytes, completer };

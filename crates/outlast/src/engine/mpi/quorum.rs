@@ -101,7 +101,10 @@ fn is_majority(base: &MemberSet, is_one: impl Fn(MemberId) -> bool) -> bool {
 /// Of nodes with their numbers of members those that stay if none of them is to be at odds with another one: as many members as
 /// possible, and of several such choices the lowest nodes; or about as many, where very many are at odds. All who know of the same
 /// feuds choose the same.
-fn at_peace(nodes: BTreeMap<usize, usize>, feuds: &BTreeSet<(usize, usize)>) -> BTreeMap<usize, usize> {
+fn at_peace(
+    nodes: BTreeMap<usize, usize>,
+    feuds: &BTreeSet<(usize, usize)>,
+) -> BTreeMap<usize, usize> {
     let mut opponents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for &(one, other) in
         feuds.iter().filter(|(one, other)| nodes.contains_key(one) && nodes.contains_key(other))
@@ -138,7 +141,8 @@ fn at_peace(nodes: BTreeMap<usize, usize>, feuds: &BTreeSet<(usize, usize)>) -> 
     with.retain(|node, _| !opponents[worst].contains(node));
     let with = at_peace(with, feuds);
     let members = |nodes: &BTreeMap<usize, usize>| nodes.values().sum::<usize>();
-    let is_better = members(&with).cmp(&members(&without)).then_with(|| without.keys().cmp(with.keys()));
+    let is_better =
+        members(&with).cmp(&members(&without)).then_with(|| without.keys().cmp(with.keys()));
     if is_better.is_gt() { with } else { without }
 }
 
@@ -176,7 +180,9 @@ impl Quorum {
     }
 
     fn others(&self) -> impl Iterator<Item = MemberId> + '_ {
-        (0..self.node_of.len() as u32).map(MemberId).filter(|other| self.node_of[other.index()] != self.own)
+        (0..self.node_of.len() as u32)
+            .map(MemberId)
+            .filter(|other| self.node_of[other.index()] != self.own)
     }
 
     /// Takes those out of the base of whom every node knows that they are dead, but those who are among them. `obituary` are the
@@ -244,7 +250,8 @@ impl Quorum {
                 feuds.insert((one.min(other), one.max(other)));
             }
         }
-        self.quiet = if feuds == self.feuds { self.quiet.saturating_add(elapsed) } else { Duration::ZERO };
+        self.quiet =
+            if feuds == self.feuds { self.quiet.saturating_add(elapsed) } else { Duration::ZERO };
         self.feuds = feuds;
         if self.feuds.is_empty() || self.quiet < patience {
             return MemberSet::new();
@@ -253,7 +260,8 @@ impl Quorum {
             let node = self.node_of[member.index()];
             let asked_at = self.answers[node].map(|(asked_at, _)| asked_at);
             !dead.contains(member)
-                && (node == self.own || asked_at.is_some_and(|asked_at| now < asked_at.after(LEASE)))
+                && (node == self.own
+                    || asked_at.is_some_and(|asked_at| now < asked_at.after(LEASE)))
         };
         // Looked at first, since it is the cheaper one: those who were cut off have the most feuds.
         if !is_majority(&self.base, is_fresh) {
@@ -346,7 +354,9 @@ mod tests {
             }
             let count = node_of.len();
             World {
-                members: (0..count as u32).map(|me| Quorum::new(MemberId(me), node_of.clone())).collect(),
+                members: (0..count as u32)
+                    .map(|me| Quorum::new(MemberId(me), node_of.clone()))
+                    .collect(),
                 logs: vec![Vec::new(); count],
                 shunned: vec![MemberSet::new(); count],
                 ended: MemberSet::new(),
@@ -383,7 +393,10 @@ mod tests {
 
         fn send(&mut self, from: MemberId, to: MemberId, frame: Frame) {
             let node = self.node(from);
-            if self.node(to) != node && !self.shunned[node].contains(to) && !self.dead(from).contains(to) {
+            if self.node(to) != node
+                && !self.shunned[node].contains(to)
+                && !self.dead(from).contains(to)
+            {
                 let log = self.logs[node].clone();
                 self.links.entry((from.0, to.0)).or_default().push_back((frame, log));
             }
@@ -487,7 +500,10 @@ mod tests {
                 .collect();
             for victim in may.iter() {
                 let gone = |&other: &MemberId| dead.contains(other) || may.contains(other);
-                if self.all().filter(|&other| self.node(other) == self.node(victim)).all(|other| gone(&other))
+                if self
+                    .all()
+                    .filter(|&other| self.node(other) == self.node(victim))
+                    .all(|other| gone(&other))
                 {
                     self.enter(member, &[victim]);
                     if !self.ended.contains(victim) {
@@ -512,8 +528,9 @@ mod tests {
         /// What must never be. If nobody lives who knows of a burial, there was none.
         fn check(&self, what: &str) {
             for member in self.buried.iter().filter(|&member| self.has_lease(member)) {
-                let knows =
-                    |other: &MemberId| self.dead(*other).contains(member) && !self.ended.contains(*other);
+                let knows = |other: &MemberId| {
+                    self.dead(*other).contains(member) && !self.ended.contains(*other)
+                };
                 let by = self.all().find(knows);
                 assert_eq!(by, None, "{what}: {member} has a lease, and is dead to this one");
             }
@@ -609,7 +626,11 @@ mod tests {
                             false => MemberSet::new(),
                         };
                         assert_eq!(world.dead(member), rest, "{nodes:?}, cut {cut:b}, {member}");
-                        assert_eq!(world.has_lease(member), is_winner, "{nodes:?}, cut {cut:b}, {member}");
+                        assert_eq!(
+                            world.has_lease(member),
+                            is_winner,
+                            "{nodes:?}, cut {cut:b}, {member}"
+                        );
                     }
                 }
             }
@@ -640,7 +661,11 @@ mod tests {
                     "{member} after {one} and {other} lost each other"
                 );
                 let dead = if stays { gone.clone() } else { MemberSet::new() };
-                assert_eq!(world.dead(member), dead, "{member} after {one} and {other} lost each other");
+                assert_eq!(
+                    world.dead(member),
+                    dead,
+                    "{member} after {one} and {other} lost each other"
+                );
             }
         }
     }
@@ -666,9 +691,11 @@ mod tests {
     /// One member of a node that answers is enough: others may be stopped for as long as they like, while a whole node dies.
     #[test]
     fn the_stopped_end_nobody() {
-        for (nodes, stopped, dead) in
-            [(&[5, 2][..], &[1, 2, 3, 4][..], &[][..]), (&[2, 2], &[3], &[0]), (&[2, 2, 2], &[5], &[0, 1])]
-        {
+        for (nodes, stopped, dead) in [
+            (&[5, 2][..], &[1, 2, 3, 4][..], &[][..]),
+            (&[2, 2], &[3], &[0]),
+            (&[2, 2, 2], &[5], &[0, 1]),
+        ] {
             let mut world = World::new(nodes);
             world.pass(1, |_, _| true);
             world.stopped = stopped.iter().copied().map(MemberId).collect();
@@ -699,30 +726,41 @@ mod tests {
         // The last ones are of those that catch nodes which take sides in one feud after the other.
         for seed in (0..100u64).chain([221, 413, 1232, 1330]) {
             let mut state = seed;
-            let nodes: Vec<usize> =
-                (0..3 + random(&mut state, 4)).map(|_| 1 + random(&mut state, 3) as usize).collect();
+            let nodes: Vec<usize> = (0..3 + random(&mut state, 4))
+                .map(|_| 1 + random(&mut state, 3) as usize)
+                .collect();
             let mut world = World::new(&nodes);
             let node_of = world.node_of.clone();
             let node = |member: MemberId| node_of[member.index()];
             let all: Vec<MemberId> = world.all().collect();
             let part = 2 + random(&mut state, 5);
             let numbers: BTreeSet<usize> = node_of.iter().copied().collect();
-            let pairs = numbers.iter().flat_map(|&one| numbers.range(..one).map(move |&other| (other, one)));
-            let cut: BTreeSet<(usize, usize)> = pairs.filter(|_| random(&mut state, part) == 0).collect();
-            let is_cut =
-                |a: MemberId, b: MemberId| cut.contains(&(node(a).min(node(b)), node(a).max(node(b))));
+            let pairs = numbers
+                .iter()
+                .flat_map(|&one| numbers.range(..one).map(move |&other| (other, one)));
+            let cut: BTreeSet<(usize, usize)> =
+                pairs.filter(|_| random(&mut state, part) == 0).collect();
+            let is_cut = |a: MemberId, b: MemberId| {
+                cut.contains(&(node(a).min(node(b)), node(a).max(node(b))))
+            };
             let can_go_on = (0u32..1 << all.len()).any(|side| {
                 let is_on = |member: MemberId| side >> member.0 & 1 == 1;
                 let is_whole =
                     all.iter().all(|&member| is_on(member) == is_on(MemberId(node(member) as u32)));
-                let reach_all = |&a: &MemberId| !is_on(a) || all.iter().all(|&b| !is_on(b) || !is_cut(a, b));
-                is_whole && is_majority(&MemberSet::first(all.len()), is_on) && all.iter().all(reach_all)
+                let reach_all =
+                    |&a: &MemberId| !is_on(a) || all.iter().all(|&b| !is_on(b) || !is_cut(a, b));
+                is_whole
+                    && is_majority(&MemberSet::first(all.len()), is_on)
+                    && all.iter().all(reach_all)
             });
             world.pass(1, |_, _| true);
             let both: Vec<_> = all.iter().flat_map(|&a| all.iter().map(move |&b| (a, b))).collect();
-            let late: MemberSet = all.iter().copied().filter(|_| random(&mut state, 3) == 0).collect();
+            let late: MemberSet =
+                all.iter().copied().filter(|_| random(&mut state, 3) == 0).collect();
             for is_late in [false, true] {
-                for &(a, b) in both.iter().filter(|&&(a, b)| is_cut(a, b) && late.contains(a) == is_late) {
+                for &(a, b) in
+                    both.iter().filter(|&&(a, b)| is_cut(a, b) && late.contains(a) == is_late)
+                {
                     world.shun(a, b);
                 }
                 world.pass(1, |a, b| !is_cut(a, b));
@@ -737,10 +775,14 @@ mod tests {
                 }
             }
             let on: Vec<MemberId> = world.all().filter(|&member| world.has_lease(member)).collect();
-            let is_at_odds = on.iter().any(|&a| on.iter().any(|&b| world.shunned[node(a)].contains(b)));
+            let is_at_odds =
+                on.iter().any(|&a| on.iter().any(|&b| world.shunned[node(a)].contains(b)));
             if can_go_on {
                 judged += usize::from(!cut.is_empty());
-                assert!(!on.is_empty() && !is_at_odds, "seed {seed}, {nodes:?}, cut {cut:?}: {on:?} go on");
+                assert!(
+                    !on.is_empty() && !is_at_odds,
+                    "seed {seed}, {nodes:?}, cut {cut:?}: {on:?} go on"
+                );
             }
         }
         assert!(judged > 60, "{judged}");
@@ -759,16 +801,21 @@ mod tests {
                     quorum.accuse(MemberId(one), &[MemberId(other)].into_iter().collect());
                 }
                 let second = Duration::from_secs(1);
-                let mut look = || quorum.losers(&MemberSet::new(), Time(SECOND), second, 3 * second);
+                let mut look =
+                    || quorum.losers(&MemberSet::new(), Time(SECOND), second, 3 * second);
                 let early = (0..3).map(|_| look()).all(|losers| losers.is_empty());
                 assert!(early, "patience");
                 look()
             };
             let all: Vec<MemberSet> = (0..5).map(judge).collect();
-            let losers = all.iter().find(|losers| !losers.is_empty()).expect("somebody goes").clone();
+            let losers =
+                all.iter().find(|losers| !losers.is_empty()).expect("somebody goes").clone();
             for (me, one) in all.into_iter().enumerate() {
-                let expected =
-                    if losers.contains(MemberId(me as u32)) { MemberSet::new() } else { losers.clone() };
+                let expected = if losers.contains(MemberId(me as u32)) {
+                    MemberSet::new()
+                } else {
+                    losers.clone()
+                };
                 assert_eq!(one, expected, "{me} judges {feuds:?}");
             }
             losers.iter().map(|member| member.0).collect::<Vec<_>>()
@@ -802,7 +849,8 @@ mod tests {
             for &other in answered {
                 quorum.answer(MemberId(other), Time(at * SECOND), 0);
             }
-            let losers = quorum.losers(&nobody, Time(at * SECOND), Duration::from_secs(elapsed), patience);
+            let losers =
+                quorum.losers(&nobody, Time(at * SECOND), Duration::from_secs(elapsed), patience);
             losers.iter().map(|member| member.0).collect::<Vec<_>>()
         };
         assert_eq!([losers(1, 0, &[1, 2]), losers(2, 1, &[1, 2])], [[0; 0]; 2]);
@@ -889,12 +937,14 @@ mod tests {
         // Seed 80 is of those that catch a base which shrinks with every death at once, the last one a mourning as long as a lease.
         for seed in (0..400u64).chain([4996]) {
             let mut state = seed;
-            let nodes: Vec<usize> =
-                (0..2 + random(&mut state, 5)).map(|_| 1 + random(&mut state, 3) as usize).collect();
+            let nodes: Vec<usize> = (0..2 + random(&mut state, 5))
+                .map(|_| 1 + random(&mut state, 3) as usize)
+                .collect();
             let mut world = World::new(&nodes);
             let count = world.node_of.len() as u64;
-            world.clocks =
-                (0..count).map(|_| (random(&mut state, 100), random(&mut state, 9 * SECOND))).collect();
+            world.clocks = (0..count)
+                .map(|_| (random(&mut state, 100), random(&mut state, 9 * SECOND)))
+                .collect();
             // Some nodes are under one kernel.
             for node in 0..world.kernels.len() {
                 if random(&mut state, 3) == 0 {
@@ -905,14 +955,16 @@ mod tests {
             let cut = random(&mut state, 1 << count);
             let is_apart = |a: MemberId, b: MemberId| (cut >> a.0 ^ cut >> b.0) & 1 == 1;
             for step in 0..3000 {
-                let (one, other) = (random(&mut state, count) as u32, random(&mut state, count) as u32);
+                let (one, other) =
+                    (random(&mut state, count) as u32, random(&mut state, count) as u32);
                 let (one, other) = (MemberId(one), MemberId(other));
                 world.now += random(&mut state, SECOND / 80);
                 match random(&mut state, 1000) {
                     _ if world.ended.contains(one) => {}
                     what if world.stopped.contains(one) => {
                         if what < 30 {
-                            world.stopped = world.stopped.iter().filter(|&other| other != one).collect();
+                            world.stopped =
+                                world.stopped.iter().filter(|&other| other != one).collect();
                         }
                     }
                     0..1 => world.end(one),
@@ -931,7 +983,8 @@ mod tests {
                     _ => {
                         for from in world.all() {
                             // Those who are apart hear of each other late.
-                            let is_late = step > 300 && is_apart(one, from) && random(&mut state, 20) > 0;
+                            let is_late =
+                                step > 300 && is_apart(one, from) && random(&mut state, 20) > 0;
                             let frames = if is_late { 0 } else { random(&mut state, 8) };
                             (0..frames).for_each(|_| world.deliver(from, one));
                         }

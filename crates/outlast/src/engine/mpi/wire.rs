@@ -140,7 +140,12 @@ pub(super) fn deaths_len_max(members: usize) -> usize {
 }
 
 /// Puts a frame together.
-pub(super) fn encode(header: Header, deaths: Option<&Deaths>, payload: &[u8], members: usize) -> Vec<u8> {
+pub(super) fn encode(
+    header: Header,
+    deaths: Option<&Deaths>,
+    payload: &[u8],
+    members: usize,
+) -> Vec<u8> {
     let set_words = if deaths.is_some() { members.div_ceil(64) } else { 0 };
     let mut frame = Vec::with_capacity(HEADER_LEN + 16 * set_words + payload.len());
     frame.extend([header.kind as u8, header.detail, 0, 0]);
@@ -200,7 +205,9 @@ pub(super) fn decode_parts(mut bytes: &[u8]) -> Option<Vec<Part<'_>>> {
     let mut parts = Vec::new();
     while !bytes.is_empty() {
         let (head, rest) = bytes.split_at_checked(SERIES_PART_LEN)?;
-        let word = |at: usize| u64::from_le_bytes(head[8 * at..8 * at + 8].try_into().expect("eight bytes"));
+        let word = |at: usize| {
+            u64::from_le_bytes(head[8 * at..8 * at + 8].try_into().expect("eight bytes"))
+        };
         let offset = word(1);
         bytes = rest;
         parts.push(match word(0) {
@@ -249,8 +256,10 @@ mod tests {
     #[test]
     fn a_frame_comes_back_as_it_was() {
         let header = Header::new(Kind::CompareAndSwap, 7, 3, [1, 2, u64::MAX]).detail(2);
-        let deaths: Deaths =
-            ([0, 63, 64, 129].map(MemberId).into_iter().collect(), [MemberId(64)].into_iter().collect());
+        let deaths: Deaths = (
+            [0, 63, 64, 129].map(MemberId).into_iter().collect(),
+            [MemberId(64)].into_iter().collect(),
+        );
         for deaths in [None, Some(deaths)] {
             let frame = encode(header, deaths.as_ref(), b"payload", 130);
             assert!(frame.len() <= HEADER_LEN + deaths_len_max(130) + 7);
@@ -269,7 +278,8 @@ mod tests {
         ];
         let bytes = encode_parts(&parts);
         assert_eq!(decode_parts(&bytes), Some(parts.to_vec()));
-        let whole = (0..=parts.len()).map(|count| encode_parts(&parts[..count]).len()).collect::<Vec<_>>();
+        let whole =
+            (0..=parts.len()).map(|count| encode_parts(&parts[..count]).len()).collect::<Vec<_>>();
         for len in (0..bytes.len()).filter(|len| !whole.contains(len)) {
             assert_eq!(decode_parts(&bytes[..len]), None, "cut to {len} bytes");
         }
@@ -279,7 +289,8 @@ mod tests {
 
     #[test]
     fn what_is_no_frame_is_refused() {
-        let frame = encode(Header::new(Kind::Ring, 0, 0, [0; 3]), Some(&Default::default()), b"", 70);
+        let frame =
+            encode(Header::new(Kind::Ring, 0, 0, [0; 3]), Some(&Default::default()), b"", 70);
         assert!(decode(&frame).is_some());
         for len in 0..frame.len() {
             assert_eq!(decode(&frame[..len]), None, "cut to {len} bytes");

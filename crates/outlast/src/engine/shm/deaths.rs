@@ -49,13 +49,18 @@ impl Tables {
         let entry = u64::from(member.0 + 1) | if left { LEFT } else { 0 };
         for index in 0..self.layout.members() {
             // Acquire and release: whoever sees the entry sees what its maker did before, and the reverse.
-            let found = match self.death(index).compare_exchange(0, entry, Ordering::SeqCst, Ordering::SeqCst)
-            {
+            let found = match self.death(index).compare_exchange(
+                0,
+                entry,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            ) {
                 Ok(_) => entry,
                 Err(found) => found,
             };
             if entry_member(found) == member {
-                let raised = self.epoch().fetch_max(index as u64 + 1, Ordering::SeqCst) < index as u64 + 1;
+                let raised =
+                    self.epoch().fetch_max(index as u64 + 1, Ordering::SeqCst) < index as u64 + 1;
                 if raised {
                     self.ring_all();
                 }
@@ -183,7 +188,9 @@ fn wait_for_end(pid: u32, limit: Duration) -> bool {
         Err(error) => return error == rustix::io::Errno::SRCH,
     };
     let mut fds = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
-    let limit =
-        rustix::time::Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+    let limit = rustix::time::Timespec {
+        tv_sec: limit.as_secs() as i64,
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    };
     matches!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1))
 }

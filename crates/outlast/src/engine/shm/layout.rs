@@ -293,12 +293,15 @@ impl Tables {
     pub(super) fn set_domain(&self, member: MemberId, path: &str) {
         let bytes = &path.as_bytes()[..path.len().min(DOMAIN_LEN_MAX)];
         self.mapping.write(self.slot(member, SLOT_DOMAIN), bytes);
-        self.mapping.half(self.slot(member, SLOT_DOMAIN_LEN)).store(bytes.len() as u32, Ordering::Release);
+        self.mapping
+            .half(self.slot(member, SLOT_DOMAIN_LEN))
+            .store(bytes.len() as u32, Ordering::Release);
     }
 
     /// The member's failure domain.
     pub(super) fn domain(&self, member: MemberId) -> String {
-        let len = self.mapping.half(self.slot(member, SLOT_DOMAIN_LEN)).load(Ordering::Acquire) as usize;
+        let len =
+            self.mapping.half(self.slot(member, SLOT_DOMAIN_LEN)).load(Ordering::Acquire) as usize;
         let mut bytes = vec![0; len.min(DOMAIN_LEN_MAX)];
         self.mapping.read(self.slot(member, SLOT_DOMAIN), &mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
@@ -321,7 +324,8 @@ impl Tables {
             return self.mapping.word(self.slot(receiver, SLOT_PENDING));
         }
         assert!(word * 8 < self.layout.pending_stride);
-        self.mapping.word(self.layout.pending + receiver.index() * self.layout.pending_stride + word * 8)
+        self.mapping
+            .word(self.layout.pending + receiver.index() * self.layout.pending_stride + word * 8)
     }
 }
 
@@ -337,7 +341,9 @@ mod tests {
             let last = MemberId(members as u32 - 1);
             assert!(SLOTS + members * SLOT_LEN <= layout.death_log);
             assert!(layout.death_log + members * 8 <= layout.pending);
-            assert!(layout.pending_stride * 8 >= members && layout.pending_stride.is_multiple_of(64));
+            assert!(
+                layout.pending_stride * 8 >= members && layout.pending_stride.is_multiple_of(64)
+            );
             assert!(layout.pending + members * layout.pending_stride <= layout.rings);
             let (ring, len) = layout.ring(last, last);
             assert!(ring % PAGE == 0 && len % PAGE == 0 && ring + len <= layout.segments);

@@ -22,7 +22,9 @@
 //! What is in a ring was written by another process: each length is checked before it is used. A ring that breaks
 //! the rules is not read any further.
 
-use super::super::{Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, PUBLISH_LEN_MAX, Port, Result, Time};
+use super::super::{
+    Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, PUBLISH_LEN_MAX, Port, Result, Time,
+};
 use super::Shm;
 use super::layout::{RING_HEAD, RING_HEADER_LEN, RING_SENDER_WAITS, RING_TAIL};
 use super::memory::allocate;
@@ -125,7 +127,13 @@ impl<Guards> Drop for Turn<'_, Guards> {
 
 impl Shm {
     /// Sends a message, waiting for room until `until`: not at all, if that is over.
-    pub(super) fn send_message(&self, to: MemberId, port: Port, bytes: &[u8], until: Time) -> Result<()> {
+    pub(super) fn send_message(
+        &self,
+        to: MemberId,
+        port: Port,
+        bytes: &[u8],
+        until: Time,
+    ) -> Result<()> {
         self.check_target(Epoch::ANY, to)?;
         if bytes.len() > MESSAGE_LEN_MAX {
             return Err(Error::MessageTooLong { len: bytes.len() });
@@ -155,7 +163,12 @@ impl Shm {
     }
 
     /// Sends a message to several members, all or nothing; whether it was sent.
-    pub(super) fn publish_message(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool> {
+    pub(super) fn publish_message(
+        &self,
+        to: &[MemberId],
+        port: Port,
+        bytes: &[u8],
+    ) -> Result<bool> {
         if bytes.len() > PUBLISH_LEN_MAX {
             return Err(Error::MessageTooLong { len: bytes.len() });
         }
@@ -184,7 +197,9 @@ impl Shm {
                 return Ok(false);
             };
             self.back_ring(member, &mut guard)?;
-            if !self.has_room(member, &mut guard, len) && !self.has_room_at_last(member, &mut guard, len) {
+            if !self.has_room(member, &mut guard, len)
+                && !self.has_room_at_last(member, &mut guard, len)
+            {
                 return Ok(false);
             }
             turns.guards().push(guard);
@@ -210,15 +225,21 @@ impl Shm {
     fn back_ring(&self, to: MemberId, outgoing: &mut Outgoing) -> Result<()> {
         if !outgoing.is_backed {
             let (ring, len) = self.tables().layout.ring(self.me, to);
-            allocate(self.memory.file.as_fd(), ring, len)
-                .map_err(|error| Error::OutOfMemory { wanted: len as u64, reason: error.to_string() })?;
+            allocate(self.memory.file.as_fd(), ring, len).map_err(|error| Error::OutOfMemory {
+                wanted: len as u64,
+                reason: error.to_string(),
+            })?;
             outgoing.is_backed = true;
         }
         Ok(())
     }
 
     /// Waits until no other thread of this member is in the middle of a message to the same receiver.
-    fn wait_for_turn(&self, to: MemberId, until: Time) -> Result<Turn<'_, MutexGuard<'_, Outgoing>>> {
+    fn wait_for_turn(
+        &self,
+        to: MemberId,
+        until: Time,
+    ) -> Result<Turn<'_, MutexGuard<'_, Outgoing>>> {
         let outgoing = &self.mailboxes.outgoing[to.index()];
         if let Some(guard) = try_lock(outgoing) {
             return Ok(Turn { shm: self, guards: Some(guard) });
@@ -266,7 +287,13 @@ impl Shm {
         has_room
     }
 
-    fn wait_for_room(&self, to: MemberId, outgoing: &mut Outgoing, needed: usize, until: Time) -> Result<()> {
+    fn wait_for_room(
+        &self,
+        to: MemberId,
+        outgoing: &mut Outgoing,
+        needed: usize,
+        until: Time,
+    ) -> Result<()> {
         if self.has_room(to, outgoing, needed) {
             return Ok(());
         }
@@ -413,14 +440,15 @@ impl Shm {
             if tail == head || matches!(incoming.partial[sender.index()], Some(Partial::Broken)) {
                 break;
             }
-            let len = match self.read_fragment(sender, ring, head, tail.wrapping_sub(head), incoming) {
-                Some(0) => break,
-                Some(len) => len,
-                None => {
-                    incoming.partial[sender.index()] = Some(Partial::Broken);
-                    break;
-                }
-            };
+            let len =
+                match self.read_fragment(sender, ring, head, tail.wrapping_sub(head), incoming) {
+                    Some(0) => break,
+                    Some(len) => len,
+                    None => {
+                        incoming.partial[sender.index()] = Some(Partial::Broken);
+                        break;
+                    }
+                };
             head = head.wrapping_add(len);
             // Release: the bytes are read before the writer may use their place again.
             head_word.store(head, Ordering::Release);
@@ -443,13 +471,16 @@ impl Shm {
         available: u64,
         incoming: &mut Incoming,
     ) -> Option<u64> {
-        if available > self.tables().layout.ring_len as u64 || available < FRAGMENT_HEADER_LEN as u64 {
+        if available > self.tables().layout.ring_len as u64
+            || available < FRAGMENT_HEADER_LEN as u64
+        {
             return None;
         }
         let start_place = (head % self.tables().layout.ring_len as u64) as usize;
         let mut header = [0; FRAGMENT_HEADER_LEN];
         self.read_wrapped(ring, start_place, &mut header);
-        let word_at = |at: usize| u64::from_ne_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+        let word_at =
+            |at: usize| u64::from_ne_bytes(header[at..at + 8].try_into().expect("8 bytes"));
         let (first, epoch) = (word_at(0), Epoch(word_at(8)));
         let mut word = [0; 8];
         let (len, flags) = ((first & 0xffff_ffff) as usize, first >> 40);

@@ -65,7 +65,8 @@ impl JobMemory {
             })?;
         check_limits(layout.total_len as u64)?;
         let file = new_file()?;
-        rustix::fs::ftruncate(&file, layout.total_len as u64).map_err(no_room(layout.total_len as u64))?;
+        rustix::fs::ftruncate(&file, layout.total_len as u64)
+            .map_err(no_room(layout.total_len as u64))?;
         allocate(file.as_fd(), 0, layout.tables_len())?;
         let mapping = map(file.as_fd(), layout.total_len)?;
         let tables = Tables::initialize(mapping, layout, sys::monotonic_ns());
@@ -84,7 +85,9 @@ impl JobMemory {
             parts.next().map(str::parse::<u32>),
             parts.next(),
         ) else {
-            return Err(refuse(format!("`{variable}` is not of the form shm:FILE:LAUNCHER:MEMBER")));
+            return Err(refuse(format!(
+                "`{variable}` is not of the form shm:FILE:LAUNCHER:MEMBER"
+            )));
         };
         let file = open_inherited(file, launcher).map_err(refuse)?;
         let memory = JobMemory::open(file)?;
@@ -129,7 +132,12 @@ impl JobMemory {
 
     /// Prepares a command so that the process it starts can join as `member`. With `die_with_launcher` the process
     /// is killed when the thread that started it ends.
-    pub fn prepare(&self, command: &mut std::process::Command, member: MemberId, die_with_launcher: bool) {
+    pub fn prepare(
+        &self,
+        command: &mut std::process::Command,
+        member: MemberId,
+        die_with_launcher: bool,
+    ) {
         let name = format!("shm:{}:{}:{}", self.file.as_raw_fd(), std::process::id(), member.0);
         command.env(JOB_VARIABLE, name);
         sys::inherit(command, self.file.clone(), die_with_launcher);
@@ -160,18 +168,24 @@ impl JobMemory {
         let tables = &self.tables;
         if domain.len() > DOMAIN_LEN_MAX {
             return Err(JoinError::Invalid {
-                reason: format!("the failure domain `{domain}` is longer than {DOMAIN_LEN_MAX} bytes"),
+                reason: format!(
+                    "the failure domain `{domain}` is longer than {DOMAIN_LEN_MAX} bytes"
+                ),
             });
         }
         let pid = std::process::id();
-        if let Err(other) = tables.pid(member).compare_exchange(0, pid, Ordering::SeqCst, Ordering::SeqCst) {
+        if let Err(other) =
+            tables.pid(member).compare_exchange(0, pid, Ordering::SeqCst, Ordering::SeqCst)
+        {
             return Err(JoinError::AlreadyJoined { member, pid: other });
         }
         tables.state(member).store(STATE_JOINING, Ordering::SeqCst);
         tables.set_domain(member, domain);
         if tables.view().dead.contains(member) {
             return Err(JoinError::NotAMember {
-                reason: format!("{member} was declared dead before it joined, since its process had ended"),
+                reason: format!(
+                    "{member} was declared dead before it joined, since its process had ended"
+                ),
             });
         }
         Ok(())
@@ -213,11 +227,13 @@ fn new_file() -> Result<OwnedFd, JoinError> {
     match std::env::var_os(DIRECTORY_VARIABLE) {
         Some(directory) if !directory.is_empty() => {
             let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-            rustix::fs::open(&directory, flags, Mode::RUSR | Mode::WUSR).map_err(|error| JoinError::NoRoom {
-                reason: format!(
-                    "no unnamed file can be made in {DIRECTORY_VARIABLE}={}: {error}",
-                    directory.display()
-                ),
+            rustix::fs::open(&directory, flags, Mode::RUSR | Mode::WUSR).map_err(|error| {
+                JoinError::NoRoom {
+                    reason: format!(
+                        "no unnamed file can be made in {DIRECTORY_VARIABLE}={}: {error}",
+                        directory.display()
+                    ),
+                }
             })
         }
         _ => rustix::fs::memfd_create("outlast", MemfdFlags::CLOEXEC)
@@ -241,7 +257,8 @@ fn open_inherited(file: i32, launcher: u32) -> Result<OwnedFd, String> {
         // second join in this process is refused before it closes anything, since the slot is taken.
         let inherited = unsafe { BorrowedFd::borrow_raw(file) };
         // A duplicate, so that a failed join leaves the inherited one as it was; children do not inherit it.
-        let own = rustix::io::fcntl_dupfd_cloexec(inherited, 3).map_err(|error| error.to_string())?;
+        let own =
+            rustix::io::fcntl_dupfd_cloexec(inherited, 3).map_err(|error| error.to_string())?;
         let _ = rustix::io::fcntl_setfd(inherited, rustix::io::FdFlags::CLOEXEC);
         return Ok(own);
     }
@@ -266,7 +283,11 @@ pub(super) fn allocate(file: BorrowedFd<'_>, offset: usize, len: usize) -> Resul
 }
 
 /// Gives a range of the file back to the system; it reads as zeros from then on.
-pub(super) fn deallocate(file: BorrowedFd<'_>, offset: usize, len: usize) -> rustix::io::Result<()> {
+pub(super) fn deallocate(
+    file: BorrowedFd<'_>,
+    offset: usize,
+    len: usize,
+) -> rustix::io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     loop {
         match rustix::fs::fallocate(file, flags, offset as u64, len as u64) {
@@ -305,7 +326,9 @@ pub fn available_memory() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo
         .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok())
+        .find_map(|line| {
+            line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+        })
         .map_or(u64::MAX, |kib| kib * 1024);
     available.min(control_group_room().unwrap_or(u64::MAX))
 }
@@ -320,7 +343,8 @@ fn control_group_room() -> Option<u64> {
     std::path::Path::new(&path)
         .ancestors()
         .filter_map(|level| {
-            let directory = std::path::Path::new("/sys/fs/cgroup").join(level.strip_prefix("/").ok()?);
+            let directory =
+                std::path::Path::new("/sys/fs/cgroup").join(level.strip_prefix("/").ok()?);
             let max = read(&directory, "memory.max")?;
             Some(max.saturating_sub(read(&directory, "memory.current").unwrap_or(0)))
         })

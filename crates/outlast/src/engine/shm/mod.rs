@@ -25,8 +25,8 @@ pub use layout::SHM_MEMBERS_MAX;
 pub use memory::{JobMemory, available_memory};
 
 use super::{
-    Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Pending, Port, Result,
-    TRY_SEND_LEN_MAX, Time, View,
+    Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Pending, Port,
+    Result, TRY_SEND_LEN_MAX, Time, View,
 };
 use crate::job::{Direct, Memory};
 use crate::{JoinError, JoinOptions};
@@ -140,7 +140,10 @@ impl Shm {
         let [epoch_word] = find(HEADER_EPOCH, 8).words(0).expect("a word");
         let segment = |index: usize| memory.tables.layout.segment(MemberId(index as u32));
         let segments = (0..members)
-            .map(|index| Segment { usable: AtomicU64::new(1), range: find(segment(index), limit as usize) })
+            .map(|index| Segment {
+                usable: AtomicU64::new(1),
+                range: find(segment(index), limit as usize),
+            })
             .collect();
         Ok(Shm {
             me,
@@ -178,7 +181,9 @@ impl Shm {
             }
             // A member without its background would be alive and deaf: better that it ends, and all know.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
-                sys::end_with(&format!("outlast: the background of {me} panicked; ending this process\n"));
+                sys::end_with(&format!(
+                    "outlast: the background of {me} panicked; ending this process\n"
+                ));
             }
             // The thread that leaves may not have come to the log yet. Should the process die before it does, only
             // the word would tell the others, and that is about to be given up.
@@ -376,13 +381,23 @@ impl Shm {
 
     fn check_member(&self, member: MemberId) -> Result<()> {
         let members = self.tables().layout.members();
-        if member.index() < members { Ok(()) } else { Err(Error::UnknownMember { member, members }) }
+        if member.index() < members {
+            Ok(())
+        } else {
+            Err(Error::UnknownMember { member, members })
+        }
     }
 
     /// Checks an operation and says where in the mapping its range is, if nothing has changed since it was last looked
     /// at.
     #[inline(always)]
-    fn locate_directly(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Option<usize> {
+    fn locate_directly(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        len: usize,
+    ) -> Option<usize> {
         let guard = self.guard.word().load(Ordering::SeqCst);
         // A forked child does not have the tables: it must not look at the epoch.
         if guard == 0 {
@@ -420,7 +435,8 @@ impl Shm {
         let segment_len = self.tables().segment_len(target).load(Ordering::Acquire);
         Operation::Get { offset, len }.check(target, segment_len)?;
         // Fails if the member was found dead since it was looked at: then it stays so.
-        let _ = usable.compare_exchange(before, segment_len + 1, Ordering::SeqCst, Ordering::SeqCst);
+        let _ =
+            usable.compare_exchange(before, segment_len + 1, Ordering::SeqCst, Ordering::SeqCst);
         self.step();
         Ok(self.tables().layout.segment(target) + offset as usize)
     }
@@ -481,12 +497,16 @@ impl Shm {
 
     /// The C library's memcpy into a member's segment, with no check but that of the bounds: what benchmarks compare with.
     pub(crate) fn copy_in(&self, target: MemberId, offset: u64, bytes: &[u8]) {
-        self.tables().mapping.copy_in(self.tables().layout.segment(target) + offset as usize, bytes);
+        self.tables()
+            .mapping
+            .copy_in(self.tables().layout.segment(target) + offset as usize, bytes);
     }
 
     /// The same out of it.
     pub(crate) fn copy_out(&self, target: MemberId, offset: u64, bytes: &mut [u8]) {
-        self.tables().mapping.copy_out(self.tables().layout.segment(target) + offset as usize, bytes);
+        self.tables()
+            .mapping
+            .copy_out(self.tables().layout.segment(target) + offset as usize, bytes);
     }
 
     /// Counts an engine step, at which a planned fault may strike.
@@ -544,28 +564,35 @@ impl Shm {
 
     /// Says for whom this member is about to do something, before it looks whether that one is dead; `None` when it is done.
     pub(in crate::engine) fn set_served(&self, member: Option<MemberId>) {
-        self.tables().served(self.me).store(member.map_or(0, |member| member.0 + 1), Ordering::SeqCst);
+        self.tables()
+            .served(self.me)
+            .store(member.map_or(0, |member| member.0 + 1), Ordering::SeqCst);
     }
 
     /// Whether someone of this node may be in the middle of something that a dead member has asked for.
     pub(in crate::engine) fn is_dead_served(&self) -> bool {
         // The view first: who looked at it before a death entered it had said whom it serves before that.
         let view = self.tables().view();
-        let is_serving = |server: MemberId| match self.tables().served(server).load(Ordering::SeqCst) {
-            0 => false,
-            number => view.dead.contains(MemberId(number - 1)),
-        };
+        let is_serving =
+            |server: MemberId| match self.tables().served(server).load(Ordering::SeqCst) {
+                0 => false,
+                number => view.dead.contains(MemberId(number - 1)),
+            };
         !view.dead.is_empty() && view.living().any(is_serving)
     }
 
     /// This node turns away from a member of another node, for ever: see `quorum.rs` of the mpi engine.
     pub(in crate::engine) fn shun(&self, member: MemberId) {
-        self.tables().shunned(member.index() / 64).fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
+        self.tables()
+            .shunned(member.index() / 64)
+            .fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
     }
 
     /// Whether this node has turned away from a member.
     pub(in crate::engine) fn is_shunned(&self, member: MemberId) -> bool {
-        self.tables().shunned(member.index() / 64).load(Ordering::SeqCst) & (1 << (member.index() % 64)) != 0
+        self.tables().shunned(member.index() / 64).load(Ordering::SeqCst)
+            & (1 << (member.index() % 64))
+            != 0
     }
 
     /// The memory through which others may reach this member's segment and the words below: where it begins, how long it
@@ -663,7 +690,8 @@ impl Memory for Reach<'_> {
     fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool> {
         let [word] = self.range.words(offset)?;
         self.step();
-        let is_swapped = word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let is_swapped =
+            word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if is_swapped {
             sys::have_order();
         }
@@ -775,7 +803,12 @@ impl Engine for Shm {
     fn view(&self) -> View {
         if self.guard.word().load(Ordering::Relaxed) == 0 {
             let layout = &self.tables().layout;
-            return View::new(layout.regulars, layout.spares, Default::default(), Default::default());
+            return View::new(
+                layout.regulars,
+                layout.spares,
+                Default::default(),
+                Default::default(),
+            );
         }
         self.tables().view()
     }
@@ -845,14 +878,17 @@ impl Engine for Shm {
                 "this member is limited to {limit} bytes; start the job with a larger limit (--memory)"
             ));
         }
-        let new_len = len.next_multiple_of(PAGE as u64).min(self.tables().layout.segment_limit as u64);
+        let new_len =
+            len.next_multiple_of(PAGE as u64).min(self.tables().layout.segment_limit as u64);
         // The kernel would promise memory that it does not have, and kill someone later.
         let available = available_memory();
         if new_len - current > available {
             return refuse(format!("only {available} bytes of memory are available"));
         }
         let offset = self.tables().layout.segment(self.me) + current as usize;
-        if let Err(error) = memory::allocate(self.memory.file.as_fd(), offset, (new_len - current) as usize) {
+        if let Err(error) =
+            memory::allocate(self.memory.file.as_fd(), offset, (new_len - current) as usize)
+        {
             return refuse(error.to_string());
         }
         // Release: whoever sees the length may touch the memory behind it.
@@ -883,7 +919,9 @@ impl Engine for Shm {
 
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
         let result = match operation {
-            Operation::Put { offset, data } => self.put(at, target, offset, data).map(|()| Done::Put),
+            Operation::Put { offset, data } => {
+                self.put(at, target, offset, data).map(|()| Done::Put)
+            }
             Operation::Get { offset, len } => {
                 // Checked before the buffer is made: a length from a wild caller must not allocate.
                 self.locate(at, target, offset, len).and_then(|_| {
@@ -1000,7 +1038,11 @@ impl Engine for Shm {
 
     fn receive(&self, port: Port) -> Option<Message> {
         // After leaving, what had arrived may still be taken; in a forked child there is nothing.
-        if self.guard.word().load(Ordering::Relaxed) == 0 { None } else { self.receive_message(port) }
+        if self.guard.word().load(Ordering::Relaxed) == 0 {
+            None
+        } else {
+            self.receive_message(port)
+        }
     }
 
     fn set_attending(&self, port: Port, attending: bool) {
@@ -1052,10 +1094,9 @@ impl Engine for Shm {
             finished.finish();
             memory.tables.ring_bell(me);
         };
-        std::thread::Builder::new()
-            .name(name.into())
-            .spawn(run)
-            .map_err(|error| Error::System { what: "starting a thread", error: error.to_string() })?;
+        std::thread::Builder::new().name(name.into()).spawn(run).map_err(|error| {
+            Error::System { what: "starting a thread", error: error.to_string() }
+        })?;
         Ok(activity)
     }
 

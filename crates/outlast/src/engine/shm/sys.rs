@@ -29,7 +29,14 @@ impl Mapping {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses an unused address range, so that no existing memory is affected.
         let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0)?
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+                file,
+                0,
+            )?
         };
         let mapping = Mapping { base: NonNull::new(base.cast()).expect("mmap returned null"), len };
         // SAFETY: the range is the mapping just made. A forked child without it cannot hurt the job.
@@ -43,7 +50,11 @@ impl Mapping {
 
     /// Cuts a range off from the other processes: when this returns, no thread of this process writes to the shared
     /// memory there any more, and what one in the middle of a copy still writes goes to a copy of its own.
-    pub(super) fn make_private(&self, file: impl AsFd, range: std::ops::Range<usize>) -> io::Result<()> {
+    pub(super) fn make_private(
+        &self,
+        file: impl AsFd,
+        range: std::ops::Range<usize>,
+    ) -> io::Result<()> {
         let place = self.at(range.start, range.len());
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
@@ -51,7 +62,14 @@ impl Mapping {
         // change at any time as far as anyone here knows, is reached only through atomics and foreign copies.
         unsafe {
             let flags = flags | MapFlags::FIXED;
-            rustix::mm::mmap(place.cast(), range.len(), protection, flags, file, range.start as u64)?;
+            rustix::mm::mmap(
+                place.cast(),
+                range.len(),
+                protection,
+                flags,
+                file,
+                range.start as u64,
+            )?;
             rustix::mm::madvise(place.cast(), range.len(), Advice::LinuxDontFork)?;
             rustix::mm::madvise(place.cast(), range.len(), Advice::LinuxDontDump)?;
         }
@@ -325,7 +343,9 @@ unsafe fn copy_out_words(from: *const u8, bytes: &mut [u8]) {
     for word in bytes.chunks_exact_mut(8) {
         // SAFETY: inside the range, and aligned since `from` is.
         unsafe {
-            word.copy_from_slice(&AtomicU64::from_ptr(at.cast()).load(Ordering::Relaxed).to_ne_bytes());
+            word.copy_from_slice(
+                &AtomicU64::from_ptr(at.cast()).load(Ordering::Relaxed).to_ne_bytes(),
+            );
             at = at.add(8);
         }
     }
@@ -391,7 +411,8 @@ unsafe fn pick(from: *const u8, bytes: &mut [u8]) {
 /// As for memcpy, except that other processes may change the source meanwhile.
 #[inline]
 unsafe fn foreign_copy(to: *mut u8, from: *const u8, len: usize) {
-    type Copy = unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void;
+    type Copy =
+        unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void;
     let copy: Copy = std::hint::black_box(libc::memcpy as Copy);
     // SAFETY: promised by the caller.
     unsafe { copy(to.cast(), from.cast(), len) };
@@ -441,7 +462,12 @@ impl ForkGuard {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses an unused address range.
         let page = unsafe {
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), Self::LEN, protection, MapFlags::PRIVATE)?
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                Self::LEN,
+                protection,
+                MapFlags::PRIVATE,
+            )?
         };
         // SAFETY: the range is the page just mapped.
         unsafe { rustix::mm::madvise(page, Self::LEN, Advice::LinuxWipeOnFork)? };
@@ -482,7 +508,11 @@ struct RobustHead {
 /// The head is at `head_offset`, in the shared memory too, although only this process can use it: the kernel reads it
 /// at the thread's very end, and when it kills a process for want of memory, it may have taken away all private memory
 /// by then.
-pub(super) fn own_robust_word(mapping: &Mapping, word_offset: usize, head_offset: usize) -> io::Result<()> {
+pub(super) fn own_robust_word(
+    mapping: &Mapping,
+    word_offset: usize,
+    head_offset: usize,
+) -> io::Result<()> {
     let entry_offset = word_offset - 8;
     let entry = mapping.at(entry_offset, 16);
     let head = mapping.at(head_offset, size_of::<RobustHead>());
@@ -555,7 +585,8 @@ pub(super) fn wait_on_any(words: &[(&AtomicU32, u32)], until_ns: u64) {
         })
         .collect();
     let until = timespec(until_ns);
-    let result = futex::waitv(&waiters, futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);
+    let result =
+        futex::waitv(&waiters, futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);
     // Any other error is an early return: a changed word, a signal, the time. All callers look again.
     if result == Err(rustix::io::Errno::NOSYS) {
         // Before Linux 5.16: sleep on the first word, briefly, since nobody wakes for the others.
@@ -568,8 +599,10 @@ pub(super) fn wait_on_any(words: &[(&AtomicU32, u32)], until_ns: u64) {
 pub(super) const WAIT_WORDS_MAX: usize = 128;
 
 fn timespec(ns: u64) -> Option<Timespec> {
-    (ns != u64::MAX)
-        .then_some(Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 })
+    (ns != u64::MAX).then_some(Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    })
 }
 
 /// Wakes everyone who sleeps on the word.

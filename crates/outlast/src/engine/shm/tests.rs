@@ -100,7 +100,8 @@ fn a_forked_child_can_start_a_job_of_its_own() {
 fn a_job_of_one_leaves_nothing_behind() {
     let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
     let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:outlast").count();
+    let mapped =
+        || std::fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:outlast").count();
     // Other tests of this binary run at the same time, so only growth over many rounds counts.
     let before = (threads(), files(), mapped());
     for _ in 0..100 {
@@ -109,9 +110,14 @@ fn a_job_of_one_leaves_nothing_behind() {
         job.leave().unwrap();
     }
     let until = std::time::Instant::now() + Duration::from_secs(10);
-    let is_level = || threads() < before.0 + 20 && files() < before.1 + 20 && mapped() < before.2 + 20;
+    let is_level =
+        || threads() < before.0 + 20 && files() < before.1 + 20 && mapped() < before.2 + 20;
     while !is_level() {
-        assert!(std::time::Instant::now() < until, "{before:?} then {:?}", (threads(), files(), mapped()));
+        assert!(
+            std::time::Instant::now() < until,
+            "{before:?} then {:?}",
+            (threads(), files(), mapped())
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -211,7 +217,8 @@ fn the_memory_of_the_job_is_in_no_core_file() {
     let flags = maps.lines().find_map(|line| {
         let range = line.split(' ').next().and_then(|range| range.split_once('-'));
         if let Some((begin, end)) = range
-            && let (Ok(begin), Ok(end)) = (usize::from_str_radix(begin, 16), usize::from_str_radix(end, 16))
+            && let (Ok(begin), Ok(end)) =
+                (usize::from_str_radix(begin, 16), usize::from_str_radix(end, 16))
         {
             is_here = (begin..end).contains(&address);
         }
@@ -229,7 +236,8 @@ fn the_robust_list_is_in_shared_memory() {
     let thread = shm.tables().robust_word(shm.me).load(Ordering::SeqCst) & 0x3fff_ffff;
     let (mut head, mut len) = (0usize, 0usize);
     // SAFETY: both pointers are valid to write to.
-    let status = unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &raw mut head, &raw mut len) };
+    let status =
+        unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &raw mut head, &raw mut len) };
     assert_eq!(status, 0);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let is_inside = |line: &str| {

@@ -41,7 +41,9 @@ impl World {
 
     pub(super) fn inject(&mut self, member: u32, fault: Fault) -> Result<()> {
         match fault {
-            Fault::Kill(target) | Fault::Stop(target) | Fault::Resume(target) => self.check_member(target)?,
+            Fault::Kill(target) | Fault::Stop(target) | Fault::Resume(target) => {
+                self.check_member(target)?
+            }
             Fault::DieAtStep(_) | Fault::StopAtStep(_) => {}
         }
         let state = &mut self.members[member as usize];
@@ -211,8 +213,11 @@ impl World {
         }
         self.note(u64::from(dead));
         self.tell(dead, |world| {
-            let how =
-                if world.members[dead as usize].life == Life::Left { "to have left" } else { "to be dead" };
+            let how = if world.members[dead as usize].life == Life::Left {
+                "to have left"
+            } else {
+                "to be dead"
+            };
             format!("is known {how}: epoch {}", world.knowledge[0].epoch)
         });
         for member in 0..self.members.len() {
@@ -237,16 +242,21 @@ impl World {
                     continue;
                 }
             }
-            let time = self.now + if by_detection { self.detection_time() } else { self.wake_time() };
+            let time =
+                self.now + if by_detection { self.detection_time() } else { self.wake_time() };
             let to = member as u32;
             let together = self.members.len() > NOTICES_APART_MAX;
-            self.push(time, if together { Event::Notices { to } } else { Event::Notice { to, dead } });
+            self.push(
+                time,
+                if together { Event::Notices { to } } else { Event::Notice { to, dead } },
+            );
         }
     }
 
     /// The network link: a member learns of deaths.
     pub(super) fn learn_deaths(&mut self, member: u32, dead: &[u32]) {
-        if self.members[member as usize].life != Life::Living || !self.enter(member as usize, dead) {
+        if self.members[member as usize].life != Life::Living || !self.enter(member as usize, dead)
+        {
             return;
         }
         for &dead in dead {
@@ -271,8 +281,12 @@ impl World {
             self.knowledge[member as usize] = other.clone();
             return;
         }
-        let news: Vec<u32> =
-            other.dead.iter().filter(|&dead| !mine.dead.contains(dead)).map(|dead| dead.0).collect();
+        let news: Vec<u32> = other
+            .dead
+            .iter()
+            .filter(|&dead| !mine.dead.contains(dead))
+            .map(|dead| dead.0)
+            .collect();
         if !news.is_empty() {
             self.learn_deaths(member, &news);
         }

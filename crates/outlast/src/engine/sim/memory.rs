@@ -29,7 +29,9 @@ impl Direct<'_> {
     pub(super) fn check(&self, target: MemberId, offset: u64, segment_len: u64) -> Result<()> {
         match self {
             Direct::Put(data) => Operation::Put { offset, data }.check(target, segment_len),
-            Direct::Get(buffer) => Operation::Get { offset, len: buffer.len() }.check(target, segment_len),
+            Direct::Get(buffer) => {
+                Operation::Get { offset, len: buffer.len() }.check(target, segment_len)
+            }
             _ => Operation::Load { offset }.check(target, segment_len),
         }
     }
@@ -57,8 +59,10 @@ impl World {
     pub(super) fn grow(&mut self, member: u32, len: u64) -> Result<()> {
         self.check_self(member)?;
         if len > self.segment_limit {
-            let reason =
-                format!("the simulated limit is {} bytes; raise Options::segment_limit", self.segment_limit);
+            let reason = format!(
+                "the simulated limit is {} bytes; raise Options::segment_limit",
+                self.segment_limit
+            );
             return Err(Error::OutOfMemory { wanted: len, reason });
         }
         self.members[member as usize].segment.grow(len);
@@ -86,7 +90,8 @@ impl World {
             }
             What::Get => {
                 // The length may be one that is refused later, and as large as a wild caller likes.
-                counters.operation_bytes_read = counters.operation_bytes_read.saturating_add(len as u64);
+                counters.operation_bytes_read =
+                    counters.operation_bytes_read.saturating_add(len as u64);
             }
             What::Load => counters.operation_bytes_read += 8,
             _ => {
@@ -110,9 +115,9 @@ impl World {
         let is_torn = self.cost.is_none();
         if let Progress::Fresh = *progress {
             let call = direct.call(target, offset);
-            let check = self
-                .check_start(member, at, target)
-                .and_then(|()| direct.check(target, offset, self.members[target.index()].segment.len()));
+            let check = self.check_start(member, at, target).and_then(|()| {
+                direct.check(target, offset, self.members[target.index()].segment.len())
+            });
             if let Err(error) = check {
                 self.tell(member, |_| format!("{call} is refused: {error}"));
                 return Err(error);
@@ -258,7 +263,9 @@ pub(super) fn describe(
         Direct::CompareAndSwap { expected, new } if word == *expected => {
             format!("{call}: {word:#x} becomes {new:#x}")
         }
-        Direct::CompareAndSwap { expected, .. } => format!("{call}: {word:#x} is not {expected:#x}"),
+        Direct::CompareAndSwap { expected, .. } => {
+            format!("{call}: {word:#x} is not {expected:#x}")
+        }
         Direct::FetchAdd(delta) => format!("{call}: {word:#x} plus {delta:#x}"),
     }
 }

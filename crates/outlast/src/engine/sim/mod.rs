@@ -59,8 +59,9 @@ pub use random::Random;
 pub use report::{Counters, Hung, Outcome, Panicked, Report};
 
 use super::{
-    Activity, Bell, Completion, Done, Engine, Epoch, Error, Fault, MEMBERS_MAX, MemberId, Message, Operation,
-    PUBLISH_LEN_MAX, Part, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View, check_series, run_series,
+    Activity, Bell, Completion, Done, Engine, Epoch, Error, Fault, MEMBERS_MAX, MemberId, Message,
+    Operation, PUBLISH_LEN_MAX, Part, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View,
+    check_series, run_series,
 };
 use crate::job::{Backend, Job};
 use coroutine::{Stage, suspend, with_world};
@@ -185,7 +186,8 @@ impl Sim {
 
     /// Whether an operation on `target` acts on its memory itself.
     fn is_direct(&self, target: MemberId) -> bool {
-        target.0 == self.member || with_world(self.world, |world| world.link == Link::Memory) == Some(true)
+        target.0 == self.member
+            || with_world(self.world, |world| world.link == Link::Memory) == Some(true)
     }
 
     /// Does an operation on memory that this member reaches itself.
@@ -195,8 +197,9 @@ impl Sim {
         let mut progress = Progress::Fresh;
         loop {
             self.step(call)?;
-            let part =
-                self.world(|world| world.act(self.member, at, target, offset, &mut direct, &mut progress))??;
+            let part = self.world(|world| {
+                world.act(self.member, at, target, offset, &mut direct, &mut progress)
+            })??;
             if let Some(word) = part {
                 return Ok(word);
             }
@@ -251,7 +254,8 @@ impl Sim {
     /// A get into a buffer of its own.
     fn start_get(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<Done> {
         let operation = Operation::Get { offset, len };
-        let fits = self.world(|world| operation.check(target, world.reachable_len(target)).is_ok())?;
+        let fits =
+            self.world(|world| operation.check(target, world.reachable_len(target)).is_ok())?;
         if !fits {
             // Refused before there is a buffer, since the length may be absurd.
             self.step(call_of(target, &operation))?;
@@ -320,8 +324,9 @@ impl Engine for Sim {
 
     fn view(&self) -> View {
         let _ = self.step(Call::plain(What::View));
-        self.world(|world| world.view(self.member))
-            .unwrap_or_else(|_| View::new(self.members as usize, 0, Default::default(), Default::default()))
+        self.world(|world| world.view(self.member)).unwrap_or_else(|_| {
+            View::new(self.members as usize, 0, Default::default(), Default::default())
+        })
     }
 
     fn fence(&self, member: MemberId, until: Time) -> Result<()> {

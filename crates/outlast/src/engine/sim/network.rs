@@ -11,7 +11,8 @@ use super::random::mix;
 use super::segment::{Subset, words_in};
 use super::world::{Event, Knowledge, Life, Wait, World, Yielder};
 use crate::engine::{
-    Completer, Done, Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, Operation, Part, Port, Result,
+    Completer, Done, Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, Operation, Part, Port,
+    Result,
 };
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -270,8 +271,10 @@ impl World {
             return;
         }
         self.members[to as usize].inbox_len += 1;
-        let message = Message { from: MemberId(from), epoch: self.epoch(from), bytes: bytes.to_vec() };
-        let flight = Flight { from, to, port, message, knowledge: self.knowledge(from).clone(), time };
+        let message =
+            Message { from: MemberId(from), epoch: self.epoch(from), bytes: bytes.to_vec() };
+        let flight =
+            Flight { from, to, port, message, knowledge: self.knowledge(from).clone(), time };
         let index = match self.free_flights.pop() {
             Some(index) => {
                 self.flights[index as usize] = Some(flight);
@@ -296,9 +299,14 @@ impl World {
     /// publish, each pair has a queue of its own, so that room, once made, is there until its sender uses it.
     pub(super) fn may_publish(&self, from: u32, to: u32) -> bool {
         let state = &self.members[to as usize];
-        let received = state.inbox.iter().flatten().filter(|message| message.from.0 == from).count();
-        let under_way =
-            self.flights.iter().flatten().filter(|flight| flight.from == from && flight.to == to).count();
+        let received =
+            state.inbox.iter().flatten().filter(|message| message.from.0 == from).count();
+        let under_way = self
+            .flights
+            .iter()
+            .flatten()
+            .filter(|flight| flight.from == from && flight.to == to)
+            .count();
         state.life != Life::Living || received + under_way < self.inbox_messages_max
     }
 
@@ -338,7 +346,8 @@ impl World {
     }
 
     fn deliver_flight(&mut self, flight: u32, time: u64) {
-        let Some(Flight { from, to, port, message, knowledge, .. }) = self.flights[flight as usize].take()
+        let Some(Flight { from, to, port, message, knowledge, .. }) =
+            self.flights[flight as usize].take()
         else {
             return;
         };
@@ -384,7 +393,8 @@ impl World {
             return false;
         }
         let draw =
-            mix(self.seed ^ (u64::from(from) << 32 | u64::from(to)).wrapping_mul(0xA24B_AED4_963E_E407));
+            mix(self.seed
+                ^ (u64::from(from) << 32 | u64::from(to)).wrapping_mul(0xA24B_AED4_963E_E407));
         let grace = match draw & 3 {
             0 => 0,
             1 => draw >> 50,
@@ -434,7 +444,8 @@ impl World {
             if operation.check(target, self.segment_limit).is_ok() {
                 self.count(source, call.what, call.len as usize);
                 if self.cost.is_none() {
-                    subset = Subset::draw(&mut self.random, words_in(call.offset, call.len as usize));
+                    subset =
+                        Subset::draw(&mut self.random, words_in(call.offset, call.len as usize));
                 }
             }
             self.tell(source, |_| format!("asks for {call}"));
@@ -492,8 +503,7 @@ impl World {
     fn drop_forgotten(&mut self, source: u32, target: u32) {
         let is_dropped = |index: &u32| {
             let request = &self.requests[*index as usize];
-            let is_forgotten =
-                matches!(&request.consumer, Consumer::Completer(completer) if completer.is_forgotten());
+            let is_forgotten = matches!(&request.consumer, Consumer::Completer(completer) if completer.is_forgotten());
             request.target == target && !request.begun && is_forgotten
         };
         let dropped: Vec<u32> =
@@ -501,7 +511,9 @@ impl World {
         // Not a draw of the run's: what is never forgotten is as it would be without this.
         let draw = mix(self.seed ^ self.now ^ (u64::from(source) << 32 | u64::from(target)) << 8);
         for index in dropped.into_iter().filter(|_| draw & 1 == 0) {
-            self.tell(source, |_| format!("drops what it wanted of m{target}, and does not any more"));
+            self.tell(source, |_| {
+                format!("drops what it wanted of m{target}, and does not any more")
+            });
             self.requests[index as usize].lost = true;
             self.abandon(index);
         }
@@ -551,8 +563,9 @@ impl World {
             let theirs = request.knowledge.clone();
             let at = request.at;
             let mine = self.knowledge(target);
-            let is_stale =
-                at != Epoch::ANY && !Rc::ptr_eq(mine, &theirs) && !mine.dead.is_subset(&theirs.dead);
+            let is_stale = at != Epoch::ANY
+                && !Rc::ptr_eq(mine, &theirs)
+                && !mine.dead.is_subset(&theirs.dead);
             self.adopt(target, &theirs);
             if is_stale {
                 self.note(0x7374_616C_6500);
@@ -565,7 +578,8 @@ impl World {
             return;
         }
         // The record is taken apart for a moment, since the operation acts on another part of the world.
-        let mut wanted = std::mem::replace(&mut self.requests[index as usize].wanted, Wanted::SegmentLen);
+        let mut wanted =
+            std::mem::replace(&mut self.requests[index as usize].wanted, Wanted::SegmentLen);
         if let Wanted::Series { parts, done, word } = &mut wanted {
             let answer = self.serve_parts((source, target), parts, done, word);
             let request = &mut self.requests[index as usize];
@@ -574,8 +588,11 @@ impl World {
             return;
         }
         let segment_len = self.members[target as usize].segment.len();
-        let check = wanted.operation().map(|operation| operation.check(MemberId(target), segment_len));
-        if let (Some(Ok(())), false, Wanted::Get { len, buffer, .. }) = (&check, second_phase, &mut wanted) {
+        let check =
+            wanted.operation().map(|operation| operation.check(MemberId(target), segment_len));
+        if let (Some(Ok(())), false, Wanted::Get { len, buffer, .. }) =
+            (&check, second_phase, &mut wanted)
+        {
             buffer.resize(*len, 0);
         }
         let answer = match (check, wanted.direct()) {
@@ -638,7 +655,8 @@ impl World {
         let request = &mut self.requests[index as usize];
         let (source, target) = (request.source, request.target);
         let (knowledge, answer) = (request.knowledge.clone(), request.answer.take());
-        if self.members[source as usize].life == Life::Living && !self.is_lost(target, source, time) {
+        if self.members[source as usize].life == Life::Living && !self.is_lost(target, source, time)
+        {
             self.adopt(source, &knowledge);
             let answer = match answer {
                 Some(Err(Error::Stale { .. })) => Err(Error::Stale { now: self.epoch(source) }),
@@ -675,7 +693,9 @@ impl World {
             }
         };
         self.members[source as usize].requests.retain(|&other| other != index);
-        self.note(u64::from(source) << 32 ^ u64::from(target) ^ u64::from(is_ok) << 16 ^ self.now << 20);
+        self.note(
+            u64::from(source) << 32 ^ u64::from(target) ^ u64::from(is_ok) << 16 ^ self.now << 20,
+        );
         match signal {
             Ok((slot, generation)) => self.signal(slot, generation),
             Err(address) => {

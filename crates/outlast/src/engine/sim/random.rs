@@ -71,7 +71,10 @@ mod tests {
     #[test]
     fn the_sequence_never_changes() {
         let mut random = Random::new(1);
-        assert_eq!([random.next(), random.next()], [4_640_521_403_676_318_852, 6_534_566_967_114_836_561]);
+        assert_eq!(
+            [random.next(), random.next()],
+            [4_640_521_403_676_318_852, 6_534_566_967_114_836_561]
+        );
     }
 
     #[test]

@@ -118,7 +118,9 @@ impl Report {
         if !self.is_ok() {
             let hung: Vec<String> = self.hung.iter().map(Hung::to_string).collect();
             let Report { seed, outcome, panics, .. } = &self;
-            panic!("seed {seed}: the run ended as {outcome:?}; panics: {panics:#?}; hung: {hung:#?}");
+            panic!(
+                "seed {seed}: the run ended as {outcome:?}; panics: {panics:#?}; hung: {hung:#?}"
+            );
         }
         self
     }
@@ -190,7 +192,12 @@ impl Call {
     pub(super) fn is_operation(self) -> bool {
         matches!(
             self.what,
-            What::Put | What::Get | What::Load | What::CompareAndSwap | What::FetchAdd | What::Series
+            What::Put
+                | What::Get
+                | What::Load
+                | What::CompareAndSwap
+                | What::FetchAdd
+                | What::Series
         )
     }
 }

@@ -52,7 +52,8 @@ impl Subset {
 
     /// The words that a phase touches, for people.
     pub(super) fn describe(self, words: usize, second_phase: bool) -> String {
-        let touched: Vec<usize> = (0..words).filter(|&index| self.contains(index, second_phase)).collect();
+        let touched: Vec<usize> =
+            (0..words).filter(|&index| self.contains(index, second_phase)).collect();
         let shown: Vec<String> = touched.iter().take(16).map(usize::to_string).collect();
         match (touched.len(), words) {
             (all, words) if all == words => "all words".to_string(),
@@ -95,7 +96,8 @@ impl Segment {
 
     #[inline]
     pub(super) fn store(&mut self, word: usize, value: u64) {
-        let chunk = self.chunks[word / CHUNK_WORDS].get_or_insert_with(|| Box::new([0; CHUNK_WORDS]));
+        let chunk =
+            self.chunks[word / CHUNK_WORDS].get_or_insert_with(|| Box::new([0; CHUNK_WORDS]));
         chunk[word % CHUNK_WORDS] = value;
     }
 

@@ -10,7 +10,9 @@ use super::options::{Action, Cost, Link, Options, When};
 use super::random::{Random, mix};
 use super::report::{Call, Clock, Counters, Hung, Outcome, Panicked, Report, What};
 use super::segment::Segment;
-use crate::engine::{Activity, Bell, Epoch, Error, MemberId, MemberSet, Message, Port, Result, Time};
+use crate::engine::{
+    Activity, Bell, Epoch, Error, MemberId, MemberSet, Message, Port, Result, Time,
+};
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
@@ -380,7 +382,8 @@ impl World {
                 Some(actor) if actor.member == member => &actor.name,
                 _ => "",
             };
-            let line = format!("{:>14}  m{member} {name:<10} {}", Clock(self.now).to_string(), text(self));
+            let line =
+                format!("{:>14}  m{member} {name:<10} {}", Clock(self.now).to_string(), text(self));
             self.trace.get_or_insert_default().push(line);
         }
     }
@@ -393,7 +396,9 @@ impl World {
         let is_remote = call.target != member && call.target != NONE;
         match (self.link, call.what) {
             (Link::Memory, _) if is_remote && call.is_operation() => {
-                overhead + nanos(cost.latency) + call.len.saturating_mul(cost.gap_per_byte_ps) / 1000
+                overhead
+                    + nanos(cost.latency)
+                    + call.len.saturating_mul(cost.gap_per_byte_ps) / 1000
             }
             _ if is_remote && (call.is_operation() || call.what == What::Send) => overhead,
             _ => nanos(cost.local).max(1),
@@ -476,7 +481,11 @@ impl World {
         let (member, call, woken) = (actor.member, actor.call, actor.woken);
         actor.woken = false;
         let place = u64::from(slot) << 40 ^ u64::from(call.target) << 20 ^ u64::from(woken) << 60;
-        let value = self.now ^ place ^ (call.what as u64) << 32 ^ call.offset.rotate_left(17) ^ call.len << 9;
+        let value = self.now
+            ^ place
+            ^ (call.what as u64) << 32
+            ^ call.offset.rotate_left(17)
+            ^ call.len << 9;
         self.note(value);
         if self.trace.is_some() {
             if woken {
@@ -523,11 +532,9 @@ impl World {
 
     /// Wakes the activity of a member that waits for this completion; whether there was one.
     pub(super) fn wake_completion(&mut self, member: u32, address: usize) -> bool {
-        let waiter = self.members[member as usize]
-            .activities
-            .iter()
-            .copied()
-            .find(|&slot| self.actors[slot as usize].state == State::Blocked(Wait::Completion(address)));
+        let waiter = self.members[member as usize].activities.iter().copied().find(|&slot| {
+            self.actors[slot as usize].state == State::Blocked(Wait::Completion(address))
+        });
         waiter.map(|slot| self.wake(slot)).is_some()
     }
 
@@ -588,7 +595,9 @@ impl World {
             // What is written to memory arrives at a stopped member too.
             _ if self.link == Link::Memory => None,
             Event::Notice { to, .. } | Event::Notices { to } | Event::Ring { to, .. } => Some(to),
-            Event::Deliver { flight } => self.flights[flight as usize].as_ref().map(|flight| flight.to),
+            Event::Deliver { flight } => {
+                self.flights[flight as usize].as_ref().map(|flight| flight.to)
+            }
             Event::Serve { request, .. } => Some(self.requests[request as usize].target),
             Event::Respond { request } => Some(self.requests[request as usize].source),
             _ => None,
@@ -764,7 +773,8 @@ impl World {
                 }
             }
         }
-        let stopped = self.members.iter().enumerate().filter(|(_, member)| member.runs && member.stopped);
+        let stopped =
+            self.members.iter().enumerate().filter(|(_, member)| member.runs && member.stopped);
         Report {
             seed: self.seed,
             outcome,

@@ -139,11 +139,13 @@ impl Action {
             Action::Get { place, len, .. } => Operation::Get { offset: place, len },
             Action::Load { place } => Operation::Load { offset: place },
             Action::Add { place, delta } => Operation::FetchAdd { offset: place, delta },
-            Action::Change { place, guess, update, given, is_signed } => Operation::CompareAndSwap {
-                offset: place,
-                expected: guess,
-                new: update.apply(guess, given, is_signed),
-            },
+            Action::Change { place, guess, update, given, is_signed } => {
+                Operation::CompareAndSwap {
+                    offset: place,
+                    expected: guess,
+                    new: update.apply(guess, given, is_signed),
+                }
+            }
             Action::Swap { place, expected, new } => {
                 Operation::CompareAndSwap { offset: place, expected, new }
             }
@@ -285,7 +287,12 @@ impl Window {
     }
 
     /// [`Window::put`] as a request.
-    pub fn start_put(&self, target: usize, offset: u64, data: &[u8]) -> WindowResult<WindowRequest> {
+    pub fn start_put(
+        &self,
+        target: usize,
+        offset: u64,
+        data: &[u8],
+    ) -> WindowResult<WindowRequest> {
         let _call = self.shared.begin()?;
         let op = self.shared.start_put(target, offset, data)?;
         self.request(op)
@@ -443,7 +450,8 @@ impl Shared {
             return Ok(Found { pieces, is_counted: false });
         }
         self.enter()?;
-        let found = self.current_directory(target).and_then(|d| d.pieces(target, offset, len as u64));
+        let found =
+            self.current_directory(target).and_then(|d| d.pieces(target, offset, len as u64));
         match found {
             Ok(pieces) => Ok(Found { pieces, is_counted: true }),
             Err(error) => {
@@ -464,7 +472,11 @@ impl Shared {
         })?;
         let found = self.find(target, offset, len)?;
         // Ranges begin at multiples of 64, so a word can only be cut by the end of a range of an odd length.
-        if found.pieces.iter().any(|piece| !piece.place.is_multiple_of(8) || !piece.len.is_multiple_of(8)) {
+        if found
+            .pieces
+            .iter()
+            .any(|piece| !piece.place.is_multiple_of(8) || !piece.len.is_multiple_of(8))
+        {
             if found.is_counted {
                 self.leave();
             }
@@ -485,7 +497,9 @@ impl Shared {
 
     fn count(&self, word: u64) -> WindowResult<()> {
         let offset = self.controls[self.me] + word;
-        self.job.fetch_add(Epoch::ANY, self.job.me(), offset, 1).map_err(|e| self.refused(e, self.me))?;
+        self.job
+            .fetch_add(Epoch::ANY, self.job.me(), offset, 1)
+            .map_err(|e| self.refused(e, self.me))?;
         Ok(())
     }
 
@@ -519,7 +533,11 @@ impl Shared {
                 Some(Err(error)) => Some(Pending::ready(member, Err(error))),
                 None => Some(pending),
             };
-            parts.push(Part { action: Action::Put { place, data: data.to_vec() }, pending, is_done: false });
+            parts.push(Part {
+                action: Action::Put { place, data: data.to_vec() },
+                pending,
+                is_done: false,
+            });
         }
         Ok(self.op(target, &found, parts))
     }
@@ -556,8 +574,10 @@ impl Shared {
         values: &[W],
     ) -> WindowResult<Op> {
         let found = self.find_words(target, offset, values.len())?;
-        let places =
-            found.pieces.iter().flat_map(|piece| (0..piece.len).step_by(8).map(move |at| (piece, at)));
+        let places = found
+            .pieces
+            .iter()
+            .flat_map(|piece| (0..piece.len).step_by(8).map(move |at| (piece, at)));
         let part = |((piece, at), &value): ((&Piece, usize), &W)| {
             let (place, given) = (piece.place + at as u64, value.to_bits());
             let action = match update {
@@ -816,7 +836,9 @@ impl Shared {
     /// Loads a word of a control block.
     pub(super) fn load(&self, target: usize, word: u64) -> WindowResult<u64> {
         let offset = self.controls[target] + word;
-        self.job.load(Epoch::ANY, self.members[target], offset).map_err(|error| self.refused(error, target))
+        self.job
+            .load(Epoch::ANY, self.members[target], offset)
+            .map_err(|error| self.refused(error, target))
     }
 
     /// The directory of a target as it is now.
@@ -855,7 +877,11 @@ impl Table {
             Entry::Active(op) => target.is_none_or(|target| target == op.target),
             _ => false,
         };
-        self.entries.iter().filter(|(_, entry)| is_meant(entry)).map(|(&number, _)| number).collect()
+        self.entries
+            .iter()
+            .filter(|(_, entry)| is_meant(entry))
+            .map(|(&number, _)| number)
+            .collect()
     }
 
     /// How many operations (on one target) are under way, those that were given up left out.

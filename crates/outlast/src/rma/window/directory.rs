@@ -158,7 +158,9 @@ impl Directory {
             (true, 1..) => Ok(pieces),
             // Nothing is touched, but the place must make sense.
             (true, 0) if offset <= self.len() || !pieces.is_empty() => Ok(Vec::new()),
-            (true, 0) if self.ranges.iter().any(|r| (r.begin..=r.begin + r.len).contains(&offset)) => {
+            (true, 0)
+                if self.ranges.iter().any(|r| (r.begin..=r.begin + r.len).contains(&offset)) =>
+            {
                 Ok(Vec::new())
             }
             _ => Err(outside()),

@@ -60,7 +60,9 @@ pub enum WindowError {
     },
     /// The lock that this member held was taken away by `force_unlock`. What it did before the call stands; the call
     /// itself did nothing.
-    #[error("the lock at rank {target} was taken away from this member by force; lock again before going on")]
+    #[error(
+        "the lock at rank {target} was taken away from this member by force; lock again before going on"
+    )]
     LockLost {
         /// Whose memory the lock guards.
         target: usize,
@@ -81,7 +83,9 @@ pub enum WindowError {
     },
     /// The window cannot be freed while somebody holds a lock on it. All members that called `free` get this, and
     /// the window goes on as before.
-    #[error("the window is not freed: rank {holder} still holds the lock at rank {target}; unlock first")]
+    #[error(
+        "the window is not freed: rank {holder} still holds the lock at rank {target}; unlock first"
+    )]
     StillLocked {
         /// Whose memory the lock guards.
         target: usize,

@@ -187,7 +187,11 @@ impl Window {
         }
         // All at once, so that no other activity releases a part of them.
         let mut state = lock(&shared.state);
-        state.held.values_mut().filter(|held| held.is_of_all).for_each(|held| held.is_pending = false);
+        state
+            .held
+            .values_mut()
+            .filter(|held| held.is_of_all)
+            .for_each(|held| held.is_pending = false);
         abandoned.map_or(Ok(()), Err)
     }
 
@@ -291,7 +295,13 @@ impl Shared {
     }
 
     /// Takes a lock and remembers it.
-    fn take_lock(&self, target: usize, kind: LockKind, limit: Duration, is_of_all: bool) -> WindowResult<()> {
+    fn take_lock(
+        &self,
+        target: usize,
+        kind: LockKind,
+        limit: Duration,
+        is_of_all: bool,
+    ) -> WindowResult<()> {
         let stamp = stamp(self.job.me(), self.next_ticket.fetch_add(1, Ordering::Relaxed));
         {
             let mut state = lock(&self.state);
@@ -300,8 +310,16 @@ impl Shared {
             }
             state.held.insert(target, Held { kind, stamp, is_of_all, is_pending: true });
         }
-        let mut taking =
-            Taking { shared: self, target, stamp, limit, until: None, waits: false, holder: 0, before: 0 };
+        let mut taking = Taking {
+            shared: self,
+            target,
+            stamp,
+            limit,
+            until: None,
+            waits: false,
+            holder: 0,
+            before: 0,
+        };
         let result = match kind {
             LockKind::Exclusive => taking.exclusively(),
             LockKind::Shared => taking.shared(),
@@ -390,13 +408,15 @@ impl Shared {
 
     /// The ranks that ever shared the lock at `target`.
     fn sharing(&self, target: usize) -> WindowResult<Vec<usize>> {
-        let words: Vec<u64> = (0..self.layout.bit_words()).map(|word| self.layout.sharing(word)).collect();
+        let words: Vec<u64> =
+            (0..self.layout.bit_words()).map(|word| self.layout.sharing(word)).collect();
         Ok(ranks_in(&self.load_many(target, &words)?))
     }
 
     /// Rings everyone who waits for a lock at `target`. What goes wrong is no harm: waits look again by themselves.
     fn ring_waiting(&self, target: usize) {
-        let words: Vec<u64> = (0..self.layout.bit_words()).map(|word| self.layout.waiting(word)).collect();
+        let words: Vec<u64> =
+            (0..self.layout.bit_words()).map(|word| self.layout.waiting(word)).collect();
         for rank in ranks_in(&self.load_many(target, &words).unwrap_or_default()) {
             if rank != self.me && rank < self.members.len() {
                 let _ = self.job.ring(self.members[rank]);
@@ -422,12 +442,17 @@ impl Shared {
     /// Loads several words of a control block, in one go.
     fn load_many(&self, target: usize, words: &[u64]) -> WindowResult<Vec<u64>> {
         let (member, control) = (self.members[target], self.controls[target]);
-        let load =
-            |&word: &u64| self.job.start(Epoch::ANY, member, Operation::Load { offset: control + word });
+        let load = |&word: &u64| {
+            self.job.start(Epoch::ANY, member, Operation::Load { offset: control + word })
+        };
         let pending: Vec<Pending> = words.iter().map(load).collect();
         // A forgotten load does no harm, so the engine may wait for it by itself.
         let wait = |pending| self.job.wait(pending).map(Done::word);
-        pending.into_iter().map(wait).collect::<Result<_, _>>().map_err(|error| self.refused(error, target))
+        pending
+            .into_iter()
+            .map(wait)
+            .collect::<Result<_, _>>()
+            .map_err(|error| self.refused(error, target))
     }
 }
 
@@ -469,7 +494,10 @@ impl Taking<'_> {
             match swapped.and_then(|()| self.wait_for_shared()) {
                 Ok(Some(mut dead)) => {
                     dead.push(self.before);
-                    return Ok(dead.iter().filter_map(|&stamp| shared.rank_of_stamp(stamp)).collect());
+                    return Ok(dead
+                        .iter()
+                        .filter_map(|&stamp| shared.rank_of_stamp(stamp))
+                        .collect());
                 }
                 Ok(None) => {
                     // Forced out before it had the lock at all.
@@ -484,7 +512,8 @@ impl Taking<'_> {
                     }
                     if is_in {
                         let (stamp, before) = (self.stamp, self.before);
-                        match shared.swap(self.target, EXCLUSIVE, stamp, before, Patience::Release) {
+                        match shared.swap(self.target, EXCLUSIVE, stamp, before, Patience::Release)
+                        {
                             Ok(found) if found == stamp => {}
                             // Forced out while it waited.
                             Ok(_) => drop(self.put_back()),
@@ -584,11 +613,13 @@ impl Taking<'_> {
             // The word is this member's own; what else could be in it was left by a call that gave up.
             let mut expected = 0;
             loop {
-                let found = shared.swap(taking.target, own, expected, taking.stamp, Patience::Operation);
+                let found =
+                    shared.swap(taking.target, own, expected, taking.stamp, Patience::Operation);
                 if found == Ok(expected) {
                     break;
                 }
-                expected = found.inspect_err(|_| shared.swap_behind(taking.target, own, taking.stamp, 0))?;
+                expected = found
+                    .inspect_err(|_| shared.swap_behind(taking.target, own, taking.stamp, 0))?;
             }
             let found = shared.load(taking.target, EXCLUSIVE);
             match found {
@@ -616,7 +647,8 @@ impl Taking<'_> {
     }
 
     fn new_stamp(&self) -> u64 {
-        let stamp = stamp(self.shared.job.me(), self.shared.next_ticket.fetch_add(1, Ordering::Relaxed));
+        let stamp =
+            stamp(self.shared.job.me(), self.shared.next_ticket.fetch_add(1, Ordering::Relaxed));
         if let Some(held) = lock(&self.shared.state).held.get_mut(&self.target) {
             held.stamp = stamp;
         }
@@ -671,7 +703,9 @@ impl Shared {
     /// A living member that holds the lock at `target`, if there is one.
     pub(super) fn locked_by(&self, target: usize) -> WindowResult<Option<usize>> {
         let stamps = self.holders(target)?.into_iter().map(|(_, stamp)| stamp);
-        Ok(stamps.filter(|&stamp| !self.is_stamp_dead(stamp)).find_map(|stamp| self.rank_of_stamp(stamp)))
+        Ok(stamps
+            .filter(|&stamp| !self.is_stamp_dead(stamp))
+            .find_map(|stamp| self.rank_of_stamp(stamp)))
     }
 
     /// Whether this member holds a lock somewhere, which was not taken away from it.

@@ -208,7 +208,9 @@ impl Window {
         let channel = comm.duplicate()?;
         let prepared = prepare(&job, layout, len);
         let (control, word, base) = match &prepared {
-            Ok((control, owned)) => (*control, owned.word, owned.ranges.first().map_or(0, |base| base.place)),
+            Ok((control, owned)) => {
+                (*control, owned.word, owned.ranges.first().map_or(0, |base| base.place))
+            }
             Err(_) => (0, 0, 0),
         };
         let give_back = |prepared: WindowResult<(u64, Owned)>| {
@@ -235,7 +237,9 @@ impl Window {
             give_back(prepared);
             return Err(own_error.or(gathered.err()).unwrap_or(match agreed.failed.is_empty() {
                 false => WindowError::ProcFailed { ranks: agreed.failed },
-                true => WindowError::Invalid { what: "another member could not make the window".into() },
+                true => {
+                    WindowError::Invalid { what: "another member could not make the window".into() }
+                }
             }));
         }
         let (offers, (control, owned)) = (gathered?, prepared?);
@@ -280,7 +284,9 @@ impl Window {
     /// The ranks that are dead, as far as this member knows. Local.
     pub fn get_failed(&self) -> Vec<usize> {
         let dead = self.shared.dead();
-        (0..self.shared.members.len()).filter(|&rank| dead.contains(self.shared.members[rank])).collect()
+        (0..self.shared.members.len())
+            .filter(|&rank| dead.contains(self.shared.members[rank]))
+            .collect()
     }
 
     /// Makes the window unusable for all its members, also for those that wait in it now: all calls that are not
@@ -381,7 +387,10 @@ impl Window {
             if len == 0 {
                 return Ok(begin);
             }
-            let end = begin.checked_add(len).filter(|&end| end <= ATTACHED).ok_or_else(|| too_long(len))?;
+            let end = begin
+                .checked_add(len)
+                .filter(|&end| end <= ATTACHED)
+                .ok_or_else(|| too_long(len))?;
             let place = reserve_cleared(&shared.job, len)?;
             let mut ranges = owned.ranges.clone();
             ranges.push(Range { begin, len, place });
@@ -399,13 +408,16 @@ impl Window {
         let shared = &*self.shared;
         let _call = shared.begin()?;
         if len == 0 {
-            return Err(WindowError::Invalid { what: "a range of no bytes cannot be attached".into() });
+            return Err(WindowError::Invalid {
+                what: "a range of no bytes cannot be attached".into(),
+            });
         }
         shared.change_owned(|owned| {
             let begin = owned.next_attached;
             // The next one begins behind a gap, so that running over the end of one never hits another.
-            let next =
-                begin.checked_add(len).and_then(|end| end.checked_next_multiple_of(64)?.checked_add(64));
+            let next = begin
+                .checked_add(len)
+                .and_then(|end| end.checked_next_multiple_of(64)?.checked_add(64));
             let next = next.ok_or_else(|| too_long(len))?;
             let place = reserve_cleared(&shared.job, len)?;
             let mut ranges = owned.ranges.clone();
@@ -427,8 +439,10 @@ impl Window {
         let shared = &*self.shared;
         let _call = shared.begin()?;
         shared.change_owned(|owned| {
-            let position = owned.ranges.iter().position(|range| range.begin == offset && offset >= ATTACHED);
-            let position = position.ok_or(WindowError::NotAttached { target: shared.me, offset, len: 0 })?;
+            let position =
+                owned.ranges.iter().position(|range| range.begin == offset && offset >= ATTACHED);
+            let position =
+                position.ok_or(WindowError::NotAttached { target: shared.me, offset, len: 0 })?;
             let mut ranges = owned.ranges.clone();
             let Range { place, len, .. } = ranges.remove(position);
             shared.publish(owned, ranges)?;
@@ -477,7 +491,10 @@ impl Window {
         let before = [LIVE, UNKNOWN]
             .into_iter()
             .find(|&from| {
-                shared.phase.compare_exchange(from, FREEING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+                shared
+                    .phase
+                    .compare_exchange(from, FREEING, Ordering::SeqCst, Ordering::SeqCst)
+                    .is_ok()
             })
             .ok_or(WindowError::Freed)?;
         let freeing = Freeing { shared, after: std::cell::Cell::new(before) };
@@ -530,14 +547,22 @@ struct Offer {
 
 impl Offer {
     fn encode(&self) -> Vec<u8> {
-        let words =
-            [u64::from(self.is_ready), u64::from(self.is_open), self.control, self.word, self.base, self.len];
+        let words = [
+            u64::from(self.is_ready),
+            u64::from(self.is_open),
+            self.control,
+            self.word,
+            self.base,
+            self.len,
+        ];
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     fn decode(bytes: &[u8]) -> Option<Offer> {
-        let words: Vec<u64> =
-            bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes"))).collect();
+        let words: Vec<u64> = bytes
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")))
+            .collect();
         let [is_ready, is_open, control, word, base, len] = words[..] else { return None };
         Some(Offer { is_ready: is_ready == 1, is_open: is_open == 1, control, word, base, len })
     }
@@ -586,8 +611,13 @@ fn prepare(job: &Job, layout: Layout, len: u64) -> WindowResult<(u64, Owned)> {
         return Err(too_long(len));
     }
     let control = reserve_cleared(job, layout.len())?;
-    let mut owned =
-        Owned { ranges: Vec::new(), word: 0, block: (0, 0), next_attached: ATTACHED, aside: Vec::new() };
+    let mut owned = Owned {
+        ranges: Vec::new(),
+        word: 0,
+        block: (0, 0),
+        next_attached: ATTACHED,
+        aside: Vec::new(),
+    };
     let filled = (|| {
         if len > 0 {
             owned.ranges = base_ranges(reserve_cleared(job, len)?, len);
@@ -833,12 +863,16 @@ impl Shared {
     }
 
     /// Changes what this member shows; one thread at a time. Also looks which memory that is aside can be given back.
-    fn change_owned<T>(&self, change: impl FnOnce(&mut Owned) -> WindowResult<T>) -> WindowResult<T> {
+    fn change_owned<T>(
+        &self,
+        change: impl FnOnce(&mut Owned) -> WindowResult<T>,
+    ) -> WindowResult<T> {
         self.check_usable()?;
         let until = self.job.now().after(self.job.time_limit());
         let take = || lock(&self.owned).take().map(Ok);
-        let mut owned =
-            self.wait_for(Patience::Operation, until, take, || self.timeout(self.me, self.job.time_limit()))?;
+        let mut owned = self.wait_for(Patience::Operation, until, take, || {
+            self.timeout(self.me, self.job.time_limit())
+        })?;
         let result = {
             self.sweep(&mut owned);
             let result = change(&mut owned);
@@ -871,7 +905,11 @@ impl Shared {
                     // In this order, and operations on one target take effect in their order.
                     let pending = [LEFT, ENTERED].map(|word| {
                         let offset = self.controls[rank] + word;
-                        Some(self.job.start(Epoch::ANY, self.members[rank], Operation::Load { offset }))
+                        Some(self.job.start(
+                            Epoch::ANY,
+                            self.members[rank],
+                            Operation::Load { offset },
+                        ))
                     });
                     aside.asked.push(Asked { rank, pending, found: [None; 2] });
                 }
@@ -879,7 +917,9 @@ impl Shared {
             let (asked, unseen) = (&mut aside.asked, &mut aside.unseen);
             asked.retain_mut(|asked| {
                 for (pending, found) in asked.pending.iter_mut().zip(&mut asked.found) {
-                    if let Some(result) = pending.as_mut().and_then(|pending| self.job.poll(pending)) {
+                    if let Some(result) =
+                        pending.as_mut().and_then(|pending| self.job.poll(pending))
+                    {
                         *pending = None;
                         *found = result.ok().map(engine::Done::word);
                     }

@@ -289,7 +289,8 @@ impl Store {
                     Err(error) => E::from(error),
                 },
                 Err(error) => {
-                    let is_true = tx.over.is_some() || tx.is_late || tx.is_consistent().unwrap_or(true);
+                    let is_true =
+                        tx.over.is_some() || tx.is_late || tx.is_consistent().unwrap_or(true);
                     tx.abort();
                     if is_true {
                         return Err(error);
@@ -396,8 +397,9 @@ impl Tx {
         if self.recovery.is_none() {
             return Ok(());
         }
-        let reason =
-            format!("{what} in a recovery: its transaction is carried out with those of all members");
+        let reason = format!(
+            "{what} in a recovery: its transaction is carried out with those of all members"
+        );
         Err(StoreError::Invalid { reason })
     }
 
@@ -567,7 +569,8 @@ impl Tx {
         let mut held = Vec::new();
         for key in in_order(&active.keys) {
             let lock = |_: Option<MemberId>| New::Unchanged;
-            let locked = self.store.inner.lock_key(self.attempt(), key, active.id, None, lock, &[])?;
+            let locked =
+                self.store.inner.lock_key(self.attempt(), key, active.id, None, lock, &[])?;
             held.extend(locked.map(|version| (key.clone(), version)));
         }
         self.held = Some((began, held));
@@ -577,8 +580,11 @@ impl Tx {
     /// An error if a key that was locked before the closure, which has only read it, was lost since: others may have changed it.
     fn check_held(&self) -> StoreResult<()> {
         let inner = &self.store.inner;
-        let held =
-            self.held.iter().filter(|(began, _)| *began != inner.job.epoch()).flat_map(|(_, held)| held);
+        let held = self
+            .held
+            .iter()
+            .filter(|(began, _)| *began != inner.job.epoch())
+            .flat_map(|(_, held)| held);
         held.filter(|(key, _)| self.reads.contains_key(key) && !self.writes.contains_key(key))
             .try_for_each(|(key, version)| inner.check_incarnation(key, *version))
     }
@@ -623,7 +629,10 @@ impl Tx {
                 let slot = inner.take_slot()?;
                 let nonce = inner.transactions.nonce.fetch_add(1, Ordering::Relaxed) + 1;
                 let id = IntentId { member: inner.me(), slot: slot.number, nonce };
-                inner.transactions.joined.fetch_add(u64::from(self.recovery.is_some()), Ordering::SeqCst);
+                inner
+                    .transactions
+                    .joined
+                    .fetch_add(u64::from(self.recovery.is_some()), Ordering::SeqCst);
                 (slot, id, BTreeSet::new(), None)
             }
         };
@@ -663,7 +672,8 @@ impl Tx {
         if self.writes.is_empty() {
             return if self.is_consistent()? { Ok(()) } else { Err(StoreError::Aborted) };
         }
-        let is_single = self.writes.len() == 1 && self.reads.keys().all(|key| self.writes.contains_key(key));
+        let is_single =
+            self.writes.len() == 1 && self.reads.keys().all(|key| self.writes.contains_key(key));
         if is_single && self.active.is_none() {
             return self.commit_one();
         }
@@ -725,7 +735,9 @@ impl Tx {
             };
             let new = |owner: Option<MemberId>| match is_deleted {
                 true => New::Deleted,
-                false => New::Value { bytes: &[], owner: owner.filter(|_| !is_mine).unwrap_or(mine) },
+                false => {
+                    New::Value { bytes: &[], owner: owner.filter(|_| !is_mine).unwrap_or(mine) }
+                }
             };
             match inner.lock_key(self.attempt(), key, active.id, seen, new, bytes)? {
                 Some(version) => {
@@ -916,11 +928,20 @@ impl Inner {
     }
 
     /// X6 for a transaction whose keys were brought to their end, if they were.
-    fn end(&self, mut slot: Slot, id: IntentId, keys: Vec<Vec<u8>>, ended: StoreResult<()>, is_joined: bool) {
+    fn end(
+        &self,
+        mut slot: Slot,
+        id: IntentId,
+        keys: Vec<Vec<u8>>,
+        ended: StoreResult<()>,
+        is_joined: bool,
+    ) {
         match ended {
             Ok(()) => {}
             // Nobody finds it and asks for its verdict any more. Once the loss is accepted, its keys are rolled back.
-            Err(StoreError::DataLost { .. }) if is_joined && self.is_intent_lost(id.member, id.slot) => {
+            Err(StoreError::DataLost { .. })
+                if is_joined && self.is_intent_lost(id.member, id.slot) =>
+            {
                 self.transactions.joined.fetch_sub(1, Ordering::SeqCst);
                 return self.finish_later(slot, id, keys, false, false, LATER);
             }
@@ -929,7 +950,8 @@ impl Inner {
         if is_joined || keys.iter().map(Vec::len).sum::<usize>() > SHORT {
             // Whoever still asks for it finds it gone, as after the next transaction.
             let _step = within(steps::Step::CleanUp);
-            let empty = Intent { nonce: 0, state: State::Aborted, rank: 0, recovery: 0, keys: Vec::new() };
+            let empty =
+                Intent { nonce: 0, state: State::Aborted, rank: 0, recovery: 0, keys: Vec::new() };
             let written = self.write_intent(id, &mut slot.memory, None, &empty);
             if is_joined && written.is_err() {
                 return self.finish_later(slot, id, keys, is_joined, false, LATER);
@@ -959,7 +981,8 @@ impl Inner {
     /// its own that were joined to a recovery.
     pub(super) fn has_ended_those_of_the_dead(&self, view: &View) -> bool {
         let estate = lock(&self.transactions.estate);
-        let is_ended = estate.epoch == Some(view.epoch) && estate.left.is_empty() && !estate.is_busy;
+        let is_ended =
+            estate.epoch == Some(view.epoch) && estate.left.is_empty() && !estate.is_busy;
         is_ended && self.transactions.joined.load(Ordering::SeqCst) == 0
     }
 
@@ -973,7 +996,10 @@ impl Inner {
         let now = self.job.now();
         let taken = {
             let mut unfinished = lock(&self.transactions.unfinished);
-            unfinished.iter().position(|one| one.due <= now).map(|index| unfinished.swap_remove(index))
+            unfinished
+                .iter()
+                .position(|one| one.due <= now)
+                .map(|index| unfinished.swap_remove(index))
         };
         match taken {
             // It may be decided until it is aborted, or found to be decided, or lost with all who could be told of it.
@@ -1020,7 +1046,8 @@ impl Inner {
         };
         let Some((member, slot)) = next else { return Time::NEVER };
         let ended = self.end_intent_of_the_dead(member, slot);
-        let is_lost = matches!(ended, Err(StoreError::DataLost { .. })) && self.is_intent_lost(member, slot);
+        let is_lost =
+            matches!(ended, Err(StoreError::DataLost { .. })) && self.is_intent_lost(member, slot);
         let now = self.job.now();
         let mut estate = lock(&self.transactions.estate);
         estate.is_busy = false;
@@ -1064,10 +1091,12 @@ mod tests {
                 nap(&job, "its death", || false);
             }
             let names = (0..).map(|number| format!("key/{number}").into_bytes());
-            let keys: Vec<Vec<u8>> = names.filter(|key| store.homes(key) == [victim]).take(40).collect();
+            let keys: Vec<Vec<u8>> =
+                names.filter(|key| store.homes(key) == [victim]).take(40).collect();
             let partition = store.partition_of(&keys[0]).expect("a key");
             let same = |key: &&Vec<u8>| store.partition_of(key) == Ok(partition);
-            let [lost, kept] = [0, 1].map(|index| keys.iter().filter(same).nth(index).expect("one"));
+            let [lost, kept] =
+                [0, 1].map(|index| keys.iter().filter(same).nth(index).expect("one"));
             let versions = [(lost, "lost"), (kept, "kept")].map(|(key, value)| {
                 let value = format!("the value that is {value}");
                 store.put(key, value.as_bytes()).expect("put")
@@ -1077,14 +1106,21 @@ mod tests {
             let mut memory = vec![0; job.segment_len(victim).expect("living") as usize];
             job.get(Epoch::ANY, victim, 0, &mut memory).expect("read");
             let wanted = b"the value that is lost";
-            let place = memory.windows(wanted.len()).position(|bytes| bytes == wanted).expect("there");
+            let place =
+                memory.windows(wanted.len()).position(|bytes| bytes == wanted).expect("there");
             job.put(Epoch::ANY, victim, place as u64, b"!").expect("damaged");
             job.fence(victim, Time::NEVER).expect("killed");
             let is_lost = Err(StoreError::DataLost { partition });
             assert_eq!(store.get(lost).map(drop), is_lost);
-            assert_eq!((check(lost, versions[0]), check(kept, versions[1])), (is_lost.clone(), Ok(())));
+            assert_eq!(
+                (check(lost, versions[0]), check(kept, versions[1])),
+                (is_lost.clone(), Ok(()))
+            );
             store.accept_loss().expect("accepted");
-            assert_eq!((check(lost, versions[0]), check(kept, versions[1])), (is_lost.clone(), Ok(())));
+            assert_eq!(
+                (check(lost, versions[0]), check(kept, versions[1])),
+                (is_lost.clone(), Ok(()))
+            );
             // Until the tombstone has been removed, and the floor of the partition is above it.
             job.sleep(Duration::from_secs(1));
             assert_eq!((check(lost, versions[0]), check(kept, versions[1])), (is_lost, Ok(())));
@@ -1110,7 +1146,8 @@ mod tests {
                 job.sleep(Duration::from_secs(1));
                 if job.me() == MemberId(0) {
                     let keys = (0..100u32).map(|number| number.to_le_bytes());
-                    let keys: Vec<[u8; 4]> = keys.filter(|key| store.homes(key) == [other]).take(2).collect();
+                    let keys: Vec<[u8; 4]> =
+                        keys.filter(|key| store.homes(key) == [other]).take(2).collect();
                     let mut tx = third_attempt(&store, |tx| {
                         keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
                     });
@@ -1119,7 +1156,8 @@ mod tests {
                     assert!(store.inner.transactions.is_deciding());
                     job.inject(Fault::Resume(stopped)).expect("a fault");
                     nap(&job, "the decision", || !store.inner.transactions.is_deciding());
-                    let found = keys.iter().filter(|key| store.exists(&key[..]).expect("read")).count();
+                    let found =
+                        keys.iter().filter(|key| store.exists(&key[..]).expect("read")).count();
                     assert!(found == 0 || found == 2, "{found}");
                     is_over.set(true);
                 }
@@ -1137,41 +1175,44 @@ mod tests {
     #[test]
     fn a_locked_key_that_is_only_read_is_lost_to_a_committer() {
         for seed in 0..10 {
-            let report = sim::run(&SimOptions::new(3, seed).link(Link::of_seed(seed)), |job: Job| {
-                let options = Options::new().replicas(1).partitions(16).expected_keys(16);
-                let store = crate::store::Store::open(&job, options).expect("open");
-                let (committer, holder) = (MemberId(0), store.homes(&intent_key(MemberId(0), 0))[0]);
-                let victim = [1, 2].map(MemberId).into_iter().find(|one| *one != holder).expect("one");
-                if job.me() == victim {
-                    return nap(&job, "its death", || false);
-                }
-                let end = || {
-                    store.close().expect("closed");
-                    let _ = job.leave();
-                };
-                if job.me() != committer {
-                    return end();
-                }
-                let key_at = |home| {
-                    let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
-                    names.into_iter().find(|key| store.homes(key) == [home]).expect("some key")
-                };
-                let (read, changed) = (key_at(victim), key_at(committer));
-                for key in [&read, &changed] {
-                    store.put(key, b"old").expect("put");
-                }
-                let mut tx = third_attempt(&store, |tx| {
-                    assert_eq!(tx.get(&read).expect("read").as_deref(), Some(&b"old"[..]));
-                    tx.put(&changed, b"new").expect("put");
+            let report =
+                sim::run(&SimOptions::new(3, seed).link(Link::of_seed(seed)), |job: Job| {
+                    let options = Options::new().replicas(1).partitions(16).expected_keys(16);
+                    let store = crate::store::Store::open(&job, options).expect("open");
+                    let (committer, holder) =
+                        (MemberId(0), store.homes(&intent_key(MemberId(0), 0))[0]);
+                    let victim =
+                        [1, 2].map(MemberId).into_iter().find(|one| *one != holder).expect("one");
+                    if job.me() == victim {
+                        return nap(&job, "its death", || false);
+                    }
+                    let end = || {
+                        store.close().expect("closed");
+                        let _ = job.leave();
+                    };
+                    if job.me() != committer {
+                        return end();
+                    }
+                    let key_at = |home| {
+                        let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                        names.into_iter().find(|key| store.homes(key) == [home]).expect("some key")
+                    };
+                    let (read, changed) = (key_at(victim), key_at(committer));
+                    for key in [&read, &changed] {
+                        store.put(key, b"old").expect("put");
+                    }
+                    let mut tx = third_attempt(&store, |tx| {
+                        assert_eq!(tx.get(&read).expect("read").as_deref(), Some(&b"old"[..]));
+                        tx.put(&changed, b"new").expect("put");
+                    });
+                    job.fence(victim, Time::NEVER).expect("killed");
+                    store.accept_loss().expect("accepted");
+                    store.put(&read, b"of another life").expect("put");
+                    assert_eq!(store.get(&changed).expect("read").expect("there").bytes(), b"old");
+                    let committed = tx.commit();
+                    assert!(matches!(committed, Err(StoreError::DataLost { .. })), "{committed:?}");
+                    end();
                 });
-                job.fence(victim, Time::NEVER).expect("killed");
-                store.accept_loss().expect("accepted");
-                store.put(&read, b"of another life").expect("put");
-                assert_eq!(store.get(&changed).expect("read").expect("there").bytes(), b"old");
-                let committed = tx.commit();
-                assert!(matches!(committed, Err(StoreError::DataLost { .. })), "{committed:?}");
-                end();
-            });
             report.expect_ok();
         }
     }
@@ -1186,8 +1227,10 @@ mod tests {
             let report = sim::run(&SimOptions::new(3, seed), move |job: Job| {
                 let options = Options::new().replicas(1).partitions(64).expected_keys(64);
                 let store = crate::store::Store::open(&job, options).expect("open");
-                let (committer, holder) = (MemberId(0), store.homes(&intent_key(MemberId(0), 0))[0]);
-                let victim = [1, 2].map(MemberId).into_iter().find(|one| *one != holder).expect("one");
+                let (committer, holder) =
+                    (MemberId(0), store.homes(&intent_key(MemberId(0), 0))[0]);
+                let victim =
+                    [1, 2].map(MemberId).into_iter().find(|one| *one != holder).expect("one");
                 let driver = MemberId(3 - victim.0);
                 let key_at = |first: MemberId, second: MemberId| {
                     let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
@@ -1209,7 +1252,8 @@ mod tests {
                     stage.set(1);
                     let committed = tx.commit();
                     nap(&job, "the other life", || stage.get() == 2);
-                    let is_there = store.get(&changed).expect("read").expect("there").bytes() == b"new";
+                    let is_there =
+                        store.get(&changed).expect("read").expect("there").bytes() == b"new";
                     let name = format!("{committed:?}");
                     *ends_here.borrow_mut().entry(name).or_default() += 1;
                     assert_eq!(committed.is_ok(), is_there, "{committed:?}");
@@ -1221,9 +1265,12 @@ mod tests {
                     job.sleep(Duration::from_nanos(100 * seed));
                     job.inject(Fault::Stop(committer)).expect("a fault");
                     job.fence(victim, Time::NEVER).expect("killed");
-                    store.accept_loss_of(&[store.partition_of(&read).expect("a key")]).expect("accepted");
+                    store
+                        .accept_loss_of(&[store.partition_of(&read).expect("a key")])
+                        .expect("accepted");
                     store.put(&read, b"of another life").expect("put");
-                    let is_seen = store.get(&changed).expect("read").expect("there").bytes() == b"new";
+                    let is_seen =
+                        store.get(&changed).expect("read").expect("there").bytes() == b"new";
                     stage.set(2);
                     job.inject(Fault::Resume(committer)).expect("a fault");
                     nap(&job, "the committer", || stage.get() > 2);
@@ -1252,14 +1299,18 @@ mod tests {
             let report = sim::run(&SimOptions::new(4, step), move |job: Job| {
                 let options = Options::new().replicas(1).partitions(64).expected_keys(64);
                 let store = crate::store::Store::open(&job, options).expect("open");
-                let partition_of = |member| store.partition_of(&intent_key(member, 0)).expect("a key");
+                let partition_of =
+                    |member| store.partition_of(&intent_key(member, 0)).expect("a key");
                 let homes = |partition| store.inner.placement.preference(partition)[..2].to_vec();
                 let members = (0..4).map(MemberId);
-                let committer = members.clone().find(|one| !homes(partition_of(*one)).contains(one));
+                let committer =
+                    members.clone().find(|one| !homes(partition_of(*one)).contains(one));
                 let committer = committer.expect("one whose intent is elsewhere");
-                let (partition, victim) = (partition_of(committer), homes(partition_of(committer))[0]);
+                let (partition, victim) =
+                    (partition_of(committer), homes(partition_of(committer))[0]);
                 let mut others = members.filter(|one| ![committer, victim].contains(one));
-                let (driver, other) = (others.next().expect("one"), others.next().expect("another"));
+                let (driver, other) =
+                    (others.next().expect("one"), others.next().expect("another"));
                 let keys_at = |home: MemberId| -> Vec<Vec<u8>> {
                     let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
                     names.filter(|key| store.homes(key) == [home]).take(2).collect()
@@ -1272,9 +1323,13 @@ mod tests {
                         store.transaction(|tx| keys.iter().try_for_each(|key| tx.put(key, b"new")));
                     let is_late = stage.get() > 1;
                     nap(&job, "the acceptance", || stage.get() == 2);
-                    let value = |key: &Vec<u8>| store.get(key).expect("read").expect("there").into_bytes();
+                    let value =
+                        |key: &Vec<u8>| store.get(key).expect("read").expect("there").into_bytes();
                     let count = keys.iter().filter(|key| value(key) == b"new").count();
-                    assert!(done.is_err() || count == keys.len(), "{count} of its keys, in step {step}");
+                    assert!(
+                        done.is_err() || count == keys.len(),
+                        "{count} of its keys, in step {step}"
+                    );
                     let end = [is_late, done.is_ok(), count == keys.len()];
                     *ends_here.borrow_mut().entry(end).or_default() += 1;
                     stage.set(3);
@@ -1311,32 +1366,38 @@ mod tests {
     #[test]
     fn a_key_that_is_made_and_deleted_after_a_death_has_another_mark() {
         for seed in 0..10 {
-            let report = sim::run(&SimOptions::new(4, seed).link(Link::of_seed(seed)), |job: Job| {
-                let options = Options::new().replicas(2).partitions(16).expected_keys(16);
-                let store = crate::store::Store::open(&job, options).expect("open");
-                let (inner, victim) = (&store.inner, MemberId(1));
-                if job.me() == victim {
-                    return nap(&job, "its death", || false);
-                }
-                if job.me() == MemberId(0) {
-                    let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
-                    let key = names.into_iter().find(|key| store.homes(key)[0] == victim).expect("some key");
-                    let partition = store.partition_of(&key).expect("a key");
-                    // D2 for a key that had a hundred versions.
-                    let raise = |home| inner.run(|op| op.raise_floor(home, partition, 100)).expect("raised");
-                    raise(victim);
-                    let mut tx = store.begin();
-                    assert_eq!(tx.get(&key), Ok(None));
-                    tx.put(b"changed", b"new").expect("put");
-                    job.fence(victim, Time::NEVER).expect("killed");
-                    store.put(&key, b"made").expect("put");
-                    assert!(store.delete(&key).expect("deleted"));
-                    store.homes(&key).into_iter().for_each(raise);
-                    assert_eq!(tx.commit(), Err(StoreError::Aborted));
-                }
-                store.close().expect("closed");
-                let _ = job.leave();
-            });
+            let report =
+                sim::run(&SimOptions::new(4, seed).link(Link::of_seed(seed)), |job: Job| {
+                    let options = Options::new().replicas(2).partitions(16).expected_keys(16);
+                    let store = crate::store::Store::open(&job, options).expect("open");
+                    let (inner, victim) = (&store.inner, MemberId(1));
+                    if job.me() == victim {
+                        return nap(&job, "its death", || false);
+                    }
+                    if job.me() == MemberId(0) {
+                        let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                        let key = names
+                            .into_iter()
+                            .find(|key| store.homes(key)[0] == victim)
+                            .expect("some key");
+                        let partition = store.partition_of(&key).expect("a key");
+                        // D2 for a key that had a hundred versions.
+                        let raise = |home| {
+                            inner.run(|op| op.raise_floor(home, partition, 100)).expect("raised")
+                        };
+                        raise(victim);
+                        let mut tx = store.begin();
+                        assert_eq!(tx.get(&key), Ok(None));
+                        tx.put(b"changed", b"new").expect("put");
+                        job.fence(victim, Time::NEVER).expect("killed");
+                        store.put(&key, b"made").expect("put");
+                        assert!(store.delete(&key).expect("deleted"));
+                        store.homes(&key).into_iter().for_each(raise);
+                        assert_eq!(tx.commit(), Err(StoreError::Aborted));
+                    }
+                    store.close().expect("closed");
+                    let _ = job.leave();
+                });
             report.expect_ok();
         }
     }
@@ -1346,36 +1407,38 @@ mod tests {
     #[test]
     fn a_key_that_is_made_and_deleted_below_the_floor_has_another_mark() {
         for seed in 0..10 {
-            let report = sim::run(&SimOptions::new(2, seed).link(Link::of_seed(seed)), move |job: Job| {
-                let options = Options::new().replicas(2).partitions(1).expected_keys(16);
-                let store = crate::store::Store::open(&job, options).expect("open");
-                if job.me() == MemberId(0) {
-                    let inner = &store.inner;
-                    for _ in 0..50 {
-                        store.put(b"many", b"value").expect("put");
+            let report =
+                sim::run(&SimOptions::new(2, seed).link(Link::of_seed(seed)), move |job: Job| {
+                    let options = Options::new().replicas(2).partitions(1).expected_keys(16);
+                    let store = crate::store::Store::open(&job, options).expect("open");
+                    if job.me() == MemberId(0) {
+                        let inner = &store.inner;
+                        for _ in 0..50 {
+                            store.put(b"many", b"value").expect("put");
+                        }
+                        let mut maker =
+                            third_attempt(&store, |tx| tx.put(b"key", b"made").expect("put"));
+                        assert!(store.delete(b"many").expect("deleted"));
+                        let floor = || inner.run(|op| op.floor(MemberId(0), 0)).expect("read");
+                        nap(&job, "its removal", || floor() > 50);
+                        let mut tx = store.begin();
+                        assert_eq!(tx.get(b"key"), Ok(None));
+                        tx.put(b"changed", b"new").expect("put");
+                        maker.commit().expect("committed");
+                        if seed % 4 < 2 {
+                            assert!(store.delete(b"key").expect("deleted"));
+                        } else {
+                            let deleted: StoreResult<bool> = store.transaction(|tx| {
+                                tx.put(b"other", b"")?;
+                                tx.delete(b"key")
+                            });
+                            assert_eq!(deleted, Ok(true));
+                        }
+                        assert_eq!(tx.commit(), Err(StoreError::Aborted));
                     }
-                    let mut maker = third_attempt(&store, |tx| tx.put(b"key", b"made").expect("put"));
-                    assert!(store.delete(b"many").expect("deleted"));
-                    let floor = || inner.run(|op| op.floor(MemberId(0), 0)).expect("read");
-                    nap(&job, "its removal", || floor() > 50);
-                    let mut tx = store.begin();
-                    assert_eq!(tx.get(b"key"), Ok(None));
-                    tx.put(b"changed", b"new").expect("put");
-                    maker.commit().expect("committed");
-                    if seed % 4 < 2 {
-                        assert!(store.delete(b"key").expect("deleted"));
-                    } else {
-                        let deleted: StoreResult<bool> = store.transaction(|tx| {
-                            tx.put(b"other", b"")?;
-                            tx.delete(b"key")
-                        });
-                        assert_eq!(deleted, Ok(true));
-                    }
-                    assert_eq!(tx.commit(), Err(StoreError::Aborted));
-                }
-                store.close().expect("closed");
-                let _ = job.leave();
-            });
+                    store.close().expect("closed");
+                    let _ = job.leave();
+                });
             report.expect_ok();
         }
     }

@@ -70,7 +70,10 @@ impl Op<'_> {
         self.get(home, offset + value_start(block.len), &mut bytes)?;
         Provisional::decode(&bytes, block.len)
             .filter(|found| found.id.member.index() < self.store.job.members())
-            .ok_or(Halt::Fail(StoreError::Corrupt { member: home, what: "a provisional version cannot be" }))
+            .ok_or(Halt::Fail(StoreError::Corrupt {
+                member: home,
+                what: "a provisional version cannot be",
+            }))
     }
 
     /// The version that a restored one stands for, as a place and a header.
@@ -107,7 +110,8 @@ impl Op<'_> {
         const JOINED: usize = INTENT_HEAD + 8;
         let mut bytes = [0; JOINED];
         let len = self.read_own(&intent_key(id.member, id.slot), &mut bytes, INTENT_HEAD)?;
-        let Some(intent) = Intent::decode_head(&bytes[..len]).filter(|intent| intent.nonce == id.nonce)
+        let Some(intent) =
+            Intent::decode_head(&bytes[..len]).filter(|intent| intent.nonce == id.nonce)
         else {
             return Ok(gone);
         };
@@ -116,7 +120,8 @@ impl Op<'_> {
             let len = self.read_own(&intent_key(id.member, id.slot), &mut bytes, JOINED)?;
             match Intent::decode_head(&bytes[..len]) {
                 Some(again) if again.nonce == id.nonce && len == JOINED => {
-                    standing.recovery = u64::from_le_bytes(bytes[INTENT_HEAD..].try_into().expect("8 bytes"));
+                    standing.recovery =
+                        u64::from_le_bytes(bytes[INTENT_HEAD..].try_into().expect("8 bytes"));
                 }
                 _ => return Err(Halt::Again),
             }
@@ -136,7 +141,8 @@ impl Op<'_> {
     fn read_own(&self, key: &[u8], bytes: &mut [u8], len: usize) -> Step<usize> {
         let key = self.key_ref(key);
         let config = self.config(key.partition)?;
-        let Some(offset) = self.find_head(config, &key, None)?.and_then(|head| head.offset()) else {
+        let Some(offset) = self.find_head(config, &key, None)?.and_then(|head| head.offset())
+        else {
             return Ok(0);
         };
         let primary = config.homes[config.primary];
@@ -250,7 +256,9 @@ impl Op<'_> {
             Some(State::Pending | State::Aborted | State::Joined) => {
                 Ok((start + old_at - value_start(old.len), old))
             }
-            Some(State::Doubt) if mutant("tx-read-past") => Ok((start + old_at - value_start(old.len), old)),
+            Some(State::Doubt) if mutant("tx-read-past") => {
+                Ok((start + old_at - value_start(old.len), old))
+            }
             None if is_frozen => Ok((start + old_at - value_start(old.len), old)),
             Some(State::Doubt) | None => Err(blocked(found.id, key)),
         }
@@ -274,7 +282,9 @@ impl Op<'_> {
         block: &Block,
     ) -> Step<(u64, Block)> {
         match block.kind {
-            Kind::Provisional => Err(blocked(self.read_provisional(primary, offset, block)?.id, key)),
+            Kind::Provisional => {
+                Err(blocked(self.read_provisional(primary, offset, block)?.id, key))
+            }
             Kind::Lost => Err(self.lost(key)),
             _ => {
                 let seen = self.restored(primary, offset, block)?;
@@ -307,14 +317,21 @@ impl Op<'_> {
                     self.get_value(key.key, primary, offset, &block, &mut bytes)?;
                 }
                 let mark = Mark { exists: true, version: block.version() };
-                Seen { mark, value: Some(Value { bytes, version: block.version(), owner: block.owner }) }
+                Seen {
+                    mark,
+                    value: Some(Value { bytes, version: block.version(), owner: block.owner }),
+                }
             }
             None => {
                 let tombstone = found.map_or(0, |(_, block)| block.counter);
                 Seen { mark: absent(config, tombstone.max(floor)), value: None }
             }
         };
-        if self.is_current() || self.is_still(config, key.partition)? { Ok(seen) } else { Err(Halt::Again) }
+        if self.is_current() || self.is_still(config, key.partition)? {
+            Ok(seen)
+        } else {
+            Err(Halt::Again)
+        }
     }
 
     /// What a reader is to see of a key, which may be that it is deleted.
@@ -347,7 +364,9 @@ impl Op<'_> {
         let primary = config.homes[config.primary];
         let before = self.find_settled(config, key, None, false)?;
         let (old, old_owner, value) = match before.found() {
-            None => (absent(config, self.floor(primary, key.partition)?), self.store.me(), Vec::new()),
+            None => {
+                (absent(config, self.floor(primary, key.partition)?), self.store.me(), Vec::new())
+            }
             Some((_, block)) if block.is_deleted => {
                 let floor = self.floor(primary, key.partition)?;
                 (absent(config, block.counter.max(floor)), block.owner, Vec::new())
@@ -420,23 +439,34 @@ impl Op<'_> {
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         let before = self.find_settled(config, key, None, false)?;
-        let Some((offset, block)) = before.found().filter(|(_, block)| block.kind == Kind::Provisional)
+        let Some((offset, block)) =
+            before.found().filter(|(_, block)| block.kind == Kind::Provisional)
         else {
-            return if self.is_still(config, key.partition)? { Ok(false) } else { Err(Halt::Again) };
+            return if self.is_still(config, key.partition)? {
+                Ok(false)
+            } else {
+                Err(Halt::Again)
+            };
         };
         let found = self.read_provisional(primary, offset, &block)?;
         if found.id != id {
-            return if self.is_still(config, key.partition)? { Ok(false) } else { Err(Halt::Again) };
+            return if self.is_still(config, key.partition)? {
+                Ok(false)
+            } else {
+                Err(Halt::Again)
+            };
         }
         self.check_whole(key, primary, offset, &block)?;
         let start = offset + value_start(block.len);
         let (old_at, new_at) = found.places();
         let (author, is_above_floor) = (Some(id.member), false);
-        let shape = |kind, is_deleted, owner| Shape { kind, is_deleted, owner, author, is_above_floor };
+        let shape =
+            |kind, is_deleted, owner| Shape { kind, is_deleted, owner, author, is_above_floor };
         let (bytes, shape) = match found.new_len.filter(|_| is_committed) {
-            Some(Some(len)) => {
-                (self.read_bytes(primary, start + new_at, len)?, shape(Kind::Plain, false, found.new_owner))
-            }
+            Some(Some(len)) => (
+                self.read_bytes(primary, start + new_at, len)?,
+                shape(Kind::Plain, false, found.new_owner),
+            ),
             Some(None) => (Vec::new(), shape(Kind::Plain, true, found.old_owner)),
             None if !found.old.exists => (Vec::new(), shape(Kind::Plain, true, found.old_owner)),
             None => {
@@ -489,7 +519,8 @@ impl Inner {
         if standing.state.is_none_or(State::is_decided) {
             // Nobody waits here for the end of a frost: who reads needs no more than the decision, and may itself be on its
             // way to one that the frost waits for (see `cut`). Only what has lost its intent stays as it is until then.
-            let result = self.resolve_in(&blocker.key, id, standing.state == Some(State::Committed), false);
+            let result =
+                self.resolve_in(&blocker.key, id, standing.state == Some(State::Committed), false);
             if self.frost.is_set() {
                 job.park(job.bell(), job.now().after(LOOK));
             }
@@ -516,9 +547,13 @@ impl Inner {
         let key = intent_key(id.member, id.slot);
         let mut joined = None;
         self.write(&key, true, |current, bytes| {
-            let intent =
-                current.and_then(|_| Intent::decode(bytes)).filter(|intent| intent.nonce == id.nonce);
-            joined = intent.as_ref().filter(|intent| intent.state == State::Joined).map(|one| one.recovery);
+            let intent = current
+                .and_then(|_| Intent::decode(bytes))
+                .filter(|intent| intent.nonce == id.nonce);
+            joined = intent
+                .as_ref()
+                .filter(|intent| intent.state == State::Joined)
+                .map(|one| one.recovery);
             Ok(match intent {
                 // It shares the fate of its recovery.
                 Some(_) if joined.is_some() => Change::Nothing,
@@ -551,7 +586,10 @@ impl Inner {
                 found => Verdict {
                     recovery,
                     is_committed: recovered.is_some(),
-                    recovered: recovered.cloned().or(found.map(|found| found.recovered)).unwrap_or_default(),
+                    recovered: recovered
+                        .cloned()
+                        .or(found.map(|found| found.recovered))
+                        .unwrap_or_default(),
                     reason: if recovered.is_some() { String::new() } else { reason.into() },
                 },
             };
@@ -570,12 +608,23 @@ impl Inner {
     }
 
     /// X5 for one key; whether it was left to do. If its partition is lost there is nothing.
-    pub(super) fn resolve(&self, key: &[u8], id: IntentId, is_committed: bool) -> StoreResult<bool> {
+    pub(super) fn resolve(
+        &self,
+        key: &[u8],
+        id: IntentId,
+        is_committed: bool,
+    ) -> StoreResult<bool> {
         self.resolve_in(key, id, is_committed, true)
     }
 
     /// The same; if the store is frozen it is left to others, unless the caller waits for that.
-    fn resolve_in(&self, key: &[u8], id: IntentId, is_committed: bool, waits: bool) -> StoreResult<bool> {
+    fn resolve_in(
+        &self,
+        key: &[u8],
+        id: IntentId,
+        is_committed: bool,
+        waits: bool,
+    ) -> StoreResult<bool> {
         let _step = within(if is_committed { steps::Step::Apply } else { steps::Step::RollBack });
         let key = self.any_key_ref(key);
         let resolved = self.run(|op| match op.resolve(&key, id, is_committed) {
@@ -616,8 +665,9 @@ impl Inner {
         self.run_call(&key, |op| {
             let config = op.config(key.partition)?;
             let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());
-            let block =
-                found.map(|offset| op.read_block(config.homes[config.primary], offset)).transpose()?;
+            let block = found
+                .map(|offset| op.read_block(config.homes[config.primary], offset))
+                .transpose()?;
             Ok(block.is_some_and(|block| block.kind == Kind::Provisional))
         })
     }

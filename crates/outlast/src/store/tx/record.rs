@@ -73,7 +73,9 @@ impl Intent {
         // Made at once in its length, as below: growing it costs more than filling it.
         let len = INTENT_HEAD + 8 + self.keys.iter().map(|key| 2 + key.len()).sum::<usize>();
         let mut bytes = Vec::with_capacity(len);
-        bytes.extend([self.nonce, state, self.keys.len() as u64].map(u64::to_le_bytes).as_flattened());
+        bytes.extend(
+            [self.nonce, state, self.keys.len() as u64].map(u64::to_le_bytes).as_flattened(),
+        );
         if self.state == State::Joined {
             bytes.extend(self.recovery.to_le_bytes());
         }
@@ -153,9 +155,15 @@ impl Verdict {
         let (recovery, is_committed) = Verdict::decode_head(bytes)?;
         let count = usize::try_from(word(bytes, 2)?).ok()?.checked_mul(4)?;
         let (members, reason) = bytes.get(VERDICT_HEAD..)?.split_at_checked(count)?;
-        let member = |bytes: &[u8]| MemberId(u32::from_le_bytes(bytes.try_into().expect("4 bytes")));
+        let member =
+            |bytes: &[u8]| MemberId(u32::from_le_bytes(bytes.try_into().expect("4 bytes")));
         let recovered = members.chunks_exact(4).map(member).collect();
-        Some(Verdict { recovery, is_committed, recovered, reason: String::from_utf8_lossy(reason).into() })
+        Some(Verdict {
+            recovery,
+            is_committed,
+            recovered,
+            reason: String::from_utf8_lossy(reason).into(),
+        })
     }
 }
 
@@ -246,7 +254,10 @@ impl Provisional {
         let (member, slot) = halves(word(bytes, 0)?);
         let (writer, old_owner) = halves(word(bytes, 3)?);
         let (old_len, new_len) = (word(bytes, 4)?, word(bytes, 5)?);
-        let old = Mark { exists: old_len != NOTHING, version: Version { counter: word(bytes, 2)?, writer } };
+        let old = Mark {
+            exists: old_len != NOTHING,
+            version: Version { counter: word(bytes, 2)?, writer },
+        };
         let found = Provisional {
             id: IntentId { member, slot, nonce: word(bytes, 1)? },
             old,
@@ -287,9 +298,11 @@ mod tests {
     #[test]
     fn an_intent_keeps_what_it_is_given() {
         let keys = vec![b"a".to_vec(), vec![7; 1024], vec![0; 9]];
-        for state in [State::Pending, State::Doubt, State::Committed, State::Aborted, State::Joined] {
+        for state in [State::Pending, State::Doubt, State::Committed, State::Aborted, State::Joined]
+        {
             let recovery = if state == State::Joined { u64::MAX - 9 } else { 0 };
-            let intent = Intent { nonce: u64::MAX - 3, state, rank: 70_000, recovery, keys: keys.clone() };
+            let intent =
+                Intent { nonce: u64::MAX - 3, state, rank: 70_000, recovery, keys: keys.clone() };
             let bytes = intent.encode();
             assert_eq!(Intent::decode(&bytes), Some(intent.clone()));
             assert_eq!(
@@ -306,7 +319,8 @@ mod tests {
     fn a_verdict_keeps_what_it_is_given() {
         for (is_committed, reason) in [(true, ""), (false, "member 3 did not like it")] {
             let recovered = [MemberId(0), MemberId(70), MemberId(4095)].into_iter().collect();
-            let verdict = Verdict { recovery: 1 << 44, is_committed, recovered, reason: reason.into() };
+            let verdict =
+                Verdict { recovery: 1 << 44, is_committed, recovered, reason: reason.into() };
             let bytes = verdict.encode();
             assert_eq!(Verdict::decode(&bytes), Some(verdict));
             assert_eq!(Verdict::decode_head(&bytes), Some((1 << 44, is_committed)));
@@ -347,7 +361,10 @@ mod tests {
     fn a_restored_version_keeps_what_it_is_given() {
         let version = Version { counter: 1 << 60, writer: MemberId(4095) };
         let bytes = encode_restored(version, b"value");
-        assert_eq!(decode_restored(bytes[..RESTORED_HEAD].try_into().expect("long enough")), version);
+        assert_eq!(
+            decode_restored(bytes[..RESTORED_HEAD].try_into().expect("long enough")),
+            version
+        );
         assert_eq!(&bytes[RESTORED_HEAD..], b"value");
     }
 }
