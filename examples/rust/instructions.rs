@@ -11,17 +11,17 @@ const CALLS: u64 = 20_000;
 
 #[inline(never)]
 fn counted_puts(store: &Store, value: &[u8]) {
-    let slot = store.slot(b"counted").unwrap();
+    let handle = store.handle(b"counted").unwrap();
     for _ in 0..CALLS {
-        slot.put(value).unwrap();
+        handle.put(value).unwrap();
     }
 }
 
 #[inline(never)]
 fn counted_gets(store: &Store, buffer: &mut [u8]) {
-    let slot = store.slot(b"counted").unwrap();
+    let handle = store.handle(b"counted").unwrap();
     for _ in 0..CALLS {
-        slot.get_into(buffer).unwrap();
+        handle.get_into(buffer).unwrap();
     }
 }
 

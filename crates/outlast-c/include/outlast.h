@@ -14,7 +14,7 @@
  * what happened and what to do, for the calling thread, until its next call. What each call guarantees, and what a death
  * in the middle of it leaves, is said in the documentation of the Rust calls of the same names.
  *
- * A store may be used by several threads at once; a slot, a transaction and a lock by one thread at a time. Keys are byte strings of
+ * A store may be used by several threads at once; a handle, a transaction and a lock by one thread at a time. Keys are byte strings of
  * 1 to 1024 bytes, values byte strings of any length. A pointer to no bytes may be NULL if the length is 0.
  */
 #ifndef OUTLAST_H
@@ -75,7 +75,7 @@ const char *outlast_error(void);
 
 typedef struct outlast_job outlast_job;
 typedef struct outlast_store outlast_store;
-typedef struct outlast_slot outlast_slot;
+typedef struct outlast_handle outlast_handle;
 typedef struct outlast_tx outlast_tx;
 typedef struct outlast_lock_guard outlast_lock_guard;
 typedef struct outlast_recovery outlast_recovery;
@@ -165,10 +165,10 @@ int outlast_accept_loss(const outlast_store *store, size_t *partitions);
 
 /* ---- Handles: writing the same key again costs one write and one compare-and-swap for each copy ---- */
 
-int outlast_slot_open(const outlast_store *store, const void *key, size_t key_len, outlast_slot **slot);
-int outlast_slot_put(const outlast_slot *slot, const void *value, size_t len, outlast_version *version);
-int outlast_slot_get(const outlast_slot *slot, void *buffer, size_t capacity, size_t *len, outlast_version *version);
-void outlast_slot_free(outlast_slot *slot);
+int outlast_handle_open(const outlast_store *store, const void *key, size_t key_len, outlast_handle **handle);
+int outlast_handle_put(const outlast_handle *handle, const void *value, size_t len, outlast_version *version);
+int outlast_handle_get(const outlast_handle *handle, void *buffer, size_t capacity, size_t *len, outlast_version *version);
+void outlast_handle_free(outlast_handle *handle);
 
 /* ---- Locks, which tell when their holder died ---- */
 

@@ -9,7 +9,8 @@
 )]
 
 use outlast::store::{
-    Expect, LockGuard, Mode, Options, Recovery, Slot, Store, StoreError, Tx, Version, Waited,
+    Expect, KeyHandle, LockGuard, Mode, Options, Recovery, Store, StoreError, Transaction, Version,
+    WaitOutcome,
 };
 use outlast::{Engine, Epoch, Job, MemberId, Time};
 use std::cell::RefCell;
@@ -68,7 +69,7 @@ pub struct COptions {
 pub type Visit =
     Option<unsafe extern "C" fn(context: *mut c_void, key: *const c_void, len: usize) -> c_int>;
 /// What a transaction does.
-pub type Body = Option<unsafe extern "C" fn(context: *mut c_void, tx: *mut Tx) -> c_int>;
+pub type Body = Option<unsafe extern "C" fn(context: *mut c_void, tx: *mut Transaction) -> c_int>;
 
 thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
@@ -447,9 +448,9 @@ pub extern "C" fn outlast_wait(
             Ok(member) if (member as usize) < job.members() => {
                 store.wait_or_death(key, newer_than, until, MemberId(member))?
             }
-            _ if member == -1 => {
-                store.wait(key, newer_than, until)?.map_or(Waited::TimedOut, Waited::Value)
-            }
+            _ if member == -1 => store
+                .wait(key, newer_than, until)?
+                .map_or(WaitOutcome::TimedOut, WaitOutcome::Value),
             _ => {
                 return Err(failure(
                     Status::Invalid,
@@ -458,12 +459,12 @@ pub extern "C" fn outlast_wait(
             }
         };
         match waited {
-            Waited::Value(value) => {
+            WaitOutcome::Value(value) => {
                 store_at(version, to_c(value.version()));
                 copy_out(value.bytes(), buffer, capacity, len)
             }
-            Waited::Died(_) => Ok(Status::Died),
-            Waited::TimedOut => Ok(Status::Absent),
+            WaitOutcome::Died(_) => Ok(Status::Died),
+            WaitOutcome::TimedOut => Ok(Status::Absent),
         }
     })
 }
@@ -549,7 +550,7 @@ pub extern "C" fn outlast_next_death(
 ) -> c_int {
     call(|| {
         let (CStore { store, .. }, seen) = (given(store)?, given_mut(seen)?);
-        let Some(death) = store.failures_since(&mut Epoch(*seen)).into_iter().next() else {
+        let Some(death) = store.deaths_since(&mut Epoch(*seen)).into_iter().next() else {
             return Ok(Status::Absent);
         };
         *seen += 1;
@@ -570,25 +571,25 @@ pub extern "C" fn outlast_accept_loss(store: *const CStore, partitions: *mut usi
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_slot_open(
+pub extern "C" fn outlast_handle_open(
     store: *const CStore,
     key: *const c_void,
     key_len: usize,
-    slot: *mut *mut Slot,
+    handle: *mut *mut KeyHandle,
 ) -> c_int {
-    call(|| give(slot, given(store)?.store.slot(bytes(key, key_len)?)?))
+    call(|| give(handle, given(store)?.store.handle(bytes(key, key_len)?)?))
 }
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_slot_put(
-    slot: *const Slot,
+pub extern "C" fn outlast_handle_put(
+    handle: *const KeyHandle,
     value: *const c_void,
     len: usize,
     version: *mut CVersion,
 ) -> c_int {
     call(|| {
-        let put = given(slot)?.put(bytes(value, len)?)?;
+        let put = given(handle)?.put(bytes(value, len)?)?;
         store_at(version, to_c(put));
         Ok(Status::Ok)
     })
@@ -596,14 +597,14 @@ pub extern "C" fn outlast_slot_put(
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_slot_get(
-    slot: *const Slot,
+pub extern "C" fn outlast_handle_get(
+    handle: *const KeyHandle,
     buffer: *mut c_void,
     capacity: usize,
     len: *mut usize,
     version: *mut CVersion,
 ) -> c_int {
-    call(|| match given(slot)?.get()? {
+    call(|| match given(handle)?.get()? {
         Some(value) => {
             store_at(version, to_c(value.version()));
             copy_out(value.bytes(), buffer, capacity, len)
@@ -614,8 +615,8 @@ pub extern "C" fn outlast_slot_get(
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_slot_free(slot: *mut Slot) {
-    drop(taken(slot));
+pub extern "C" fn outlast_handle_free(handle: *mut KeyHandle) {
+    drop(taken(handle));
 }
 
 /// See outlast.h.
@@ -650,14 +651,14 @@ pub extern "C" fn outlast_unlock(guard: *mut LockGuard) -> c_int {
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_tx_begin(store: *const CStore, tx: *mut *mut Tx) -> c_int {
+pub extern "C" fn outlast_tx_begin(store: *const CStore, tx: *mut *mut Transaction) -> c_int {
     call(|| give(tx, given(store)?.store.begin()))
 }
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_get(
-    tx: *mut Tx,
+    tx: *mut Transaction,
     key: *const c_void,
     key_len: usize,
     buffer: *mut c_void,
@@ -673,7 +674,7 @@ pub extern "C" fn outlast_tx_get(
 /// See outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_put(
-    tx: *mut Tx,
+    tx: *mut Transaction,
     key: *const c_void,
     key_len: usize,
     value: *const c_void,
@@ -687,14 +688,18 @@ pub extern "C" fn outlast_tx_put(
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_tx_delete(tx: *mut Tx, key: *const c_void, key_len: usize) -> c_int {
+pub extern "C" fn outlast_tx_delete(
+    tx: *mut Transaction,
+    key: *const c_void,
+    key_len: usize,
+) -> c_int {
     call(|| found(given_mut(tx)?.delete(bytes(key, key_len)?)?))
 }
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_add(
-    tx: *mut Tx,
+    tx: *mut Transaction,
     key: *const c_void,
     key_len: usize,
     delta: i64,
@@ -708,13 +713,17 @@ pub extern "C" fn outlast_tx_add(
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_tx_adopt(tx: *mut Tx, key: *const c_void, key_len: usize) -> c_int {
+pub extern "C" fn outlast_tx_adopt(
+    tx: *mut Transaction,
+    key: *const c_void,
+    key_len: usize,
+) -> c_int {
     call(|| found(given_mut(tx)?.adopt(bytes(key, key_len)?)?))
 }
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_tx_commit(tx: *mut Tx) -> c_int {
+pub extern "C" fn outlast_tx_commit(tx: *mut Transaction) -> c_int {
     call(|| {
         given_mut(tx)?.commit()?;
         Ok(Status::Ok)
@@ -723,7 +732,7 @@ pub extern "C" fn outlast_tx_commit(tx: *mut Tx) -> c_int {
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_tx_abort(tx: *mut Tx) -> c_int {
+pub extern "C" fn outlast_tx_abort(tx: *mut Transaction) -> c_int {
     call(|| {
         given_mut(tx)?.abort();
         Ok(Status::Ok)
@@ -732,7 +741,7 @@ pub extern "C" fn outlast_tx_abort(tx: *mut Tx) -> c_int {
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_tx_retry(tx: *mut Tx) -> c_int {
+pub extern "C" fn outlast_tx_retry(tx: *mut Transaction) -> c_int {
     call(|| {
         given_mut(tx)?.retry()?;
         Ok(Status::Ok)
@@ -741,7 +750,7 @@ pub extern "C" fn outlast_tx_retry(tx: *mut Tx) -> c_int {
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_tx_free(tx: *mut Tx) {
+pub extern "C" fn outlast_tx_free(tx: *mut Transaction) {
     drop(taken(tx));
 }
 
@@ -801,7 +810,7 @@ pub extern "C" fn outlast_recover_begin(
 
 /// See outlast.h.
 #[unsafe(no_mangle)]
-pub extern "C" fn outlast_recovery_tx(recovery: *mut Recovery) -> *mut Tx {
+pub extern "C" fn outlast_recovery_tx(recovery: *mut Recovery) -> *mut Transaction {
     given_mut(recovery).map_or(std::ptr::null_mut(), |recovery| recovery.tx())
 }
 

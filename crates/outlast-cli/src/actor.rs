@@ -2,7 +2,7 @@
 //! form that the checkers judge. `outlast chaos` runs it in real processes, `outlast sim` under the simulator.
 
 use anyhow::Context;
-use outlast::store::{Expect, Slot, Store, StoreError, StoreResult, Version};
+use outlast::store::{Expect, KeyHandle, Store, StoreError, StoreResult, Version};
 use outlast::{Engine, Job};
 use outlast_check::history::{self, Access, Actor, Key, Kind, LogWriter, Outcome};
 use outlast_check::value::{self, Verdict};
@@ -75,17 +75,17 @@ pub(crate) fn keys(options: &workload::Options, threads: u32) -> Vec<Key> {
 /// How a call is made: by key or through a handle, into a buffer or not. The checkers judge all of them alike.
 #[derive(Clone, Copy, Debug)]
 struct Way {
-    by_slot: bool,
+    by_handle: bool,
     into_buffer: bool,
 }
 
 impl Way {
-    const PLAIN: Way = Way { by_slot: false, into_buffer: false };
+    const PLAIN: Way = Way { by_handle: false, into_buffer: false };
 
     /// The way of the call with this sequence: most go through handles, so that what these remember is often still right.
     fn of(sequence: u64) -> Way {
         let bits = Random::new(sequence).next();
-        Way { by_slot: !bits.is_multiple_of(4), into_buffer: bits & 4 != 0 }
+        Way { by_handle: !bits.is_multiple_of(4), into_buffer: bits & 4 != 0 }
     }
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct Worker {
     /// What this actor saw last of each key.
     seen: HashMap<Key, Option<(Version, history::Value)>>,
     /// A handle for each key that was used through one.
-    slots: HashMap<Key, Slot>,
+    handles: HashMap<Key, KeyHandle>,
     wait_for: Duration,
     /// How many times everything was looked at.
     audits: u64,
@@ -183,7 +183,7 @@ impl Worker {
             log: LogWriter::new(target, actor).context("starting the record")?,
             clock,
             seen: HashMap::new(),
-            slots: HashMap::new(),
+            handles: HashMap::new(),
             wait_for: Duration::from_millis(2),
             audits: 0,
             recoveries: Recoveries::default(),
@@ -253,19 +253,19 @@ impl Worker {
     }
 
     /// The handle of a key.
-    fn slot(&mut self, key: &Key) -> StoreResult<&Slot> {
-        if !self.slots.contains_key(key) {
-            self.slots.insert(key.clone(), self.store.slot(key.bytes())?);
+    fn handle(&mut self, key: &Key) -> StoreResult<&KeyHandle> {
+        if !self.handles.contains_key(key) {
+            self.handles.insert(key.clone(), self.store.handle(key.bytes())?);
         }
-        Ok(&self.slots[key])
+        Ok(&self.handles[key])
     }
 
     /// Reads a key in this way.
     fn read(&mut self, way: Way, key: &Key) -> StoreResult<Option<(Vec<u8>, Version)>> {
         if way.into_buffer {
             let mut buffer = vec![0; BUFFER_LEN];
-            let read = match way.by_slot {
-                true => self.slot(key)?.get_into(&mut buffer),
+            let read = match way.by_handle {
+                true => self.handle(key)?.get_into(&mut buffer),
                 false => self.store.get_into(key.bytes(), &mut buffer),
             };
             match read {
@@ -274,7 +274,8 @@ impl Worker {
                 Err(error) => return Err(error),
             }
         }
-        let found = if way.by_slot { self.slot(key)?.get() } else { self.store.get(key.bytes()) };
+        let found =
+            if way.by_handle { self.handle(key)?.get() } else { self.store.get(key.bytes()) };
         Ok(found?.map(|found| {
             let at = found.version();
             (found.into_bytes(), at)
@@ -308,8 +309,8 @@ impl Worker {
         let (bytes, value) = self.new_value(key, sequence, length);
         let write = Access::write(key, value);
         self.invoke(Kind::Put, std::slice::from_ref(&write))?;
-        let put = match Way::of(sequence).by_slot {
-            true => self.slot(key).and_then(|slot| slot.put(&bytes)),
+        let put = match Way::of(sequence).by_handle {
+            true => self.handle(key).and_then(|handle| handle.put(&bytes)),
             false => self.store.put(key.bytes(), &bytes),
         };
         match put {
@@ -341,8 +342,8 @@ impl Worker {
         let accesses = [read_access(key, expected), Access::write(key, value)];
         let expect = expected.map_or(Expect::Absent, |(at, _)| Expect::Version(at));
         self.invoke(Kind::PutIf, &[Access::ask(key), accesses[1].clone()])?;
-        let put = match Way::of(sequence).by_slot {
-            true => self.slot(key).and_then(|slot| slot.put_if(&bytes, expect)),
+        let put = match Way::of(sequence).by_handle {
+            true => self.handle(key).and_then(|handle| handle.put_if(&bytes, expect)),
             false => self.store.put_if(key.bytes(), &bytes, expect),
         };
         match put {
@@ -370,8 +371,8 @@ impl Worker {
     fn delete(&mut self, way: Way, key: &Key) -> anyhow::Result<()> {
         let delete = [Access::delete(key)];
         self.invoke(Kind::Delete, &delete)?;
-        let deleted = match way.by_slot {
-            true => self.slot(key).and_then(Slot::delete),
+        let deleted = match way.by_handle {
+            true => self.handle(key).and_then(KeyHandle::delete),
             false => self.store.delete(key.bytes()),
         };
         match deleted {

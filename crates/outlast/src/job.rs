@@ -1,8 +1,8 @@
 //! Joining a job, and the one type that stands for it whichever engine is below.
 
 use crate::engine::{
-    Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Part, Pending,
-    Port, Result, Time, View, shm,
+    Activity, Bell, CompoundStep, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation,
+    Pending, Port, Result, Time, View, shm,
 };
 use crate::ranges::Ranges;
 use std::any::Any;
@@ -345,7 +345,7 @@ impl Job {
             #[cfg(feature = "mpi")]
             Backend::Mpi(mpi) => mpi.only_node().map(Directly::Shm),
             #[cfg(feature = "sim")]
-            Backend::Sim(sim) => sim.is_direct().then_some(Directly::Sim(self)),
+            Backend::Sim(sim) => sim.is_mapped().then_some(Directly::Sim(self)),
         }
     }
 
@@ -654,9 +654,9 @@ impl Engine for Job {
         fn segment_len(&self, target: MemberId) -> Result<u64>;
         fn grow(&self, len: u64) -> Result<()>;
         fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending;
-        fn start_series(&self, at: Epoch, target: MemberId, parts: &[Part<'_>]) -> Pending;
-        fn end_service_to_dead(&self);
-        fn is_dead_served(&self) -> bool;
+        fn start_compound(&self, at: Epoch, target: MemberId, parts: &[CompoundStep<'_>]) -> Pending;
+        fn drain_requests_of_dead(&self);
+        fn is_serving_dead(&self) -> bool;
         fn poll(&self, pending: &mut Pending) -> Option<Result<Done>>;
         fn wait(&self, pending: Pending) -> Result<Done>;
         fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()>;
@@ -664,10 +664,10 @@ impl Engine for Job {
         fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64>;
         fn compare_and_swap(&self, at: Epoch, target: MemberId, offset: u64, expected: u64, new: u64) -> Result<u64>;
         fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64>;
-        fn is_direct(&self) -> bool;
-        fn obituary(&self) -> Option<Vec<MemberId>>;
-        fn read_remains(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()>;
-        fn discard_remains(&self, dead: MemberId) -> Result<()>;
+        fn is_mapped(&self) -> bool;
+        fn death_order(&self) -> Option<Vec<MemberId>>;
+        fn read_dead_segment(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()>;
+        fn discard_dead_segment(&self, dead: MemberId) -> Result<()>;
         fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
         fn can_publish(&self) -> bool;
         fn try_publish(&self, to: &[MemberId], port: Port, bytes: &[u8]) -> Result<bool>;

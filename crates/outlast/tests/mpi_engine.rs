@@ -4,7 +4,7 @@
 //! same function and play their part. A member that has seen everything it expects writes a file that says so: mpirun's
 //! exit status means nothing after a failure. A job that is not over at its deadline is killed and fails the test.
 
-use outlast::engine::{Done, Fault, MESSAGE_LEN_MAX, Operation, Part, Port};
+use outlast::engine::{CompoundStep, Done, Fault, MESSAGE_LEN_MAX, Operation, Port};
 use outlast::{Engine, Epoch, Error, Job, JoinOptions, MemberId, Time};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -1192,9 +1192,9 @@ fn served_late(m: &Member) {
             job.inject(Fault::Kill(asker)).expect("a fault");
             wait_for("the death", &is_dead);
             let word = || job.load(Epoch::ANY, server, WORD).expect("a neighbour's word");
-            let (before, is_served) = (word(), job.is_dead_served());
+            let (before, is_served) = (word(), job.is_serving_dead());
             job.inject(Fault::Resume(server)).expect("a fault");
-            wait_for("the end of it", &|| !job.is_dead_served());
+            wait_for("the end of it", &|| !job.is_serving_dead());
             m.sleep(Duration::from_millis(100));
             assert!(
                 is_served || word() == before,
@@ -1209,9 +1209,9 @@ fn served_late(m: &Member) {
         2 => {
             // So long that whoever stops while it serves stops in the middle of one, before its end.
             for number in 0.. {
-                let mut parts = vec![Part::Load { offset: COUNTER }; 200];
-                parts.push(Part::Swap { offset: WORD, expected: number, new: number + 1 });
-                job.wait(job.start_series(Epoch::ANY, server, &parts)).expect("a series");
+                let mut parts = vec![CompoundStep::Load { offset: COUNTER }; 200];
+                parts.push(CompoundStep::Swap { offset: WORD, expected: number, new: number + 1 });
+                job.wait(job.start_compound(Epoch::ANY, server, &parts)).expect("a series");
             }
         }
         _ => wait_for("the death", &is_dead),

@@ -88,7 +88,7 @@ fn a_snapshot_is_one_moment_while_members_write_and_die() {
         let me = job.me().0;
         let writing = store.clone();
         let write = move || {
-            let second = writing.slot(format!("b/{me}").as_bytes()).expect("a handle");
+            let second = writing.handle(format!("b/{me}").as_bytes()).expect("a handle");
             let until = Instant::now() + LIMIT / 2;
             let mut number = 0u64;
             while !writing.exists(b"enough").expect("read") {

@@ -11,7 +11,7 @@ use common::{nap, seeds};
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
 use outlast::snapshot::{self, Options, SnapshotError, Snapshots};
-use outlast::store::{self, Slot, Store, StoreError};
+use outlast::store::{self, KeyHandle, Store, StoreError};
 use outlast::{Engine, Job, MemberId};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -77,16 +77,18 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
             let write = move || {
                 let (store, log) = writing;
                 let key = |which: &str, pair: u64| format!("{which}/{me}/{pair}").into_bytes();
-                let mut slots: Vec<Slot> =
-                    (0..PAIRS).filter_map(|pair| store.slot(&key("b", pair)).ok()).collect();
+                let mut handles: Vec<KeyHandle> =
+                    (0..PAIRS).filter_map(|pair| store.handle(&key("b", pair)).ok()).collect();
                 for number in 1..25u64 {
                     for pair in 0..PAIRS {
                         let value = number.to_le_bytes();
-                        let second = |slots: &mut [Slot]| match slots.get_mut(pair as usize) {
-                            Some(slot) if pair == 0 => slot.put(&value).map(|_| ()),
-                            _ => store.put(&key("b", pair), &value).map(|_| ()),
-                        };
-                        match store.put(&key("a", pair), &value).and_then(|_| second(&mut slots)) {
+                        let second =
+                            |handles: &mut [KeyHandle]| match handles.get_mut(pair as usize) {
+                                Some(handle) if pair == 0 => handle.put(&value).map(|_| ()),
+                                _ => store.put(&key("b", pair), &value).map(|_| ()),
+                            };
+                        match store.put(&key("a", pair), &value).and_then(|_| second(&mut handles))
+                        {
                             Ok(()) => {
                                 drop(log.lock().unwrap().insert(format!("b/{me}/{pair}"), number))
                             }
@@ -286,7 +288,7 @@ fn writers_go_on_while_the_one_who_takes_a_snapshot_is_stopped() {
                     }
                 }
                 1 => {
-                    let is_own = |key: &Vec<u8>| store.homes(key) == [job.me()];
+                    let is_own = |key: &Vec<u8>| store.replicas_of(key) == [job.me()];
                     let key = (0..100u8).map(|number| vec![number]).find(is_own).expect("some key");
                     while !is_over.load(Ordering::SeqCst) {
                         let began = job.now();

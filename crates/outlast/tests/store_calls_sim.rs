@@ -10,7 +10,7 @@ mod common;
 use common::seeds_in;
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
-use outlast::store::{Options, Store, StoreError, Version, Waited};
+use outlast::store::{Options, Store, StoreError, Version, WaitOutcome};
 use outlast::{Engine, Job, MemberId, Time, View};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -237,11 +237,11 @@ fn a_wait_ends_with_the_value_or_with_the_death_of_its_writer() {
                 let waited = store.wait_or_death(b"future", None, after(&job, MINUTE), MemberId(0));
                 assert!(job.now().since(began) < Duration::from_secs(1), "the death rings");
                 match waited.expect("waited") {
-                    Waited::Value(value) => {
+                    WaitOutcome::Value(value) => {
                         assert_eq!(value.bytes(), b"result");
                         ends.lock().unwrap().0 += 1;
                     }
-                    Waited::Died(member) => {
+                    WaitOutcome::Died(member) => {
                         assert_eq!(member, MemberId(0));
                         // What was not there then does not come up later.
                         for _ in 0..5 {
@@ -250,14 +250,14 @@ fn a_wait_ends_with_the_value_or_with_the_death_of_its_writer() {
                         }
                         ends.lock().unwrap().1 += 1;
                     }
-                    Waited::TimedOut => panic!("nothing ended the wait"),
+                    WaitOutcome::TimedOut => panic!("nothing ended the wait"),
                 }
                 // The deadline ends it, too.
                 let until = after(&job, Duration::from_millis(2));
                 let member = job.me();
                 assert_eq!(
                     store.wait_or_death(b"never", None, until, member),
-                    Ok(Waited::TimedOut)
+                    Ok(WaitOutcome::TimedOut)
                 );
                 end(&job, &store);
             })
@@ -284,14 +284,14 @@ fn a_wait_ends_early(test: &str, replicas: usize, by_handle: bool) {
             };
             match job.me().0 {
                 0 => {
-                    let slot = store.slot(b"future").expect("a handle");
+                    let handle = store.handle(b"future").expect("a handle");
                     if by_handle {
-                        slot.put(b"not yet").expect("put");
+                        handle.put(b"not yet").expect("put");
                     }
                     sleep(after(&job, Duration::from_millis(10)));
                     job.inject(Fault::StopAtStep(1 + seed)).expect("a fault");
                     let put = if by_handle {
-                        slot.put(b"result")
+                        handle.put(b"result")
                     } else {
                         store.put(b"future", b"result")
                     };
@@ -575,7 +575,7 @@ fn lost_keys_are_named_as_far_as_they_are_known() {
             let options =
                 Options::new().replicas(2).partitions(1).expected_keys(64).slab_len_max(16 << 10);
             let Some(store) = open(&job, options) else { return };
-            let homes = store.homes(b"any");
+            let homes = store.replicas_of(b"any");
             let third =
                 (0..3).map(MemberId).find(|member| !homes.contains(member)).expect("one of three");
             if job.me() == third {
@@ -914,14 +914,14 @@ fn another_home_takes_over_the_repair_of_a_stopped_primary() {
                 if job.me() == MemberId(4) {
                     let mut keys: Vec<String> =
                         (0..300).map(|number| format!("key/{number}")).collect();
-                    keys.retain(|key| store.homes(key.as_bytes()) == [stopped, third, dead]);
+                    keys.retain(|key| store.replicas_of(key.as_bytes()) == [stopped, third, dead]);
                     for key in &keys {
                         store.put(key.as_bytes(), key.as_bytes()).expect("put");
                     }
                     job.inject(Fault::Stop(stopped)).expect("a fault");
                     job.inject(Fault::Kill(dead)).expect("a fault");
                     wait_for_deaths(1);
-                    keys.retain(|key| store.homes(key.as_bytes()) == [stopped, third, new]);
+                    keys.retain(|key| store.replicas_of(key.as_bytes()) == [stopped, third, new]);
                     assert!(!keys.is_empty());
                     let until = after(&job, Duration::from_secs(10));
                     while job.now() < until {
@@ -953,15 +953,15 @@ fn calls_through_handles_are_timed() {
         |_| {
             Box::new(|job: Job| {
                 let Some(store) = open(&job, options(2)) else { return };
-                let slot = store.slot(b"key").expect("slot");
+                let handle = store.handle(b"key").expect("handle");
                 assert!(store.stats().put.is_none() && store.stats().get.is_none());
                 for _ in 0..128 {
-                    slot.put(b"value").expect("put");
+                    handle.put(b"value").expect("put");
                 }
                 let timed = store.stats();
                 assert_eq!((timed.put.map(|put| put.samples), timed.get), (Some(2), None));
                 for _ in 0..64 {
-                    slot.get_into(&mut [0; 8]).expect("get");
+                    handle.get_into(&mut [0; 8]).expect("get");
                 }
                 assert_eq!(store.stats().get.map(|get| get.samples), Some(1));
                 store.close().expect("close");

@@ -5,7 +5,7 @@
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
 use outlast::store::{
-    Expect, KEY_LEN_MAX, Options, REPLICAS_MAX, Store, StoreError, Version, Waited,
+    Expect, KEY_LEN_MAX, Options, REPLICAS_MAX, Store, StoreError, Version, WaitOutcome,
 };
 use outlast::{Engine, Job, MemberId, Time};
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn a_key_of_the_stores_own_is_refused_by_every_call_that_changes_something() {
                 told(store.add(key, 1).map(|_| ()));
                 told(store.delete(key).map(|_| ()));
                 told(store.adopt(key).map(|_| ()));
-                told(store.slot(key).map(|_| ()));
+                told(store.handle(key).map(|_| ()));
                 told(store.lock(key, Time(0)).map(|_| ()));
                 let mut tx = store.begin();
                 told(tx.put(key, b""));
@@ -93,7 +93,7 @@ fn an_empty_or_over_long_key_is_refused_by_every_call() {
                 assert_eq!(store.add(key, 1).unwrap_err(), bad);
                 assert_eq!(store.delete(key).unwrap_err(), bad);
                 assert_eq!(store.adopt(key).unwrap_err(), bad);
-                assert_eq!(store.slot(key).unwrap_err(), bad);
+                assert_eq!(store.handle(key).unwrap_err(), bad);
                 assert_eq!(store.pin(key).unwrap_err(), bad);
                 assert_eq!(store.wait(key, None, Time(0)).unwrap_err(), bad);
                 assert_eq!(store.lock(key, Time(0)).unwrap_err(), bad);
@@ -148,7 +148,7 @@ fn no_copies_or_too_many_are_refused() {
             // Unless fewer will do.
             let store = Store::open(&job, options(3).allow_fewer()).expect("open");
             store.put(b"key", b"value").expect("put");
-            assert_eq!(store.homes(b"key").len(), 2);
+            assert_eq!(store.replicas_of(b"key").len(), 2);
             end(&job, &store);
         },
     );
@@ -188,8 +188,8 @@ fn every_call_after_close_says_so() {
         |_| {},
         |job| {
             let store = Store::open(&job, options(1)).expect("open");
-            let slot = store.slot(b"key").expect("a handle");
-            slot.put(b"value").expect("put");
+            let handle = store.handle(b"key").expect("a handle");
+            handle.put(b"value").expect("put");
             store.close().expect("closed");
             assert_eq!(store.put(b"key", b"").unwrap_err(), StoreError::Closed);
             assert_eq!(store.get(b"key").unwrap_err(), StoreError::Closed);
@@ -201,8 +201,8 @@ fn every_call_after_close_says_so() {
             assert_eq!(store.lock(b"key", Time(0)).unwrap_err(), StoreError::Closed);
             assert_eq!(store.wait(b"key", None, Time(0)).unwrap_err(), StoreError::Closed);
             assert_eq!(store.put_nb(b"key", b"").unwrap_err(), StoreError::Closed);
-            assert_eq!(slot.put(b"").unwrap_err(), StoreError::Closed);
-            assert_eq!(slot.get().unwrap_err(), StoreError::Closed);
+            assert_eq!(handle.put(b"").unwrap_err(), StoreError::Closed);
+            assert_eq!(handle.get().unwrap_err(), StoreError::Closed);
             assert_eq!(store.accept_loss().unwrap_err(), StoreError::Closed);
             assert_eq!(store.close().unwrap_err(), StoreError::Closed);
             let _ = job.leave();
@@ -227,7 +227,7 @@ fn a_wait_for_what_a_dead_member_is_to_put_ends_at_once() {
             }
             let before = job.now();
             let waited = store.wait_or_death(b"result", None, until, dead).expect("waited");
-            assert_eq!(waited, Waited::Died(dead));
+            assert_eq!(waited, WaitOutcome::Died(dead));
             assert!(job.now().since(before) < Duration::from_secs(1));
             end(&job, &store);
         },
@@ -276,7 +276,7 @@ fn a_lost_partition_says_so_until_the_loss_is_accepted() {
             let store = Store::open(&job, options(1)).expect("open");
             let key = (0..)
                 .map(|number| format!("key/{number}"))
-                .find(|key| store.homes(key.as_bytes())[0] == MemberId(1));
+                .find(|key| store.replicas_of(key.as_bytes())[0] == MemberId(1));
             let key = key.expect("one of the other member");
             let key = key.as_bytes();
             if job.me() == MemberId(1) {
@@ -310,7 +310,7 @@ fn a_member_that_does_not_answer_is_named() {
         let store = Store::open(&job, options(1)).expect("open");
         let key = (0..)
             .map(|number| format!("key/{number}"))
-            .find(|key| store.homes(key.as_bytes())[0] == MemberId(1));
+            .find(|key| store.replicas_of(key.as_bytes())[0] == MemberId(1));
         let key = key.expect("one of the other member");
         if job.me() == MemberId(0) {
             job.inject(Fault::Stop(MemberId(1))).expect("a fault");

@@ -11,7 +11,9 @@ mod common;
 use common::{nap, run_with, seeds};
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
-use outlast::store::{Death, Mode, Options, Store, StoreError, StoreResult, Tx, Waited};
+use outlast::store::{
+    Death, Mode, Options, Store, StoreError, StoreResult, Transaction, WaitOutcome,
+};
 use outlast::{Engine, Job, MemberId};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,13 +60,13 @@ fn meet(job: &Job, store: &Store, name: &str, members: i64) {
     });
 }
 
-fn nothing(_: &mut Tx, _: &[Death]) -> StoreResult<()> {
+fn nothing(_: &mut Transaction, _: &[Death]) -> StoreResult<()> {
     Ok(())
 }
 
 /// What each member's procedure does in most of these: it counts the recoveries in a key of its own, after having seen that
 /// all living members have counted the same; and the heir counts the death, which must be the first time.
-fn count(job: &Job, tx: &mut Tx, deaths: &[Death]) -> StoreResult<()> {
+fn count(job: &Job, tx: &mut Transaction, deaths: &[Death]) -> StoreResult<()> {
     let number = |bytes: Option<Vec<u8>>| {
         bytes.map_or(0, |bytes| i64::from_le_bytes(bytes.try_into().expect("8 bytes")))
     };
@@ -118,8 +120,8 @@ fn after_a_death_every_call_says_revoked_until_all_have_recovered() {
     for seed in seeds(20) {
         run(seed, 4, |job| {
             let store = open(&job, 3);
-            let slot = store.slot(b"by handle").expect("slot");
-            slot.put(b"before").expect("put");
+            let handle = store.handle(b"by handle").expect("handle");
+            handle.put(b"before").expect("put");
             store.put(format!("own/{}", job.me().0).as_bytes(), b"before").expect("put");
             let mut tx = store.begin();
             tx.get(b"ready").expect("read");
@@ -130,9 +132,9 @@ fn after_a_death_every_call_says_revoked_until_all_have_recovered() {
             nap(&job, "the death", || !job.view().is_living(MemberId(3)));
             let revoked = |result: StoreResult<()>| assert_eq!(result, Err(StoreError::Revoked));
             let deadline = job.now().after(Duration::from_secs(1));
-            revoked(slot.put(b"after").map(drop));
-            revoked(slot.get_into(&mut [0; 9]).map(drop));
-            revoked(slot.get().map(drop));
+            revoked(handle.put(b"after").map(drop));
+            revoked(handle.get_into(&mut [0; 9]).map(drop));
+            revoked(handle.get().map(drop));
             revoked(store.put(b"k", b"v").map(drop));
             revoked(store.get(b"k").map(drop));
             revoked(store.get_into(b"k", &mut []).map(drop));
@@ -170,7 +172,7 @@ fn after_a_death_every_call_says_revoked_until_all_have_recovered() {
             assert_eq!(store.repair_status().expect("known").copies_missing, 0);
             let value = store.get(b"own/3").expect("read").expect("there");
             assert_eq!((value.bytes(), value.owner()), (&b"before"[..], recovered[0].heir()));
-            slot.put(b"after").expect("put");
+            handle.put(b"after").expect("put");
             assert!(
                 store.get(b"k").expect("read").is_none(),
                 "nothing of the calls that were refused"
@@ -201,7 +203,7 @@ fn whoever_waits_or_computes_is_told_too() {
                 2 => {
                     let waited = store.wait_or_death(b"never", None, deadline, MemberId(0));
                     assert!(matches!(waited, Err(StoreError::Revoked)), "{waited:?}");
-                    assert_ne!(waited, Ok(Waited::TimedOut));
+                    assert_ne!(waited, Ok(WaitOutcome::TimedOut));
                 }
                 _ => {
                     // It computes, and learns of it without any call.
@@ -521,7 +523,7 @@ fn calls_that_are_under_way_end_before_the_procedures_run() {
             job.spawn("writer", Box::new(body)).expect("spawned");
             job.sleep(Duration::from_millis(1 + seed % 5));
             store.revoke().expect("revoked");
-            let read = |tx: &mut Tx| {
+            let read = |tx: &mut Transaction| {
                 (0..3)
                     .map(|member| tx.get(format!("own/{member}").as_bytes()))
                     .collect::<StoreResult<Vec<_>>>()
@@ -566,10 +568,10 @@ fn a_sole_writer_finds_what_a_recovery_has_changed() {
         run(seed, 4, move |job| {
             let store = Store::open(&job, options().mode(Mode::Global)).expect("open");
             let key = format!("own/{}", job.me().0);
-            let slot = store.slot(key.as_bytes()).expect("slot");
+            let handle = store.handle(key.as_bytes()).expect("handle");
             let mut last = None;
             let mut put = |round: u64| {
-                let version = slot.put(&round.to_le_bytes()).expect("put");
+                let version = handle.put(&round.to_le_bytes()).expect("put");
                 assert!(last < Some(version), "{last:?} and then {version}");
                 last = Some(version);
             };
@@ -585,7 +587,7 @@ fn a_sole_writer_finds_what_a_recovery_has_changed() {
                         .expect("recovered");
                 }
                 let mut value = [0; 8];
-                assert_eq!(slot.get_into(&mut value).expect("read").expect("there").0, 8);
+                assert_eq!(handle.get_into(&mut value).expect("read").expect("there").0, 8);
                 assert_eq!(value, [recovery as u8; 8]);
                 meet(&job, &store, &format!("read {recovery}"), 4);
             }
@@ -608,9 +610,9 @@ fn two_writers_of_a_key_with_a_sole_writer_are_noticed() {
                 Options::new().replicas(2).partitions(8).expected_keys(64).slab_len_max(16 << 10);
             let store =
                 Store::open(&job, options.mode(Mode::Global).sole_writers(true)).expect("open");
-            let slot = store.slot(b"key").expect("slot");
+            let handle = store.handle(b"key").expect("handle");
             for round in 0..50u64 {
-                match slot.put(&round.to_le_bytes()) {
+                match handle.put(&round.to_le_bytes()) {
                     Ok(_) | Err(StoreError::Revoked) => {}
                     Err(error) => panic!("{error}"),
                 }

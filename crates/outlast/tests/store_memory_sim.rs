@@ -153,7 +153,7 @@ fn calls_that_change_nothing_leave_nothing_behind() {
             for number in 0..100 {
                 let key = format!("{}/{number}", job.me());
                 assert!(!store.delete(key.as_bytes()).expect("delete"));
-                assert!(!store.slot(key.as_bytes()).expect("slot").delete().expect("delete"));
+                assert!(!store.handle(key.as_bytes()).expect("handle").delete().expect("delete"));
                 let other = store.put(b"other", b"1").expect("put");
                 let failed = store.put_if(key.as_bytes(), b"2", Expect::Version(other));
                 assert!(matches!(failed, Err(StoreError::Conflict { found: None })), "{failed:?}");
@@ -269,7 +269,7 @@ fn a_new_home_without_room_holds_nobody_up() {
                 Options::new().replicas(2).partitions(32).expected_keys(64).slab_len_max(16 << 10);
             let store = Store::open(&job, options).expect("open");
             let dead = MemberId(3);
-            let sentinel = store.slot(b"done").expect("a handle");
+            let sentinel = store.handle(b"done").expect("a handle");
             sentinel.put(b"not yet").expect("put");
             if job.me() == MemberId(0) {
                 let is_put =
@@ -303,8 +303,8 @@ fn a_new_home_without_room_holds_nobody_up() {
                         let put = match number % 2 {
                             0 => store.put(key.as_bytes(), value.as_bytes()),
                             _ => store
-                                .slot(key.as_bytes())
-                                .and_then(|slot| slot.put(value.as_bytes())),
+                                .handle(key.as_bytes())
+                                .and_then(|handle| handle.put(value.as_bytes())),
                         };
                         let times = match put {
                             Ok(_) => 399,

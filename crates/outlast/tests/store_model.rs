@@ -25,7 +25,7 @@ enum Call {
     Get(Vec<u8>),
     GetInto(Vec<u8>, usize),
     Adopt(Vec<u8>),
-    Slot(Vec<u8>, Vec<u8>),
+    Handle(Vec<u8>, Vec<u8>),
     PutAll(Vec<(Vec<u8>, Vec<u8>)>),
     List(u8),
 }
@@ -54,7 +54,7 @@ fn call() -> impl Strategy<Value = Call> {
         3 => key().prop_map(Call::Get),
         2 => (key(), 0..300usize).prop_map(|(key, len)| Call::GetInto(key, len)),
         1 => key().prop_map(Call::Adopt),
-        2 => (key(), value()).prop_map(|(key, value)| Call::Slot(key, value)),
+        2 => (key(), value()).prop_map(|(key, value)| Call::Handle(key, value)),
         1 => prop::collection::vec((key(), value()), 0..5).prop_map(Call::PutAll),
         1 => (0u8..7).prop_map(Call::List),
     ]
@@ -153,9 +153,9 @@ fn apply(store: &Store, call: &Call, model: &mut Model, newest: &mut Newest) {
                 newest.insert(key.clone(), version);
             }
         }
-        Call::Slot(key, value) => {
-            let slot = store.slot(key).expect("a handle");
-            let version = slot.put(value).expect("put");
+        Call::Handle(key, value) => {
+            let handle = store.handle(key).expect("a handle");
+            let version = handle.put(value).expect("put");
             written(model, newest, me, key, value, version);
         }
         Call::PutAll(pairs) => {

@@ -79,9 +79,9 @@ fn a_pinned_version_stays_what_it_was() {
                     }));
                 }),
                 3 => store
-                    .slot(key)
-                    .and_then(|slot| {
-                        slot.put(&value(number)).and_then(|_| slot.put(&value(number)))
+                    .handle(key)
+                    .and_then(|handle| {
+                        handle.put(&value(number)).and_then(|_| handle.put(&value(number)))
                     })
                     .map(|_| ()),
                 _ => store.put(key, &value(number)).map(|_| ()),
@@ -152,7 +152,7 @@ fn a_pin_keeps_its_version_and_nothing_else() {
             assert!(matches!(pins[0].read(2999, &mut [0; 2]), Err(StoreError::Invalid { .. })));
             drop(pins);
             assert_eq!(store.pin(b"nothing").expect("read").map(|pin| pin.len()), None);
-            // As many as there are slots, and one more.
+            // As many as there are handles, and one more.
             let pins: Vec<Pin> =
                 (0..64).map(|_| store.pin(b"key").expect("pinned").expect("there")).collect();
             assert!(matches!(store.pin(b"key"), Err(StoreError::Invalid { .. })));

@@ -59,7 +59,7 @@ fn copies_are_in_different_failure_domains() {
         let store = open(&job, 2);
         let are_apart = || {
             keys().all(|key| {
-                let homes = store.homes(key.as_bytes());
+                let homes = store.replicas_of(key.as_bytes());
                 homes.len() == 2 && homes[0].0 / 2 != homes[1].0 / 2
             })
         };
@@ -91,11 +91,11 @@ fn a_spare_takes_the_place_of_the_dead() {
         |job| {
             let store = open(&job, 2);
             let (dead, spare) = (MemberId(1), MemberId(3));
-            let before: Vec<_> = keys().map(|key| store.homes(key.as_bytes())).collect();
+            let before: Vec<_> = keys().map(|key| store.replicas_of(key.as_bytes())).collect();
             assert!(before.iter().all(|homes| !homes.contains(&spare)));
             with_a_death(&job, &store, dead);
             for (key, before) in keys().zip(before) {
-                let mut now = store.homes(key.as_bytes());
+                let mut now = store.replicas_of(key.as_bytes());
                 let mut wanted: Vec<_> =
                     before.iter().map(|&home| if home == dead { spare } else { home }).collect();
                 now.sort();

@@ -64,7 +64,7 @@ fn run(calls: impl Fn(&Job, &Store, &dyn Fn()) + 'static, other: impl Fn(&Store)
 #[test]
 fn what_is_known_is_not_looked_up_again() {
     let calls = |job: &Job, store: &Store, _: &dyn Fn()| {
-        let handle = store.slot(b"by handle").expect("a handle");
+        let handle = store.handle(b"by handle").expect("a handle");
         let [first, second] =
             [(); 2].map(|()| round_trips(job, || handle.put(b"value").expect("put")));
         assert!(first > second && second == 2, "{first} and {second}");
@@ -89,7 +89,7 @@ fn what_is_known_is_not_looked_up_again() {
 fn what_others_have_changed_is_seen() {
     let value = |number: u64| vec![number as u8; [5, 5, 700, 20_000, 0][number as usize % 5]];
     let calls = move |job: &Job, store: &Store, ask: &dyn Fn()| {
-        let handle = store.slot(b"key").expect("a handle");
+        let handle = store.handle(b"key").expect("a handle");
         let is_there = |expected: Option<Vec<u8>>| {
             for found in [store.get(b"key"), handle.get()] {
                 assert_eq!(found.expect("read").map(|value| value.bytes().to_vec()), expected);

@@ -89,8 +89,8 @@ fn put_until_deaths(job: &Job, folder: &Path, replicas: usize, deaths: u64) {
     let (me, members) = (job.me().0, job.members() as u32);
     let ledger = std::fs::File::create(folder.join(format!("ledger-{me}"))).expect("a ledger");
     std::fs::write(folder.join(format!("open-{me}")), b"").expect("noted");
-    let slots: Vec<_> =
-        (0..KEYS).map(|number| store.slot(&key(me, number)).expect("a handle")).collect();
+    let handles: Vec<_> =
+        (0..KEYS).map(|number| store.handle(&key(me, number)).expect("a handle")).collect();
     let mut count = 0u64;
     // Some more after the last death, so that all who live write to what was salvaged.
     let mut last = None;
@@ -99,7 +99,7 @@ fn put_until_deaths(job: &Job, folder: &Path, replicas: usize, deaths: u64) {
         let number = count % KEYS;
         match number % 3 {
             0 => store.put(&key(me, number), &value(me, count)).map(drop).expect("put"),
-            1 => slots[number as usize].put(&value(me, count)).map(drop).expect("put"),
+            1 => handles[number as usize].put(&value(me, count)).map(drop).expect("put"),
             _ => store.transaction(|tx| tx.put(&key(me, number), &value(me, count))).expect("put"),
         }
         store.add(b"sum", 1).expect("added");
@@ -193,7 +193,8 @@ fn damage_is_named(job: &Job) {
     store.on_loss(move |lost| sink.lock().unwrap().extend(lost));
     let victim = MemberId(1);
     let names = (0..).map(|number| format!("key/{number}").into_bytes());
-    let keys: Vec<Vec<u8>> = names.filter(|key| store.homes(key) == [victim]).take(12).collect();
+    let keys: Vec<Vec<u8>> =
+        names.filter(|key| store.replicas_of(key) == [victim]).take(12).collect();
     let value = |number: usize| format!("the value of number {number} is this").into_bytes();
     if job.me() == victim {
         // Until it is killed.
@@ -216,9 +217,9 @@ fn damage_is_named(job: &Job) {
                 assert_eq!(found, Err(lost.clone()));
                 assert_eq!(store.put(key, b"new").map(drop), Err(lost.clone()));
                 assert_eq!(store.delete(key).map(drop), Err(lost.clone()));
-                let slot = store.slot(key).expect("a handle");
-                assert_eq!(slot.put(b"new").map(drop), Err(lost.clone()));
-                assert_eq!(slot.get_into(&mut [0; 100]).map(drop), Err(lost.clone()));
+                let handle = store.handle(key).expect("a handle");
+                assert_eq!(handle.put(b"new").map(drop), Err(lost.clone()));
+                assert_eq!(handle.get_into(&mut [0; 100]).map(drop), Err(lost.clone()));
                 let both = store.transaction(|tx| {
                     tx.put(key, b"new")?;
                     tx.put(&keys[2], b"new")
@@ -240,7 +241,7 @@ fn damage_is_named(job: &Job) {
     // What the dead had is given back.
     wait_until(job, "the release", || {
         let mut byte = [0; 64];
-        let read = job.read_remains(victim, places[0] & !63, &mut byte);
+        let read = job.read_dead_segment(victim, places[0] & !63, &mut byte);
         read.is_err() || byte == [0; 64]
     });
     store.close().expect("closed");
@@ -305,7 +306,7 @@ fn the_memory_of_the_dead_is_given_back() {
             wait_until(&job, "the release", || {
                 (1..3).map(MemberId).all(|dead| {
                     let mut memory = vec![1; 1 << 20];
-                    job.read_remains(dead, 0, &mut memory).is_ok()
+                    job.read_dead_segment(dead, 0, &mut memory).is_ok()
                         && memory.iter().all(|byte| *byte == 0)
                 })
             });
@@ -448,7 +449,7 @@ mod sim {
         let (home, writer, me) = (MemberId(0), MemberId(1), job.me());
         let at = |member: MemberId, salt: &str| {
             let names = (0..).map(|number| format!("{salt}/{number}").into_bytes());
-            names.into_iter().find(|key| store.homes(key) == [member]).expect("one")
+            names.into_iter().find(|key| store.replicas_of(key) == [member]).expect("one")
         };
         let (value, sum, begun) = (at(home, "value"), at(home, "sum"), at(MemberId(2), "begun"));
         if me == home {
@@ -457,17 +458,17 @@ mod sim {
         }
         let number = |key: &[u8]| store.add(key, 0).expect("read");
         if me == writer {
-            let slot = store.slot(&value).expect("a handle");
-            slot.put(b"first").expect("put");
-            slot.put(b"second").expect("put");
+            let handle = store.handle(&value).expect("a handle");
+            handle.put(b"first").expect("put");
+            handle.put(b"second").expect("put");
             store.add(&sum, 1).expect("added");
             store.add(&begun, 1).expect("added");
             job.inject(Fault::StopAtStep(step)).expect("planned");
-            slot.put(b"third").expect("put");
+            handle.put(b"third").expect("put");
             assert_eq!(store.get(&value).expect("read").expect("there").bytes(), b"third");
             store.add(&sum, 10).expect("added");
             store.put(&value, b"fourth").expect("put");
-            assert_eq!(slot.get().expect("read").expect("there").bytes(), b"fourth");
+            assert_eq!(handle.get().expect("read").expect("there").bytes(), b"fourth");
             store.add(&sum, 100).expect("added");
             let is_late = !job.view().dead.is_empty();
             let mut counted = counted.lock().unwrap();
@@ -492,7 +493,7 @@ mod sim {
             };
             job.spawn("resumer", Box::new(resume)).expect("spawned");
             // The one that is stopped may have to salvage it.
-            let is_needed = [&value, &sum].iter().any(|key| store.homes(key) == [writer]);
+            let is_needed = [&value, &sum].iter().any(|key| store.replicas_of(key) == [writer]);
             may_resume.store(is_needed, Ordering::Relaxed);
             // Waits for the salvage.
             store.add(&sum, 1000).expect("added");
@@ -624,7 +625,7 @@ mod sim {
             // What the other one has to salvage comes first: nobody here salvages meanwhile but the background.
             let all = (0..4).flat_map(|member| (0..KEYS).map(move |number| (member, number)));
             let mut all: Vec<(u32, u64)> = all.collect();
-            all.sort_by_key(|&(member, number)| store.homes(&key(member, number)) == [me]);
+            all.sort_by_key(|&(member, number)| store.replicas_of(&key(member, number)) == [me]);
             for (member, number) in all {
                 let found = store.get(&key(member, number)).expect("read").expect("there");
                 assert_eq!(found.bytes(), value(member, number));
@@ -692,7 +693,7 @@ mod sim {
     /// Some keys that this member alone has; returns when all members know them, so that nobody is killed before.
     fn keys_at(job: &Job, store: &Store, member: MemberId, count: usize) -> Vec<Vec<u8>> {
         let names = (0..).map(|number| format!("key/{number}").into_bytes());
-        let keys = names.filter(|key| store.homes(key) == [member]).take(count).collect();
+        let keys = names.filter(|key| store.replicas_of(key) == [member]).take(count).collect();
         store.add(b"ready", 1).expect("added");
         // Somebody may have seen that already, and have damaged this one as well.
         wait_until(job, "all", || {
@@ -738,7 +739,7 @@ mod sim {
                 // Of different partitions, so that different members salvage it, and different ones after them.
                 let key = keys_at(&job, &store, victim, 4).remove(step as usize % 4);
                 kill_with_damage(&job, &store, victim, &key);
-                if store.homes(&key) == [me] && job.epoch() == Epoch(1) {
+                if store.replicas_of(&key) == [me] && job.epoch() == Epoch(1) {
                     job.inject(Fault::DieAtStep(1 + step / 4)).expect("planned");
                 }
                 // Long enough for all that is sent.
@@ -818,7 +819,7 @@ mod sim {
             kill_with_damage(&job, &store, victim, &key);
             let lost = Err(StoreError::DataLost { partition });
             assert_eq!(store.get(&key), lost);
-            let second = store.homes(&key)[0];
+            let second = store.replicas_of(&key)[0];
             job.sleep(Duration::from_millis(100));
             if me == second {
                 return wait_until(&job, "the end", || false);

@@ -52,9 +52,9 @@ fn a_death_after_the_first_look_is_told_whatever_its_number() {
             }
             wait(2);
             let told: Vec<MemberId> =
-                store.failures_since(&mut seen).iter().map(|death| death.member).collect();
+                store.deaths_since(&mut seen).iter().map(|death| death.member).collect();
             assert_eq!(told, [second]);
-            assert_eq!(store.failures_since(&mut seen), []);
+            assert_eq!(store.deaths_since(&mut seen), []);
             end(&job, &store);
         });
     }
@@ -70,7 +70,7 @@ fn whoever_begins_anew_for_long_serves() {
             let store = open(&job, options(1).partitions(32));
             let [leaver, listener, mut dead, mut other] = [0, 1, 2, 3].map(MemberId);
             let key = key_at(&store, &[leaver]);
-            if store.homes(b"\0outlast/leave") == [dead] {
+            if store.replicas_of(b"\0outlast/leave") == [dead] {
                 // Whoever leaves takes a lock.
                 (dead, other) = (other, dead);
             }
@@ -145,7 +145,7 @@ fn memory_that_an_idle_member_freed_can_be_used_by_others() {
             let store = open(&job, options(1));
             let key = (0..100)
                 .map(|n| format!("k{n}"))
-                .find(|key| store.homes(key.as_bytes()) == [MemberId(1)])
+                .find(|key| store.replicas_of(key.as_bytes()) == [MemberId(1)])
                 .unwrap();
             let value = vec![7; 20 << 20];
             if job.me() == MemberId(0) {
@@ -193,14 +193,14 @@ fn a_stopped_new_home_holds_up_its_own_partitions_only() {
                 job.sleep(60 * SECOND);
                 let others: Vec<&String> = keys
                     .iter()
-                    .filter(|key| !store.homes(key.as_bytes()).contains(&stopped))
+                    .filter(|key| !store.replicas_of(key.as_bytes()).contains(&stopped))
                     .collect();
                 job.inject(Fault::Kill(third)).expect("a fault");
                 while store.epoch() < Epoch(2) {
                     job.park(job.bell(), job.now().after(SECOND));
                 }
                 for key in others {
-                    let homes = store.homes(key.as_bytes());
+                    let homes = store.replicas_of(key.as_bytes());
                     match store.get(key.as_bytes()) {
                         Ok(found) => assert_eq!(found.expect("there").bytes().len(), 20000),
                         Err(error) => panic!("{key} {homes:?}: {error}"),
@@ -247,7 +247,7 @@ fn a_put_that_found_no_room_did_not_happen() {
 /// The first key, by number, that has these homes.
 fn key_at(store: &Store, homes: &[MemberId]) -> String {
     let keys = (0..1000).map(|number| format!("key/{number}"));
-    keys.into_iter().find(|key| store.homes(key.as_bytes()) == homes).expect("some key")
+    keys.into_iter().find(|key| store.replicas_of(key.as_bytes()) == homes).expect("some key")
 }
 
 /// A transaction that needs a stopped member ends at the time limit, and not after several of them.
@@ -304,7 +304,7 @@ fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
             if job.me() == dead {
                 // As many transactions as there may be, each with a key of which the stopped member has a copy.
                 let is_there = |key: &&String| {
-                    let homes = store.homes(key.as_bytes());
+                    let homes = store.replicas_of(key.as_bytes());
                     homes.contains(&stopped) && !homes.contains(&dead)
                 };
                 let mut held = Vec::new();
@@ -328,7 +328,7 @@ fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
                     .expect("held");
                 let mut mine = Vec::new();
                 for key in &keys {
-                    let homes = store.homes(key.as_bytes());
+                    let homes = store.replicas_of(key.as_bytes());
                     if !homes.contains(&stopped) {
                         store.put(key.as_bytes(), b"value").expect("put");
                         mine.push(key);
@@ -342,7 +342,7 @@ fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
                 job.sleep(60 * SECOND);
                 let heir = store.heir_of(dead);
                 if heir != job.me() && heir != stopped {
-                    mine.retain(|key| !store.homes(key.as_bytes()).contains(&stopped));
+                    mine.retain(|key| !store.replicas_of(key.as_bytes()).contains(&stopped));
                     job.inject(Fault::Kill(heir)).expect("a fault");
                     while store.epoch() < Epoch(2) {
                         job.park(job.bell(), job.now().after(SECOND));

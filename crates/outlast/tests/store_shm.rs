@@ -175,7 +175,7 @@ fn the_heir_adopts_the_keys_of_the_dead() {
             job.fence(job.me(), Time::NEVER).expect("killed");
         }
         wait_until(&job, "the death", || store.epoch() != seen);
-        let deaths = store.failures_since(&mut seen);
+        let deaths = store.deaths_since(&mut seen);
         assert_eq!((deaths.len(), deaths[0].member, deaths[0].left), (1, MemberId(3), false));
         assert_eq!(seen, store.epoch());
         let heir = deaths[0].heir();
@@ -400,7 +400,8 @@ fn nothing_is_acknowledged_that_was_written_after_the_end() {
                 return job.leave().expect("left");
             }
             let keys = (0..).map(|number| format!("key/{number}"));
-            let keys = keys.filter(|key| store.homes(key.as_bytes()) == [MemberId(1)]).take(12);
+            let keys =
+                keys.filter(|key| store.replicas_of(key.as_bytes()) == [MemberId(1)]).take(12);
             let write = |key: String| {
                 let store = store.clone();
                 std::thread::spawn(move || {
@@ -433,15 +434,15 @@ fn a_pinned_version_stays_what_it_was() {
         let (writer, reader) = (MemberId(0), MemberId(1));
         let value = |number: u64| number.to_le_bytes().repeat(500);
         let key = (0..).map(|number| format!("key/{number}")).find(|key| {
-            let homes = store.homes(key.as_bytes());
+            let homes = store.replicas_of(key.as_bytes());
             homes[0] == MemberId(2)
         });
         let key = key.expect("a key of the third member");
         let key = key.as_bytes();
         if job.me() == writer {
-            let slot = store.slot(key).expect("a handle");
+            let handle = store.handle(key).expect("a handle");
             for number in 0.. {
-                slot.put(&value(number)).expect("put");
+                handle.put(&value(number)).expect("put");
                 if number % 64 == 0 && store.exists(b"done").expect("read") {
                     break;
                 }

@@ -9,7 +9,7 @@ mod common;
 
 use common::seeds_in;
 use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
-use outlast::store::{Expect, Options, Slot, Store, StoreError, Value, Version};
+use outlast::store::{Expect, KeyHandle, Options, Store, StoreError, Value, Version};
 use outlast::{Engine, Job, Time};
 use outlast_check::history::{self, Access, Actor, History, Kind, Log, Outcome};
 use outlast_check::report::{self, Run};
@@ -59,7 +59,7 @@ struct Recorder {
     deaths_survived: usize,
     sequence: u64,
     /// Handles of the keys that this actor has used so.
-    slots: BTreeMap<Vec<u8>, Slot>,
+    handles: BTreeMap<Vec<u8>, KeyHandle>,
 }
 
 fn version(version: Version) -> history::Version {
@@ -117,20 +117,20 @@ fn identity(key: &[u8], bytes: &[u8]) -> history::Value {
 }
 
 /// Half of the calls go through a handle that is kept.
-fn slot<'r>(
+fn handle<'r>(
     store: &Store,
     recorder: &'r mut Recorder,
     key: &[u8],
-    by_slot: bool,
-) -> Option<&'r Slot> {
-    if !by_slot {
+    by_handle: bool,
+) -> Option<&'r KeyHandle> {
+    if !by_handle {
         return None;
     }
     Some(
         recorder
-            .slots
+            .handles
             .entry(key.to_vec())
-            .or_insert_with(|| store.slot(key).expect("a key that can be")),
+            .or_insert_with(|| store.handle(key).expect("a key that can be")),
     )
 }
 
@@ -167,14 +167,14 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
     }
     let key = format!("key/{number}");
     let bytes = key.as_bytes();
-    let (by_slot, into_buffer) = (random.below(2) == 0, random.below(2) == 0);
+    let (by_handle, into_buffer) = (random.below(2) == 0, random.below(2) == 0);
     match choice {
         10..45 => {
             let (data, value) = recorder.next_value(bytes, random);
             let access = Access::write(key.as_str(), value);
             recorder.invoke(Kind::Put, vec![access.clone()]);
-            let result = match slot(store, recorder, bytes, by_slot) {
-                Some(slot) => slot.put(&data),
+            let result = match handle(store, recorder, bytes, by_handle) {
+                Some(handle) => handle.put(&data),
                 None => store.put(bytes, &data),
             };
             match result {
@@ -184,9 +184,9 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
         }
         45..75 => {
             recorder.invoke(Kind::Get, vec![Access::ask(key.as_str())]);
-            let result = match slot(store, recorder, bytes, by_slot) {
-                Some(slot) if !into_buffer => slot.get().map(owned),
-                Some(slot) => read_into(|buffer| slot.get_into(buffer)),
+            let result = match handle(store, recorder, bytes, by_handle) {
+                Some(handle) if !into_buffer => handle.get().map(owned),
+                Some(handle) => read_into(|buffer| handle.get_into(buffer)),
                 None if !into_buffer => store.get(bytes).map(owned),
                 None => read_into(|buffer| store.get_into(bytes, buffer)),
             };
@@ -202,8 +202,8 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
         }
         _ if choice < 75 + shape.deletes => {
             recorder.invoke(Kind::Delete, vec![Access::delete(key.as_str())]);
-            let result = match slot(store, recorder, bytes, by_slot) {
-                Some(slot) => slot.delete(),
+            let result = match handle(store, recorder, bytes, by_handle) {
+                Some(handle) => handle.delete(),
                 None => store.delete(bytes),
             };
             match result {
@@ -226,8 +226,8 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
             let expect =
                 found.as_ref().map_or(Expect::Absent, |found| Expect::Version(found.version()));
             recorder.invoke(Kind::PutIf, vec![read.clone(), write.clone()]);
-            let result = match slot(store, recorder, bytes, by_slot) {
-                Some(slot) => slot.put_if(&data, expect),
+            let result = match handle(store, recorder, bytes, by_handle) {
+                Some(handle) => handle.put_if(&data, expect),
                 None => store.put_if(bytes, &data, expect),
             };
             match result {
@@ -264,7 +264,7 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
                 job,
                 deaths_survived: shape.deaths_survived(),
                 sequence: 0,
-                slots: BTreeMap::new(),
+                handles: BTreeMap::new(),
             };
             for _ in 0..shape.operations {
                 one_operation(&store, &mut recorder, &mut random, &shape);
@@ -299,7 +299,7 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
         job: job.clone(),
         deaths_survived: shape.deaths_survived(),
         sequence: 0,
-        slots: BTreeMap::new(),
+        handles: BTreeMap::new(),
     };
     for number in 0..shape.keys {
         let key = format!("key/{number}");

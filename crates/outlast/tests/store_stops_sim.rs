@@ -7,7 +7,7 @@ mod common;
 use common::nap;
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
-use outlast::store::{Expect, Options, Slot, Store, StoreError, Waited};
+use outlast::store::{Expect, KeyHandle, Options, Store, StoreError, WaitOutcome};
 use outlast::{Engine, Job, MemberId};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,17 +18,17 @@ const CALLER: MemberId = MemberId(3);
 
 const CALLS: u64 = 14;
 
-fn call(store: &Store, slot: &Slot, kind: u64, key: &[u8]) {
+fn call(store: &Store, handle: &KeyHandle, kind: u64, key: &[u8]) {
     match kind {
         0..=2 => drop(store.put(key, b"mine")),
         3..=5 => drop(store.get(key)),
-        6 | 7 => drop(slot.put(b"mine")),
+        6 | 7 => drop(handle.put(b"mine")),
         8 => drop(store.delete(key)),
         9 => drop(store.put_if(key, b"mine", Expect::Absent)),
         10 => drop(store.put(key, &[7; 20_000])),
-        11 => drop(slot.put(&[7; 20_000])),
-        12 => drop(slot.get()),
-        _ => drop(slot.delete()),
+        11 => drop(handle.put(&[7; 20_000])),
+        12 => drop(handle.get()),
+        _ => drop(handle.delete()),
     }
 }
 
@@ -43,23 +43,23 @@ fn time(seed: u64, kind: u64, stopped: usize, after: Option<Duration>) -> Durati
     sim::run(&options, move |job: Job| {
         let store = Store::open(&job, Options::new().replicas(3).partitions(4)).expect("open");
         let key: &[u8] = b"key";
-        let other = *store.homes(key).last().expect("a home");
+        let other = *store.replicas_of(key).last().expect("a home");
         if job.me() == CALLER {
             let ask = || {
                 is_asked.set(true);
                 nap(&job, "the other one", || !is_asked.get());
             };
-            let slot = store.slot(key).expect("a slot");
+            let handle = store.handle(key).expect("a handle");
             // Known and own, known and changed, or not known.
             match kind {
                 1 | 4 | 10 => (0..40).for_each(|_| _ = store.put(key, b"mine").expect("put")),
-                6 | 11 | 12 | 13 => (0..40).for_each(|_| _ = slot.put(b"mine").expect("put")),
+                6 | 11 | 12 | 13 => (0..40).for_each(|_| _ = handle.put(b"mine").expect("put")),
                 2 | 5 => {
                     (0..40).for_each(|_| _ = store.put(key, b"mine").expect("put"));
                     ask();
                 }
                 7 => {
-                    (0..40).for_each(|_| _ = slot.put(b"mine").expect("put"));
+                    (0..40).for_each(|_| _ = handle.put(b"mine").expect("put"));
                     ask();
                 }
                 _ => {
@@ -67,7 +67,7 @@ fn time(seed: u64, kind: u64, stopped: usize, after: Option<Duration>) -> Durati
                     ask();
                 }
             }
-            let victim = store.homes(key)[stopped];
+            let victim = store.replicas_of(key)[stopped];
             let mine = job.clone();
             let stop = move |after| {
                 mine.sleep(after);
@@ -78,7 +78,7 @@ fn time(seed: u64, kind: u64, stopped: usize, after: Option<Duration>) -> Durati
             let stops = after
                 .map(|after| job.spawn("stops", Box::new(move || stop(after))).expect("spawned"));
             let began = job.now();
-            call(&store, &slot, kind, key);
+            call(&store, &handle, kind, key);
             taken.set(job.now().since(began));
             nap(&job, "the end of the stop", || {
                 stops.as_ref().is_none_or(|stops| stops.is_finished())
@@ -126,7 +126,7 @@ fn who_waits_is_rung_before_the_writer_reads_what_it_put() {
         sim::run(&options, move |job: Job| {
             let store = Store::open(&job, Options::new().replicas(3).partitions(4)).expect("open");
             let key: &[u8] = b"key";
-            let (primary, waiter) = (store.homes(key)[0], store.homes(key)[1]);
+            let (primary, waiter) = (store.replicas_of(key)[0], store.replicas_of(key)[1]);
             if job.me() == waiter {
                 nap(&job, "the first value", || stage.get() == 1);
                 let seen = store.get(key).expect("read").expect("there").version();
@@ -135,7 +135,7 @@ fn who_waits_is_rung_before_the_writer_reads_what_it_put() {
                 // Who is rung while the primary is stopped is told so, and waits again.
                 nap(&job, "the next value", || {
                     match store.wait_or_death(key, Some(seen), until, CALLER) {
-                        Ok(found) => matches!(found, Waited::Value(_)),
+                        Ok(found) => matches!(found, WaitOutcome::Value(_)),
                         Err(StoreError::Timeout { .. }) => false,
                         other => panic!("{other:?}"),
                     }

@@ -10,7 +10,7 @@ mod common;
 use common::{nap, run_with, seeds};
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
-use outlast::store::{Expect, Options, Store, StoreError, StoreResult, Tx};
+use outlast::store::{Expect, Options, Store, StoreError, StoreResult, Transaction};
 use outlast::{Engine, Job, MemberId};
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -236,22 +236,22 @@ fn an_abort_leaves_no_trace() {
         let mut buffer = [0; 8];
         assert_eq!(store.get_into(b"a", &mut buffer), Ok(Some((1, version))));
         assert_eq!(store.keys().expect("listed"), [b"a"]);
-        let slot = store.slot(b"a").expect("a key");
-        assert_eq!(slot.get().expect("read").expect("there").version(), version);
-        let next = slot.put_if(b"22", Expect::Version(version)).expect("the version is the same");
+        let handle = store.handle(b"a").expect("a key");
+        assert_eq!(handle.get().expect("read").expect("there").version(), version);
+        let next = handle.put_if(b"22", Expect::Version(version)).expect("the version is the same");
         assert!(next > version);
         assert_eq!(text(store, b"a").as_deref(), Some("22"));
         // Again, with a handle that remembers.
         drop(self::hold(store, &[b"a"]));
-        slot.put(b"333").expect("put");
-        assert_eq!(slot.get().expect("read").expect("there").bytes(), b"333");
+        handle.put(b"333").expect("put");
+        assert_eq!(handle.get().expect("read").expect("there").bytes(), b"333");
         store.put(b"none", b"now").expect("put");
         assert_eq!(text(store, b"none").as_deref(), Some("now"));
     });
 }
 
 /// A transaction that holds these keys: from its third attempt on it locks them before it does anything.
-fn hold(store: &Store, keys: &[&[u8]]) -> Tx {
+fn hold(store: &Store, keys: &[&[u8]]) -> Transaction {
     let mut tx = store.begin();
     for _ in 0..2 {
         for key in keys {
@@ -761,7 +761,7 @@ fn a_lost_intent_is_told_and_rolled_back() {
                 let names = (0..).map(move |number| format!("{salt}/{number}"));
                 names
                     .into_iter()
-                    .find(|name| store.homes(name.as_bytes()) == [MemberId(member)])
+                    .find(|name| store.replicas_of(name.as_bytes()) == [MemberId(member)])
                     .expect("one")
             };
             let (a, b, meeting) = (at(0, 0), at(1, 1), at(0, 2));
@@ -772,7 +772,7 @@ fn a_lost_intent_is_told_and_rolled_back() {
             meet(&job, &store, &meeting, 4);
             // The first intent record of member 1.
             let intent = [&b"\0outlast/tx/"[..], &1u32.to_le_bytes(), &0u32.to_le_bytes()].concat();
-            let home = store.homes(&intent)[0];
+            let home = store.replicas_of(&intent)[0];
             if home == MemberId(0) || home == MemberId(1) {
                 // The keys would be lost with it; another placement would be needed.
                 panic!("the intent of member 1 is at {home}; choose other partitions");
@@ -828,13 +828,16 @@ fn what_is_lost_under_a_commit_is_not_acknowledged() {
             let store = Store::open(&job, options).expect("open");
             let me = job.me();
             let intent = [&b"\0outlast/tx/"[..], &3u32.to_le_bytes(), &0u32.to_le_bytes()].concat();
-            let home = store.homes(&intent)[0];
+            let home = store.replicas_of(&intent)[0];
             let victim = (0..3).map(MemberId).find(|&member| member != home).expect("one of three");
             let witness =
                 (0..3).map(MemberId).find(|&member| member != victim).expect("one of two");
             let at = |member: MemberId, salt: &str, count: usize| -> Vec<String> {
                 let names = (0..).map(|number| format!("{salt}/{number}"));
-                names.filter(|name| store.homes(name.as_bytes()) == [member]).take(count).collect()
+                names
+                    .filter(|name| store.replicas_of(name.as_bytes()) == [member])
+                    .take(count)
+                    .collect()
             };
             let keys = [at(victim, "key", 6), at(witness, "key", 1)].concat();
             let meetings = at(witness, "meet", 3);
@@ -870,8 +873,9 @@ fn what_is_lost_under_a_commit_is_not_acknowledged() {
                 nap(&job, "the death", || !job.view().is_living(victim));
                 if me == witness {
                     // The one that is stopped cannot give anything up.
-                    let lost =
-                        keys.iter().filter(|key| store.homes(key.as_bytes())[0] != MemberId(3));
+                    let lost = keys
+                        .iter()
+                        .filter(|key| store.replicas_of(key.as_bytes())[0] != MemberId(3));
                     for key in lost {
                         let partition = store.partition_of(key.as_bytes()).expect("a key");
                         store.accept_loss_of(&[partition]).expect("accepted");

@@ -51,16 +51,16 @@ static void every_call_once(uint32_t me) {
     EXPECT(OUTLAST_OK, outlast_get(store, "later", 5, NULL, 0, &len, NULL));
     CHECK(len == 0);
 
-    outlast_slot *slot;
-    key_len = snprintf(key, sizeof key, "slot/%u", me);
-    EXPECT(OUTLAST_OK, outlast_slot_open(store, key, key_len, &slot));
+    outlast_handle *handle;
+    key_len = snprintf(key, sizeof key, "handle/%u", me);
+    EXPECT(OUTLAST_OK, outlast_handle_open(store, key, key_len, &handle));
     for (int round = 0; round < 1000; round++) {
-        EXPECT(OUTLAST_OK, outlast_slot_put(slot, &round, sizeof round, NULL));
+        EXPECT(OUTLAST_OK, outlast_handle_put(handle, &round, sizeof round, NULL));
     }
     int round = 0;
-    EXPECT(OUTLAST_OK, outlast_slot_get(slot, &round, sizeof round, &len, NULL));
+    EXPECT(OUTLAST_OK, outlast_handle_get(handle, &round, sizeof round, &len, NULL));
     CHECK(round == 999 && len == sizeof round);
-    outlast_slot_free(slot);
+    outlast_handle_free(handle);
     EXPECT(OUTLAST_OK, outlast_delete(store, key, key_len));
     EXPECT(OUTLAST_ABSENT, outlast_delete(store, key, key_len));
 

@@ -9,7 +9,7 @@
 use super::tx::{Recorded, first_tasks, named, special, words};
 use super::{Worker, version_free};
 use anyhow::ensure;
-use outlast::store::{Death, StoreError, Tx};
+use outlast::store::{Death, StoreError, Transaction};
 use outlast::{Engine, MemberId};
 use outlast_check::history::{self, Access, Key, Kind, Outcome};
 use outlast_check::workload::Random;
@@ -106,7 +106,12 @@ impl Worker {
     }
 
     /// All that this member changes.
-    fn procedure(&mut self, tx: &mut Tx, deaths: &[Death], threads: u32) -> anyhow::Result<()> {
+    fn procedure(
+        &mut self,
+        tx: &mut Transaction,
+        deaths: &[Death],
+        threads: u32,
+    ) -> anyhow::Result<()> {
         // If there was one before, it did not happen.
         self.end_attempt(Outcome::Failed)?;
         let me = self.job.me();
@@ -148,7 +153,7 @@ impl Worker {
     /// Takes over what only the dead has written.
     fn adopt(
         &mut self,
-        tx: &mut Tx,
+        tx: &mut Transaction,
         recorded: &mut Recorded,
         dead: MemberId,
         threads: u32,
@@ -164,7 +169,7 @@ impl Worker {
         Ok(())
     }
 
-    fn move_money(&mut self, tx: &mut Tx, recorded: &mut Recorded) -> anyhow::Result<()> {
+    fn move_money(&mut self, tx: &mut Transaction, recorded: &mut Recorded) -> anyhow::Result<()> {
         let options = self.program.options();
         let accounts = if options.mix.transfer > 0 { u64::from(options.accounts) } else { 0 };
         if accounts < 2 {
@@ -186,7 +191,7 @@ impl Worker {
     /// Takes a task out of the queue of the dead into the own one.
     fn move_task(
         &mut self,
-        tx: &mut Tx,
+        tx: &mut Transaction,
         recorded: &mut Recorded,
         dead: MemberId,
     ) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use super::{SHORT, Worker, identity as value_identity, read_access, version};
 use anyhow::ensure;
 use clap::ValueEnum;
 use outlast::Engine;
-use outlast::store::{StoreError, StoreResult, Tx, Value};
+use outlast::store::{StoreError, StoreResult, Transaction, Value};
 use outlast_check::history::{self, Access, Key, Kind, Outcome};
 use outlast_check::workload::{Mix, QUEUE_TASKS, Step};
 use serde::{Deserialize, Serialize};
@@ -107,7 +107,7 @@ impl Recorded {
         Recorded { seed, accesses: Vec::new() }
     }
 
-    pub(super) fn read(&mut self, tx: &mut Tx, key: &Key) -> StoreResult<Option<Value>> {
+    pub(super) fn read(&mut self, tx: &mut Transaction, key: &Key) -> StoreResult<Option<Value>> {
         let found = tx.get_before(key.bytes())?;
         let seen = found
             .as_ref()
@@ -118,7 +118,7 @@ impl Recorded {
 
     pub(super) fn put(
         &mut self,
-        tx: &mut Tx,
+        tx: &mut Transaction,
         key: &Key,
         bytes: &[u8],
         value: history::Value,
@@ -128,7 +128,7 @@ impl Recorded {
         Ok(())
     }
 
-    fn delete(&mut self, tx: &mut Tx, key: &Key) -> StoreResult<()> {
+    fn delete(&mut self, tx: &mut Transaction, key: &Key) -> StoreResult<()> {
         let was_read = self.accesses.iter().any(|access| access.key == *key);
         if !was_read {
             self.read(tx, key)?;
@@ -147,12 +147,12 @@ impl Worker {
         &mut self,
         sequence: u64,
         announced: Vec<Access>,
-        mut body: impl FnMut(&mut Tx, &mut Recorded) -> StoreResult<T>,
+        mut body: impl FnMut(&mut Transaction, &mut Recorded) -> StoreResult<T>,
     ) -> anyhow::Result<Option<T>> {
         self.invoke(Kind::Transaction, &announced)?;
         let store = self.store.clone();
         let mut recorded = Recorded::new(self.seed);
-        let mut run = |tx: &mut Tx, recorded: &mut Recorded| {
+        let mut run = |tx: &mut Transaction, recorded: &mut Recorded| {
             recorded.accesses.clear();
             body(tx, recorded)
         };

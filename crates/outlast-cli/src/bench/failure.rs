@@ -260,7 +260,7 @@ impl FailureMember {
         }
         let keys: Vec<Vec<u8>> = (0..10_000u32)
             .map(|key| format!("key/{key}").into_bytes())
-            .filter(|key| store.homes(key).contains(&victim))
+            .filter(|key| store.replicas_of(key).contains(&victim))
             .take(100)
             .collect();
         let mut puts: std::collections::VecDeque<(u64, u64)> = std::collections::VecDeque::new();
@@ -314,7 +314,7 @@ impl FailureMember {
             return self.wait_for_death(job);
         }
         let lost = (0..count)
-            .filter(|key| store.homes(format!("key/{key}").as_bytes()).contains(&victim))
+            .filter(|key| store.replicas_of(format!("key/{key}").as_bytes()).contains(&victim))
             .count();
         self.wait_for_death(job)?;
         let status = store.wait_repaired(job.now().after(LIMIT))?;

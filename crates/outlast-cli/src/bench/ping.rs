@@ -106,7 +106,7 @@ impl Ping {
             ..Row::default()
         };
         let (mut theirs, mut ours) =
-            (new("published way"), Row { engine: "shm".into(), ..new("put by slot") });
+            (new("published way"), Row { engine: "shm".into(), ..new("put by handle") });
         let (mut errors, mut unnoticed, mut longest) = (0, 0, Vec::new());
         for kill in 0..kills {
             let kill_after = KILL_BEFORE * u32::from(kill) / u32::from(kills) + KILL_BEFORE / 8;
@@ -162,16 +162,16 @@ pub(super) fn survive(
     seconds: f64,
 ) -> anyhow::Result<()> {
     let value = vec![1; size as usize];
-    let slots = (0..keys).map(|key| store.slot(format!("{}/{key}", job.me()).as_bytes()));
-    let slots = slots.collect::<Result<Vec<_>, _>>()?;
-    for slot in &slots {
-        slot.put(&value)?;
+    let handles = (0..keys).map(|key| store.handle(format!("{}/{key}", job.me()).as_bytes()));
+    let handles = handles.collect::<Result<Vec<_>, _>>()?;
+    for handle in &handles {
+        handle.put(&value)?;
     }
     say_line("ready")?;
     let (begin, mut longest) = (Instant::now(), Duration::ZERO);
-    for slot in slots.iter().cycle() {
+    for handle in handles.iter().cycle() {
         let before = Instant::now();
-        slot.put(&value)?;
+        handle.put(&value)?;
         longest = longest.max(before.elapsed());
         if begin.elapsed().as_secs_f64() > seconds {
             break;

@@ -15,7 +15,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 const PUT_EXAMPLES: &str = "\
-One member writes its keys in turn, through handles (slots) and by key, while the others sleep. The floor is memcpy of
+One member writes its keys in turn, through handles (handles) and by key, while the others sleep. The floor is memcpy of
 the same bytes into as many buffers as there are copies, over as many places, in the same order; floor and contenders
 take turns in one run. Times are for one call, taken over a few calls at a time.
 
@@ -348,17 +348,17 @@ fn run(
         }
         row.floor_ns = row.floor_ns.map(|floor| floor.div_ceil(10));
     }
-    let by_slot = if what == "get" { GET_BY_SLOT } else { BY_SLOT };
+    let by_handle = if what == "get" { GET_BY_SLOT } else { BY_SLOT };
     let mut against = Vec::new();
     for other in &asked.others {
         let ratios = rows.iter().filter(|row| row.contender == other.name()).filter_map(|row| {
             let ours =
-                rows.iter().find(|ours| ours.size == row.size && ours.contender == by_slot)?;
+                rows.iter().find(|ours| ours.size == row.size && ours.contender == by_handle)?;
             let size = quantity::human_bytes(row.size?);
             Some(format!("{} at {size}", times(row.p50_ns as f64 / ours.p50_ns.max(1) as f64)))
         });
         let ratios: Vec<String> = ratios.collect();
-        against.push(format!("{} against a {by_slot}: {}", other.name(), ratios.join(", ")));
+        against.push(format!("{} against a {by_handle}: {}", other.name(), ratios.join(", ")));
         if let Other::Ping(ping) = other
             && asked.kills > 0
         {
@@ -376,8 +376,8 @@ fn run(
     Ok(true)
 }
 
-const BY_SLOT: &str = "put by slot";
-const GET_BY_SLOT: &str = "get_into by slot";
+const BY_SLOT: &str = "put by handle";
+const GET_BY_SLOT: &str = "get_into by handle";
 const MEMCPY: &str = "memcpy";
 const PONG: &str = "MPI ping-pong";
 
@@ -443,12 +443,12 @@ impl StoreBenchMember {
 
     fn put(&self, job: &Job, store: &Store, size: usize, keys: usize) -> anyhow::Result<()> {
         let name = |by: &str, index: usize| format!("bench/{by}/{size}/{index}");
-        let slots = (0..keys).map(|index| store.slot(name("slot", index).as_bytes()));
-        let slots = slots.collect::<Result<Vec<_>, _>>()?;
+        let handles = (0..keys).map(|index| store.handle(name("handle", index).as_bytes()));
+        let handles = handles.collect::<Result<Vec<_>, _>>()?;
         let names: Vec<String> = (0..keys).map(|index| name("key", index)).collect();
         let source = Buffer::new(size);
         let floors = self.floors(job, store)?;
-        let (mut by_slot, mut by_key) = (0, 0);
+        let (mut by_handle, mut by_key) = (0, 0);
         let mut at = 0;
         let mut copy = || {
             for (member, floor) in floors.iter().enumerate().take(self.replicas) {
@@ -457,9 +457,9 @@ impl StoreBenchMember {
             }
             at = (at + 1) % keys;
         };
-        let mut put_slot = || -> anyhow::Result<()> {
-            slots[by_slot].put(black_box(source.bytes()))?;
-            by_slot = (by_slot + 1) % keys;
+        let mut put_handle = || -> anyhow::Result<()> {
+            handles[by_handle].put(black_box(source.bytes()))?;
+            by_handle = (by_handle + 1) % keys;
             Ok(())
         };
         let mut put_key = || -> anyhow::Result<()> {
@@ -470,7 +470,7 @@ impl StoreBenchMember {
         for _ in 0..2 * keys {
             copy();
             put_key()?;
-            put_slot()?;
+            put_handle()?;
         }
         let end = Instant::now() + Duration::from_secs_f64(self.seconds);
         // As many calls in a row as take some microseconds, so that the clock does not count.
@@ -488,7 +488,7 @@ impl StoreBenchMember {
                         Ok(())
                     })?);
                 }
-                samples[1].push(measure(calls, &mut put_slot)?);
+                samples[1].push(measure(calls, &mut put_handle)?);
                 samples[2].push(measure(calls, &mut put_key)?);
             }
         }
@@ -516,10 +516,10 @@ impl StoreBenchMember {
                 target.bytes(),
             );
         }
-        let slots =
-            (0..keys).map(|index| store.slot(&name(index))).collect::<Result<Vec<_>, _>>()?;
-        for (index, slot) in slots.iter().enumerate() {
-            slot.get_into(target.at(0, size))?;
+        let handles =
+            (0..keys).map(|index| store.handle(&name(index))).collect::<Result<Vec<_>, _>>()?;
+        for (index, handle) in handles.iter().enumerate() {
+            handle.get_into(target.at(0, size))?;
             store.get_into(&name(index), target.at(0, size))?;
         }
         // The same random order for all: the next place depends on nothing that is read.
@@ -549,7 +549,7 @@ impl StoreBenchMember {
                     Ok(())
                 })?);
                 samples[2].push(measure(calls, || {
-                    slots[next(c)].get_into(target.at(0, size))?;
+                    handles[next(c)].get_into(target.at(0, size))?;
                     Ok(())
                 })?);
             }

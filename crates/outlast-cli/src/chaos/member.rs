@@ -308,7 +308,7 @@ fn read_near(
     let own = job.domain(job.me())?;
     while !stop.load(Ordering::Acquire) {
         for key in keys.iter().take_while(|_| !stop.load(Ordering::Acquire)) {
-            let homes = store.homes(key.bytes());
+            let homes = store.replicas_of(key.bytes());
             if homes.first().is_some_and(|&home| job.domain(home).is_ok_and(|domain| domain == own))
             {
                 reader.get(key)?;
@@ -370,8 +370,9 @@ impl Watcher<'_> {
         if self.job.view().living().next() != Some(self.job.me()) {
             return Ok(());
         }
-        let homes =
-            |key: &history::Key| self.store.homes(key.bytes()).iter().map(|home| home.0).collect();
+        let homes = |key: &history::Key| {
+            self.store.replicas_of(key.bytes()).iter().map(|home| home.0).collect()
+        };
         tell(&Line::Homes { dead: self.watch.dead(), homes: self.keys.iter().map(homes).collect() })
     }
 }

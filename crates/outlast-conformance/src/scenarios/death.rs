@@ -1,7 +1,7 @@
 //! Deaths, and operations before, during and after them.
 
 use crate::{DATA, Inbox, Random, Run, WAIT, pattern};
-use outlast::engine::{Done, Fault, Operation, Part, Port, Result};
+use outlast::engine::{CompoundStep, Done, Fault, Operation, Port, Result};
 use outlast::{Engine, Epoch, Error, MemberId, Time};
 use std::time::Duration;
 
@@ -58,9 +58,9 @@ fn check_is_dead(run: &Run, dead: MemberId) {
             "{run:?}: call {kind} on the dead"
         );
     }
-    let parts = [Part::Load { offset }];
+    let parts = [CompoundStep::Load { offset }];
     assert_eq!(
-        run.wait(run.start_series(Epoch::ANY, dead, &parts)).map(drop),
+        run.wait(run.start_compound(Epoch::ANY, dead, &parts)).map(drop),
         gone,
         "{run:?}: a series"
     );

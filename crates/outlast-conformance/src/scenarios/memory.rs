@@ -1,7 +1,7 @@
 //! Growth of segments, its limits, and input that must be refused.
 
 use crate::{DATA, Inbox, Run, pattern};
-use outlast::engine::{Done, Fault, MESSAGE_LEN_MAX, Operation, Part, Port};
+use outlast::engine::{CompoundStep, Done, Fault, MESSAGE_LEN_MAX, Operation, Port};
 use outlast::{Engine, Epoch, Error, MemberId};
 
 pub(crate) fn grow_while_others_read(run: &Run) {
@@ -211,11 +211,11 @@ pub(crate) fn bad_input(run: &Run) {
                 }
             }
         }
-        let beyond = [Part::Load { offset: len - len % 8 }];
-        let refused = run.wait(run.start_series(Epoch::ANY, target, &beyond));
+        let beyond = [CompoundStep::Load { offset: len - len % 8 }];
+        let refused = run.wait(run.start_compound(Epoch::ANY, target, &beyond));
         assert!(matches!(refused, Err(Error::OutOfRange { .. })), "{run:?}: {refused:?}");
-        let odd = [Part::Swap { offset: DATA + 4, expected: 0, new: 0 }];
-        let refused = run.wait(run.start_series(Epoch::ANY, target, &odd));
+        let odd = [CompoundStep::Swap { offset: DATA + 4, expected: 0, new: 0 }];
+        let refused = run.wait(run.start_compound(Epoch::ANY, target, &odd));
         assert_eq!(refused, Err(Error::Unaligned { offset: DATA + 4 }), "{run:?}");
         // Empty ranges are inside as long as they do not begin beyond the end.
         for offset in [0, DATA + 3, len] {

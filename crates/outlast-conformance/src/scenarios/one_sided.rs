@@ -1,7 +1,7 @@
 //! Put, get and the operations on words, while nobody dies.
 
 use crate::{DATA, Inbox, Random, Run, pattern};
-use outlast::engine::{Done, Operation, Part, Pending, Port, SERIES_LEN_MAX};
+use outlast::engine::{COMPOUND_LEN_MAX, CompoundStep, Done, Operation, Pending, Port};
 use outlast::{Engine, Epoch, Error, MemberId};
 use std::time::Duration;
 
@@ -106,11 +106,16 @@ fn words(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch) 
 fn series(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch) {
     let [first, second, third] = [base, base + 8, base + 16];
     run.put(at(), target, base, &[0; 40]).expect("put");
-    let mut start = |parts: &[Part<'_>]| run.wait(run.start_series(at(), target, parts));
-    let expect = |offset, word| Part::Expect { offset, word };
-    let swap = |expected, new| Part::Swap { offset: second, expected, new };
-    let put = |data| Part::Put { offset: third, data };
-    let all = [expect(first, 0), put(b"odd".as_slice()), swap(0, 7), Part::Load { offset: second }];
+    let mut start = |parts: &[CompoundStep<'_>]| run.wait(run.start_compound(at(), target, parts));
+    let expect = |offset, word| CompoundStep::Expect { offset, word };
+    let swap = |expected, new| CompoundStep::Swap { offset: second, expected, new };
+    let put = |data| CompoundStep::Put { offset: third, data };
+    let all = [
+        expect(first, 0),
+        put(b"odd".as_slice()),
+        swap(0, 7),
+        CompoundStep::Load { offset: second },
+    ];
     assert_eq!(
         start(&all),
         Ok(Done::Series { done: 4, word: 7 }),
@@ -133,10 +138,10 @@ fn series(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch)
         Ok(Done::Series { done: 0, word: 0 }),
         "{run:?}: nothing is a series, too"
     );
-    let long = vec![1; SERIES_LEN_MAX];
+    let long = vec![1; COMPOUND_LEN_MAX];
     let refused = start(&[put(&long)]);
     assert!(
-        matches!(refused, Err(Error::MessageTooLong { len }) if len > SERIES_LEN_MAX),
+        matches!(refused, Err(Error::MessageTooLong { len }) if len > COMPOUND_LEN_MAX),
         "{refused:?}"
     );
     let mut found = [0xFF; 24];

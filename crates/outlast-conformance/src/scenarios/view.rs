@@ -1,7 +1,7 @@
 //! The view: who is dead, who is active, and what the epoch does to operations.
 
 use crate::{DATA, Inbox, Run, WAIT, pattern};
-use outlast::engine::{Operation, Part, Port};
+use outlast::engine::{CompoundStep, Operation, Port};
 use outlast::{Engine, Epoch, Error, MemberId, MemberSet};
 use std::time::Duration;
 
@@ -93,9 +93,10 @@ pub(crate) fn stale_is_refused(run: &Run) {
                 "{run:?}: {operation:?} at {target}"
             );
         }
-        let parts = [Part::Put { offset, data: &[0x77; 64] }, Part::Load { offset }];
+        let parts =
+            [CompoundStep::Put { offset, data: &[0x77; 64] }, CompoundStep::Load { offset }];
         let stale = Err(Error::Stale { now: Epoch(1) });
-        assert_eq!(run.wait(run.start_series(old, target, &parts)).map(drop), stale);
+        assert_eq!(run.wait(run.start_compound(old, target, &parts)).map(drop), stale);
         assert_eq!(run.put(old, target, offset, &[1; 64]), stale);
         assert_eq!(run.get(old, target, offset, &mut [0; 64]), stale);
         assert_eq!(run.load(old, target, offset).map(drop), stale);

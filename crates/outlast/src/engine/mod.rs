@@ -14,7 +14,7 @@
 //! | before, and the view says so | [`Error::Dead`], nothing happened | [`Error::Dead`] |
 //! | before, not yet in the view | `Ok`, into memory that nobody will trust, or waits for the notice and returns [`Error::Dead`] | `Ok`, and the message is lost |
 //! | during | as above; a put may have changed any subset of its 8-byte words | as above |
-//! | after | the effect is lost with the target's memory, or stays in what [`Engine::read_remains`] reads | the message may be lost |
+//! | after | the effect is lost with the target's memory, or stays in what [`Engine::read_dead_segment`] reads | the message may be lost |
 //!
 //! Messages of a *sender* that dies may be lost, from some moment on; not those that it has published
 //! ([`Engine::try_publish`]).
@@ -88,12 +88,12 @@ pub const PUBLISH_LEN_MAX: usize = 2048;
 /// The longest message that [`Engine::try_send`] takes, in bytes: it must fit at once, whatever the engine.
 pub const TRY_SEND_LEN_MAX: usize = 2048;
 
-/// How long a series may be, see [`Engine::start_series`]: the bytes of its puts, and [`SERIES_PART_LEN`] for each part.
+/// How long a series may be, see [`Engine::start_compound`]: the bytes of its puts, and [`COMPOUND_STEP_LEN`] for each part.
 /// It travels in one piece.
-pub const SERIES_LEN_MAX: usize = 16 << 10;
+pub const COMPOUND_LEN_MAX: usize = 16 << 10;
 
 /// What a part of a series takes, beside the bytes of a put.
-pub const SERIES_PART_LEN: usize = 32;
+pub const COMPOUND_STEP_LEN: usize = 32;
 
 /// A moment on the job's clock, in nanoseconds; virtual on sim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -218,9 +218,9 @@ impl Operation<'_> {
     }
 }
 
-/// A part of a series, see [`Engine::start_series`].
+/// A part of a series, see [`Engine::start_compound`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part<'a> {
+pub enum CompoundStep<'a> {
     /// Go on if the word at this offset is this one.
     Expect {
         /// Where in the target's segment; a multiple of 8.
@@ -251,13 +251,15 @@ pub enum Part<'a> {
     },
 }
 
-impl<'a> Part<'a> {
+impl<'a> CompoundStep<'a> {
     /// The operation that the part is.
     pub fn operation(&self) -> Operation<'a> {
         match *self {
-            Part::Expect { offset, .. } | Part::Load { offset } => Operation::Load { offset },
-            Part::Put { offset, data } => Operation::Put { offset, data },
-            Part::Swap { offset, expected, new } => {
+            CompoundStep::Expect { offset, .. } | CompoundStep::Load { offset } => {
+                Operation::Load { offset }
+            }
+            CompoundStep::Put { offset, data } => Operation::Put { offset, data },
+            CompoundStep::Swap { offset, expected, new } => {
                 Operation::CompareAndSwap { offset, expected, new }
             }
         }
@@ -265,46 +267,46 @@ impl<'a> Part<'a> {
 
     /// The bytes of a put.
     pub(crate) fn data(&self) -> &[u8] {
-        if let Part::Put { data, .. } = self { data } else { &[] }
+        if let CompoundStep::Put { data, .. } = self { data } else { &[] }
     }
 
     /// Whether a series goes on after its operation has found this word.
     pub fn goes_on(&self, found: u64) -> bool {
         match *self {
-            Part::Expect { word, .. } => found == word,
-            Part::Swap { expected, .. } => found == expected,
-            Part::Put { .. } | Part::Load { .. } => true,
+            CompoundStep::Expect { word, .. } => found == word,
+            CompoundStep::Swap { expected, .. } => found == expected,
+            CompoundStep::Put { .. } | CompoundStep::Load { .. } => true,
         }
     }
 }
 
 /// Checks that a series is short enough.
-pub(crate) fn check_series(parts: &[Part<'_>]) -> Result<()> {
-    let len = parts.iter().map(|part| SERIES_PART_LEN + part.data().len()).sum();
-    if len <= SERIES_LEN_MAX { Ok(()) } else { Err(Error::MessageTooLong { len }) }
+pub(crate) fn check_compound(parts: &[CompoundStep<'_>]) -> Result<()> {
+    let len = parts.iter().map(|part| COMPOUND_STEP_LEN + part.data().len()).sum();
+    if len <= COMPOUND_LEN_MAX { Ok(()) } else { Err(Error::MessageTooLong { len }) }
 }
 
 /// Takes the parts of a series one after the other, by an engine's ordinary operations.
-pub(crate) fn run_series(
+pub(crate) fn run_compound(
     engine: &(impl Engine + ?Sized),
     at: Epoch,
     target: MemberId,
-    parts: &[Part<'_>],
+    parts: &[CompoundStep<'_>],
 ) -> Result<Done> {
-    check_series(parts)?;
+    check_compound(parts)?;
     let mut last = 0;
     for (index, part) in parts.iter().enumerate() {
         // Only the first can be refused: a series that was half done and is called "stale, changed nothing" would be a lie.
         let at = if index == 0 { at } else { Epoch::ANY };
         let found = match *part {
-            Part::Expect { offset, .. } | Part::Load { offset } => {
+            CompoundStep::Expect { offset, .. } | CompoundStep::Load { offset } => {
                 engine.load(at, target, offset)?
             }
-            Part::Put { offset, data } => {
+            CompoundStep::Put { offset, data } => {
                 engine.put(at, target, offset, data)?;
                 continue;
             }
-            Part::Swap { offset, expected, new } => {
+            CompoundStep::Swap { offset, expected, new } => {
                 engine.compare_and_swap(at, target, offset, expected, new)?
             }
         };
@@ -483,9 +485,9 @@ pub trait Engine {
     /// where the target is far away, for one message and one answer. Each part is an operation of its own: others may
     /// come in between. Only the first part is checked against `at`, and with it all or nothing is refused; if the target dies,
     /// or the call ends with a timeout, any number of parts may be done.
-    /// [`Error::MessageTooLong`] beyond [`SERIES_LEN_MAX`].
-    fn start_series(&self, at: Epoch, target: MemberId, parts: &[Part<'_>]) -> Pending {
-        Pending::ready(target, run_series(self, at, target, parts))
+    /// [`Error::MessageTooLong`] beyond [`COMPOUND_LEN_MAX`].
+    fn start_compound(&self, at: Epoch, target: MemberId, parts: &[CompoundStep<'_>]) -> Pending {
+        Pending::ready(target, run_compound(self, at, target, parts))
     }
 
     /// The result of an operation if it is complete, once. Moves data meanwhile, so polling alone makes progress.
@@ -559,14 +561,14 @@ pub trait Engine {
 
     /// Whether operations are done when their call returns, and either happen or are refused: on engines whose memory all
     /// members map.
-    fn is_direct(&self) -> bool {
+    fn is_mapped(&self) -> bool {
         false
     }
 
     /// The dead in the order in which they entered the view, which is the same for all members: the first `n` of them are the
     /// dead of [`Epoch`] `n`. `None` on engines where each member has a view of its own, or where the memory of the dead
     /// is gone; those have nothing of what follows, either.
-    fn obituary(&self) -> Option<Vec<MemberId>> {
+    fn death_order(&self) -> Option<Vec<MemberId>> {
         None
     }
 
@@ -574,14 +576,14 @@ pub trait Engine {
     /// those who live may: one that was in the middle of an operation when the view changed ends it. What is there may be
     /// damaged by whatever ended the member. Those who left on purpose have left theirs, too: they write nothing there after that.
     /// [`Error::Dead`] if the member lives, or nothing is left.
-    fn read_remains(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    fn read_dead_segment(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let _ = (dead, offset, buffer);
         Err(Error::Unsupported { what: "reading the memory of the dead on this engine" })
     }
 
     /// Gives the memory that a dead member has left back to the system; it reads as zeros from then on, or not at all. Can be
     /// repeated, and by several members.
-    fn discard_remains(&self, dead: MemberId) -> Result<()> {
+    fn discard_dead_segment(&self, dead: MemberId) -> Result<()> {
         let _ = dead;
         Err(Error::Unsupported { what: "discarding the memory of the dead on this engine" })
     }
@@ -589,12 +591,12 @@ pub trait Engine {
     /// When this returns, nothing that a member asked for is being done by this one, or will be, if that member is in this
     /// member's view as dead. On engines where members do to each other's memory what they want themselves, the dead do nothing
     /// anyway.
-    fn end_service_to_dead(&self) {}
+    fn drain_requests_of_dead(&self) {}
 
     /// Whether something that a member asked for, which is in this member's view as dead, may still be done to memory that this
     /// one reaches by itself: by its owner, which is in the middle of it, and may be stopped there. Memory that is reached by requests
     /// is changed for the dead no more once a request of this member has come there.
-    fn is_dead_served(&self) -> bool {
+    fn is_serving_dead(&self) -> bool {
         false
     }
 

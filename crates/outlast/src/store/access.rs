@@ -248,7 +248,7 @@ impl<'a> Op<'a> {
             Some(magazine) => magazine,
             None => {
                 let job = &self.store.job;
-                magazine.get_or_init(|| Box::new(Magazine::new(job.members(), !job.is_direct())))
+                magazine.get_or_init(|| Box::new(Magazine::new(job.members(), !job.is_mapped())))
             }
         }
     }
@@ -271,7 +271,7 @@ impl<'a> Op<'a> {
     ) -> Step<[u64; N]> {
         let mut words = [0; N];
         let job = &self.store.job;
-        if job.is_direct() {
+        if job.is_mapped() {
             for (word, (home, offset)) in words.iter_mut().zip(places) {
                 *word = self.load(home, offset)?;
             }

@@ -19,15 +19,15 @@ pub(super) struct Deferred(Mutex<BTreeMap<u64, StoreError>>);
 /// A get that was begun with [`Store::get_nb`]. Dropping it is safe.
 #[derive(Debug)]
 #[must_use = "the value is in the handle"]
-pub struct Fetch(StoreResult<Option<Value>>);
+pub struct PendingGet(StoreResult<Option<Value>>);
 
-impl Fetch {
+impl PendingGet {
     /// The value; `None` if the key does not exist.
     pub fn wait(self) -> StoreResult<Option<Value>> {
         self.0
     }
 
-    /// Whether [`Fetch::wait`] would return at once.
+    /// Whether [`PendingGet::wait`] would return at once.
     pub fn is_ready(&self) -> bool {
         true
     }
@@ -52,9 +52,9 @@ impl Store {
         }
     }
 
-    /// Begins to read a key; the value is as of some moment between this call and the end of [`Fetch::wait`].
-    pub fn get_nb(&self, key: &[u8]) -> Fetch {
-        Fetch(self.get(key))
+    /// Begins to read a key; the value is as of some moment between this call and the end of [`PendingGet::wait`].
+    pub fn get_nb(&self, key: &[u8]) -> PendingGet {
+        PendingGet(self.get(key))
     }
 
     /// Waits until all earlier [`Store::put_nb`] of this member have been acknowledged by every copy; the first error, if

@@ -43,7 +43,7 @@ use super::layout::{ACTOR_COUNTER, ACTORS};
 use super::list::heir;
 use super::mutant::mutant;
 use super::open::{Inner, engine_error, lock};
-use super::tx::{Tx, decide_in_peace};
+use super::tx::{Transaction, decide_in_peace};
 use super::{Death, Store, StoreError, StoreResult};
 use crate::engine::steps::{self, within};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
@@ -344,7 +344,7 @@ impl Drop for Turn {
 /// Dropping it ends this attempt without any effect, at all members; the others wait until this one begins again.
 #[must_use = "the other members wait for its end"]
 pub struct Recovery {
-    tx: Tx,
+    tx: Transaction,
     deaths: Vec<Death>,
     communicator: Communicator,
     /// Who is dead, as all members of this attempt see it.
@@ -438,7 +438,7 @@ impl Store {
     /// ```
     pub fn recover<T, E: From<StoreError>>(
         &self,
-        mut procedure: impl FnMut(&mut Tx, &[Death]) -> Result<T, E>,
+        mut procedure: impl FnMut(&mut Transaction, &[Death]) -> Result<T, E>,
     ) -> Result<T, E> {
         loop {
             let mut recovery = self.recover_begin()?;
@@ -549,7 +549,7 @@ impl Recovery {
     }
 
     /// The transaction of this member's procedure. It is carried out by [`Recovery::end`].
-    pub fn tx(&mut self) -> &mut Tx {
+    pub fn tx(&mut self) -> &mut Transaction {
         &mut self.tx
     }
 

@@ -65,14 +65,14 @@ impl Question {
             About::Late | About::StillLate(_) => store.root(member) + LATE,
             About::Pins(_) => store.root(member) + store.layout.pin(0),
         };
-        let is_direct = store.job.is_direct();
+        let is_mapped = store.job.is_mapped();
         let result = match self.about {
             About::Pins(count) => {
                 let operation = Operation::Get { offset, len: count * PIN_WORDS * 8 };
                 let ask = || store.job.start(Epoch::ANY, member, operation);
                 store.job.poll(self.asked.get_or_insert_with(ask))?
             }
-            _ if is_direct => store.job.load(Epoch::ANY, member, offset).map(Done::Word),
+            _ if is_mapped => store.job.load(Epoch::ANY, member, offset).map(Done::Word),
             _ => {
                 let ask = || store.job.start(Epoch::ANY, member, Operation::Load { offset });
                 store.job.poll(self.asked.get_or_insert_with(ask))?
@@ -105,7 +105,7 @@ impl Grace {
             looks: 0,
             due: Time(0),
         };
-        if store.job.is_direct() {
+        if store.job.is_mapped() {
             for member in view.living() {
                 grace.ask_directly(store, member);
             }
@@ -235,6 +235,6 @@ impl Grace {
             }
         }
         // The dead were not asked: what they were about to change may be in the middle of being changed for them.
-        self.open.is_empty() && !store.job.is_dead_served()
+        self.open.is_empty() && !store.job.is_serving_dead()
     }
 }

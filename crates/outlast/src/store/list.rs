@@ -37,7 +37,7 @@ impl Store {
     }
 
     /// The members that hold the copies of a key, or are to hold them, as this member sees the job now.
-    pub fn homes(&self, key: &[u8]) -> Vec<MemberId> {
+    pub fn replicas_of(&self, key: &[u8]) -> Vec<MemberId> {
         let placement = &self.inner.placement;
         let partition = placement.partition(hash_key(key));
         self.inner.homes(partition, &self.inner.job.view()).members
@@ -150,7 +150,7 @@ impl Store {
     /// let mut seen = store.epoch();
     /// // Now and then, at the price of one load:
     /// if store.epoch() != seen {
-    ///     for death in store.failures_since(&mut seen) {
+    ///     for death in store.deaths_since(&mut seen) {
     ///         if death.heir() == store.me() {
     ///             for key in store.keys_of(death.member)? {
     ///                 store.adopt(&key)?;
@@ -162,7 +162,7 @@ impl Store {
     /// # job.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn failures_since(&self, seen: &mut Epoch) -> Vec<Death> {
+    pub fn deaths_since(&self, seen: &mut Epoch) -> Vec<Death> {
         self.inner.note_deaths();
         let view = self.inner.job.view();
         let known = lock(&self.inner.deaths);

@@ -56,7 +56,7 @@ mod typed;
 mod wait;
 mod write;
 
-pub use batch::Fetch;
+pub use batch::PendingGet;
 pub(crate) use cut::{CutPart, whole_cut};
 pub use error::{StoreError, StoreResult};
 pub use global::{Mode, Recovery};
@@ -67,10 +67,10 @@ pub use pin::Pin;
 pub use placement::REPLICAS_MAX;
 pub use reclaim::MemoryUse;
 pub use repair::RepairStatus;
-pub use slot::Slot;
+pub use slot::KeyHandle;
 pub use stats::{JobStats, Latency, Stats};
-pub use tx::Tx;
-pub use wait::Waited;
+pub use tx::Transaction;
+pub use wait::WaitOutcome;
 
 use crate::engine::{Engine, Epoch, MemberId, Port};
 use open::Inner;
@@ -184,7 +184,7 @@ impl Store {
         self.inner.job.me()
     }
 
-    /// The epoch of this member's view: two loads. [`Store::failures_since`] tells of every death that comes after it.
+    /// The epoch of this member's view: two loads. [`Store::deaths_since`] tells of every death that comes after it.
     #[inline]
     pub fn epoch(&self) -> Epoch {
         let epoch = self.inner.job.epoch();
@@ -247,7 +247,7 @@ impl Store {
     /// Copies the value of a key into `buffer`; its length and version, or `None` if it does not exist.
     pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
         let key = self.inner.key_ref(key)?;
-        match self.inner.job.is_direct() {
+        match self.inner.job.is_mapped() {
             true => self.inner.read_into(&key, None, buffer),
             false => self
                 .inner

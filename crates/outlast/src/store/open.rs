@@ -325,7 +325,7 @@ impl Store {
                 options.replicas
             ));
         }
-        if options.salvage && job.obituary().is_none() {
+        if options.salvage && job.death_order().is_none() {
             return invalid(
                 "salvage needs an engine on which the memory of the dead can be read, which is shm; open the store without it"
                     .into(),

@@ -80,7 +80,7 @@ impl Inner {
         };
         let Some(mut round) = round else { return Time::NEVER };
         // What this member does for them ends as well: it might be in the middle of filling or publishing a block of theirs.
-        self.job.end_service_to_dead();
+        self.job.drain_requests_of_dead();
         let result = match Op::begin(self) {
             Ok(op) => op.reclaim_piece(&mut round),
             Err(halt) => Err(halt),
@@ -315,7 +315,7 @@ mod tests {
                 let options = Options::new().replicas(3).partitions(8).expected_keys(32);
                 let Ok(store) = Store::open(&job, options) else { return };
                 let mut random = Random::new(seed << 8 | u64::from(job.me().0));
-                let slot = store.slot(format!("slot/{}", job.me().0).as_bytes()).expect("a key");
+                let slot = store.handle(format!("slot/{}", job.me().0).as_bytes()).expect("a key");
                 for _ in 0..if job.me().0 == 4 { 0 } else { 80 } {
                     let key = format!("key/{}", random.below(12));
                     let value = vec![7; random.below(300) as usize];

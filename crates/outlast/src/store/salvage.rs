@@ -211,7 +211,7 @@ impl Inner {
             return now.after(RELEASE_PAUSE);
         }
         for dead in view.dead.iter() {
-            if let Err(error) = self.job.discard_remains(dead) {
+            if let Err(error) = self.job.discard_dead_segment(dead) {
                 tracing::warn!(member = dead.0, %error, "the memory of a dead member was not given back");
             }
         }
@@ -266,7 +266,7 @@ enum Kept {
 impl Remains<'_> {
     /// Fills the buffer; whether there is so much.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Step<bool> {
-        match self.store.job.read_remains(self.member, offset, buffer) {
+        match self.store.job.read_dead_segment(self.member, offset, buffer) {
             Ok(()) => Ok(true),
             Err(Error::OutOfRange { .. } | Error::Unaligned { .. } | Error::Dead { .. }) => {
                 Ok(false)
@@ -431,7 +431,7 @@ impl<'a> Op<'a> {
     fn source(&self, partition: usize, stamp: u64) -> Step<Source<'a>> {
         let store = self.store;
         let view = store.view(self.epoch).ok_or(Halt::Again)?;
-        let Some(mut order) = store.job.obituary() else { return Ok(Source::Unknown) };
+        let Some(mut order) = store.job.death_order() else { return Ok(Source::Unknown) };
         if order.len() < self.epoch.0 as usize {
             return Err(Halt::Again);
         }

@@ -3,7 +3,7 @@
 //!
 //! The same steps as in `write.rs`, for the case that nothing has changed since the handle wrote the key. What the handle
 //! remembers is not looked at first, but by the home itself, in a *series* of operations that goes on only while each of
-//! them finds what it expects (`Engine::start_series`). In this order, as in the ordinary way:
+//! them finds what it expects (`Engine::start_compound`). In this order, as in the ordinary way:
 //!
 //! | at the primary | why |
 //! |---|---|
@@ -42,7 +42,7 @@ use super::mutant::mutant;
 use super::write::{Before, Config, Content, Draft, Remembered, Shape};
 use super::{Version, placement::HOMES_MAX};
 use crate::engine::{
-    Done, Engine, Operation, Part, Pending, SERIES_LEN_MAX, SERIES_PART_LEN, steps,
+    COMPOUND_LEN_MAX, COMPOUND_STEP_LEN, CompoundStep, Done, Engine, Operation, Pending, steps,
 };
 
 /// The most parts of a series beside its puts.
@@ -57,7 +57,7 @@ impl Op<'_> {
         value: &[u8],
     ) -> Step<Option<Version>> {
         // The ordinary way says what is to be waited for.
-        if self.store.job.is_direct() || self.store.frost.is_set() {
+        if self.store.job.is_mapped() || self.store.frost.is_set() {
             return Ok(None);
         }
         let config = self.config(key.partition)?;
@@ -137,20 +137,24 @@ impl Op<'_> {
         loop {
             let Some(old) = before.head.offset() else { return Ok(None) };
             let mut parts = Vec::with_capacity(PARTS_MAX);
-            parts.push(Part::Expect {
+            parts.push(CompoundStep::Expect {
                 offset: config.roots[config.primary] + REMOVALS,
                 word: at.removals,
             });
-            parts.push(Part::Expect { offset: before.word, word: before.head.0 });
+            parts.push(CompoundStep::Expect { offset: before.word, word: before.head.0 });
             if !mutant("assume-version") {
-                parts.push(Part::Expect { offset: old, word: block.counter });
+                parts.push(CompoundStep::Expect { offset: old, word: block.counter });
             }
             parts.extend(fills.parts(content, offset));
-            parts.push(Part::Swap { offset: before.word, expected: before.head.0, new: new.0 });
-            parts.push(Part::Load {
+            parts.push(CompoundStep::Swap {
+                offset: before.word,
+                expected: before.head.0,
+                new: new.0,
+            });
+            parts.push(CompoundStep::Load {
                 offset: self.partition_word(primary, key.partition, PARTITION_WAITERS),
             });
-            let series = self.store.job.start_series(self.epoch, primary, &parts);
+            let series = self.store.job.start_compound(self.epoch, primary, &parts);
             let (done, word) = self.await_series(series, true)?;
             fills.wait(self, config.primary, true)?;
             if done == parts.len() {
@@ -188,10 +192,13 @@ impl Op<'_> {
             let new = Head::new(config.stamp, offset);
             let mut parts = Vec::with_capacity(PARTS_MAX);
             parts.extend(fills.parts(content, offset));
-            parts.push(Part::Expect { offset: config.roots[home] + REMOVALS, word: at.removals });
-            parts.push(Part::Swap { offset: at.word, expected: at.head.0, new: new.0 });
+            parts.push(CompoundStep::Expect {
+                offset: config.roots[home] + REMOVALS,
+                word: at.removals,
+            });
+            parts.push(CompoundStep::Swap { offset: at.word, expected: at.head.0, new: new.0 });
             started[home] =
-                Some((self.store.job.start_series(self.epoch, member, &parts), parts.len()));
+                Some((self.store.job.start_compound(self.epoch, member, &parts), parts.len()));
         }
         let mut is_done = Ok(1 << config.primary);
         for (home, started) in started.into_iter().enumerate() {
@@ -253,7 +260,7 @@ struct Fills {
 impl Fills {
     fn start(op: &Op<'_>, config: &Config, draft: &Draft<'_>, content: &Content<'_>) -> Fills {
         let len: usize = content.places(0).iter().map(|(_, bytes)| bytes.len()).sum();
-        let is_short = len + PARTS_MAX * SERIES_PART_LEN <= SERIES_LEN_MAX;
+        let is_short = len + PARTS_MAX * COMPOUND_STEP_LEN <= COMPOUND_LEN_MAX;
         let pending = std::array::from_fn(|home| {
             let member = *config.homes.get(home).filter(|_| !is_short)?;
             let [_, (offset, data)] = content.places(draft.offsets[home]);
@@ -263,11 +270,15 @@ impl Fills {
     }
 
     /// The parts of a series that fill a block.
-    fn parts<'c>(&self, content: &'c Content<'_>, offset: u64) -> impl Iterator<Item = Part<'c>> {
+    fn parts<'c>(
+        &self,
+        content: &'c Content<'_>,
+        offset: u64,
+    ) -> impl Iterator<Item = CompoundStep<'c>> {
         let count = if self.is_short { 2 } else { 1 };
         let places =
             content.places(offset).into_iter().take(count).filter(|(_, data)| !data.is_empty());
-        places.map(|(offset, data)| Part::Put { offset, data })
+        places.map(|(offset, data)| CompoundStep::Put { offset, data })
     }
 
     /// Waits until the block of a home is filled; only when no series behind that is wanted any more.
@@ -358,7 +369,7 @@ mod tests {
                 let key = key_where(store, |config| {
                     config.homes.contains(&stopped) && (primary(config) == stopped) == is_primary
                 });
-                let slot = store.slot(key.as_bytes()).expect("a slot");
+                let slot = store.handle(key.as_bytes()).expect("a slot");
                 // Until there are blocks at hand.
                 for value in 1..40 {
                     slot.put(&[value; LEN]).expect("put");
@@ -418,7 +429,7 @@ mod tests {
         {
             run(seed, 3, move |job, store| {
                 let key = key_where(store, |config| primary(config) == MemberId(0));
-                let slot = store.slot(key.as_bytes()).expect("a slot");
+                let slot = store.handle(key.as_bytes()).expect("a slot");
                 for _ in 0..40 {
                     slot.put(&vec![1; len]).expect("put");
                 }
@@ -455,7 +466,7 @@ mod tests {
                 let key = key_where(store, |config| {
                     primary(config) == MemberId(0) && !config.homes.contains(&dies)
                 });
-                let slot = store.slot(key.as_bytes()).expect("a slot");
+                let slot = store.handle(key.as_bytes()).expect("a slot");
                 for _ in 0..40 {
                     slot.put(&[1; 20_000]).expect("put");
                 }
@@ -527,7 +538,7 @@ mod tests {
             run(seed, 3, move |job, store| {
                 let stopped = MemberId(2);
                 let key = key_where(store, |config| primary(config) != stopped);
-                let slot = store.slot(key.as_bytes()).expect("a slot");
+                let slot = store.handle(key.as_bytes()).expect("a slot");
                 let value = vec![1; len];
                 let put = || match is_known {
                     true => slot.put(&value).map(Some),
@@ -566,7 +577,7 @@ mod tests {
             run(seed, 3, move |job, store| {
                 let stopped = MemberId(0);
                 let key = key_where(store, |config| primary(config) == stopped);
-                let slot = store.slot(key.as_bytes()).expect("a slot");
+                let slot = store.handle(key.as_bytes()).expect("a slot");
                 for _ in 0..40 {
                     slot.put(&vec![1; len]).expect("put");
                 }

@@ -9,17 +9,17 @@ use crate::engine::Engine;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
-/// A handle for one key, made by [`Store::slot`]: the hash, the homes and the place of the record are remembered, so that
+/// A handle for one key, made by [`Store::handle`]: the hash, the homes and the place of the record are remembered, so that
 /// writing the key again costs one write of the value and one compare-and-swap for each copy.
 ///
-/// A slot is cheap to make and belongs to one thread at a time; threads that share a key make one each. It stays right
+/// A handle is cheap to make and belongs to one thread at a time; threads that share a key make one each. It stays right
 /// whatever others do to the key, and whoever dies: what it remembers is checked before it is used.
 ///
 /// ```
 /// use outlast::store::{Options, Store};
 /// let job = outlast::join()?;
 /// let store = Store::open(&job, Options::new())?;
-/// let checkpoint = store.slot(b"checkpoint/3")?;
+/// let checkpoint = store.handle(b"checkpoint/3")?;
 /// for step in 0..100u64 {
 ///     checkpoint.put(&step.to_le_bytes())?;
 /// }
@@ -31,30 +31,30 @@ use std::fmt;
 /// ```
 // In this order, and at the beginning of a line: what a get needs is then in one.
 #[repr(C, align(64))]
-pub struct Slot {
+pub struct KeyHandle {
     store: Store,
     partition: u32,
-    /// How many calls were made; see [`Slot::sample`].
+    /// How many calls were made; see [`KeyHandle::sample`].
     calls: Cell<u32>,
     state: RefCell<Remembered>,
     key: Box<[u8]>,
     hash: u64,
 }
 
-impl fmt::Debug for Slot {
+impl fmt::Debug for KeyHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Slot({:?})", String::from_utf8_lossy(&self.key))
+        write!(f, "KeyHandle({:?})", String::from_utf8_lossy(&self.key))
     }
 }
 
 impl Store {
     /// A handle for a key, which need not exist yet.
-    pub fn slot(&self, key: &[u8]) -> StoreResult<Slot> {
+    pub fn handle(&self, key: &[u8]) -> StoreResult<KeyHandle> {
         check_key(key)?;
         let KeyRef { hash, partition, .. } = self.inner.key_ref(key)?;
         let state = RefCell::new(Remembered::NOTHING);
         let calls = Cell::new(0);
-        Ok(Slot {
+        Ok(KeyHandle {
             store: self.clone(),
             partition: partition as u32,
             calls,
@@ -65,7 +65,7 @@ impl Store {
     }
 }
 
-impl Slot {
+impl KeyHandle {
     /// The key.
     pub fn key(&self) -> &[u8] {
         &self.key

@@ -228,7 +228,7 @@ impl Op<'_> {
                     .map_err(|error| self.no_room(home, class, error.to_string()))?;
             }
             // A home that has not answered until then is not asked for its stack either, which would take as long again.
-            if asked.is_some() && !job.is_direct() && job.now() >= until {
+            if asked.is_some() && !job.is_mapped() && job.now() >= until {
                 return Err(Halt::Fail(StoreError::Timeout { member: home, limit }));
             }
             // Before the stack is looked at: what was granted is there then, unless others have taken it.
@@ -364,7 +364,7 @@ impl Op<'_> {
     #[cold]
     #[inline(never)]
     pub(super) fn turn(&self) {
-        if !self.store.job.is_direct() {
+        if !self.store.job.is_mapped() {
             // Each look is a request to every member: for many blocks together.
             return self.retire_together(self.magazine().take_retired());
         }
@@ -394,7 +394,7 @@ impl Op<'_> {
         steps::enter(steps::Step::Retire);
         // With as many blocks as there are members, the requests for each are as few, however many members there are.
         let members = self.store.job.members() as u64;
-        let is_far = !self.store.job.is_direct();
+        let is_far = !self.store.job.is_mapped();
         let batch_bytes = if is_far { BATCH_BYTES_FAR } else { BATCH_BYTES };
         let (least, least_bytes) =
             (members.max(BATCH_BLOCKS), (members * BATCH_BYTES_PER_MEMBER).max(batch_bytes));
@@ -424,7 +424,7 @@ impl Op<'_> {
             batches.len()
         };
         space.batch_count.store(count, Ordering::Relaxed);
-        if count > if self.store.job.is_direct() { 1 } else { BATCHES_FAR } {
+        if count > if self.store.job.is_mapped() { 1 } else { BATCHES_FAR } {
             self.reuse();
         }
         if is_large {
@@ -439,7 +439,7 @@ impl Op<'_> {
     fn reuse(&self) {
         let count = self.store.space.batch_count.load(Ordering::Relaxed);
         let few = count.saturating_sub(BATCHES_FAR).max(1);
-        self.reuse_or_give_back(true, if self.store.job.is_direct() { usize::MAX } else { few });
+        self.reuse_or_give_back(true, if self.store.job.is_mapped() { usize::MAX } else { few });
     }
 
     /// The same for so many batches; if this actor is not to keep any, all go to the stacks of their homes.
@@ -716,7 +716,7 @@ mod tests {
             match job.me().0 {
                 1 => {
                     wait(1);
-                    let slot = store.slot(keys[0].as_bytes()).expect("a slot");
+                    let slot = store.handle(keys[0].as_bytes()).expect("a slot");
                     while slot.put(&[1; 20_000]).is_ok() {}
                     step.set(2);
                     wait(3);

@@ -1,6 +1,6 @@
 //! What the tests in this folder share: waits for a condition, bounded and in the simulator's time, and calls that are to fail.
 
-use super::{Store, StoreError, StoreResult, Tx};
+use super::{Store, StoreError, StoreResult, Transaction};
 use crate::engine::{Engine, MemberId};
 use crate::job::Job;
 use std::fmt::Debug;
@@ -28,7 +28,7 @@ pub(super) fn expect_timeout<T: Debug>(result: StoreResult<T>) -> MemberId {
 
 /// A transaction that has done this. In its third attempt it locks all keys at once, so that only the decision is left to its
 /// commit.
-pub(super) fn third_attempt(store: &Store, body: impl Fn(&mut Tx)) -> Tx {
+pub(super) fn third_attempt(store: &Store, body: impl Fn(&mut Transaction)) -> Transaction {
     let mut tx = store.begin();
     for attempt in 0..3 {
         body(&mut tx);

@@ -9,7 +9,7 @@ const LOCKED: Duration = Duration::from_millis(100);
 
 /// How a wait ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Waited {
+pub enum WaitOutcome {
     /// The key is there.
     Value(Value),
     /// The member that was named is dead or has left, and the key is not there. What that member had put, and nobody
@@ -28,20 +28,20 @@ impl Store {
         deadline: Time,
     ) -> StoreResult<Option<Value>> {
         Ok(match self.wait_until(key, newer_than, deadline, None)? {
-            Waited::Value(value) => Some(value),
-            Waited::Died(_) | Waited::TimedOut => None,
+            WaitOutcome::Value(value) => Some(value),
+            WaitOutcome::Died(_) | WaitOutcome::TimedOut => None,
         })
     }
 
     /// As [`Store::wait`], and ended also by the death of `member`: for a result that this member is to put. If it has put
-    /// it and then died, that is [`Waited::Value`].
+    /// it and then died, that is [`WaitOutcome::Value`].
     pub fn wait_or_death(
         &self,
         key: &[u8],
         newer_than: Option<Version>,
         deadline: Time,
         member: MemberId,
-    ) -> StoreResult<Waited> {
+    ) -> StoreResult<WaitOutcome> {
         self.wait_until(key, newer_than, deadline, Some(member))
     }
 
@@ -51,7 +51,7 @@ impl Store {
         newer_than: Option<Version>,
         deadline: Time,
         member: Option<MemberId>,
-    ) -> StoreResult<Waited> {
+    ) -> StoreResult<WaitOutcome> {
         let job = &self.inner.job;
         loop {
             let bell = job.bell();
@@ -61,13 +61,13 @@ impl Store {
             if let Some(value) = self.get(key)?
                 && newer_than.is_none_or(|seen| value.version > seen)
             {
-                return Ok(Waited::Value(value));
+                return Ok(WaitOutcome::Value(value));
             }
             if let Some(member) = died {
-                return Ok(Waited::Died(member));
+                return Ok(WaitOutcome::Died(member));
             }
             if job.now() >= deadline {
-                return Ok(Waited::TimedOut);
+                return Ok(WaitOutcome::TimedOut);
             }
             // Its committer may be stopped between the decision and the bells, and others know of it by another key of it.
             let is_locked = self.inner.is_locked(key)?;

@@ -11,7 +11,7 @@ use super::mutant::mutant;
 use super::open::Inner;
 use super::placement::{HOMES_MAX, Homes, hash_key};
 use super::{StoreError, StoreResult, Value, Version, check_len};
-use crate::engine::{Done, Engine, Epoch, MemberId, Operation, SERIES_LEN_MAX, Time, steps};
+use crate::engine::{COMPOUND_LEN_MAX, Done, Engine, Epoch, MemberId, Operation, Time, steps};
 use crate::job::Directly;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -1581,7 +1581,7 @@ impl<'a> Op<'a> {
         key: &KeyRef<'_>,
         mut memory: Option<&mut Remembered>,
     ) -> Step<Option<Found>> {
-        if let Some(memory) = memory.as_deref().filter(|_| !self.store.job.is_direct())
+        if let Some(memory) = memory.as_deref().filter(|_| !self.store.job.is_mapped())
             && let Some(found) = self.find_again(config, memory)?
         {
             return Ok(Some(found));
@@ -1605,7 +1605,7 @@ impl<'a> Op<'a> {
         let (offset, len) = (memory.hint, value_start(memory.hint_len) + memory.hint_len);
         let is_known = memory.stamp == config.stamp && at.word != 0 && offset != 0;
         // What turns out to be another version was sent in vain.
-        if !is_known || len > SERIES_LEN_MAX as u64 {
+        if !is_known || len > COMPOUND_LEN_MAX as u64 {
             return Ok(None);
         }
         let start = |operation| self.store.job.start(self.epoch, home, operation);
@@ -1777,7 +1777,7 @@ impl Inner {
 
     /// A put by key.
     pub(super) fn put_by_key(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
-        if self.job.is_direct() {
+        if self.job.is_mapped() {
             let written = self.write(key, false, |_, _| Ok(Change::Put(value)))?;
             return Ok(written.expect("a put changes the key"));
         }
@@ -1829,7 +1829,7 @@ impl Inner {
         mut take: impl FnMut(&Op<'_>, &Found) -> Step<T>,
     ) -> StoreResult<Option<T>> {
         let key = self.key_ref(key)?;
-        if self.job.is_direct() {
+        if self.job.is_mapped() {
             return self.run_call(&key, |op| op.try_read(&key, None, &mut take));
         }
         self.recall.call(&key, |memory| self.read_again(&key, memory, take))

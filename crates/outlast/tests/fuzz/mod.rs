@@ -72,7 +72,11 @@ fn member(job: &Job, seed: u64, damage: &[u8]) {
             3 => _ = store.add(key, 1),
             4 => _ = store.keys(),
             5 => _ = store.memory_use(),
-            6 => _ = store.slot(key).and_then(|slot| slot.put(&[7; 40]).and_then(|_| slot.get())),
+            6 => {
+                _ = store
+                    .handle(key)
+                    .and_then(|handle| handle.put(&[7; 40]).and_then(|_| handle.get()))
+            }
             7 => _ = store.pin(key).map(|pin| pin.map(|pin| pin.to_vec())),
             8 => _ = store.lock(format!("lock/{}", random.below(2)).as_bytes(), job.now()),
             9 | 10 => {
@@ -130,8 +134,8 @@ fn checked_member(job: &Job, seed: u64, damage: &[u8], written: &Written, corrup
                 .map(|found| found.map(|(len, _)| buffer[..len].to_vec())),
             3 => store.pin(key).and_then(|pin| pin.map(|pin| pin.to_vec()).transpose()),
             4 => store
-                .slot(key)
-                .and_then(|slot| slot.get())
+                .handle(key)
+                .and_then(|handle| handle.get())
                 .map(|value| value.map(|value| value.into_bytes())),
             5 => store.delete(key).map(|_| None),
             _ => {

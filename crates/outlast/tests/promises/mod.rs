@@ -2,7 +2,9 @@
 //! and deaths at random steps. `promises_sim.rs` and `promises_shm.rs` run the same parts.
 
 use outlast::engine::Fault;
-use outlast::store::{Death, Mode, Options, RepairStatus, Store, StoreError, StoreResult, Tx};
+use outlast::store::{
+    Death, Mode, Options, RepairStatus, Store, StoreError, StoreResult, Transaction,
+};
 use outlast::{Engine, Epoch, Job, MemberId};
 use std::time::Duration;
 
@@ -316,12 +318,14 @@ pub(crate) fn honest(job: Job, _: Chance) {
     }
     // Whose key it is tells who dies with it. The barrier is on keys of those who live.
     let held_by = |member: u32| {
-        keys.iter().filter(|key| store.homes(key.as_bytes()) == [MemberId(member)]).count()
+        keys.iter().filter(|key| store.replicas_of(key.as_bytes()) == [MemberId(member)]).count()
     };
     assert!(held_by(1) > 0 && held_by(0) > 0, "keys are spread");
     let barrier = (0..).map(|number| format!("barrier/{number}"));
-    let barrier =
-        barrier.into_iter().find(|key| store.homes(key.as_bytes()) == [MemberId(0)]).expect("one");
+    let barrier = barrier
+        .into_iter()
+        .find(|key| store.replicas_of(key.as_bytes()) == [MemberId(0)])
+        .expect("one");
     let count = || {
         let value = store.get(barrier.as_bytes()).expect("read");
         value.map_or(0, |value| i64::from_le_bytes(value.bytes().try_into().expect("8 bytes")))
@@ -402,7 +406,7 @@ fn decoded(bytes: Option<&[u8]>) -> i64 {
 
 /// Each member's part of a recovery: all have done the same number of them; each death is adopted once; and the heir of
 /// the first one moves money.
-fn procedure(job: &Job, tx: &mut Tx, deaths: &[Death]) -> StoreResult<()> {
+fn procedure(job: &Job, tx: &mut Transaction, deaths: &[Death]) -> StoreResult<()> {
     let mut counts = Vec::new();
     for member in job.view().living() {
         counts.push(decoded(tx.get(format!("recoveries/{}", member.0).as_bytes())?.as_deref()));
@@ -522,11 +526,13 @@ pub(crate) fn honest_globally(job: Job, _: Chance) {
         keys.iter().for_each(|key| _ = store.put(key.as_bytes(), b"before").expect("put"));
     }
     let is_lost: Vec<bool> =
-        keys.iter().map(|key| store.homes(key.as_bytes()) == [MemberId(1)]).collect();
+        keys.iter().map(|key| store.replicas_of(key.as_bytes()) == [MemberId(1)]).collect();
     assert!(is_lost.contains(&true) && is_lost.contains(&false), "keys are spread");
     let barrier = (0..).map(|number| format!("barrier/{number}"));
-    let barrier =
-        barrier.into_iter().find(|key| store.homes(key.as_bytes()) == [MemberId(0)]).expect("one");
+    let barrier = barrier
+        .into_iter()
+        .find(|key| store.replicas_of(key.as_bytes()) == [MemberId(0)])
+        .expect("one");
     store.add(barrier.as_bytes(), 1).expect("added");
     let count = || {
         store

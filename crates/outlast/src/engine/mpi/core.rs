@@ -27,8 +27,8 @@ use super::quorum::{ASK_PERIOD, Quorum};
 use super::wire::{self, Deaths, Ending, Header, Kind};
 use crate::engine::shm::Shm;
 use crate::engine::{
-    Completer, Done, Engine, Epoch, Error, MESSAGE_LEN_MAX, MemberId, MemberSet, Message,
-    Operation, Part, Pending, Port, Result, SERIES_LEN_MAX, Time, run_series,
+    COMPOUND_LEN_MAX, Completer, CompoundStep, Done, Engine, Epoch, Error, MESSAGE_LEN_MAX,
+    MemberId, MemberSet, Message, Operation, Pending, Port, Result, Time, run_compound,
 };
 use outlast_mpi_sys::{Comm, Completed, Request, Tester};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -82,7 +82,7 @@ const fn message_cost(len: usize) -> u64 {
 /// crash: it waits in MPI_Irecv for a lock of the connection that is gone (5.0.11, one of eight runs of the scenario
 /// `sender-dies-mid-message` on three hosts).
 const PIECE_LEN: usize = 32 << 10;
-const _: () = assert!(SERIES_LEN_MAX <= PIECE_LEN);
+const _: () = assert!(COMPOUND_LEN_MAX <= PIECE_LEN);
 
 /// Who another member is, from its first frame.
 #[derive(Clone, Debug)]
@@ -680,9 +680,9 @@ impl Core {
         // The clock first, and the log itself instead of what this part has acted on: a neighbour may have answered others for a
         // death meanwhile, and they count on its not being counted with any more.
         let now = node.now();
-        if let (Some(quorum), Some(obituary)) = (&mut self.quorum, node.obituary()) {
-            quorum.settle(&obituary);
-            let until = quorum.lease_until(&obituary.into_iter().collect(), now);
+        if let (Some(quorum), Some(death_order)) = (&mut self.quorum, node.death_order()) {
+            quorum.settle(&death_order);
+            let until = quorum.lease_until(&death_order.into_iter().collect(), now);
             self.lease.store(until.0, Ordering::SeqCst);
         }
     }
@@ -976,7 +976,7 @@ impl Core {
                     debug_assert!(false, "{from} sent a series that is none");
                     return Err(Error::Ended);
                 };
-                match run_series(node, at, me, &parts)? {
+                match run_compound(node, at, me, &parts)? {
                     Done::Series { done: count, word } => {
                         done = count as u64;
                         Ok((word, Vec::new()))
@@ -1129,12 +1129,12 @@ impl Core {
     }
 
     /// Starts a series of operations on another member that lives.
-    pub(super) fn start_series(
+    pub(super) fn start_compound(
         &mut self,
         node: &Shm,
         at: Epoch,
         target: MemberId,
-        parts: &[Part<'_>],
+        parts: &[CompoundStep<'_>],
     ) -> Pending {
         // The range of the first part, for the error; which part it was is not told.
         let (offset, len) = parts.first().map_or((0, 0), |part| part.operation().range());

@@ -40,8 +40,9 @@ use self::core::{Core, Peer, Witness};
 use self::onesided::OneSided;
 use super::shm::{JobMemory, SHM_MEMBERS_MAX, Shm, available_memory};
 use super::{
-    Activity, Bell, Done, Engine, Epoch, Error, Fault, MESSAGE_LEN_MAX, MemberId, Message,
-    Operation, Part, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View, check_series, run_series,
+    Activity, Bell, CompoundStep, Done, Engine, Epoch, Error, Fault, MESSAGE_LEN_MAX, MemberId,
+    Message, Operation, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View, check_compound,
+    run_compound,
 };
 use crate::{JoinError, JoinOptions};
 use outlast_mpi_sys as mpi;
@@ -698,17 +699,17 @@ impl Engine for Mpi {
         }
     }
 
-    fn start_series(&self, at: Epoch, target: MemberId, parts: &[Part<'_>]) -> Pending {
+    fn start_compound(&self, at: Epoch, target: MemberId, parts: &[CompoundStep<'_>]) -> Pending {
         if self.is_at_hand(target) {
-            return self.attest_pending(self.node.start_series(at, target, parts));
+            return self.attest_pending(self.node.start_compound(at, target, parts));
         }
         let Some(core) = self.elsewhere(target).filter(|_| self.onesided.is_none()) else {
-            return Pending::ready(target, run_series(self, at, target, parts));
+            return Pending::ready(target, run_compound(self, at, target, parts));
         };
         let start = || {
-            check_series(parts)?;
-            self.begin_elsewhere(at, target, parts.iter().map(Part::operation))?;
-            Ok(self.reach(core, target)?.start_series(&self.node, at, target, parts))
+            check_compound(parts)?;
+            self.begin_elsewhere(at, target, parts.iter().map(CompoundStep::operation))?;
+            Ok(self.reach(core, target)?.start_compound(&self.node, at, target, parts))
         };
         start().unwrap_or_else(|error| Pending::ready(target, Err(error)))
     }
@@ -795,7 +796,7 @@ impl Engine for Mpi {
     }
 
     #[inline]
-    fn is_direct(&self) -> bool {
+    fn is_mapped(&self) -> bool {
         self.core.is_none()
     }
 
@@ -831,7 +832,7 @@ impl Engine for Mpi {
         Ok(core.send(&self.node, to, port, bytes))
     }
 
-    fn end_service_to_dead(&self) {
+    fn drain_requests_of_dead(&self) {
         // Whoever serves holds the lock from the look at the view to the last word. Afterwards what the dead have sent is
         // passed over.
         if let Some(core) = self.core.as_ref().filter(|_| !self.node.is_forked()) {
@@ -839,8 +840,8 @@ impl Engine for Mpi {
         }
     }
 
-    fn is_dead_served(&self) -> bool {
-        self.core.is_some() && self.node.is_dead_served()
+    fn is_serving_dead(&self) -> bool {
+        self.core.is_some() && self.node.is_serving_dead()
     }
 
     fn can_publish(&self) -> bool {

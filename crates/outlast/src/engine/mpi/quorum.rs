@@ -185,12 +185,12 @@ impl Quorum {
             .filter(|other| self.node_of[other.index()] != self.own)
     }
 
-    /// Takes those out of the base of whom every node knows that they are dead, but those who are among them. `obituary` are the
+    /// Takes those out of the base of whom every node knows that they are dead, but those who are among them. `death_order` are the
     /// dead of this member's node, in the order in which they entered its log.
-    pub(super) fn settle(&mut self, obituary: &[MemberId]) {
-        let mut settled = obituary.len();
+    pub(super) fn settle(&mut self, death_order: &[MemberId]) {
+        let mut settled = death_order.len();
         let gone = loop {
-            let gone: MemberSet = obituary[..settled].iter().copied().collect();
+            let gone: MemberSet = death_order[..settled].iter().copied().collect();
             let asked = self.others().filter(|&other| !gone.contains(other));
             let known = asked.map(|other| self.known_by(other)).min().unwrap_or(u64::MAX);
             if known >= settled as u64 {

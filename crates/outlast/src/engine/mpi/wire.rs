@@ -12,7 +12,7 @@
 //! ```
 //! Little-endian. Frames of one member to another arrive in order, so the sets travel only after they have changed.
 
-use crate::engine::{MemberId, MemberSet, Part, SERIES_PART_LEN};
+use crate::engine::{COMPOUND_STEP_LEN, CompoundStep, MemberId, MemberSet};
 
 /// The length of the header.
 pub(super) const HEADER_LEN: usize = 48;
@@ -184,15 +184,15 @@ pub(super) fn decode_set(bytes: &[u8]) -> MemberSet {
 
 /// The parts of a series: for each the number of its kind, an offset and two words, the first of which is the length of
 /// the bytes that follow a put.
-pub(super) fn encode_parts(parts: &[Part<'_>]) -> Vec<u8> {
+pub(super) fn encode_parts(parts: &[CompoundStep<'_>]) -> Vec<u8> {
     let data_len: usize = parts.iter().map(|part| part.data().len()).sum();
-    let mut bytes = Vec::with_capacity(parts.len() * SERIES_PART_LEN + data_len);
+    let mut bytes = Vec::with_capacity(parts.len() * COMPOUND_STEP_LEN + data_len);
     for part in parts {
         let (words, data) = match *part {
-            Part::Expect { offset, word } => ([0, offset, word, 0], &[][..]),
-            Part::Put { offset, data } => ([1, offset, data.len() as u64, 0], data),
-            Part::Swap { offset, expected, new } => ([2, offset, expected, new], &[][..]),
-            Part::Load { offset } => ([3, offset, 0, 0], &[][..]),
+            CompoundStep::Expect { offset, word } => ([0, offset, word, 0], &[][..]),
+            CompoundStep::Put { offset, data } => ([1, offset, data.len() as u64, 0], data),
+            CompoundStep::Swap { offset, expected, new } => ([2, offset, expected, new], &[][..]),
+            CompoundStep::Load { offset } => ([3, offset, 0, 0], &[][..]),
         };
         words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
         bytes.extend(data);
@@ -201,24 +201,24 @@ pub(super) fn encode_parts(parts: &[Part<'_>]) -> Vec<u8> {
 }
 
 /// The parts that these bytes are; `None` if they are none, which would be a defect of the sender.
-pub(super) fn decode_parts(mut bytes: &[u8]) -> Option<Vec<Part<'_>>> {
+pub(super) fn decode_parts(mut bytes: &[u8]) -> Option<Vec<CompoundStep<'_>>> {
     let mut parts = Vec::new();
     while !bytes.is_empty() {
-        let (head, rest) = bytes.split_at_checked(SERIES_PART_LEN)?;
+        let (head, rest) = bytes.split_at_checked(COMPOUND_STEP_LEN)?;
         let word = |at: usize| {
             u64::from_le_bytes(head[8 * at..8 * at + 8].try_into().expect("eight bytes"))
         };
         let offset = word(1);
         bytes = rest;
         parts.push(match word(0) {
-            0 => Part::Expect { offset, word: word(2) },
+            0 => CompoundStep::Expect { offset, word: word(2) },
             1 => {
                 let (data, rest) = bytes.split_at_checked(usize::try_from(word(2)).ok()?)?;
                 bytes = rest;
-                Part::Put { offset, data }
+                CompoundStep::Put { offset, data }
             }
-            2 => Part::Swap { offset, expected: word(2), new: word(3) },
-            3 => Part::Load { offset },
+            2 => CompoundStep::Swap { offset, expected: word(2), new: word(3) },
+            3 => CompoundStep::Load { offset },
             _ => return None,
         });
     }
@@ -270,11 +270,11 @@ mod tests {
     #[test]
     fn a_series_comes_back_as_it_was() {
         let parts = [
-            Part::Expect { offset: 8, word: u64::MAX },
-            Part::Put { offset: 16, data: b"odd" },
-            Part::Put { offset: 16, data: b"" },
-            Part::Swap { offset: 24, expected: 1, new: 2 },
-            Part::Load { offset: 32 },
+            CompoundStep::Expect { offset: 8, word: u64::MAX },
+            CompoundStep::Put { offset: 16, data: b"odd" },
+            CompoundStep::Put { offset: 16, data: b"" },
+            CompoundStep::Swap { offset: 24, expected: 1, new: 2 },
+            CompoundStep::Load { offset: 32 },
         ];
         let bytes = encode_parts(&parts);
         assert_eq!(decode_parts(&bytes), Some(parts.to_vec()));

@@ -85,7 +85,7 @@ impl Tables {
     }
 
     /// The dead of an epoch, in the order of the log.
-    pub(super) fn obituary(&self, epoch: u64) -> Vec<MemberId> {
+    pub(super) fn death_order(&self, epoch: u64) -> Vec<MemberId> {
         let places = 0..(epoch as usize).min(self.layout.members());
         places.map(|index| entry_member(self.death(index).load(Ordering::SeqCst))).collect()
     }

@@ -6,7 +6,7 @@
 //! `mailbox.rs` how messages travel.
 //!
 //! The memory of a dead member stays mapped and could be read; it counts as lost all the same, as after the loss of
-//! a node, so that programs do not come to depend on it. [`Engine::read_remains`] is for those who ask for it.
+//! a node, so that programs do not come to depend on it. [`Engine::read_dead_segment`] is for those who ask for it.
 //!
 //! A forked child of a member is no member: it does not inherit the mapping, and every call in it says
 //! [`Error::Forked`].
@@ -570,7 +570,7 @@ impl Shm {
     }
 
     /// Whether someone of this node may be in the middle of something that a dead member has asked for.
-    pub(in crate::engine) fn is_dead_served(&self) -> bool {
+    pub(in crate::engine) fn is_serving_dead(&self) -> bool {
         // The view first: who looked at it before a death entered it had said whom it serves before that.
         let view = self.tables().view();
         let is_serving =
@@ -896,12 +896,12 @@ impl Engine for Shm {
         Ok(())
     }
 
-    fn obituary(&self) -> Option<Vec<MemberId>> {
+    fn death_order(&self) -> Option<Vec<MemberId>> {
         self.check_guard().ok()?;
-        Some(self.tables().obituary(self.tables().current_epoch().0))
+        Some(self.tables().death_order(self.tables().current_epoch().0))
     }
 
-    fn read_remains(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    fn read_dead_segment(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let len = self.remains_len(dead)?;
         Operation::Get { offset, len: buffer.len() }.check(dead, len)?;
         self.step();
@@ -910,7 +910,7 @@ impl Engine for Shm {
         Ok(())
     }
 
-    fn discard_remains(&self, dead: MemberId) -> Result<()> {
+    fn discard_dead_segment(&self, dead: MemberId) -> Result<()> {
         let len = self.remains_len(dead)?;
         let begin = self.tables().layout.segment(dead);
         memory::deallocate(self.memory.file.as_fd(), begin, len as usize)
@@ -1008,7 +1008,7 @@ impl Engine for Shm {
     }
 
     #[inline(always)]
-    fn is_direct(&self) -> bool {
+    fn is_mapped(&self) -> bool {
         true
     }
 

@@ -205,7 +205,7 @@ impl World {
         if !self.enter(0, &[dead]) {
             return;
         }
-        self.obituary.push(MemberId(dead));
+        self.death_order.push(MemberId(dead));
         let state = &mut self.members[dead as usize];
         let segment = std::mem::take(&mut state.segment);
         if self.remains {

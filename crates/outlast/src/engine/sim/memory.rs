@@ -182,7 +182,7 @@ impl World {
     }
 
     /// Copies what a dead member has left.
-    pub(super) fn read_remains(
+    pub(super) fn read_dead_segment(
         &mut self,
         member: u32,
         dead: MemberId,

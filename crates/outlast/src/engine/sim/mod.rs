@@ -59,9 +59,9 @@ pub use random::Random;
 pub use report::{Counters, Hung, Outcome, Panicked, Report};
 
 use super::{
-    Activity, Bell, Completion, Done, Engine, Epoch, Error, Fault, MEMBERS_MAX, MemberId, Message,
-    Operation, PUBLISH_LEN_MAX, Part, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View,
-    check_series, run_series,
+    Activity, Bell, Completion, CompoundStep, Done, Engine, Epoch, Error, Fault, MEMBERS_MAX,
+    MemberId, Message, Operation, PUBLISH_LEN_MAX, Pending, Port, Result, TRY_SEND_LEN_MAX, Time,
+    View, check_compound, run_compound,
 };
 use crate::job::{Backend, Job};
 use coroutine::{Stage, suspend, with_world};
@@ -185,7 +185,7 @@ impl Sim {
     }
 
     /// Whether an operation on `target` acts on its memory itself.
-    fn is_direct(&self, target: MemberId) -> bool {
+    fn is_mapped(&self, target: MemberId) -> bool {
         target.0 == self.member
             || with_world(self.world, |world| world.link == Link::Memory) == Some(true)
     }
@@ -272,7 +272,7 @@ impl Sim {
     /// An operation whose result is a word.
     fn word(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Result<u64> {
         let (offset, direct) = direct_word(operation);
-        if self.is_direct(target) {
+        if self.is_mapped(target) {
             return self.act(at, target, offset, direct);
         }
         self.ask(direct.call(target, offset), at, target, Wanted::new(operation)).map(Done::word)
@@ -377,7 +377,7 @@ impl Engine for Sim {
 
     fn segment_len(&self, target: MemberId) -> Result<u64> {
         let call = Call::to(What::SegmentLen, target);
-        if self.is_direct(target) {
+        if self.is_mapped(target) {
             self.step(call)?;
             return self.world(|world| world.segment_len(self.member, target))?;
         }
@@ -389,17 +389,17 @@ impl Engine for Sim {
         self.world(|world| world.grow(self.member, len))?
     }
 
-    fn obituary(&self) -> Option<Vec<MemberId>> {
+    fn death_order(&self) -> Option<Vec<MemberId>> {
         let _ = self.step(Call::plain(What::View));
-        self.world(|world| world.remains.then(|| world.obituary.clone())).ok()?
+        self.world(|world| world.remains.then(|| world.death_order.clone())).ok()?
     }
 
-    fn read_remains(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    fn read_dead_segment(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.step(Call::range(What::Get, dead, offset, buffer.len() as u64))?;
-        self.world(|world| world.read_remains(self.member, dead, offset, buffer))?
+        self.world(|world| world.read_dead_segment(self.member, dead, offset, buffer))?
     }
 
-    fn discard_remains(&self, dead: MemberId) -> Result<()> {
+    fn discard_dead_segment(&self, dead: MemberId) -> Result<()> {
         self.step(Call::to(What::Grow, dead))?;
         self.world(|world| {
             world.check_self(self.member)?;
@@ -410,7 +410,7 @@ impl Engine for Sim {
     }
 
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
-        if self.is_direct(target) {
+        if self.is_mapped(target) {
             let result = match operation {
                 Operation::Put { offset, data } => {
                     self.act(at, target, offset, Direct::Put(data)).map(|_| Done::Put)
@@ -426,9 +426,9 @@ impl Engine for Sim {
         self.request(at, call_of(target, &operation), Wanted::new(operation))
     }
 
-    fn start_series(&self, at: Epoch, target: MemberId, parts: &[Part<'_>]) -> Pending {
-        if self.is_direct(target) || check_series(parts).is_err() {
-            return Pending::ready(target, run_series(self, at, target, parts));
+    fn start_compound(&self, at: Epoch, target: MemberId, parts: &[CompoundStep<'_>]) -> Pending {
+        if self.is_mapped(target) || check_compound(parts).is_err() {
+            return Pending::ready(target, run_compound(self, at, target, parts));
         }
         let parts = parts.iter().map(OwnPart::new).collect();
         self.request(at, Call::to(What::Series, target), Wanted::Series { parts, done: 0, word: 0 })
@@ -473,7 +473,7 @@ impl Engine for Sim {
     }
 
     fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
-        if self.is_direct(target) {
+        if self.is_mapped(target) {
             return self.act(at, target, offset, Direct::Put(data)).map(|_| ());
         }
         let operation = Operation::Put { offset, data };
@@ -481,7 +481,7 @@ impl Engine for Sim {
     }
 
     fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        if self.is_direct(target) {
+        if self.is_mapped(target) {
             return self.act(at, target, offset, Direct::Get(buffer)).map(|_| ());
         }
         let operation = Operation::Get { offset, len: buffer.len() };
@@ -511,7 +511,7 @@ impl Engine for Sim {
         self.word(at, target, Operation::FetchAdd { offset, delta })
     }
 
-    fn is_direct(&self) -> bool {
+    fn is_mapped(&self) -> bool {
         with_world(self.world, |world| world.link == Link::Memory) == Some(true)
     }
 

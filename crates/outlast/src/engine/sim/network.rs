@@ -11,8 +11,8 @@ use super::random::mix;
 use super::segment::{Subset, words_in};
 use super::world::{Event, Knowledge, Life, Wait, World, Yielder};
 use crate::engine::{
-    Completer, Done, Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, Operation, Part, Port,
-    Result,
+    Completer, CompoundStep, Done, Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, Operation,
+    Port, Result,
 };
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -63,25 +63,29 @@ pub(super) enum Wanted {
     },
 }
 
-/// A part of a series. Unlike a [`Part`] it owns its bytes.
+/// A part of a series. Unlike a [`CompoundStep`] it owns its bytes.
 pub(super) enum OwnPart {
     Put { offset: u64, data: Vec<u8> },
-    Word(Part<'static>),
+    Word(CompoundStep<'static>),
 }
 
 impl OwnPart {
-    pub(super) fn new(part: &Part<'_>) -> OwnPart {
+    pub(super) fn new(part: &CompoundStep<'_>) -> OwnPart {
         OwnPart::Word(match *part {
-            Part::Put { offset, data } => return OwnPart::Put { offset, data: data.to_vec() },
-            Part::Expect { offset, word } => Part::Expect { offset, word },
-            Part::Swap { offset, expected, new } => Part::Swap { offset, expected, new },
-            Part::Load { offset } => Part::Load { offset },
+            CompoundStep::Put { offset, data } => {
+                return OwnPart::Put { offset, data: data.to_vec() };
+            }
+            CompoundStep::Expect { offset, word } => CompoundStep::Expect { offset, word },
+            CompoundStep::Swap { offset, expected, new } => {
+                CompoundStep::Swap { offset, expected, new }
+            }
+            CompoundStep::Load { offset } => CompoundStep::Load { offset },
         })
     }
 
-    fn part(&self) -> Part<'_> {
+    fn part(&self) -> CompoundStep<'_> {
         match self {
-            OwnPart::Put { offset, data } => Part::Put { offset: *offset, data },
+            OwnPart::Put { offset, data } => CompoundStep::Put { offset: *offset, data },
             OwnPart::Word(part) => *part,
         }
     }
@@ -636,7 +640,7 @@ impl World {
                 let effect = describe(target, offset, &direct, Subset::All, false, word);
                 format!("serves m{source}: {effect}")
             });
-            if !matches!(part, Part::Put { .. }) {
+            if !matches!(part, CompoundStep::Put { .. }) {
                 *last = word;
                 if !part.goes_on(word) {
                     return Some(Ok(Done::Series { done: *done, word }));

@@ -104,7 +104,7 @@ pub struct Options {
     pub segment_limit: u64,
     /// How many messages a member holds that it has not received; senders wait when it is full.
     pub inbox_messages_max: usize,
-    /// Whether the memory of the dead can be read, as on shm ([`crate::Engine::read_remains`]); on the memory link. Operations that
+    /// Whether the memory of the dead can be read, as on shm ([`crate::Engine::read_dead_segment`]); on the memory link. Operations that
     /// are under way when their target's death becomes known may then still change it.
     pub remains: bool,
     /// The failure domain of each member; empty for those after the end of the list.

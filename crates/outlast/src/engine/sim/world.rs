@@ -225,7 +225,7 @@ pub(super) struct World {
     pub(super) inbox_messages_max: usize,
     pub(super) remains: bool,
     /// The dead in the order in which they entered the view, on the memory link.
-    pub(super) obituary: Vec<MemberId>,
+    pub(super) death_order: Vec<MemberId>,
     pub(super) domains: Vec<String>,
     pub(super) steps_max: u64,
     pub(super) time_max: u64,
@@ -307,7 +307,7 @@ impl World {
             segment_limit: options.segment_limit,
             inbox_messages_max: options.inbox_messages_max.max(1),
             remains: options.remains && options.link == Link::Memory,
-            obituary: Vec::new(),
+            death_order: Vec::new(),
             domains: options.domains.clone(),
             steps_max: options.steps_max,
             time_max: options.time_max.0,

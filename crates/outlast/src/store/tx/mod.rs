@@ -89,14 +89,14 @@ const LATER: Duration = Duration::from_millis(100);
 const SHORT: usize = 1024;
 
 /// An intent record of this member, and what is remembered of it.
-struct Slot {
+struct IntentSlot {
     number: u32,
     memory: Box<Remembered>,
 }
 
 /// A transaction that could not be brought to its end.
 pub(super) struct Unfinished {
-    slot: Slot,
+    slot: IntentSlot,
     id: IntentId,
     keys: Vec<Vec<u8>>,
     /// Whether it is joined to a recovery.
@@ -112,7 +112,7 @@ type Versions = Vec<(Vec<u8>, Version)>;
 /// What a member keeps for transactions.
 #[derive(Default)]
 pub(super) struct Transactions {
-    free: Mutex<Vec<Slot>>,
+    free: Mutex<Vec<IntentSlot>>,
     made: AtomicU32,
     nonce: AtomicU64,
     pub(super) unfinished: Mutex<Vec<Unfinished>>,
@@ -205,20 +205,20 @@ enum Write {
 
 /// An intent that was written.
 struct Active {
-    slot: Slot,
+    slot: IntentSlot,
     id: IntentId,
     /// The version of the intent record.
     version: Version,
     keys: BTreeSet<Vec<u8>>,
 }
 
-/// A transaction: reads and changes of any keys, which take effect together at [`Tx::commit`] or not at all. See
+/// A transaction: reads and changes of any keys, which take effect together at [`Transaction::commit`] or not at all. See
 /// [`Store::transaction`], and [`Store::begin`] for one that is not a closure.
 ///
 /// Its calls never wait for another transaction for longer than a tenth of a second. What it reads may have changed before
 /// it commits, and values of several keys may never have been there together; then it does not commit. Dropping it
 /// aborts it.
-pub struct Tx {
+pub struct Transaction {
     store: Store,
     rank: u32,
     /// The attempt at a recovery that it is joined to, if it is a recovery's.
@@ -237,11 +237,11 @@ pub struct Tx {
     versions: Vec<(Vec<u8>, Version)>,
 }
 
-impl std::fmt::Debug for Tx {
+impl std::fmt::Debug for Transaction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "Tx({} read, {} changed, {})",
+            "Transaction({} read, {} changed, {})",
             self.reads.len(),
             self.writes.len(),
             self.over.unwrap_or("open")
@@ -276,7 +276,7 @@ impl Store {
     /// make it fail.
     pub fn transaction<T, E: From<StoreError>>(
         &self,
-        mut body: impl FnMut(&mut Tx) -> Result<T, E>,
+        mut body: impl FnMut(&mut Transaction) -> Result<T, E>,
     ) -> Result<T, E> {
         let job = &self.inner.job;
         let _inside = Inside::enter(&self.inner)?;
@@ -311,7 +311,7 @@ impl Store {
         }
     }
 
-    /// Begins a transaction by handle; see [`Tx`]. The caller tries it again itself, with [`Tx::retry`].
+    /// Begins a transaction by handle; see [`Transaction`]. The caller tries it again itself, with [`Transaction::retry`].
     ///
     /// ```
     /// # use outlast::store::{Options, Store, StoreError};
@@ -329,13 +329,13 @@ impl Store {
     /// # store.close()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn begin(&self) -> Tx {
+    pub fn begin(&self) -> Transaction {
         self.begin_in(None)
     }
 
     /// Begins a transaction, joined to an attempt at a recovery or not.
-    pub(super) fn begin_in(&self, recovery: Option<u64>) -> Tx {
-        Tx {
+    pub(super) fn begin_in(&self, recovery: Option<u64>) -> Transaction {
+        Transaction {
             store: self.clone(),
             rank: 0,
             recovery,
@@ -382,7 +382,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-impl Tx {
+impl Transaction {
     fn check_open(&self) -> StoreResult<()> {
         if let Some(how) = self.over {
             return Err(StoreError::TransactionOver { how });
@@ -498,7 +498,7 @@ impl Tx {
     }
 
     /// Carries the transaction out: all of it, or nothing ([`StoreError::Aborted`]: others were faster;
-    /// [`Tx::retry`] begins it again). After [`StoreError::Timeout`] the outcome is unknown, to this member for now; it is
+    /// [`Transaction::retry`] begins it again). After [`StoreError::Timeout`] the outcome is unknown, to this member for now; it is
     /// all or nothing all the same.
     pub fn commit(&mut self) -> StoreResult<()> {
         self.check_own_end("commit()")?;
@@ -544,7 +544,7 @@ impl Tx {
         locked
     }
 
-    /// After [`Tx::commit`]: the keys that were set, with their new versions.
+    /// After [`Transaction::commit`]: the keys that were set, with their new versions.
     pub fn versions(&self) -> &[(Vec<u8>, Version)] {
         &self.versions
     }
@@ -855,7 +855,7 @@ impl Tx {
     }
 }
 
-impl Drop for Tx {
+impl Drop for Transaction {
     fn drop(&mut self) {
         self.release();
     }
@@ -878,7 +878,7 @@ fn as_aborted(error: StoreError) -> StoreError {
 
 impl Inner {
     /// An intent record that no transaction uses.
-    fn take_slot(&self) -> StoreResult<Slot> {
+    fn take_slot(&self) -> StoreResult<IntentSlot> {
         let (job, transactions) = (&self.job, &self.transactions);
         let limit = job.time_limit();
         let until = job.now().after(limit);
@@ -888,7 +888,7 @@ impl Inner {
             }
             let number = transactions.made.fetch_add(1, Ordering::Relaxed);
             if number < SLOTS {
-                return Ok(Slot { number, memory: Box::new(Remembered::NOTHING) });
+                return Ok(IntentSlot { number, memory: Box::new(Remembered::NOTHING) });
             }
             transactions.made.fetch_sub(1, Ordering::Relaxed);
             let now = job.now();
@@ -905,7 +905,7 @@ impl Inner {
     /// overwritten by the next attempt.
     fn finish(
         &self,
-        slot: Slot,
+        slot: IntentSlot,
         id: IntentId,
         keys: Vec<Vec<u8>>,
         is_committed: Option<bool>,
@@ -930,7 +930,7 @@ impl Inner {
     /// X6 for a transaction whose keys were brought to their end, if they were.
     fn end(
         &self,
-        mut slot: Slot,
+        mut slot: IntentSlot,
         id: IntentId,
         keys: Vec<Vec<u8>>,
         ended: StoreResult<()>,
@@ -964,7 +964,7 @@ impl Inner {
     /// Leaves that to the background.
     fn finish_later(
         &self,
-        slot: Slot,
+        slot: IntentSlot,
         id: IntentId,
         keys: Vec<Vec<u8>>,
         is_joined: bool,
