@@ -277,7 +277,7 @@ mod tests {
                 let key_at = |member: u32| {
                     let keys = (0..100).map(|number| format!("key/{number}").into_bytes());
                     keys.into_iter()
-                        .find(|key| store.homes(key) == [MemberId(member)])
+                        .find(|key| store.replicas_of(key) == [MemberId(member)])
                         .expect("some key")
                 };
                 let keys = [key_at(0), key_at(1)];

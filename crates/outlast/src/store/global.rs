@@ -685,7 +685,10 @@ mod tests {
     /// A key of which the one home is this member.
     fn key_at(store: &Store, home: MemberId, number: usize) -> Vec<u8> {
         let keys = (0..1000).map(|number| format!("key/{number}").into_bytes());
-        keys.into_iter().filter(|key| store.homes(key) == [home]).nth(number).expect("some key")
+        keys.into_iter()
+            .filter(|key| store.replicas_of(key) == [home])
+            .nth(number)
+            .expect("some key")
     }
 
     /// The intent of a living member, joined to an attempt, is lost when its home dies: the next attempt does not wait for
@@ -696,8 +699,8 @@ mod tests {
             let is_prepared = Rc::new(Cell::new(false));
             run(seed, 4, move |job| {
                 let store = open(&job, 1);
-                let verdict = store.homes(&Verdict::key())[0];
-                let intent_of = |member: &MemberId| store.homes(&intent_key(*member, 0))[0];
+                let verdict = store.replicas_of(&Verdict::key())[0];
+                let intent_of = |member: &MemberId| store.replicas_of(&intent_key(*member, 0))[0];
                 let members = || (0..4).map(MemberId);
                 let is_right = |member: &MemberId| {
                     intent_of(member) != *member && intent_of(member) != verdict
@@ -743,8 +746,8 @@ mod tests {
             let (stage, failures) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
             run(seed, 6, move |job| {
                 let store = open(&job, 1);
-                let verdict = store.homes(&Verdict::key())[0];
-                let intent_of = |member: &MemberId| store.homes(&intent_key(*member, 0))[0];
+                let verdict = store.replicas_of(&Verdict::key())[0];
+                let intent_of = |member: &MemberId| store.replicas_of(&intent_key(*member, 0))[0];
                 let others = || (0..6).map(MemberId).filter(|member| *member != verdict);
                 let is_right = |member: &MemberId| {
                     intent_of(member) != *member && intent_of(member) != verdict
@@ -822,8 +825,8 @@ mod tests {
         for seed in [1, 3, 5, 7] {
             run(seed, 4, |job| {
                 let store = open(&job, 1);
-                let verdict = store.homes(&Verdict::key())[0];
-                let intent_of = |member: &MemberId| store.homes(&intent_key(*member, 0))[0];
+                let verdict = store.replicas_of(&Verdict::key())[0];
+                let intent_of = |member: &MemberId| store.replicas_of(&intent_key(*member, 0))[0];
                 let is_right = |member: &MemberId| {
                     intent_of(member) != *member && intent_of(member) != verdict
                 };
@@ -898,7 +901,7 @@ mod tests {
             let is_over = Rc::new(Cell::new(false));
             run(seed, 3, move |job| {
                 let store = open(&job, 1);
-                let home = store.homes(&Verdict::key())[0];
+                let home = store.replicas_of(&Verdict::key())[0];
                 job.sleep(Duration::from_secs(1));
                 if job.me() == MemberId((home.0 + 1) % 3) {
                     job.inject(Fault::Stop(home)).expect("a fault");
@@ -931,7 +934,7 @@ mod tests {
             let is_over = Rc::new(Cell::new(false));
             run(seed, 4, move |job| {
                 let store = open(&job, 1);
-                let intent_of = |member: &MemberId| store.homes(&intent_key(*member, 0))[0];
+                let intent_of = |member: &MemberId| store.replicas_of(&intent_key(*member, 0))[0];
                 let committer = MemberId(0);
                 let home =
                     (1..4).map(MemberId).find(|home| *home != intent_of(&committer)).expect("one");

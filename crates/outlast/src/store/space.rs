@@ -709,7 +709,7 @@ mod tests {
         options.segment_limit = 4 << 20;
         sim::run(&options, move |job: crate::Job| {
             let store = Store::open(&job, Options::new().replicas(1).partitions(8)).expect("open");
-            let is_there = |key: &String| store.homes(key.as_bytes()) == [MemberId(0)];
+            let is_there = |key: &String| store.replicas_of(key.as_bytes()) == [MemberId(0)];
             let keys: Vec<String> =
                 (0..1000).map(|number| format!("key {number}")).filter(is_there).collect();
             let wait = |until: u32| nap(&job, "the others", || step.get() >= until);

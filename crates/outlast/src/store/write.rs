@@ -1931,7 +1931,7 @@ mod tests {
         let report = sim::run(&options, |job: crate::Job| {
             let store = Store::open(&job, Options::new().replicas(2).partitions(1)).expect("open");
             let key = store.inner.key_ref(b"key").expect("a key");
-            if store.homes(b"key").contains(&job.me()) {
+            if store.replicas_of(b"key").contains(&job.me()) {
                 store.close().expect("close");
                 return drop(job.leave());
             }

@@ -1092,7 +1092,7 @@ mod tests {
             }
             let names = (0..).map(|number| format!("key/{number}").into_bytes());
             let keys: Vec<Vec<u8>> =
-                names.filter(|key| store.homes(key) == [victim]).take(40).collect();
+                names.filter(|key| store.replicas_of(key) == [victim]).take(40).collect();
             let partition = store.partition_of(&keys[0]).expect("a key");
             let same = |key: &&Vec<u8>| store.partition_of(key) == Ok(partition);
             let [lost, kept] =
@@ -1140,14 +1140,14 @@ mod tests {
                 let options = Options::new().replicas(1).partitions(16).expected_keys(64);
                 let store = Store::open(&job, options).expect("open");
                 // The intent is at one member, and the keys are at another.
-                let stopped = store.homes(&record::intent_key(MemberId(0), 0))[0];
+                let stopped = store.replicas_of(&record::intent_key(MemberId(0), 0))[0];
                 assert_ne!(stopped, MemberId(0), "with this many partitions");
                 let other = MemberId(3 - stopped.0);
                 job.sleep(Duration::from_secs(1));
                 if job.me() == MemberId(0) {
                     let keys = (0..100u32).map(|number| number.to_le_bytes());
                     let keys: Vec<[u8; 4]> =
-                        keys.filter(|key| store.homes(key) == [other]).take(2).collect();
+                        keys.filter(|key| store.replicas_of(key) == [other]).take(2).collect();
                     let mut tx = third_attempt(&store, |tx| {
                         keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
                     });
@@ -1180,7 +1180,7 @@ mod tests {
                     let options = Options::new().replicas(1).partitions(16).expected_keys(16);
                     let store = crate::store::Store::open(&job, options).expect("open");
                     let (committer, holder) =
-                        (MemberId(0), store.homes(&intent_key(MemberId(0), 0))[0]);
+                        (MemberId(0), store.replicas_of(&intent_key(MemberId(0), 0))[0]);
                     let victim =
                         [1, 2].map(MemberId).into_iter().find(|one| *one != holder).expect("one");
                     if job.me() == victim {
@@ -1195,7 +1195,10 @@ mod tests {
                     }
                     let key_at = |home| {
                         let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
-                        names.into_iter().find(|key| store.homes(key) == [home]).expect("some key")
+                        names
+                            .into_iter()
+                            .find(|key| store.replicas_of(key) == [home])
+                            .expect("some key")
                     };
                     let (read, changed) = (key_at(victim), key_at(committer));
                     for key in [&read, &changed] {
@@ -1228,7 +1231,7 @@ mod tests {
                 let options = Options::new().replicas(1).partitions(64).expected_keys(64);
                 let store = crate::store::Store::open(&job, options).expect("open");
                 let (committer, holder) =
-                    (MemberId(0), store.homes(&intent_key(MemberId(0), 0))[0]);
+                    (MemberId(0), store.replicas_of(&intent_key(MemberId(0), 0))[0]);
                 let victim =
                     [1, 2].map(MemberId).into_iter().find(|one| *one != holder).expect("one");
                 let driver = MemberId(3 - victim.0);
@@ -1313,7 +1316,7 @@ mod tests {
                     (others.next().expect("one"), others.next().expect("another"));
                 let keys_at = |home: MemberId| -> Vec<Vec<u8>> {
                     let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
-                    names.filter(|key| store.homes(key) == [home]).take(2).collect()
+                    names.filter(|key| store.replicas_of(key) == [home]).take(2).collect()
                 };
                 let keys = [keys_at(driver), keys_at(other)].concat();
                 if job.me() == committer {
@@ -1378,7 +1381,7 @@ mod tests {
                         let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
                         let key = names
                             .into_iter()
-                            .find(|key| store.homes(key)[0] == victim)
+                            .find(|key| store.replicas_of(key)[0] == victim)
                             .expect("some key");
                         let partition = store.partition_of(&key).expect("a key");
                         // D2 for a key that had a hundred versions.
@@ -1392,7 +1395,7 @@ mod tests {
                         job.fence(victim, Time::NEVER).expect("killed");
                         store.put(&key, b"made").expect("put");
                         assert!(store.delete(&key).expect("deleted"));
-                        store.homes(&key).into_iter().for_each(raise);
+                        store.replicas_of(&key).into_iter().for_each(raise);
                         assert_eq!(tx.commit(), Err(StoreError::Aborted));
                     }
                     store.close().expect("closed");
