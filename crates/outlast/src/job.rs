@@ -1,8 +1,11 @@
 //! Joining a job, and the one type that stands for it whichever engine is below.
 
+#[cfg(any(feature = "mpi", feature = "sim"))]
+use crate::engine::mapped::Ordinary;
+use crate::engine::mapped::{Directly, Reach};
 use crate::engine::{
-    Activity, Bell, CompoundStep, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation,
-    Pending, Port, Result, Time, View, shm,
+    Activity, Bell, CompoundStep, Done, Engine, Epoch, Error, Fault, JoinError, JoinOptions,
+    MemberId, Message, Operation, Pending, Port, Result, Time, View, shm,
 };
 use crate::ranges::Ranges;
 use std::any::Any;
@@ -55,78 +58,7 @@ pub(crate) enum Backend {
     Sim(sim::Sim),
 }
 
-/// How to join a job.
-///
-/// ```
-/// use std::time::Duration;
-/// let job = outlast::JoinOptions::new().time_limit(Duration::from_secs(5)).join()?;
-/// # use outlast::Engine;
-/// # job.leave()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct JoinOptions {
-    pub(crate) time_limit: Duration,
-    pub(crate) segment_limit: Option<u64>,
-    pub(crate) domain: Option<String>,
-    pub(crate) set_errhandlers: bool,
-    #[cfg(feature = "mpi")]
-    pub(crate) communicator: Option<mpi::Communicator>,
-}
-
-impl Default for JoinOptions {
-    fn default() -> JoinOptions {
-        JoinOptions {
-            time_limit: Duration::from_secs(30),
-            segment_limit: None,
-            domain: None,
-            set_errhandlers: false,
-            #[cfg(feature = "mpi")]
-            communicator: None,
-        }
-    }
-}
-
 impl JoinOptions {
-    /// The defaults: a time limit of 30 s, and the memory that the launcher set aside.
-    pub fn new() -> JoinOptions {
-        JoinOptions::default()
-    }
-
-    /// How long a call waits for a living member that does not answer.
-    pub fn time_limit(mut self, limit: Duration) -> JoinOptions {
-        self.time_limit = limit;
-        self
-    }
-
-    /// The most bytes that this member's segment may take; what the launcher set aside is the upper bound.
-    pub fn segment_limit(mut self, bytes: u64) -> JoinOptions {
-        self.segment_limit = Some(bytes);
-        self
-    }
-
-    /// The failure domain of this member, such as `rack3/node17`; `OUTLAST_DOMAIN` by default.
-    pub fn domain(mut self, path: &str) -> JoinOptions {
-        self.domain = Some(path.to_string());
-        self
-    }
-
-    /// On the mpi engine, in a program that has initialized MPI itself: have errors on `MPI_COMM_WORLD` and
-    /// `MPI_COMM_SELF` return, without which the death of a rank may end the program. Not done without a word, since
-    /// they are the program's.
-    pub fn set_errhandlers(mut self, set: bool) -> JoinOptions {
-        self.set_errhandlers = set;
-        self
-    }
-
-    /// On the mpi engine: the members are the processes of this communicator of the program, in the order of its ranks,
-    /// and not all of `MPI_COMM_WORLD`. A duplicate is used; the communicator itself stays the program's.
-    #[cfg(feature = "mpi")]
-    pub fn communicator(mut self, communicator: mpi::Communicator) -> JoinOptions {
-        self.communicator = Some(communicator);
-        self
-    }
-
     /// Joins the job that this process was started in, or a new job of one. Waits, within the time limit, until all
     /// members have joined or died.
     pub fn join(self) -> std::result::Result<Job, JoinError> {
@@ -176,83 +108,6 @@ fn is_under_mpirun() -> bool {
 /// Joins the job that this process was started in, with the default options; see [`JoinOptions`].
 pub fn join() -> std::result::Result<Job, JoinError> {
     JoinOptions::new().join()
-}
-
-/// Why a process could not become a member.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum JoinError {
-    /// `OUTLAST_ENGINE` names an engine that this build does not have.
-    #[error(
-        "unknown engine `{name}` in OUTLAST_ENGINE; this build has: shm, and mpi with the cargo feature `mpi`"
-    )]
-    UnknownEngine {
-        /// What it says.
-        name: String,
-    },
-    /// The engine that is wanted was not compiled in.
-    #[error(
-        "this job wants the engine `{engine}`, which this build does not have; build with the cargo feature `{feature}` of the crate outlast, or set OUTLAST_ENGINE to another engine"
-    )]
-    MissingFeature {
-        /// The engine that OUTLAST_ENGINE or the launcher asks for.
-        engine: &'static str,
-        /// The cargo feature that brings it.
-        feature: &'static str,
-    },
-    /// MPI refused something, or is not what the engine needs.
-    #[error("cannot join over MPI: {reason}")]
-    Mpi {
-        /// What is wrong, and what to do.
-        reason: String,
-    },
-    /// What the launcher passed on cannot be used.
-    #[error("cannot join the job that OUTLAST_JOB names: {reason}")]
-    NotAMember {
-        /// What is wrong with it, and what to do.
-        reason: String,
-    },
-    /// This member has joined already, in this process or in another.
-    #[error(
-        "{member} has already joined, as process {pid}; one process is one member, share the Job inside the process by cloning it"
-    )]
-    AlreadyJoined {
-        /// Which member.
-        member: MemberId,
-        /// Which process.
-        pid: u32,
-    },
-    /// Some member neither joined nor died in time.
-    #[error(
-        "{member} has not joined within {limit:?}; does every process of the job call outlast::join()?"
-    )]
-    Timeout {
-        /// The first one that is missing.
-        member: MemberId,
-        /// How long this one waited.
-        limit: Duration,
-    },
-    /// The machine does not have what a job needs.
-    #[error("no room for the job's memory: {reason}")]
-    NoRoom {
-        /// What is in the way, and what to do.
-        reason: String,
-    },
-    /// Something given is out of its range.
-    #[error("{reason}")]
-    Invalid {
-        /// What, and what the range is.
-        reason: String,
-    },
-    /// The operating system refused something.
-    #[error("{what} failed: {error}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What the system said.
-        #[source]
-        error: std::io::Error,
-    },
 }
 
 impl Job {
@@ -329,11 +184,10 @@ impl Job {
         }
         match &self.inner.backend {
             Backend::Shm(shm) => shm.reach(at, target).map(Reach::Shm),
-            #[cfg(any(feature = "mpi", feature = "sim"))]
-            _ => match self.epoch() {
-                now if at != Epoch::ANY && at != now => Err(Error::Stale { now }),
-                _ => Ok(Reach::Other(Ordinary(self, target))),
-            },
+            #[cfg(feature = "mpi")]
+            Backend::Mpi(mpi) => Ordinary::reach(mpi, at, target).map(Reach::Mpi),
+            #[cfg(feature = "sim")]
+            Backend::Sim(sim) => Ordinary::reach(sim, at, target).map(Reach::Sim),
         }
     }
 
@@ -345,7 +199,7 @@ impl Job {
             #[cfg(feature = "mpi")]
             Backend::Mpi(mpi) => mpi.only_node().map(Directly::Shm),
             #[cfg(feature = "sim")]
-            Backend::Sim(sim) => sim.is_mapped().then_some(Directly::Sim(self)),
+            Backend::Sim(sim) => sim.is_mapped().then_some(Directly::Sim(sim)),
         }
     }
 
@@ -457,163 +311,6 @@ impl Drop for Attending<'_> {
 impl std::fmt::Debug for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Job({} of {}, {})", self.me(), self.members(), self.epoch())
-    }
-}
-
-/// An engine whose memory all members map.
-pub(crate) enum Directly<'a> {
-    Shm(&'a shm::Shm),
-    #[cfg(feature = "sim")]
-    Sim(&'a Job),
-}
-
-/// What the hot path needs of such an engine.
-pub(crate) trait Direct<'a>: Copy {
-    type Memory: Memory + Into<Reach<'a>>;
-
-    /// The epoch, if this process is a member and has taken note of everyone who is dead in it: those are not reached any
-    /// more. What is reached after this is reached under that view.
-    fn known_epoch(self) -> Option<Epoch>;
-
-    /// A member's memory. Only after [`Direct::known_epoch`] in the same call: a forked child has none.
-    fn reach(self, member: MemberId) -> Option<Self::Memory>;
-
-    /// As [`Engine::has_ended`].
-    fn is_over(self) -> bool;
-}
-
-/// A member's memory, for the operations that follow on one check of the view: those of the engine under
-/// [`Epoch::ANY`]. Where a refusal would say why, it is enough here that nothing has happened; the ordinary call says it.
-///
-/// On memory that all members map, the check of an operation is not atomic with it: whoever uses this must be able to
-/// bear that *any* of its operations is late, and not only the one at which it was stopped.
-pub(crate) trait Memory: Copy {
-    /// Some words, one after the other.
-    fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]>;
-
-    /// Compares and swaps; whether the word was as expected.
-    fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool>;
-
-    /// Puts some words; whether it was done.
-    fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool;
-
-    /// Puts bytes; whether it was done. Refused after its first words it may have changed some.
-    fn put(self, offset: u64, data: &[u8]) -> bool;
-
-    /// Fills a buffer; whether it was done.
-    fn get(self, offset: u64, buffer: &mut [u8]) -> bool;
-
-    /// Has the processor fetch the line at this offset, if it can.
-    fn prefetch(self, offset: u64);
-
-    /// Puts bytes, and zeros up to the next word: a part of a word would have to be exchanged.
-    #[inline(always)]
-    fn fill(self, offset: u64, data: &[u8]) -> bool {
-        let (words, rest) = data.split_at(data.len() & !7);
-        let is_done = words.is_empty() || self.put(offset, words);
-        if rest.is_empty() {
-            return is_done;
-        }
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        is_done && self.put_words(offset + words.len() as u64, [u64::from_ne_bytes(last)])
-    }
-}
-
-#[cfg(feature = "sim")]
-impl<'a> Direct<'a> for &'a Job {
-    type Memory = Ordinary<'a>;
-
-    fn known_epoch(self) -> Option<Epoch> {
-        (!self.has_ended()).then(|| self.epoch())
-    }
-
-    fn reach(self, member: MemberId) -> Option<Ordinary<'a>> {
-        Some(Ordinary(self, member))
-    }
-
-    fn is_over(self) -> bool {
-        self.has_ended()
-    }
-}
-
-/// The memory of a member by the ordinary calls of its engine.
-#[cfg(any(feature = "mpi", feature = "sim"))]
-#[derive(Clone, Copy)]
-pub(crate) struct Ordinary<'a>(&'a Job, MemberId);
-
-#[cfg(any(feature = "mpi", feature = "sim"))]
-impl Memory for Ordinary<'_> {
-    fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]> {
-        let mut words = [0; N];
-        for (word, index) in words.iter_mut().zip(0..) {
-            // The offset may be from memory that others write.
-            *word = self.0.load(Epoch::ANY, self.1, offset.checked_add(index * 8)?).ok()?;
-        }
-        Some(words)
-    }
-
-    fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool> {
-        Some(self.0.compare_and_swap(Epoch::ANY, self.1, offset, expected, new).ok()? == expected)
-    }
-
-    fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        self.put(offset, &bytes)
-    }
-
-    fn put(self, offset: u64, data: &[u8]) -> bool {
-        self.0.put(Epoch::ANY, self.1, offset, data).is_ok()
-    }
-
-    fn get(self, offset: u64, buffer: &mut [u8]) -> bool {
-        self.0.get(Epoch::ANY, self.1, offset, buffer).is_ok()
-    }
-
-    fn prefetch(self, _: u64) {}
-}
-
-/// A member's memory on any engine.
-#[derive(Clone, Copy)]
-pub(crate) enum Reach<'a> {
-    Shm(shm::Reach<'a>),
-    #[cfg(any(feature = "mpi", feature = "sim"))]
-    Other(Ordinary<'a>),
-}
-
-impl<'a> From<shm::Reach<'a>> for Reach<'a> {
-    #[inline(always)]
-    fn from(reach: shm::Reach<'a>) -> Reach<'a> {
-        Reach::Shm(reach)
-    }
-}
-
-#[cfg(any(feature = "mpi", feature = "sim"))]
-impl<'a> From<Ordinary<'a>> for Reach<'a> {
-    fn from(memory: Ordinary<'a>) -> Reach<'a> {
-        Reach::Other(memory)
-    }
-}
-
-impl Reach<'_> {
-    /// As [`Memory::swap`].
-    #[inline(always)]
-    pub(crate) fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool> {
-        match self {
-            Reach::Shm(reach) => reach.swap(offset, expected, new),
-            #[cfg(any(feature = "mpi", feature = "sim"))]
-            Reach::Other(memory) => memory.swap(offset, expected, new),
-        }
-    }
-
-    /// As [`Memory::put_words`].
-    #[inline(always)]
-    pub(crate) fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool {
-        match self {
-            Reach::Shm(reach) => reach.put_words(offset, words),
-            #[cfg(any(feature = "mpi", feature = "sim"))]
-            Reach::Other(memory) => memory.put_words(offset, words),
-        }
     }
 }
 

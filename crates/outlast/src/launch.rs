@@ -25,9 +25,9 @@
 mod backtrace;
 mod mpirun;
 
+use crate::engine::JoinError;
 use crate::engine::shm::JobMemory;
 use crate::engine::{MEMBERS_MAX, MemberId};
-use crate::job::JoinError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
@@ -44,8 +44,6 @@ use std::time::{Duration, Instant};
 
 pub use backtrace::backtraces;
 pub use mpirun::{Folder, Mpirun, follow, prepare, rank};
-#[cfg(feature = "mpi")]
-pub(crate) use mpirun::{REPORT_VARIABLE, SEGMENT_LIMIT_VARIABLE, SPARES_VARIABLE};
 pub use rustix::process::Signal;
 
 /// How long the launcher waits for processes that it has killed. Longer only if the kernel is stuck in them.

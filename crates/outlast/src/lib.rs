@@ -27,5 +27,5 @@ pub mod rma;
 pub mod snapshot;
 pub mod store;
 
-pub use engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
-pub use job::{Attending, Job, JoinError, JoinOptions, Service, join};
+pub use engine::{Engine, Epoch, Error, JoinError, JoinOptions, MemberId, MemberSet, Time, View};
+pub use job::{Attending, Job, Service, join};

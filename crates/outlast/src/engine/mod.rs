@@ -65,6 +65,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 mod error;
+pub(crate) mod join;
+pub(crate) mod mapped;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod shm;
@@ -74,6 +76,7 @@ pub mod steps;
 mod view;
 
 pub use error::{Error, Result};
+pub use join::{JoinError, JoinOptions};
 pub use view::{Epoch, MemberId, MemberSet, View};
 
 /// The most members that a job may have, on any engine.

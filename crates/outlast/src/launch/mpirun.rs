@@ -25,6 +25,7 @@ use super::{
     new_running,
 };
 use crate::engine::MemberId;
+use crate::engine::join::{REPORT_VARIABLE, SEGMENT_LIMIT_VARIABLE, SPARES_VARIABLE};
 use crate::engine::shm::terminate_with_launcher;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -45,13 +46,6 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// How much of what mpirun says is kept, for the error if it does not start.
 const SAID_LEN_MAX: usize = 64 << 10;
-
-/// Where the engine of a rank tells how its process exits: see `outlast-mpi-sys`.
-pub(crate) const REPORT_VARIABLE: &str = "OUTLAST_REPORT";
-/// The most bytes of a member's segment, where no memory of the launcher says so.
-pub(crate) const SEGMENT_LIMIT_VARIABLE: &str = "OUTLAST_SEGMENT_LIMIT";
-/// How many of the last ranks are spares.
-pub(crate) const SPARES_VARIABLE: &str = "OUTLAST_SPARES";
 
 /// The beginning of the names of the folders for what Open MPI writes; the number of the process follows.
 const FOLDER: &str = "outlast-mpi-";

@@ -5,8 +5,8 @@ use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED, PINS_SHIF
 use super::magazine::Magazine;
 use super::open::Inner;
 
+use crate::engine::mapped::{Direct, Memory, Reach};
 use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending, steps};
-use crate::job::{Direct, Memory, Reach};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};

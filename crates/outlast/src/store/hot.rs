@@ -32,8 +32,8 @@ use super::mutant::mutant;
 use super::open::Inner;
 use super::write::{Before, Config, Draft, Remembered, WAITER_BITS, block_class};
 use super::{StoreError, StoreResult, Version};
+use crate::engine::mapped::{Direct, Memory};
 use crate::engine::{MemberId, steps};
-use crate::job::{Direct, Memory};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -44,7 +44,7 @@ use super::{
     Message, Operation, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View, check_compound,
     run_compound,
 };
-use crate::{JoinError, JoinOptions};
+use crate::engine::{JoinError, JoinOptions};
 use outlast_mpi_sys as mpi;
 pub use outlast_mpi_sys::Comm as Communicator;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -237,7 +237,7 @@ impl Mpi {
         let me = MemberId(rank as u32);
         let number =
             |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-        let spares = number(crate::launch::SPARES_VARIABLE).unwrap_or(0) as usize;
+        let spares = number(crate::engine::join::SPARES_VARIABLE).unwrap_or(0) as usize;
         if members > SHM_MEMBERS_MAX || spares >= members {
             return Err(JoinError::Invalid {
                 reason: format!(
@@ -248,7 +248,7 @@ impl Mpi {
         // Which memory of a node becomes the node's is known when all have told: everyone makes one, of which nothing is
         // backed but the tables.
         let wanted =
-            options.segment_limit.or_else(|| number(crate::launch::SEGMENT_LIMIT_VARIABLE));
+            options.segment_limit.or_else(|| number(crate::engine::join::SEGMENT_LIMIT_VARIABLE));
         let limit =
             wanted.unwrap_or_else(|| available_memory() / 2).min((1 << 45) / members as u64);
         let own = JobMemory::create(members - spares, spares, Some(limit))?;
@@ -292,7 +292,7 @@ impl Mpi {
             ..options.clone()
         };
         let node = Shm::take_place(memory, me, neighbours, &place)?;
-        let report = std::env::var_os(crate::launch::REPORT_VARIABLE);
+        let report = std::env::var_os(crate::engine::join::REPORT_VARIABLE);
         let report = report.and_then(|path| std::ffi::CString::new(path.into_encoded_bytes()).ok());
         // To the launcher a process is its rank in the world, whichever communicator the program has passed.
         let (world_rank, _) = mpi::Comm::world().rank_and_size().map_err(mpi_error)?;

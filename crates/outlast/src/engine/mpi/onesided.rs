@@ -45,7 +45,7 @@
 //! last member. A target that is merely stopped for so long ends those who swap on it, too.
 
 use super::{lock, mpi_error, poll_for_all};
-use crate::JoinError;
+use crate::engine::JoinError;
 use crate::engine::shm::Shm;
 use crate::engine::{
     Completer, Done, Engine, Epoch, Error, MemberId, MemberSet, Operation, Pending, Result,

@@ -5,7 +5,7 @@ use super::layout::{
     DOMAIN_LEN_MAX, Layout, PAGE, SHM_MEMBERS_MAX, STATE_JOINED, STATE_JOINING, STATE_NEW, Tables,
 };
 use super::sys::{self, Mapping};
-use crate::JoinError;
+use crate::engine::JoinError;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -24,12 +24,12 @@ mod tests;
 pub use layout::SHM_MEMBERS_MAX;
 pub use memory::{JobMemory, available_memory};
 
+use super::mapped::{Direct, Memory};
 use super::{
-    Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Pending, Port,
-    Result, TRY_SEND_LEN_MAX, Time, View,
+    Activity, Bell, Done, Engine, Epoch, Error, Fault, JoinError, JoinOptions, MemberId, Message,
+    Operation, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View,
 };
-use crate::job::{Direct, Memory};
-use crate::{JoinError, JoinOptions};
+
 use layout::{HEADER_EPOCH, PAGE, Tables};
 use mailbox::Mailboxes;
 use rustix::process::{Pid, Signal};

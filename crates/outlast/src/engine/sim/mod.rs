@@ -185,7 +185,7 @@ impl Sim {
     }
 
     /// Whether an operation on `target` acts on its memory itself.
-    fn is_mapped(&self, target: MemberId) -> bool {
+    fn is_target_mapped(&self, target: MemberId) -> bool {
         target.0 == self.member
             || with_world(self.world, |world| world.link == Link::Memory) == Some(true)
     }
@@ -272,7 +272,7 @@ impl Sim {
     /// An operation whose result is a word.
     fn word(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Result<u64> {
         let (offset, direct) = direct_word(operation);
-        if self.is_mapped(target) {
+        if self.is_target_mapped(target) {
             return self.act(at, target, offset, direct);
         }
         self.ask(direct.call(target, offset), at, target, Wanted::new(operation)).map(Done::word)
@@ -377,7 +377,7 @@ impl Engine for Sim {
 
     fn segment_len(&self, target: MemberId) -> Result<u64> {
         let call = Call::to(What::SegmentLen, target);
-        if self.is_mapped(target) {
+        if self.is_target_mapped(target) {
             self.step(call)?;
             return self.world(|world| world.segment_len(self.member, target))?;
         }
@@ -410,7 +410,7 @@ impl Engine for Sim {
     }
 
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
-        if self.is_mapped(target) {
+        if self.is_target_mapped(target) {
             let result = match operation {
                 Operation::Put { offset, data } => {
                     self.act(at, target, offset, Direct::Put(data)).map(|_| Done::Put)
@@ -427,7 +427,7 @@ impl Engine for Sim {
     }
 
     fn start_compound(&self, at: Epoch, target: MemberId, parts: &[CompoundStep<'_>]) -> Pending {
-        if self.is_mapped(target) || check_compound(parts).is_err() {
+        if self.is_target_mapped(target) || check_compound(parts).is_err() {
             return Pending::ready(target, run_compound(self, at, target, parts));
         }
         let parts = parts.iter().map(OwnPart::new).collect();
@@ -473,7 +473,7 @@ impl Engine for Sim {
     }
 
     fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
-        if self.is_mapped(target) {
+        if self.is_target_mapped(target) {
             return self.act(at, target, offset, Direct::Put(data)).map(|_| ());
         }
         let operation = Operation::Put { offset, data };
@@ -481,7 +481,7 @@ impl Engine for Sim {
     }
 
     fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        if self.is_mapped(target) {
+        if self.is_target_mapped(target) {
             return self.act(at, target, offset, Direct::Get(buffer)).map(|_| ());
         }
         let operation = Operation::Get { offset, len: buffer.len() };
