@@ -308,7 +308,7 @@ impl Record {
             // Steps of a recovery come only where members recover together.
             let can_be = |step: &str| {
                 !step.starts_with("anywhere")
-                    && (!step.starts_with('G') || shape.contains("--mode global"))
+                    && (!step.starts_with("recover.") || shape.contains("--mode global"))
             };
             let rarest = self.deaths_by_step.iter().filter(|(step, _)| can_be(step));
             // One that is hard to hit does not keep the others waiting.
@@ -329,7 +329,7 @@ impl Record {
                 format!("chaos --engine shm {shape} --seed {}", first_seed + round as u64);
             if let (Some(step), true) = (rarest, shape.contains("--failpoints")) {
                 *tries.entry(step.clone()).or_default() += 1;
-                arguments += &format!(" --die-in {}", step.split(' ').next().unwrap_or_default());
+                arguments += &format!(" --die-in {step}");
             }
             let command = outlast(program, &arguments, &[]);
             self.run(gate, part, ("", &arguments), minutes(5), command)?;

@@ -2,7 +2,8 @@
 
 mod common;
 
-use ::outlast::engine::steps;
+use ::outlast::failpoint;
+use ::outlast::store::steps;
 use common::{is_over, maps_job_memory, outlast, shared_memory_names, start, wait_until};
 use serde_json::Value;
 
@@ -99,7 +100,7 @@ fn salvage_loses_nothing_with_one_copy() {
 /// In a build for tests members die inside the steps of the protocol, and the report says in which.
 #[test]
 fn deaths_inside_operations_break_no_promise() {
-    if !steps::AVAILABLE {
+    if !failpoint::AVAILABLE {
         let run = outlast(&["chaos", "--failpoints"]);
         assert_eq!(run.code(), 2, "{run:?}");
         assert!(run.stderr.contains("--features faults"), "{run:?}");
@@ -122,7 +123,7 @@ fn deaths_inside_operations_break_no_promise() {
 /// A store that is broken on purpose does not pass.
 #[test]
 fn a_broken_store_is_caught() {
-    if !steps::AVAILABLE {
+    if !failpoint::AVAILABLE {
         return;
     }
     let mut command = std::process::Command::new(common::OUTLAST);
@@ -166,15 +167,16 @@ fn what_cannot_be_is_refused() {
         (&["--replicas", "0", "--kills", "0"], "0 copies"),
         (&["--replicas", "1", "--kills", "1"], "--beyond"),
         (&["--mode", "global", "--beyond"], "--mode localized"),
-        (&["--failpoints", "--die-in", "G2"], "--mode global"),
+        (&["--failpoints", "--die-in", "recover.shrink"], "--mode global"),
         (&["--mode", "somehow"], "localized"),
         (&["--engine", "sim"], "this command has: shm"),
         (&["--seconds", "0"], "seconds"),
         (&["--threads", "0"], "threads"),
         (&["--ranks", "0"], "0"),
         (&["--kills", "-1"], "-1"),
-        (&["--failpoints", "--die-in", "Z1"], "there is no step `Z1`"),
-        (&["--die-in", "W5"], "--failpoints"),
+        (&["--failpoints", "--die-in", "fly"], "there is no step `fly`; there are write.enter, "),
+        (&["--failpoints", "--die-in", "install"], "several steps end with `install`"),
+        (&["--die-in", "publish"], "--failpoints"),
     ] {
         let run = outlast(&[&["chaos", "--json", "-"], wrong].concat());
         assert_eq!((run.code(), run.stdout.as_str()), (2, ""), "{wrong:?}: {run:?}");

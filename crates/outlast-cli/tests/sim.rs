@@ -129,7 +129,7 @@ fn seeds_that_once_failed_do_not() {
 /// A store that is broken on purpose is caught, by a seed that says how to run it again.
 #[test]
 fn a_broken_store_is_caught_and_the_seed_replays() {
-    if !::outlast::engine::steps::AVAILABLE {
+    if !::outlast::failpoint::AVAILABLE {
         return;
     }
     let with_mutant = |arguments: &[&str]| {
@@ -177,7 +177,7 @@ fn members_recover_together_in_global_mode() {
         assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
         assert!(report["kills"].as_u64() > Some(12), "{report}");
     }
-    if ::outlast::engine::steps::AVAILABLE {
+    if ::outlast::failpoint::AVAILABLE {
         let mut command = std::process::Command::new(common::OUTLAST);
         command.args([
             "sim",

@@ -20,6 +20,7 @@
 #![deny(unsafe_code)]
 
 pub mod engine;
+pub mod failpoint;
 mod job;
 pub mod launch;
 mod ranges;

@@ -7,8 +7,9 @@
 
 mod promises;
 
-use outlast::engine::steps;
+use outlast::failpoint;
 use outlast::launch::{Launch, Outcome, Output};
+use outlast::store::steps;
 use outlast::{Engine, Job, MemberId};
 use promises::{Chance, MEMBERS};
 use std::time::Duration;
@@ -88,10 +89,7 @@ fn promise_6_all_or_nothing() {
 #[test]
 fn promise_6_all_or_nothing_in_each_step() {
     const TEST: &str = "promise_6_all_or_nothing_in_each_step";
-    let is_of_a_commit =
-        |name: &&str| ["X1", "X2", "X3", "X4", "X5"].iter().any(|step| name.starts_with(step));
-    let names: Vec<&str> = steps::NAMES.iter().copied().filter(is_of_a_commit).collect();
-    assert_eq!(names.len(), 5);
+    let names = ["tx.intent", "tx.lock", "tx.validate", "tx.commit", "tx.apply"];
     if std::env::var(ROLE).is_ok_and(|name| name == TEST) {
         let seed: usize = std::env::var(SEED).expect("a seed").parse().expect("a number");
         let step =
@@ -100,7 +98,10 @@ fn promise_6_all_or_nothing_in_each_step() {
         return promises::all_or_nothing(outlast::join().expect("a member"), chance, |job| {
             if job.me().0 % 2 == 1 {
                 // Every step has a few engine steps at least.
-                steps::die_in(step as u32, 1 + (seed as u64 * 7 + u64::from(job.me().0) * 3) % 5);
+                failpoint::die_in(
+                    step as u32,
+                    1 + (seed as u64 * 7 + u64::from(job.me().0) * 3) % 5,
+                );
             }
         });
     }
@@ -109,7 +110,7 @@ fn promise_6_all_or_nothing_in_each_step() {
         for member in [1, 3].map(MemberId) {
             let words = outcome.stderr(member);
             assert!(
-                words.contains(&format!("{}{}", steps::LAST_WORDS, names[seed as usize % 5])),
+                words.contains(&format!("{}{}", failpoint::LAST_WORDS, names[seed as usize % 5])),
                 "{words}"
             );
         }
@@ -126,7 +127,7 @@ fn promise_6_all_or_nothing_in_global_mode() {
 fn promise_6_all_or_nothing_in_each_step_of_a_recovery() {
     const TEST: &str = "promise_6_all_or_nothing_in_each_step_of_a_recovery";
     let names: Vec<&str> =
-        steps::NAMES.iter().copied().filter(|name| name.starts_with('G')).collect();
+        steps::NAMES.iter().copied().filter(|name| name.starts_with("recover.")).collect();
     assert_eq!(names.len(), 5);
     if std::env::var(ROLE).is_ok_and(|name| name == TEST) {
         let seed: usize = std::env::var(SEED).expect("a seed").parse().expect("a number");
@@ -138,8 +139,8 @@ fn promise_6_all_or_nothing_in_each_step_of_a_recovery() {
             outlast::join().expect("a member"),
             chance,
             |job| match job.me().0 {
-                1 => steps::die_in(index(names[seed % 5]) as u32, 1 + seed as u64 * 7 % 3),
-                3 => steps::die_in(index("X4 decide") as u32, 1 + seed as u64 % 5),
+                1 => failpoint::die_in(index(names[seed % 5]) as u32, 1 + seed as u64 * 7 % 3),
+                3 => failpoint::die_in(index("tx.commit") as u32, 1 + seed as u64 % 5),
                 _ => {}
             },
         );
@@ -148,9 +149,9 @@ fn promise_6_all_or_nothing_in_each_step_of_a_recovery() {
     let mut hit: std::collections::BTreeSet<&str> = std::collections::BTreeSet::new();
     for seed in 0..15 {
         let words = start(TEST, seed).stderr(MemberId(1));
-        assert!(words.contains(steps::LAST_WORDS), "{words}");
+        assert!(words.contains(failpoint::LAST_WORDS), "{words}");
         hit.extend(
-            names.iter().filter(|name| words.contains(&format!("{}{name}", steps::LAST_WORDS))),
+            names.iter().filter(|name| words.contains(&format!("{}{name}", failpoint::LAST_WORDS))),
         );
     }
     assert!(hit.len() >= 4, "{hit:?}");

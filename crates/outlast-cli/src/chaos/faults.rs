@@ -6,8 +6,9 @@ use crate::hosts::Hosts;
 use crate::members::machine_ns;
 use anyhow::{Context, bail, ensure};
 use outlast::MemberId;
-use outlast::engine::steps;
+use outlast::failpoint;
 use outlast::launch::{MemberEnd, Running};
+use outlast::store::steps;
 use outlast_check::workload::Random;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -54,7 +55,7 @@ pub(super) struct Faults {
 
 /// Whether a step comes in this mode: those of a recovery do in one alone.
 pub(super) fn is_in_mode(step: usize, mode: Mode) -> bool {
-    mode == Mode::Global || !steps::NAMES[step].starts_with('G')
+    mode == Mode::Global || !steps::NAMES[step].starts_with("recover.")
 }
 
 impl Faults {
@@ -241,7 +242,7 @@ impl Faults {
         while !is_in_mode(self.next_step, self.mode) {
             self.next_step = (self.next_step + 1) % steps::NAMES.len();
         }
-        let step = if is_last { steps::ANY } else { self.next_step as u32 };
+        let step = if is_last { failpoint::ANY } else { self.next_step as u32 };
         self.next_step = (self.next_step + 1) % steps::NAMES.len();
         // Mostly the first thing that is done there, so that every step is hit.
         let range = if is_last || self.random.percent(25) { 40 } else { 1 };
@@ -375,7 +376,7 @@ impl Faults {
 
 /// The step that a member died in, and when, by its last words.
 fn last_words(said: &str) -> Option<(String, u64)> {
-    let line = said.lines().rev().find_map(|line| line.strip_prefix(steps::LAST_WORDS))?;
+    let line = said.lines().rev().find_map(|line| line.strip_prefix(failpoint::LAST_WORDS))?;
     let (step, at) = line.strip_suffix(" ns")?.rsplit_once(" at ")?;
     Some((step.to_string(), at.parse().ok()?))
 }

@@ -6,7 +6,7 @@ use crate::actor;
 use crate::control::Shared;
 use crate::warden::Losses;
 use anyhow::Context;
-use outlast::engine::steps;
+use outlast::store::steps;
 use outlast_check::durability::Final;
 use outlast_check::history::{Access, History, Key, Kind, Operation, Outcome, Value, Version};
 use outlast_check::report::{self, Run};

@@ -7,7 +7,7 @@ use crate::members::{News, Watch, machine_ns, tell};
 use crate::warden::{LossNews, Warden};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use outlast::engine::steps;
+use outlast::failpoint;
 use outlast::store::{Options, Store};
 use outlast::{Engine, Job, JoinOptions, MemberId};
 use outlast_check::history;
@@ -356,7 +356,7 @@ impl Watcher<'_> {
             if let (false, Some((step, after))) = (self.is_armed, member.death()?) {
                 self.is_armed = true;
                 self.hurry.store(true, Ordering::Release);
-                steps::die_in(step, u64::from(after));
+                failpoint::die_in(step, u64::from(after));
             }
             if member.phase()? >= phase {
                 return Ok(());

@@ -23,9 +23,10 @@ use clap::{Args, ValueEnum};
 use faults::Faults;
 use member::{FoundLine, Line, Plan};
 use outlast::MemberId;
-use outlast::engine::steps;
+use outlast::failpoint;
 use outlast::launch::{Event, Launch, MemberEnd, Output, Running};
 use outlast::store::REPLICAS_MAX;
+use outlast::store::steps;
 use outlast_check::workload::Random;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,7 +150,7 @@ pub(crate) struct Chaos {
     /// Members die inside the steps of the protocol instead of anywhere (in builds with the feature `faults`)
     #[arg(long)]
     failpoints: bool,
-    /// The first victim dies in this step, such as W5, the next ones in those that follow
+    /// The first victim dies in this step, such as write.publish or publish, the next ones in those that follow
     #[arg(long, value_name = "STEP", requires = "failpoints", value_parser = step)]
     die_in: Option<usize>,
     /// Write the report as JSON to this file; - is standard output
@@ -163,12 +164,16 @@ pub(crate) struct Chaos {
     history: Option<PathBuf>,
 }
 
-/// A step of the protocol by the first word of its name.
+/// A step of the protocol by its name, or by the last part of its name where only one step has it.
 fn step(text: &str) -> Result<usize, String> {
-    let first_word = |name: &str| name.split(' ').next().unwrap_or_default().to_string();
-    let known = || steps::NAMES.iter().map(|name| first_word(name)).collect::<Vec<_>>().join(", ");
-    let found = steps::NAMES.iter().position(|name| first_word(name) == text);
-    found.ok_or_else(|| format!("there is no step `{text}`; there are {}", known()))
+    steps::find(text).ok_or_else(|| {
+        let has_last_part = |name: &&str| name.ends_with(&format!(".{text}"));
+        let problem = match steps::NAMES.iter().filter(|name| has_last_part(name)).count() {
+            0 => format!("there is no step `{text}`"),
+            _ => format!("several steps end with `{text}`"),
+        };
+        format!("{problem}; there are {}", steps::NAMES.join(", "))
+    })
 }
 
 /// How long the members may take to open the store, to rest, to repair, and to end.
@@ -435,7 +440,7 @@ impl Chaos {
         if self.stops > 0 && ranks == 1 {
             usage("a job of one cannot lose its only member to a stop; --ranks 2".into());
         }
-        if self.failpoints && !steps::AVAILABLE {
+        if self.failpoints && !failpoint::AVAILABLE {
             usage(
                 "this build has no failpoints; build with `cargo build -p outlast-cli --features faults`"
                     .into(),
@@ -459,9 +464,8 @@ impl Chaos {
             _ => ("", format!(" --kills {kills}")),
         };
         let failpoints = if self.failpoints { " --failpoints" } else { "" };
-        let die_in = self.die_in.map_or(String::new(), |step| {
-            format!(" --die-in {}", steps::NAMES[step].split(' ').next().unwrap_or_default())
-        });
+        let die_in =
+            self.die_in.map_or(String::new(), |step| format!(" --die-in {}", steps::NAMES[step]));
         format!(
             "outlast chaos {place} --ranks {ranks} --replicas {replicas} --programs {programs} --mode {mode}{kills}{kill_host} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
         )

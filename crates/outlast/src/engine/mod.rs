@@ -72,7 +72,6 @@ pub mod mpi;
 pub mod shm;
 #[cfg(feature = "sim")]
 pub mod sim;
-pub mod steps;
 mod view;
 
 pub use error::{Error, Result};

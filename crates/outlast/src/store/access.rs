@@ -5,8 +5,9 @@ use super::layout::{ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED, PINS_SHIF
 use super::magazine::Magazine;
 use super::open::Inner;
 
+use super::steps;
 use crate::engine::mapped::{Direct, Memory, Reach};
-use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending, steps};
+use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -119,7 +120,7 @@ impl<'a> Op<'a> {
         // Its actor is known to the others since then.
         let actor = store.actors.actors.get(index).filter(|_| id == store.actors.id)?;
         let me = store.job.me();
-        steps::enter(steps::Step::Enter);
+        steps::enter(steps::Step::WriteEnter);
         direct.known_epoch()?;
         let mine = direct.reach(me)?;
         let even = actor.counter.load(Ordering::Relaxed);
@@ -156,7 +157,7 @@ impl<'a> Op<'a> {
     #[inline]
     fn claim(store: &'a Inner, first: usize) -> Step<Option<Op<'a>>> {
         let (job, me) = (&store.job, store.job.me());
-        steps::enter(steps::Step::Enter);
+        steps::enter(steps::Step::WriteEnter);
         let mine = job.reach(Epoch::ANY, me)?;
         for index in std::iter::once(first).chain(0..ACTORS) {
             if store.actors.announced.load(Ordering::Acquire) <= index {
@@ -358,7 +359,7 @@ impl Drop for Op<'_> {
         if actor.magazine.get().is_some_and(|magazine| magazine.is_due()) {
             self.turn();
         }
-        steps::enter(steps::Step::Leave);
+        steps::enter(steps::Step::LeaveOperation);
         // What the operation read and wrote comes before the word that says that it has ended.
         fence(Ordering::Release);
         let even = self.number + 1;

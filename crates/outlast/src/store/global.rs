@@ -43,9 +43,9 @@ use super::layout::{ACTOR_COUNTER, ACTORS};
 use super::list::heir;
 use super::mutant::mutant;
 use super::open::{Inner, engine_error, lock};
+use super::steps::{self, within};
 use super::tx::{Transaction, decide_in_peace};
 use super::{Death, Store, StoreError, StoreResult};
-use crate::engine::steps::{self, within};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
 use crate::rma::{self, Communicator};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -214,7 +214,7 @@ impl Inner {
 
     /// G1.
     fn close_gate(&self, communicator: &Communicator, until: Time) -> StoreResult<()> {
-        let _step = within(steps::Step::CloseGate);
+        let _step = within(steps::Step::RecoverCloseGate);
         {
             let mut gate = lock(&self.global.gate);
             gate.is_closed = true;
@@ -499,7 +499,7 @@ impl Store {
                 return Err(StoreError::Timeout { member: job.me(), limit: job.time_limit() });
             }
             // G2.
-            let step = within(steps::Step::Shrink);
+            let step = within(steps::Step::RecoverShrink);
             let shrunk = match communicator.shrink() {
                 Err(rma::Error::Mismatched { .. }) => continue,
                 other => other.map_err(rma_error)?,
@@ -510,7 +510,7 @@ impl Store {
             let _ = former.free();
             drop(step);
             // G3.
-            let _step = within(steps::Step::Repair);
+            let _step = within(steps::Step::RecoverRepair);
             let group = communicator.members();
             let everyone = MemberSet::first(job.members());
             let gone: MemberSet =
@@ -594,7 +594,7 @@ impl Recovery {
             // So that the others can say why. If it cannot be written, they say that it failed.
             let _ = inner.decide(attempt, None, reason);
         }
-        let step = within(steps::Step::Vote);
+        let step = within(steps::Step::RecoverVote);
         let voted = match mutant("recover-skip-vote") && flags == ALL_WELL {
             true => Ok(rma::Agreement { flags, failed: Vec::new(), unacknowledged: Vec::new() }),
             false => self.communicator.agree_despite_failures(flags),
@@ -607,7 +607,7 @@ impl Recovery {
             Err(error) => Err(rma_error(error)),
         };
         drop(step);
-        let step = within(steps::Step::Verdict);
+        let step = within(steps::Step::RecoverDecide);
         let wanted = matches!(agreed, Ok(Ended::Committed)).then_some(&self.gone);
         let why = match agreed {
             Ok(Ended::Failed(_)) => "another member could not prepare its part",

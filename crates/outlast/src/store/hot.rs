@@ -30,10 +30,11 @@ use super::layout::{
 use super::magazine::Way;
 use super::mutant::mutant;
 use super::open::Inner;
+use super::steps;
 use super::write::{Before, Config, Draft, Remembered, WAITER_BITS, block_class};
 use super::{StoreError, StoreResult, Version};
+use crate::engine::MemberId;
 use crate::engine::mapped::{Direct, Memory};
-use crate::engine::{MemberId, steps};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -82,7 +83,7 @@ impl<'a> Op<'a> {
     ) -> Step<Option<Version>> {
         let store = self.store;
         let Some(config) = self.known_config(key.partition) else { return Ok(None) };
-        steps::enter(steps::Step::Find);
+        steps::enter(steps::Step::WriteFind);
         let (count, primary) = (config.homes.len(), config.primary);
         let is_known = memory.stamp == config.stamp && !memory.block.is_deleted;
         // The last one is a hint to the compiler.
@@ -125,7 +126,7 @@ impl<'a> Op<'a> {
         };
         // The rest of W2, and the blocks of W4. All that is loaded is loaded before anything is put: a load after a put
         // would have to wait for it.
-        steps::enter(steps::Step::Fill);
+        steps::enter(steps::Step::WriteFill);
         let magazine = self.magazine();
         let mut reached = [first; HOT_HOMES];
         let mut ways = [None; HOT_HOMES];
@@ -173,7 +174,7 @@ impl<'a> Op<'a> {
         // W5.
         let new = |offset: u64| Head::new(config.stamp, offset);
         let head = new(offsets[primary]);
-        steps::enter(steps::Step::Publish);
+        steps::enter(steps::Step::WritePublish);
         let is_published =
             filled == count && first.swap(memory.at[primary].word, before.0, head.0) == Some(true);
         if !is_published {
@@ -193,7 +194,7 @@ impl<'a> Op<'a> {
         }
         memory.at[primary].head = before;
         // W6; W7 has nothing to look for, since all homes have an index.
-        steps::enter(steps::Step::Install);
+        steps::enter(steps::Step::WriteInstall);
         let mut is_done = 1u64 << primary;
         for home in 0..count {
             let known = &memory.at[home];

@@ -48,6 +48,7 @@ mod series;
 mod slot;
 mod space;
 mod stats;
+pub mod steps;
 #[cfg(all(test, feature = "sim"))]
 mod testing;
 mod tx;

@@ -11,9 +11,10 @@ use super::layout::{ACTORS, Kind};
 use super::open::{Inner, Note, lock};
 use super::placement::{HOMES_MAX, Homes, hash_key};
 use super::salvage::{Fate, Salvaged};
+use super::steps;
 use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, steps};
+use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -349,7 +350,7 @@ impl Op<'_> {
         // R1: this member is new here.
         let state = self.state(store.me(), work.partition)?;
         if state.is_absent() && !leaving.contains(store.me()) {
-            steps::enter(steps::Step::MakeIndex);
+            steps::enter(steps::Step::RepairMakeIndex);
             self.make_index(work.partition)?;
             let filling = State::new(Phase::Filling, config.stamp);
             if !self.swap_state(store.me(), work.partition, state, filling)? {
@@ -404,7 +405,7 @@ impl Op<'_> {
                     if work.full & 1 << target != 0 {
                         continue;
                     }
-                    steps::enter(steps::Step::Copy);
+                    steps::enter(steps::Step::RepairCopy);
                     match self.copy_record(config, &key, target) {
                         Err(Halt::Fail(StoreError::OutOfMemory { member, reason }))
                             if member == config.homes[target] =>
@@ -448,7 +449,7 @@ impl Op<'_> {
         // R5.
         let mut is_left_out = false;
         for home in filling.into_iter().filter(|&home| work.full & 1 << home == 0) {
-            steps::enter(steps::Step::Complete);
+            steps::enter(steps::Step::RepairComplete);
             let (member, from) = (config.homes[home], work.states[home]);
             if self.swap_state(
                 member,

@@ -39,10 +39,11 @@ use super::head::Head;
 use super::index::KeyRef;
 use super::layout::{PARTITION_WAITERS, REMOVALS};
 use super::mutant::mutant;
+use super::steps;
 use super::write::{Before, Config, Content, Draft, Remembered, Shape};
 use super::{Version, placement::HOMES_MAX};
 use crate::engine::{
-    COMPOUND_LEN_MAX, COMPOUND_STEP_LEN, CompoundStep, Done, Engine, Operation, Pending, steps,
+    COMPOUND_LEN_MAX, COMPOUND_STEP_LEN, CompoundStep, Done, Engine, Operation, Pending,
 };
 
 /// The most parts of a series beside its puts.
@@ -82,7 +83,7 @@ impl Op<'_> {
         before: &mut Before<'_>,
         draft: &mut Draft<'_>,
     ) -> Step<bool> {
-        steps::enter(steps::Step::Fill);
+        steps::enter(steps::Step::WriteFill);
         for (home, &member) in config.homes.iter().enumerate() {
             match self.take_block(member, draft.class) {
                 Ok(offset) => draft.offsets[home] = offset,
@@ -133,7 +134,7 @@ impl Op<'_> {
         let (Some(memory), Some(block)) = (&before.memory, &before.block) else { return Ok(None) };
         let (primary, offset) = (config.homes[config.primary], draft.offsets[config.primary]);
         let (at, new) = (&memory.at[config.primary], Head::new(config.stamp, offset));
-        steps::enter(steps::Step::Publish);
+        steps::enter(steps::Step::WritePublish);
         loop {
             let Some(old) = before.head.offset() else { return Ok(None) };
             let mut parts = Vec::with_capacity(PARTS_MAX);
@@ -183,7 +184,7 @@ impl Op<'_> {
         let (Some(memory), Some(block)) = (&mut before.memory, &before.block) else {
             return Err(Halt::Again);
         };
-        steps::enter(steps::Step::Install);
+        steps::enter(steps::Step::WriteInstall);
         let mut started: [Option<(Pending, usize)>; HOMES_MAX] = std::array::from_fn(|_| None);
         for (home, &member) in
             config.homes.iter().enumerate().filter(|(home, _)| *home != config.primary)

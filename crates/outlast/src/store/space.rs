@@ -24,8 +24,9 @@ use super::layout::{BLOCK_HOLDER, CLASSES, HOLDER_MASK, TOMBSTONES, class_of, cl
 use super::magazine::ROOM_MAX;
 use super::mutant::mutant;
 use super::open::{Inner, Note, lock};
+use super::steps;
 use super::{PORT, StoreError};
-use crate::engine::{Engine, Epoch, Error, MemberId, Time, steps};
+use crate::engine::{Engine, Epoch, Error, MemberId, Time};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -10,9 +10,10 @@ use super::layout::{
 use super::mutant::mutant;
 use super::open::Inner;
 use super::placement::{HOMES_MAX, Homes, hash_key};
+use super::steps;
 use super::{StoreError, StoreResult, Value, Version, check_len};
 use crate::engine::mapped::Directly;
-use crate::engine::{COMPOUND_LEN_MAX, Done, Engine, Epoch, MemberId, Operation, Time, steps};
+use crate::engine::{COMPOUND_LEN_MAX, Done, Engine, Epoch, MemberId, Operation, Time};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -558,7 +559,7 @@ impl<'a> Op<'a> {
     /// Looks whether homes that had no index have one now.
     pub(super) fn find_new_homes(&self, config: &Config, partition: usize) -> Step<()> {
         for home in (0..config.homes.len()).filter(|&home| !config.is_ready(home)) {
-            steps::enter(steps::Step::NewHomes);
+            steps::enter(steps::Step::WriteCatchUp);
             if !self.state(config.homes[home], partition)?.is_absent() {
                 config.ready.fetch_or(1 << home, Ordering::AcqRel);
             }
@@ -598,7 +599,7 @@ impl<'a> Op<'a> {
 
     /// Fills a block at a home with a version.
     pub(super) fn fill_block(&self, home: MemberId, block: &Block, value: &[u8]) -> Step<u64> {
-        steps::enter(steps::Step::Fill);
+        steps::enter(steps::Step::WriteFill);
         let class = block_class(block, home)?;
         let block = Block { holder: holder(self.store.me()), ..*block };
         let offset = self.take_block(home, class)?;
@@ -717,7 +718,7 @@ impl<'a> Op<'a> {
     fn settle(&self, config: &Config, key: &KeyRef<'_>) -> Step<()> {
         self.find_new_homes(config, key.partition)?;
         // T1: seal the complete homes; look at the others.
-        steps::enter(steps::Step::Seal);
+        steps::enter(steps::Step::ReconcileSeal);
         let mut found: Vec<(usize, u64, Head, bool)> = Vec::with_capacity(config.homes.len());
         let mut omitted = 0;
         for home in config.ready_homes() {
@@ -750,7 +751,7 @@ impl<'a> Op<'a> {
             found.push((home, word, head, is_complete));
         }
         // T2: the greatest version among the complete homes.
-        steps::enter(steps::Step::Greatest);
+        steps::enter(steps::Step::ReconcileChoose);
         let mut greatest: Option<(u64, usize, Head)> = None;
         for &(home, _, head, is_complete) in &found {
             if is_complete {
@@ -796,7 +797,7 @@ impl<'a> Op<'a> {
                     Err(halt) => return Err(halt),
                 },
             };
-            steps::enter(steps::Step::Settle);
+            steps::enter(steps::Step::ReconcileInstall);
             let swapped = self.swap(member, word, head.0, new.0);
             if !matches!(swapped, Ok(true)) {
                 if let (Some(offset), Some((block, _))) = (new.offset(), &version) {
@@ -819,11 +820,11 @@ impl<'a> Op<'a> {
             self.omit(config, home, key.partition)?;
         }
         // T4: its writer must be able to know, before anyone builds on it.
-        steps::enter(steps::Step::Tell);
+        steps::enter(steps::Step::ReconcileNotifyWriter);
         if let Some((block, _)) = &version {
             self.tell_writer(block)?;
         }
-        steps::enter(steps::Step::Settled);
+        steps::enter(steps::Step::ReconcileMarkStable);
         let (primary, word) = found
             .iter()
             .find(|(home, ..)| *home == config.primary)
@@ -910,7 +911,7 @@ impl<'a> Op<'a> {
         if before.is_assumed {
             return self.publish_in_series(config, key, before, draft);
         }
-        steps::enter(steps::Step::Fill);
+        steps::enter(steps::Step::WriteFill);
         let content = Content::new(&draft.block, draft.value);
         for home in config.ready_homes() {
             let member = config.homes[home];
@@ -947,7 +948,7 @@ impl<'a> Op<'a> {
         let primary = config.homes[config.primary];
         // Without the mark, also if nobody else is to hold it: whoever sees the mark rings nobody.
         let head = Head::new(config.stamp, draft.offsets[config.primary]);
-        steps::enter(steps::Step::Publish);
+        steps::enter(steps::Step::WritePublish);
         match self.swap(primary, before.word, before.head.0, head.0) {
             Ok(true) => {}
             Err(Halt::Fail(error)) => {
@@ -1091,7 +1092,7 @@ impl<'a> Op<'a> {
             }
             offset => offset,
         };
-        steps::enter(steps::Step::Install);
+        steps::enter(steps::Step::WriteInstall);
         let installed = match self.install_again(config, home, before, offset) {
             Ok(true) => return Ok(()),
             Ok(false) => self.install(config, home, key, draft, offset),
@@ -1196,7 +1197,7 @@ impl<'a> Op<'a> {
         waiters: Option<u64>,
     ) -> Step<()> {
         let primary = config.homes[config.primary];
-        steps::enter(steps::Step::Stable);
+        steps::enter(steps::Step::WriteMarkStable);
         // Before the mark: whoever sees the mark rings nobody.
         match waiters {
             Some(waiters) if waiters & WAITER_BITS == 0 => {}
@@ -1364,7 +1365,7 @@ impl<'a> Op<'a> {
         }
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
-        steps::enter(steps::Step::Find);
+        steps::enter(steps::Step::WriteFind);
         let before = self.find_before(config, key, memory)?;
         let mut buffer = Vec::new();
         let (mut current, mut owner) = (None, store.me());
@@ -1533,7 +1534,7 @@ impl<'a> Op<'a> {
     }
 
     fn has_happened(&mut self, key: &KeyRef<'_>, block: &Block) -> Step<bool> {
-        steps::enter(steps::Step::Redo);
+        steps::enter(steps::Step::WriteConfirm);
         let config = self.config(key.partition)?;
         let before = self.find_settled(config, key, None, true)?;
         if before.block.is_some_and(|found| found.identity() == block.identity()) {

@@ -26,10 +26,10 @@ impl Planned {
 
     #[inline]
     pub(super) fn step(&self) {
-        if let Some(step) = crate::engine::steps::count() {
+        if let Some(step) = crate::failpoint::count() {
             let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
             let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-            sys::end_with(&format!("{}{step} at {now_ns} ns\n", crate::engine::steps::LAST_WORDS));
+            sys::end_with(&format!("{}{step} at {now_ns} ns\n", crate::failpoint::LAST_WORDS));
         }
         if self.left.load(Ordering::Relaxed) > 0 && self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.strike();

@@ -65,8 +65,8 @@ use super::open::{Inner, lock};
 use super::placement::{hash_key, mix};
 use super::write::{Change, Remembered};
 use super::{Expect, Store, StoreError, StoreResult, Value, Version, check_key};
-use crate::engine::steps::{self, within};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
+use crate::store::steps::{self, within};
 use protocol::{Attempt, Seen};
 use record::{Intent, IntentId, Mark, New, State};
 use std::collections::{BTreeMap, BTreeSet};
@@ -606,7 +606,7 @@ impl Transaction {
 
     /// Whether the keys that are asked for are still as they were read.
     fn look_again(&self, is_asked: impl Fn(&[u8]) -> bool) -> StoreResult<bool> {
-        let _step = within(steps::Step::Validate);
+        let _step = within(steps::Step::TxValidate);
         for (key, seen) in self.reads.iter().filter(|(key, _)| is_asked(key)) {
             if self.look(key, false)?.mark != seen.mark {
                 return Ok(false);
@@ -618,7 +618,7 @@ impl Transaction {
     /// X1: writes the intent, with these keys beside those that it has.
     fn announce(&mut self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<()> {
         let inner = &self.store.inner;
-        let _step = within(steps::Step::WriteIntent);
+        let _step = within(steps::Step::TxIntent);
         let (slot, id, mut all, expected) = match self.active.take() {
             Some(active) if keys.is_subset(&active.keys) => {
                 self.active = Some(active);
@@ -695,7 +695,7 @@ impl Transaction {
                 keys: active.keys.iter().cloned().collect(),
             };
             let id = active.id;
-            let _step = within(steps::Step::Validate);
+            let _step = within(steps::Step::TxValidate);
             active.version = inner
                 .write_intent(id, &mut active.slot.memory, Some(active.version), &intent)
                 .map_err(as_aborted)?;
@@ -761,7 +761,7 @@ impl Transaction {
         if mutant("tx-apply-early") {
             let _ = keys.iter().try_for_each(|key| inner.resolve(key, id, true).map(drop));
         }
-        let step = within(steps::Step::Decide);
+        let step = within(steps::Step::TxCommit);
         let decided = inner.write_intent(id, &mut slot.memory, Some(version), &intent);
         drop(step);
         match decided {
@@ -949,7 +949,7 @@ impl Inner {
         }
         if is_joined || keys.iter().map(Vec::len).sum::<usize>() > SHORT {
             // Whoever still asks for it finds it gone, as after the next transaction.
-            let _step = within(steps::Step::CleanUp);
+            let _step = within(steps::Step::TxRelease);
             let empty =
                 Intent { nonce: 0, state: State::Aborted, rank: 0, recovery: 0, keys: Vec::new() };
             let written = self.write_intent(id, &mut slot.memory, None, &empty);

@@ -4,7 +4,6 @@ use super::record::{
     INTENT_HEAD, Intent, IntentId, Mark, New, PROVISIONAL_HEAD, Provisional, RESTORED_HEAD, State,
     VERDICT_HEAD, Verdict, decode_restored, encode_restored, intent_key,
 };
-use crate::engine::steps::{self, within};
 use crate::engine::{Engine, MemberId, MemberSet, Time};
 use crate::store::access::{Halt, Op, Step};
 use crate::store::index::KeyRef;
@@ -13,6 +12,7 @@ use crate::store::loss::INCARNATION_SHIFT;
 use crate::store::mutant::mutant;
 use crate::store::open::Inner;
 use crate::store::placement::hash_key;
+use crate::store::steps::{self, within};
 use crate::store::write::{Change, Config, Remembered, Shape};
 use crate::store::{StoreError, StoreResult, Value, Version};
 use std::time::Duration;
@@ -543,7 +543,7 @@ impl Inner {
 
     /// Decides that a transaction does not happen, unless it is decided.
     pub(super) fn abort_intent(&self, id: IntentId) -> StoreResult<()> {
-        let _step = within(steps::Step::Abort);
+        let _step = within(steps::Step::TxAbort);
         let key = intent_key(id.member, id.slot);
         let mut joined = None;
         self.write(&key, true, |current, bytes| {
@@ -625,7 +625,8 @@ impl Inner {
         is_committed: bool,
         waits: bool,
     ) -> StoreResult<bool> {
-        let _step = within(if is_committed { steps::Step::Apply } else { steps::Step::RollBack });
+        let _step =
+            within(if is_committed { steps::Step::TxApply } else { steps::Step::TxRollBack });
         let key = self.any_key_ref(key);
         let resolved = self.run(|op| match op.resolve(&key, id, is_committed) {
             Err(Halt::Frozen) if !waits => Ok(false),
@@ -682,7 +683,7 @@ impl Inner {
         new: impl Fn(Option<MemberId>) -> New<'static>,
         new_bytes: &[u8],
     ) -> StoreResult<Option<Version>> {
-        let _step = within(steps::Step::LockKey);
+        let _step = within(steps::Step::TxLock);
         let key = self.key_ref(key)?;
         self.run_as(by.rank, |op| op.lock_key(&key, by.recovery, id, seen, &new, new_bytes))
     }
@@ -744,7 +745,7 @@ impl Inner {
 
     /// X6 for the intent of a dead member: brings it to its end, and removes it.
     pub(super) fn end_intent_of_the_dead(&self, member: MemberId, slot: u32) -> StoreResult<()> {
-        let _step = within(steps::Step::CleanUp);
+        let _step = within(steps::Step::TxRelease);
         let key = intent_key(member, slot);
         let found = self.run(|op| op.look(&self.any_key_ref(&key), true))?;
         let Some(value) = found.value else { return Ok(()) };

@@ -7,57 +7,18 @@ pub const AVAILABLE: bool = cfg!(feature = "faults");
 /// Any step will do; see [`die_in`].
 pub const ANY: u32 = u32::MAX;
 
-macro_rules! steps {
-    ($($(#[$doc:meta])* $step:ident = $name:literal,)*) => {
-        /// The steps of the store's protocol, named as in docs/protocol.md.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Step {
-            $(#[doc = $name] $step,)*
-        }
-
-        /// The names of the steps, in their order.
-        pub const NAMES: &[&str] = &[$($name),*];
-    };
-}
-
-steps! {
-    Enter = "W1 enter the configuration",
-    Find = "W2 find the record",
-    Fill = "W4 fill a block",
-    Publish = "W5 publish at the primary",
-    Install = "W6 install at the other homes",
-    NewHomes = "W7 look for new homes",
-    Stable = "W8 say that it is stable",
-    Redo = "W9 find out whether it happened",
-    Read = "read",
-    Seal = "T1 seal the homes",
-    Greatest = "T2 find the greatest",
-    Settle = "T3 install it where it is not",
-    Tell = "T4 tell its writer",
-    Settled = "T5 say that it is settled",
-    MakeIndex = "R1 make an index",
-    Copy = "R3 copy records",
-    Complete = "R5 say that it is complete",
-    Retire = "free space",
-    Leave = "leave the operation",
-    WriteIntent = "X1 write the intent",
-    LockKey = "X2 lock a key",
-    Validate = "X3 look at what was read",
-    Decide = "X4 decide",
-    Apply = "X5 apply",
-    RollBack = "Y2 roll back",
-    Abort = "Y1 abort",
-    CleanUp = "X6 clean up",
-    CloseGate = "G1 close the gate",
-    Shrink = "G2 shrink",
-    Repair = "G3 wait for the repair",
-    Vote = "G6 agree that all are prepared",
-    Verdict = "G7 decide",
+/// A step of a protocol of the layers above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Its number in the list of the layer that has it; see [`crate::store::steps`].
+    pub index: u32,
+    /// Its name, such as `write.publish`.
+    pub name: &'static str,
 }
 
 #[cfg(feature = "faults")]
 mod armed {
-    use super::{ANY, NAMES, Step};
+    use super::{ANY, Step};
     use std::cell::Cell;
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -97,7 +58,7 @@ mod armed {
     fn strike(step: Step) {
         let wanted = WANTED.load(Ordering::Relaxed);
         if wanted != 0
-            && [u64::from(ANY), step as u64 + 1].contains(&(wanted >> 32))
+            && [u64::from(ANY), u64::from(step.index) + 1].contains(&(wanted >> 32))
             && WANTED.swap(0, Ordering::SeqCst) != 0
         {
             LEFT.set(wanted & 0xffff_ffff);
@@ -112,7 +73,7 @@ mod armed {
             return None;
         }
         LEFT.set(left - 1);
-        let name = || OUTER.get().or(CURRENT.get()).map_or("outside", |step| NAMES[step as usize]);
+        let name = || OUTER.get().or(CURRENT.get()).map_or("outside", |step| step.name);
         (left == 1).then(name)
     }
 }
@@ -157,7 +118,7 @@ pub(crate) fn count() -> Option<&'static str> {
 }
 
 /// Lets this process die by SIGKILL at the `after`-th engine step of the thread that enters this step next (an index
-/// into [`NAMES`], or [`ANY`]); its last words on standard error name the step. On shm alone.
+/// into [`crate::store::steps::NAMES`], or [`ANY`]); its last words on standard error name the step. On shm alone.
 pub fn die_in(step: u32, after: u64) {
     #[cfg(feature = "faults")]
     armed::want(step, after);
