@@ -18,67 +18,43 @@
 
 #![forbid(unsafe_code)]
 
-mod access;
-mod batch;
-mod checksum;
-mod cut;
+mod api;
 mod error;
-mod global;
-mod grace;
-mod head;
-mod hot;
-mod index;
-mod late;
-mod layout;
-mod leave;
-mod list;
-mod lock;
-mod loss;
-mod magazine;
+mod member;
+mod memory;
 mod mutant;
-mod open;
-mod pin;
+mod operation;
 mod placement;
-mod recall;
-mod reclaim;
-mod remove;
-mod repair;
-mod salvage;
-mod series;
-mod slot;
-mod space;
-mod stats;
+mod record;
+mod recovery;
+mod segment;
 pub mod steps;
 #[cfg(all(test, feature = "sim"))]
 mod testing;
 mod tx;
-#[cfg(feature = "serde")]
-mod typed;
-mod wait;
-mod write;
 
-pub use batch::PendingGet;
-pub(crate) use cut::{CutPart, whole_cut};
+pub use api::batch::PendingGet;
+pub(crate) use api::cut::{CutPart, whole_cut};
+pub use api::handle::KeyHandle;
+pub use api::list::Death;
+pub use api::lock::LockGuard;
+pub use api::pin::Pin;
+pub use api::stats::{JobStats, Latency, Stats};
+pub use api::wait::WaitOutcome;
 pub use error::{StoreError, StoreResult};
-pub use global::{Mode, Recovery};
-pub use list::Death;
-pub use lock::LockGuard;
-pub use open::Options;
-pub use pin::Pin;
+pub use member::open::Options;
 pub use placement::REPLICAS_MAX;
-pub use reclaim::MemoryUse;
-pub use repair::RepairStatus;
-pub use slot::KeyHandle;
-pub use stats::{JobStats, Latency, Stats};
+pub use recovery::coordinated::{Mode, Recovery};
+pub use recovery::reclaim::MemoryUse;
+pub use recovery::repair::RepairStatus;
 pub use tx::Transaction;
-pub use wait::WaitOutcome;
 
 use crate::engine::{Engine, Epoch, MemberId, Port};
-use open::Inner;
+use member::open::Inner;
+use record::write::{Change, Current};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use write::{Change, Current};
 
 /// The longest key, in bytes.
 pub const KEY_LEN_MAX: usize = 1024;
@@ -171,7 +147,7 @@ fn check_len(key: &[u8]) -> StoreResult<()> {
 /// Whether a program may change such a key: it is not one of the store's own, which are not listed and in no snapshot.
 #[inline]
 fn check_key(key: &[u8]) -> StoreResult<()> {
-    if key.starts_with(leave::RESERVED) {
+    if key.starts_with(recovery::leave::RESERVED) {
         let reason =
             "keys that begin with \"\\0outlast/\" are the store's own; choose another one".into();
         return Err(StoreError::Invalid { reason });

@@ -54,7 +54,7 @@ const NAMES: [&str; 23] = [
 
 /// Whether the protocol is to be broken in this way.
 #[cfg(feature = "faults")]
-pub(super) fn mutant(name: &str) -> bool {
+pub(in crate::store) fn mutant(name: &str) -> bool {
     static CHOSEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     let chosen = CHOSEN.get_or_init(|| {
         let chosen = std::env::var("OUTLAST_MUTANT").ok().filter(|name| !name.is_empty());
@@ -68,6 +68,6 @@ pub(super) fn mutant(name: &str) -> bool {
 
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
-pub(super) fn mutant(_: &str) -> bool {
+pub(in crate::store) fn mutant(_: &str) -> bool {
     false
 }

@@ -108,14 +108,14 @@ pub fn find(name: &str) -> Option<usize> {
 
 /// The calling thread is in this step from now on.
 #[inline]
-pub(super) fn enter(step: Step) {
+pub(in crate::store) fn enter(step: Step) {
     failpoint::enter(step.into());
 }
 
 /// The calling thread is in this step until the guard is dropped, whatever steps it enters
 /// meanwhile.
 #[inline]
-pub(super) fn within(step: Step) -> Within {
+pub(in crate::store) fn within(step: Step) -> Within {
     failpoint::within(step.into())
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Waits for something that is to happen before long. A member that is to be killed waits so for its death, and fails if nobody
 /// kills it.
 #[track_caller]
-pub(super) fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
+pub(in crate::store) fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
     let deadline = job.now().after(Duration::from_secs(100));
     while !until() {
         assert!(job.now() < deadline, "{} waited in vain for {what}", job.me());
@@ -19,7 +19,7 @@ pub(super) fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
 
 /// Who has kept a call waiting that is to have timed out.
 #[track_caller]
-pub(super) fn expect_timeout<T: Debug>(result: StoreResult<T>) -> MemberId {
+pub(in crate::store) fn expect_timeout<T: Debug>(result: StoreResult<T>) -> MemberId {
     match result {
         Err(StoreError::Timeout { member, .. }) => member,
         other => panic!("to be late: {other:?}"),
@@ -28,7 +28,10 @@ pub(super) fn expect_timeout<T: Debug>(result: StoreResult<T>) -> MemberId {
 
 /// A transaction that has done this. In its third attempt it locks all keys at once, so that only the decision is left to its
 /// commit.
-pub(super) fn third_attempt(store: &Store, body: impl Fn(&mut Transaction)) -> Transaction {
+pub(in crate::store) fn third_attempt(
+    store: &Store,
+    body: impl Fn(&mut Transaction),
+) -> Transaction {
     let mut tx = store.begin();
     for attempt in 0..3 {
         body(&mut tx);
@@ -41,7 +44,7 @@ pub(super) fn third_attempt(store: &Store, body: impl Fn(&mut Transaction)) -> T
 
 /// Waits until something has stayed the same for so long.
 #[track_caller]
-pub(super) fn settled<T: PartialEq>(
+pub(in crate::store) fn settled<T: PartialEq>(
     job: &Job,
     what: &str,
     quiet: Duration,

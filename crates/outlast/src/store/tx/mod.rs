@@ -55,18 +55,18 @@
 mod protocol;
 mod record;
 
-pub(super) use protocol::Blocker;
-pub(super) use record::is_intent;
+pub(in crate::store) use protocol::Blocker;
+pub(in crate::store) use record::is_intent;
 #[cfg(all(test, feature = "sim"))]
-pub(super) use record::{Verdict, intent_key};
+pub(in crate::store) use record::{Verdict, intent_key};
 
-use super::mutant::mutant;
-use super::open::{Inner, lock};
-use super::placement::{hash_key, mix};
-use super::write::{Change, Remembered};
-use super::{Expect, Store, StoreError, StoreResult, Value, Version, check_key};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
+use crate::store::member::open::{Inner, lock};
+use crate::store::mutant::mutant;
+use crate::store::placement::{hash_key, mix};
+use crate::store::record::write::{Change, Remembered};
 use crate::store::steps::{self, within};
+use crate::store::{Expect, Store, StoreError, StoreResult, Value, Version, check_key};
 use protocol::{Attempt, Seen};
 use record::{Intent, IntentId, Mark, New, State};
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,7 +95,7 @@ struct IntentSlot {
 }
 
 /// A transaction that could not be brought to its end.
-pub(super) struct Unfinished {
+pub(in crate::store) struct Unfinished {
     slot: IntentSlot,
     id: IntentId,
     keys: Vec<Vec<u8>>,
@@ -111,11 +111,11 @@ type Versions = Vec<(Vec<u8>, Version)>;
 
 /// What a member keeps for transactions.
 #[derive(Default)]
-pub(super) struct Transactions {
+pub(in crate::store) struct Transactions {
     free: Mutex<Vec<IntentSlot>>,
     made: AtomicU32,
     nonce: AtomicU64,
-    pub(super) unfinished: Mutex<Vec<Unfinished>>,
+    pub(in crate::store) unfinished: Mutex<Vec<Unfinished>>,
     /// The dead whose intents this member is to end, as their heir.
     estate: Mutex<Estate>,
     /// How many transactions are between the beginning and the end of their decision; see `cut`.
@@ -128,12 +128,12 @@ pub(super) struct Transactions {
 
 impl Transactions {
     /// Whether transactions of this member are being decided.
-    pub(super) fn is_deciding(&self) -> bool {
+    pub(in crate::store) fn is_deciding(&self) -> bool {
         self.deciding.load(Ordering::SeqCst) > 0
     }
 
     /// An error if this activity runs a closure.
-    pub(super) fn check_not_inside(&self, activity: u64) -> StoreResult<()> {
+    pub(in crate::store) fn check_not_inside(&self, activity: u64) -> StoreResult<()> {
         if lock(&self.inside).contains(&activity) { Err(StoreError::Nested) } else { Ok(()) }
     }
 }
@@ -168,7 +168,7 @@ impl Deciding {
 }
 
 /// G7: the verdict that a recovery is committed, not while the store is frozen.
-pub(super) fn decide_in_peace(
+pub(in crate::store) fn decide_in_peace(
     store: &Arc<Inner>,
     attempt: u64,
     recovered: Option<&MemberSet>,
@@ -334,7 +334,7 @@ impl Store {
     }
 
     /// Begins a transaction, joined to an attempt at a recovery or not.
-    pub(super) fn begin_in(&self, recovery: Option<u64>) -> Transaction {
+    pub(in crate::store) fn begin_in(&self, recovery: Option<u64>) -> Transaction {
         Transaction {
             store: self.clone(),
             rank: 0,
@@ -827,7 +827,7 @@ impl Transaction {
     }
 
     /// The transaction of a recovery, up to the decision: X1 and X2, and a second look at what was only read.
-    pub(super) fn prepare(&mut self) -> StoreResult<()> {
+    pub(in crate::store) fn prepare(&mut self) -> StoreResult<()> {
         self.check_open()?;
         let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
         if !keys.is_empty() {
@@ -838,7 +838,7 @@ impl Transaction {
     }
 
     /// Ends the transaction of a recovery as the verdict says.
-    pub(super) fn end_prepared(&mut self, is_committed: bool) {
+    pub(in crate::store) fn end_prepared(&mut self, is_committed: bool) {
         if let Some(Active { slot, id, keys, .. }) = self.active.take() {
             self.store.inner.finish(slot, id, keys.into_iter().collect(), Some(is_committed), true);
         }
@@ -846,7 +846,7 @@ impl Transaction {
     }
 
     /// Leaves the end of a recovery's transaction to the background: the verdict is not known.
-    pub(super) fn abandon(&mut self) {
+    pub(in crate::store) fn abandon(&mut self) {
         self.over = Some(BROKEN);
         if let Some(Active { slot, id, keys, .. }) = self.active.take() {
             let inner = &self.store.inner;
@@ -979,7 +979,7 @@ impl Inner {
 
     /// Whether the transactions of those who are dead in this view, as far as they are this member's to end, are ended, and
     /// its own that were joined to a recovery.
-    pub(super) fn has_ended_those_of_the_dead(&self, view: &View) -> bool {
+    pub(in crate::store) fn has_ended_those_of_the_dead(&self, view: &View) -> bool {
         let estate = lock(&self.transactions.estate);
         let is_ended =
             estate.epoch == Some(view.epoch) && estate.left.is_empty() && !estate.is_busy;
@@ -988,7 +988,7 @@ impl Inner {
 
     /// The background's part: own transactions that could not be brought to their end, and those of the dead whose heir this
     /// member is; when to run again.
-    pub(super) fn end_transactions(&self) -> Time {
+    pub(in crate::store) fn end_transactions(&self) -> Time {
         self.end_unfinished().min(self.end_those_of_the_dead())
     }
 
@@ -1029,7 +1029,8 @@ impl Inner {
             if estate.epoch != Some(view.epoch) {
                 estate.epoch = Some(view.epoch);
                 let heirless = view.dead.iter().filter(|&dead| {
-                    super::list::heir(dead, &view) == self.me() && !estate.done.contains(dead)
+                    crate::store::api::list::heir(dead, &view) == self.me()
+                        && !estate.done.contains(dead)
                 });
                 let heirless: Vec<MemberId> = heirless.collect();
                 for dead in heirless {

@@ -5,15 +5,15 @@ use super::record::{
     VERDICT_HEAD, Verdict, decode_restored, encode_restored, intent_key,
 };
 use crate::engine::{Engine, MemberId, MemberSet, Time};
-use crate::store::access::{Halt, Op, Step};
-use crate::store::index::KeyRef;
-use crate::store::layout::{Block, Kind, value_start};
-use crate::store::loss::INCARNATION_SHIFT;
+use crate::store::member::open::Inner;
 use crate::store::mutant::mutant;
-use crate::store::open::Inner;
+use crate::store::operation::op::{Halt, Op, Step};
 use crate::store::placement::hash_key;
+use crate::store::record::index::KeyRef;
+use crate::store::record::write::{Change, Config, Remembered, Shape};
+use crate::store::recovery::loss::INCARNATION_SHIFT;
+use crate::store::segment::layout::{Block, Kind, value_start};
 use crate::store::steps::{self, within};
-use crate::store::write::{Change, Config, Remembered, Shape};
 use crate::store::{StoreError, StoreResult, Value, Version};
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ const LOOK: Duration = Duration::from_micros(20);
 
 /// Which attempt at a transaction asks.
 #[derive(Clone, Copy)]
-pub(super) struct Attempt {
+pub(in crate::store) struct Attempt {
     /// How often it has failed.
-    pub(super) rank: u32,
+    pub(in crate::store) rank: u32,
     /// The attempt at a recovery that it is joined to.
-    pub(super) recovery: Option<u64>,
+    pub(in crate::store) recovery: Option<u64>,
 }
 
 /// What keeps an operation from going on.
@@ -45,15 +45,15 @@ pub(in crate::store) type Blocked = Option<(IntentId, Time)>;
 
 /// What was read of a key.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
-    pub(super) mark: Mark,
-    pub(super) value: Option<Value>,
+pub(in crate::store) struct Seen {
+    pub(in crate::store) mark: Mark,
+    pub(in crate::store) value: Option<Value>,
 }
 
 /// How a transaction stands, as its intent says.
-pub(super) struct Standing {
+pub(in crate::store) struct Standing {
     /// `None`: there is no such intent any more. `Joined`: to a recovery for which there is no verdict.
-    pub(super) state: Option<State>,
+    pub(in crate::store) state: Option<State>,
     rank: u32,
     /// The recovery that it is joined to, or 0.
     recovery: u64,
@@ -300,7 +300,7 @@ impl Op<'_> {
     }
 
     /// Reads a key for a transaction.
-    pub(super) fn look(&mut self, key: &KeyRef<'_>, wants_value: bool) -> Step<Seen> {
+    pub(in crate::store) fn look(&mut self, key: &KeyRef<'_>, wants_value: bool) -> Step<Seen> {
         let config = self.config(key.partition)?;
         let primary = config.homes[config.primary];
         let (mut found, mut floor) = (self.find_visible(config, key)?, 0);
@@ -492,7 +492,7 @@ fn blocked(id: IntentId, key: &KeyRef<'_>) -> Halt {
 
 impl Inner {
     /// How a transaction stands.
-    pub(super) fn standing(&self, id: &IntentId) -> StoreResult<Standing> {
+    pub(in crate::store) fn standing(&self, id: &IntentId) -> StoreResult<Standing> {
         self.run(|op| {
             let standing = op.standing(id)?;
             if op.is_current() { Ok(standing) } else { Err(Halt::Again) }
@@ -500,7 +500,7 @@ impl Inner {
     }
 
     /// Whether the record of an intent is lost, and not merely the verdict that it depends on.
-    pub(super) fn is_intent_lost(&self, member: MemberId, slot: u32) -> bool {
+    pub(in crate::store) fn is_intent_lost(&self, member: MemberId, slot: u32) -> bool {
         let id = IntentId { member, slot, nonce: 0 };
         matches!(self.run(|op| op.said_by_intent(&id)), Err(StoreError::DataLost { .. }))
     }
@@ -542,7 +542,7 @@ impl Inner {
     }
 
     /// Decides that a transaction does not happen, unless it is decided.
-    pub(super) fn abort_intent(&self, id: IntentId) -> StoreResult<()> {
+    pub(in crate::store) fn abort_intent(&self, id: IntentId) -> StoreResult<()> {
         let _step = within(steps::Step::TxAbort);
         let key = intent_key(id.member, id.slot);
         let mut joined = None;
@@ -608,7 +608,7 @@ impl Inner {
     }
 
     /// X5 for one key; whether it was left to do. If its partition is lost there is nothing.
-    pub(super) fn resolve(
+    pub(in crate::store) fn resolve(
         &self,
         key: &[u8],
         id: IntentId,
@@ -645,7 +645,7 @@ impl Inner {
     }
 
     /// Whether a transaction has happened; if that is not decided, it does not.
-    pub(super) fn decision(&self, id: IntentId) -> StoreResult<bool> {
+    pub(in crate::store) fn decision(&self, id: IntentId) -> StoreResult<bool> {
         let mut standing = self.standing(&id)?;
         if standing.state.is_some_and(|state| !state.is_decided()) {
             self.abort_intent(id)?;
@@ -655,7 +655,7 @@ impl Inner {
     }
 
     /// Brings a transaction to its end, whatever it is, at all its keys.
-    pub(super) fn conclude(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<()> {
+    pub(in crate::store) fn conclude(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<()> {
         let is_committed = self.decision(id)?;
         keys.iter().try_for_each(|key| self.resolve(key, id, is_committed).map(drop))
     }
@@ -674,7 +674,7 @@ impl Inner {
     }
 
     /// X2 for one key; see [`Op::lock_key`].
-    pub(super) fn lock_key(
+    pub(in crate::store) fn lock_key(
         &self,
         by: Attempt,
         key: &[u8],
@@ -689,7 +689,12 @@ impl Inner {
     }
 
     /// Reads a key for a transaction.
-    pub(super) fn look(&self, by: Attempt, key: &[u8], wants_value: bool) -> StoreResult<Seen> {
+    pub(in crate::store) fn look(
+        &self,
+        by: Attempt,
+        key: &[u8],
+        wants_value: bool,
+    ) -> StoreResult<Seen> {
         let key = self.key_ref(key)?;
         self.run_as(by.rank, |op| {
             if by.recovery.is_none() {
@@ -701,7 +706,11 @@ impl Inner {
 
     /// Whether neither a key nor its partition has been lost, or given up, since this version was made; otherwise it is
     /// `DataLost`. If it is lost, and not given up, whoever asks is told so.
-    pub(super) fn check_incarnation(&self, key: &[u8], version: Version) -> StoreResult<()> {
+    pub(in crate::store) fn check_incarnation(
+        &self,
+        key: &[u8],
+        version: Version,
+    ) -> StoreResult<()> {
         let key = self.any_key_ref(key);
         let counter = self.run(|op| {
             let config = op.config(key.partition)?;
@@ -723,7 +732,7 @@ impl Inner {
     }
 
     /// X1 and X4: writes the own intent, over what this member has written there last, if that is still there.
-    pub(super) fn write_intent(
+    pub(in crate::store) fn write_intent(
         &self,
         id: IntentId,
         memory: &mut Remembered,
@@ -744,7 +753,11 @@ impl Inner {
     }
 
     /// X6 for the intent of a dead member: brings it to its end, and removes it.
-    pub(super) fn end_intent_of_the_dead(&self, member: MemberId, slot: u32) -> StoreResult<()> {
+    pub(in crate::store) fn end_intent_of_the_dead(
+        &self,
+        member: MemberId,
+        slot: u32,
+    ) -> StoreResult<()> {
         let _step = within(steps::Step::TxRelease);
         let key = intent_key(member, slot);
         let found = self.run(|op| op.look(&self.any_key_ref(&key), true))?;

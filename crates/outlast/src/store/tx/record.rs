@@ -2,15 +2,15 @@
 
 use crate::engine::{MemberId, MemberSet};
 use crate::store::Version;
-use crate::store::leave::RESERVED;
+use crate::store::recovery::leave::RESERVED;
 
 /// Which transaction, for ever: a member's number is never used again, and neither is a nonce of its.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct IntentId {
-    pub(super) member: MemberId,
+    pub(in crate::store) member: MemberId,
     /// Which of the member's intent records.
-    pub(super) slot: u32,
-    pub(super) nonce: u64,
+    pub(in crate::store) slot: u32,
+    pub(in crate::store) nonce: u64,
 }
 
 /// What the keys of intent records begin with, after what all of the store's own do.
@@ -28,7 +28,7 @@ pub(in crate::store) fn intent_key(member: MemberId, slot: u32) -> Vec<u8> {
 
 /// How far a transaction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(in crate::store) enum State {
     /// It has not happened, and anyone may abort it.
     Pending = 1,
     /// As pending; but it may be that it is to come before what others have done since, so nobody reads past it.
@@ -42,7 +42,7 @@ pub(super) enum State {
 }
 
 impl State {
-    pub(super) fn is_decided(self) -> bool {
+    pub(in crate::store) fn is_decided(self) -> bool {
         matches!(self, State::Committed | State::Aborted)
     }
 }
@@ -50,25 +50,25 @@ impl State {
 /// An intent record: 24 bytes, for one that is joined to a recovery 8 bytes with its name, then the keys, each after its
 /// length in two bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Intent {
-    pub(super) nonce: u64,
-    pub(super) state: State,
+pub(in crate::store) struct Intent {
+    pub(in crate::store) nonce: u64,
+    pub(in crate::store) state: State,
     /// How often the transaction had failed before.
-    pub(super) rank: u32,
+    pub(in crate::store) rank: u32,
     /// The attempt at a recovery that it is joined to, or 0.
-    pub(super) recovery: u64,
+    pub(in crate::store) recovery: u64,
     /// Every key that may have a provisional version of the transaction.
-    pub(super) keys: Vec<Vec<u8>>,
+    pub(in crate::store) keys: Vec<Vec<u8>>,
 }
 
-pub(super) const INTENT_HEAD: usize = 24;
+pub(in crate::store) const INTENT_HEAD: usize = 24;
 
 fn word(bytes: &[u8], index: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(index * 8..index * 8 + 8)?.try_into().ok()?))
 }
 
 impl Intent {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(in crate::store) fn encode(&self) -> Vec<u8> {
         let state = u64::from(self.rank) << 8 | self.state as u64;
         // Made at once in its length, as below: growing it costs more than filling it.
         let len = INTENT_HEAD + 8 + self.keys.iter().map(|key| 2 + key.len()).sum::<usize>();
@@ -87,7 +87,7 @@ impl Intent {
     }
 
     /// The record without its keys, from its first bytes.
-    pub(super) fn decode_head(bytes: &[u8]) -> Option<Intent> {
+    pub(in crate::store) fn decode_head(bytes: &[u8]) -> Option<Intent> {
         let state = match word(bytes, 1)? & 0xff {
             1 => State::Pending,
             2 => State::Doubt,
@@ -101,7 +101,7 @@ impl Intent {
     }
 
     /// What the bytes say; `None` if no transaction wrote them.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Intent> {
+    pub(in crate::store) fn decode(bytes: &[u8]) -> Option<Intent> {
         let mut intent = Intent::decode_head(bytes)?;
         let mut rest = bytes.get(INTENT_HEAD..)?;
         if intent.state == State::Joined {
@@ -130,7 +130,7 @@ pub(in crate::store) struct Verdict {
     pub(in crate::store) reason: String,
 }
 
-pub(super) const VERDICT_HEAD: usize = 32;
+pub(in crate::store) const VERDICT_HEAD: usize = 32;
 
 impl Verdict {
     /// The key of the record.
@@ -138,7 +138,7 @@ impl Verdict {
         [RESERVED, INTENTS, b"verdict of the last recovery"].concat()
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(in crate::store) fn encode(&self) -> Vec<u8> {
         let words = [self.recovery, u64::from(self.is_committed), self.recovered.len() as u64, 0];
         let mut bytes = words.map(u64::to_le_bytes).concat();
         self.recovered.iter().for_each(|member| bytes.extend(member.0.to_le_bytes()));
@@ -147,7 +147,7 @@ impl Verdict {
     }
 
     /// Which attempt, and whether it is committed, from the first bytes.
-    pub(super) fn decode_head(bytes: &[u8]) -> Option<(u64, bool)> {
+    pub(in crate::store) fn decode_head(bytes: &[u8]) -> Option<(u64, bool)> {
         Some((word(bytes, 0)?, word(bytes, 1)? == 1))
     }
 
@@ -170,14 +170,14 @@ impl Verdict {
 /// A version of a key without its value: a number, or nothing since a certain number, in a certain configuration, whose number
 /// is in the place of the writer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
-    pub(super) exists: bool,
-    pub(super) version: Version,
+pub(in crate::store) struct Mark {
+    pub(in crate::store) exists: bool,
+    pub(in crate::store) version: Version,
 }
 
 /// What a transaction makes of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum New<'a> {
+pub(in crate::store) enum New<'a> {
     /// Nothing: the key is only to stay as it is until the transaction is decided.
     Unchanged,
     Deleted,
@@ -189,17 +189,17 @@ pub(super) enum New<'a> {
 
 /// The beginning of a provisional version, decoded; the value before and the one after follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Provisional {
-    pub(super) id: IntentId,
-    pub(super) old: Mark,
-    pub(super) old_owner: MemberId,
-    pub(super) old_len: u64,
+pub(in crate::store) struct Provisional {
+    pub(in crate::store) id: IntentId,
+    pub(in crate::store) old: Mark,
+    pub(in crate::store) old_owner: MemberId,
+    pub(in crate::store) old_len: u64,
     /// `None`: unchanged. `Some(None)`: deleted.
-    pub(super) new_len: Option<Option<u64>>,
-    pub(super) new_owner: MemberId,
+    pub(in crate::store) new_len: Option<Option<u64>>,
+    pub(in crate::store) new_owner: MemberId,
 }
 
-pub(super) const PROVISIONAL_HEAD: usize = 64;
+pub(in crate::store) const PROVISIONAL_HEAD: usize = 64;
 const UNCHANGED: u64 = u64::MAX;
 const NOTHING: u64 = u64::MAX - 1;
 
@@ -213,12 +213,12 @@ fn halves(word: u64) -> (MemberId, u32) {
 
 impl Provisional {
     /// Where the value before and the one after begin, behind the beginning of the block's value.
-    pub(super) fn places(&self) -> (u64, u64) {
+    pub(in crate::store) fn places(&self) -> (u64, u64) {
         let old = PROVISIONAL_HEAD as u64;
         (old, old + self.old_len.next_multiple_of(8))
     }
 
-    pub(super) fn encode(
+    pub(in crate::store) fn encode(
         id: IntentId,
         old: Mark,
         old_owner: MemberId,
@@ -250,7 +250,10 @@ impl Provisional {
     }
 
     /// What the beginning says, of a block with a value of this length; `None` if no transaction wrote it.
-    pub(super) fn decode(bytes: &[u8; PROVISIONAL_HEAD], block_len: u64) -> Option<Provisional> {
+    pub(in crate::store) fn decode(
+        bytes: &[u8; PROVISIONAL_HEAD],
+        block_len: u64,
+    ) -> Option<Provisional> {
         let (member, slot) = halves(word(bytes, 0)?);
         let (writer, old_owner) = halves(word(bytes, 3)?);
         let (old_len, new_len) = (word(bytes, 4)?, word(bytes, 5)?);
@@ -279,14 +282,14 @@ impl Provisional {
 }
 
 /// Before the value of a restored version: which version it was.
-pub(super) const RESTORED_HEAD: usize = 16;
+pub(in crate::store) const RESTORED_HEAD: usize = 16;
 
-pub(super) fn encode_restored(version: Version, value: &[u8]) -> Vec<u8> {
+pub(in crate::store) fn encode_restored(version: Version, value: &[u8]) -> Vec<u8> {
     let version = [version.counter, u64::from(version.writer.0)].map(u64::to_le_bytes);
     [version.as_flattened(), value].concat()
 }
 
-pub(super) fn decode_restored(bytes: &[u8; RESTORED_HEAD]) -> Version {
+pub(in crate::store) fn decode_restored(bytes: &[u8; RESTORED_HEAD]) -> Version {
     let word = |index| word(bytes, index).unwrap_or(0);
     Version { counter: word(0), writer: MemberId(word(1) as u32) }
 }

@@ -1,0 +1,91 @@
+//! Calls that do not wait, and calls on many keys.
+//!
+//! A put takes effect at every copy before it is acknowledged, and on shared memory that is a few copies of memory: there
+//! is nothing to overlap it with. So `put_nb` and `get_nb` do their work in the call, which keeps their contract in the
+//! simplest way: the bytes are used before the call returns, nothing is in flight, a member sees its own earlier puts, and
+//! a handle that is dropped changes nothing. What callers gain is that errors come together, at `flush`. The contract
+//! leaves room for an engine on which overlapping pays.
+
+use crate::engine::Engine;
+use crate::store::member::open::{Inner, lock};
+use crate::store::{Store, StoreError, StoreResult, Value, Version};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+/// The first error of a call that did not wait, by the thread that made it, until its `flush` has told it.
+#[derive(Default)]
+pub(in crate::store) struct Deferred(Mutex<BTreeMap<u64, StoreError>>);
+
+/// A get that was begun with [`Store::get_nb`]. Dropping it is safe.
+#[derive(Debug)]
+#[must_use = "the value is in the handle"]
+pub struct PendingGet(StoreResult<Option<Value>>);
+
+impl PendingGet {
+    /// The value; `None` if the key does not exist.
+    pub fn wait(self) -> StoreResult<Option<Value>> {
+        self.0
+    }
+
+    /// Whether [`PendingGet::wait`] would return at once.
+    pub fn is_ready(&self) -> bool {
+        true
+    }
+}
+
+impl Store {
+    /// Sets a key, at the latest by the time that [`Store::flush`] returns. The bytes are used or copied before the call
+    /// returns. This member's later calls see the value. Bad input is an error at once, every other error comes from
+    /// `flush`. The call may wait for earlier ones: there is a bound on what is under way.
+    pub fn put_nb(&self, key: &[u8], value: &[u8]) -> StoreResult<()> {
+        match self.put(key, value) {
+            Ok(_) => Ok(()),
+            Err(
+                error @ (StoreError::BadKey { .. }
+                | StoreError::Invalid { .. }
+                | StoreError::Closed),
+            ) => Err(error),
+            Err(error) => {
+                self.inner.defer(error);
+                Ok(())
+            }
+        }
+    }
+
+    /// Begins to read a key; the value is as of some moment between this call and the end of [`PendingGet::wait`].
+    pub fn get_nb(&self, key: &[u8]) -> PendingGet {
+        PendingGet(self.get(key))
+    }
+
+    /// Waits until all earlier [`Store::put_nb`] of this member have been acknowledged by every copy; the first error, if
+    /// any of the calling thread's failed since its last flush.
+    pub fn flush(&self) -> StoreResult<()> {
+        let thread = self.inner.job.activity();
+        let deferred = lock(&self.inner.deferred.0).remove(&thread);
+        deferred.map_or_else(|| self.inner.check_gate(self.inner.job.epoch()), Err)
+    }
+
+    /// Sets many keys, in order. Each put is by itself: at the first error the earlier ones have happened, and the later
+    /// ones are not tried.
+    pub fn put_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: impl IntoIterator<Item = (K, V)>,
+    ) -> StoreResult<Vec<Version>> {
+        pairs.into_iter().map(|(key, value)| self.put(key.as_ref(), value.as_ref())).collect()
+    }
+
+    /// The values of many keys, each as of some moment during the call.
+    pub fn get_all<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> StoreResult<Vec<Option<Value>>> {
+        keys.into_iter().map(|key| self.get(key.as_ref())).collect()
+    }
+}
+
+impl Inner {
+    fn defer(&self, error: StoreError) {
+        let thread = self.job.activity();
+        lock(&self.deferred.0).entry(thread).or_insert(error);
+    }
+}

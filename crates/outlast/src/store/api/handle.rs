@@ -1,0 +1,140 @@
+//! Handles: a key with everything about it that is found once.
+
+use crate::engine::Engine;
+use crate::store::api::stats::{Histogram, SAMPLE};
+use crate::store::placement::hash_key;
+use crate::store::record::index::KeyRef;
+use crate::store::record::write::{Change, Current, Remembered};
+use crate::store::{Expect, Store, StoreResult, Value, Version, check_key};
+use std::cell::{Cell, RefCell};
+use std::fmt;
+
+/// A handle for one key, made by [`Store::handle`]: the hash, the homes and the place of the record are remembered, so that
+/// writing the key again costs one write of the value and one compare-and-swap for each copy.
+///
+/// A handle is cheap to make and belongs to one thread at a time; threads that share a key make one each. It stays right
+/// whatever others do to the key, and whoever dies: what it remembers is checked before it is used.
+///
+/// ```
+/// use outlast::store::{Options, Store};
+/// let job = outlast::join()?;
+/// let store = Store::open(&job, Options::new())?;
+/// let checkpoint = store.handle(b"checkpoint/3")?;
+/// for step in 0..100u64 {
+///     checkpoint.put(&step.to_le_bytes())?;
+/// }
+/// let mut last = [0; 8];
+/// checkpoint.get_into(&mut last)?.expect("just put");
+/// assert_eq!(u64::from_le_bytes(last), 99);
+/// # store.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+// In this order, and at the beginning of a line: what a get needs is then in one.
+#[repr(C, align(64))]
+pub struct KeyHandle {
+    store: Store,
+    partition: u32,
+    /// How many calls were made; see [`KeyHandle::sample`].
+    calls: Cell<u32>,
+    state: RefCell<Remembered>,
+    key: Box<[u8]>,
+    hash: u64,
+}
+
+impl fmt::Debug for KeyHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyHandle({:?})", String::from_utf8_lossy(&self.key))
+    }
+}
+
+impl Store {
+    /// A handle for a key, which need not exist yet.
+    pub fn handle(&self, key: &[u8]) -> StoreResult<KeyHandle> {
+        check_key(key)?;
+        let KeyRef { hash, partition, .. } = self.inner.key_ref(key)?;
+        let state = RefCell::new(Remembered::NOTHING);
+        let calls = Cell::new(0);
+        Ok(KeyHandle {
+            store: self.clone(),
+            partition: partition as u32,
+            calls,
+            state,
+            key: key.into(),
+            hash,
+        })
+    }
+}
+
+impl KeyHandle {
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    #[inline]
+    fn key_ref(&self) -> StoreResult<KeyRef<'_>> {
+        debug_assert_eq!(self.hash, hash_key(&self.key));
+        // Whether the store is closed is found inside the operation, with its gate.
+        Ok(KeyRef { key: &self.key, hash: self.hash, partition: self.partition as usize })
+    }
+
+    /// Makes a call, and times some, by a count of its own: that costs less than one that threads share.
+    #[inline(always)]
+    fn sample<T>(&self, histogram: &Histogram, call: impl FnOnce() -> T) -> T {
+        let (calls, job) = (self.calls.get().wrapping_add(1), &self.store.inner.job);
+        self.calls.set(calls);
+        let began = calls.is_multiple_of(SAMPLE).then(|| job.now());
+        let result = call();
+        if let Some(began) = began {
+            histogram.add(job.now().since(began));
+        }
+        result
+    }
+
+    #[inline]
+    fn write<'v>(
+        &self,
+        needs_value: bool,
+        change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
+    ) -> StoreResult<Option<Version>> {
+        let memory = &mut *self.state.borrow_mut();
+        self.store.inner.write_again(&self.key_ref()?, memory, needs_value, change)
+    }
+
+    /// Sets the key; see [`Store::put`].
+    pub fn put(&self, value: &[u8]) -> StoreResult<Version> {
+        let key = self.key_ref()?;
+        let put = || self.store.inner.put_again(&key, &mut self.state.borrow_mut(), value);
+        self.sample(&self.store.inner.counts.put, put)
+    }
+
+    /// Sets the key if it is as expected; see [`Store::put_if`].
+    pub fn put_if(&self, value: &[u8], expect: Expect) -> StoreResult<Version> {
+        let written =
+            self.write(false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
+        Ok(written.expect("a put changes the key"))
+    }
+
+    /// Deletes the key; see [`Store::delete`].
+    pub fn delete(&self) -> StoreResult<bool> {
+        let written = self.write(false, |current, _| {
+            Ok(if current.is_some() { Change::Delete } else { Change::Nothing })
+        })?;
+        Ok(written.is_some())
+    }
+
+    /// The value; see [`Store::get`].
+    pub fn get(&self) -> StoreResult<Option<Value>> {
+        let memory = &mut *self.state.borrow_mut();
+        self.store
+            .inner
+            .read_again(&self.key_ref()?, memory, |op, found| found.to_value(op, &self.key))
+    }
+
+    /// Copies the value into `buffer`; see [`Store::get_into`].
+    pub fn get_into(&self, buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
+        let (memory, key) = (&mut *self.state.borrow_mut(), self.key_ref()?);
+        let get = || self.store.inner.read_into(&key, Some(memory), buffer);
+        self.sample(&self.store.inner.counts.get, get)
+    }
+}

@@ -1,0 +1,12 @@
+//! Calls of the store that are built on records.
+
+pub(in crate::store) mod batch;
+pub(in crate::store) mod cut;
+pub(in crate::store) mod handle;
+pub(in crate::store) mod list;
+pub(in crate::store) mod lock;
+pub(in crate::store) mod pin;
+pub(in crate::store) mod stats;
+#[cfg(feature = "serde")]
+pub(in crate::store) mod typed;
+pub(in crate::store) mod wait;

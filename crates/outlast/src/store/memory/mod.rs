@@ -1,0 +1,4 @@
+//! Blocks of memory at the replicas.
+
+pub(in crate::store) mod allocator;
+pub(in crate::store) mod magazine;

@@ -1,0 +1,201 @@
+//! Checksums of values, if [`crate::store::Options::checksums`] asks for them.
+//!
+//! A checksum covers the key, the version, the owner and the value, and lies in the block's header. Whoever reads a value
+//! compares it: what something else than the store has written into the memory, and a block of another key that a damaged
+//! index leads to, is [`StoreError::Corrupt`] and never a value. Copies are made with the checksum as it is, so that damage
+//! stays damage, and repair goes on. Who holds a block is not covered: it changes.
+
+use crate::engine::MemberId;
+use crate::store::member::open::Inner;
+use crate::store::operation::op::{Halt, Op, Step};
+use crate::store::placement::{hash_key, mix};
+use crate::store::record::index::KeyRef;
+use crate::store::segment::layout::{Block, value_start};
+use crate::store::{StoreError, StoreResult};
+
+/// Odd numbers with about as many ones as zeros.
+const FACTORS: [u64; 4] =
+    [0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db, 0x8ebc_6af0_9c88_c6e3, 0x5899_65cc_7537_4cc3];
+/// The bits of a checksum: what the header has room for.
+const MASK: u64 = (1 << 48) - 1;
+
+#[inline(always)]
+fn fold(left: u64, right: u64) -> u64 {
+    let product = u128::from(left) * u128::from(right);
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[inline(always)]
+fn word(bytes: &[u8], index: usize) -> u64 {
+    u64::from_ne_bytes(bytes[index * 8..index * 8 + 8].try_into().expect("8 bytes"))
+}
+
+/// A hash of bytes: four multiplications for each 64 of them, which do not wait for each other.
+#[inline]
+fn hash(seed: u64, bytes: &[u8]) -> u64 {
+    let mut lanes = FACTORS.map(|factor| seed ^ factor);
+    let mut chunks = bytes.chunks_exact(64);
+    for chunk in &mut chunks {
+        for (index, lane) in lanes.iter_mut().enumerate() {
+            *lane =
+                fold(word(chunk, 2 * index) ^ *lane, word(chunk, 2 * index + 1) ^ FACTORS[index]);
+        }
+    }
+    let mut hash = fold(lanes[0] ^ lanes[2].rotate_left(17), lanes[1] ^ lanes[3].rotate_left(41));
+    for part in chunks.remainder().chunks(8) {
+        let mut last = [0; 8];
+        last[..part.len()].copy_from_slice(part);
+        hash = fold(hash ^ u64::from_ne_bytes(last), FACTORS[1]) ^ hash.rotate_left(23);
+    }
+    mix(hash)
+}
+
+/// The checksum of a version of the key with this hash.
+#[inline]
+pub(in crate::store) fn checksum(key_hash: u64, block: &Block, value: &[u8]) -> u64 {
+    let Block { counter, writer, actor, operation, len, is_deleted, kind, owner, .. } = *block;
+    let mut state = key_hash;
+    let who = operation << 18 | (actor as u64) << 12 | u64::from(writer.0);
+    for word in
+        [counter, who, len << 3 | (kind as u64) << 1 | u64::from(is_deleted), u64::from(owner.0)]
+    {
+        state = mix(state ^ word);
+    }
+    hash(state, value) & MASK
+}
+
+impl Inner {
+    /// The block with its checksum, if checksums are on.
+    #[inline(always)]
+    pub(in crate::store) fn with_checksum(
+        &self,
+        key: &KeyRef<'_>,
+        block: Block,
+        value: &[u8],
+    ) -> Block {
+        if !self.checksums {
+            return block;
+        }
+        Block { checksum: checksum(key.hash, &block, value), ..block }
+    }
+
+    /// Whether a value is what its checksum says; so it is without checksums.
+    #[inline(always)]
+    pub(in crate::store) fn is_right(
+        &self,
+        key_hash: impl FnOnce() -> u64,
+        block: &Block,
+        value: &[u8],
+    ) -> bool {
+        !self.checksums || checksum(key_hash(), block, value) == block.checksum
+    }
+
+    /// The same as an error.
+    pub(in crate::store) fn check_value(
+        &self,
+        key: &[u8],
+        member: MemberId,
+        block: &Block,
+        value: &[u8],
+    ) -> StoreResult<()> {
+        match self.is_right(|| hash_key(key), block, value) {
+            true => Ok(()),
+            false => {
+                Err(StoreError::Corrupt { member, what: "a value does not match its checksum" })
+            }
+        }
+    }
+}
+
+impl Op<'_> {
+    /// Copies the value of a key's block, and checks it.
+    #[inline]
+    pub(in crate::store) fn get_value(
+        &self,
+        key: &[u8],
+        home: MemberId,
+        offset: u64,
+        block: &Block,
+        value: &mut [u8],
+    ) -> Step<()> {
+        self.get(home, offset + value_start(block.len), value)?;
+        self.store.check_value(key, home, block, value).map_err(Halt::Fail)
+    }
+}
+
+impl Op<'_> {
+    /// Checks a value of which parts are to be used.
+    pub(in crate::store) fn check_whole(
+        &self,
+        key: &KeyRef<'_>,
+        home: MemberId,
+        offset: u64,
+        block: &Block,
+    ) -> Step<()> {
+        if !self.store.checksums {
+            return Ok(());
+        }
+        self.get_value(key.key, home, offset, block, &mut vec![0; block.len as usize])
+    }
+
+    /// What a transaction has in its hands lies inside of the block of a version: that one is checked, and the part that is
+    /// seen gets a checksum of its own.
+    pub(in crate::store) fn resealed(
+        &self,
+        key: &KeyRef<'_>,
+        home: MemberId,
+        offset: u64,
+        block: &Block,
+        (seen_at, seen): (u64, Block),
+    ) -> Step<(u64, Block)> {
+        if !self.store.checksums {
+            return Ok((seen_at, seen));
+        }
+        let mut whole = vec![0; block.len as usize];
+        self.get_value(key.key, home, offset, block, &mut whole)?;
+        let from = (seen_at + value_start(seen.len)).wrapping_sub(offset + value_start(block.len))
+            as usize;
+        let part = whole.get(from..).and_then(|rest| rest.get(..seen.len as usize));
+        let what = "a part of a value is not in it";
+        let part = part.ok_or(Halt::Fail(StoreError::Corrupt { member: home, what }))?;
+        Ok((seen_at, Block { checksum: checksum(key.hash, &seen, part), ..seen }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A change of any one bit of the key, the header or the value changes the checksum.
+    #[test]
+    fn every_bit_counts() {
+        let block = Block {
+            counter: 7,
+            writer: MemberId(5),
+            actor: 3,
+            operation: 9,
+            len: 200,
+            is_deleted: false,
+            kind: crate::store::segment::layout::Kind::Plain,
+            holder: 6,
+            owner: MemberId(4),
+            checksum: 0,
+        };
+        for len in [0, 1, 7, 8, 9, 63, 64, 65, 200, 1000] {
+            let value: Vec<u8> = (0..len).map(|at| (at * 37) as u8).collect();
+            let right = checksum(1, &block, &value);
+            assert_eq!(right, checksum(1, &Block { holder: 1, checksum: 5, ..block }, &value));
+            for bit in 0..len * 8 {
+                let mut wrong = value.clone();
+                wrong[bit / 8] ^= 1 << (bit % 8);
+                assert_ne!(right, checksum(1, &block, &wrong), "bit {bit} of {len} bytes");
+            }
+            assert_ne!(right, checksum(2, &block, &value));
+            assert_ne!(right, checksum(1, &Block { counter: 8, ..block }, &value));
+            assert_ne!(right, checksum(1, &Block { owner: MemberId(5), ..block }, &value));
+            assert_ne!(right, checksum(1, &Block { len: 201, ..block }, &value));
+        }
+        // Zeros at the end are not the same as nothing.
+        assert_ne!(checksum(1, &block, &[0; 64]), checksum(1, &block, &[0; 128]));
+    }
+}

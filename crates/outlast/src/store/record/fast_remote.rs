@@ -1,0 +1,593 @@
+//! The hot path over a network: a handle writes its key again, in one message and one answer for the primary, and then for
+//! each other home at the same time.
+//!
+//! The same steps as in `write.rs`, for the case that nothing has changed since the handle wrote the key. What the handle
+//! remembers is not looked at first, but by the home itself, in a *series* of operations that goes on only while each of
+//! them finds what it expects (`Engine::start_compound`). In this order, as in the ordinary way:
+//!
+//! | at the primary | why |
+//! |---|---|
+//! | the count of removals is as it was | the record is where it was, and stays there while this operation is under way |
+//! | the head is as it was | it names the block that is looked at next, and while it did so no other version was there |
+//! | the counter in the block is as it was | the block was not used again before this operation began, and is not while it lasts |
+//! | put the block (W4) | |
+//! | swap the head (W5) | |
+//! | load who waits for a change | after the swap: who enters itself later looks at the key later, and finds the version |
+//!
+//! The look at the head must come before that at the counter: a block that was freed before this operation began still has
+//! its old counter until somebody fills it again, and a head could name it by the time of the swap.
+//!
+//! | at each other home, once the primary has it | why |
+//! |---|---|
+//! | put the block (W4) | only the head of this very home is to name it: it may be filled after W5 |
+//! | the count of removals is as it was | |
+//! | swap the head from what the handle left there (W6) | the primary's chain had no other version in between |
+//!
+//! A large value does not fit into a series: it is put before it, and not waited for, since operations on one target take
+//! effect in order. But what nobody wants any more may never be sent, and the series behind it would be all the same: so the
+//! answer to the series is waited for first, and the put is not forgotten before it.
+//!
+//! A series that stops before W5 has published nothing: the handle forgets what it remembered, and the ordinary way is taken.
+//! One that stops before W6 leaves that home to the ordinary way. Who dies leaves what it would leave there: a block that
+//! nobody names, or a version that whoever meets it finishes. A series is refused as a whole if the home's view is newer; if
+//! the view changes in its middle, its swap succeeds only where nobody has sealed the record under the newer
+//! configuration, as in `hot.rs`.
+
+use crate::engine::{
+    COMPOUND_LEN_MAX, COMPOUND_STEP_LEN, CompoundStep, Done, Engine, Operation, Pending,
+};
+use crate::store::StoreError;
+use crate::store::mutant::mutant;
+use crate::store::operation::op::{Halt, Op, Step};
+use crate::store::record::index::KeyRef;
+use crate::store::record::write::{Before, Config, Content, Draft, Remembered, Shape};
+use crate::store::segment::head::Head;
+use crate::store::segment::layout::{PARTITION_WAITERS, REMOVALS};
+use crate::store::steps;
+use crate::store::{Version, placement::HOMES_MAX};
+
+/// The most parts of a series beside its puts.
+const PARTS_MAX: usize = 8;
+
+impl Op<'_> {
+    /// Puts a value by what a handle remembers, if it knows where everybody has it.
+    pub(in crate::store) fn put_assumed(
+        &mut self,
+        key: &KeyRef<'_>,
+        memory: &mut Remembered,
+        value: &[u8],
+    ) -> Step<Option<Version>> {
+        // The ordinary way says what is to be waited for.
+        if self.store.job.is_mapped() || self.store.frost.is_set() {
+            return Ok(None);
+        }
+        let config = self.config(key.partition)?;
+        let is_known = memory.stamp == config.stamp
+            && config.are_all_ready()
+            && !memory.block.is_deleted
+            && memory.at[..config.homes.len()]
+                .iter()
+                .all(|at| at.word != 0 && at.head.offset().is_some());
+        if !is_known {
+            return Ok(None);
+        }
+        let shape = Shape::plain(false, memory.block.owner);
+        self.replace(config, key, Before::assumed(config, memory), value, shape)
+    }
+
+    /// W2 to W8; whether it was published. See the module's tables.
+    pub(in crate::store) fn publish_in_series(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        before: &mut Before<'_>,
+        draft: &mut Draft<'_>,
+    ) -> Step<bool> {
+        steps::enter(steps::Step::WriteFill);
+        for (home, &member) in config.homes.iter().enumerate() {
+            match self.take_block(member, draft.class) {
+                Ok(offset) => draft.offsets[home] = offset,
+                // Whether it may be left out is decided in the ordinary way.
+                Err(Halt::Fail(StoreError::OutOfMemory { .. })) => return Ok(false),
+                Err(halt) => return Err(halt),
+            }
+        }
+        let content = Content::new(&draft.block, draft.value);
+        let mut fills = Fills::start(self, config, draft, &content);
+        let mut published = self.publish_assumed(config, key, before, draft, &content, &mut fills);
+        if let Err(Halt::Fail(_)) = &published {
+            // What was not answered may still land.
+            draft.offsets[config.primary] = 0;
+        }
+        if !matches!(&published, Ok(Some(_))) {
+            // The blocks are kept for something else, so nothing may be on its way to them.
+            for home in 0..config.homes.len() {
+                if draft.offsets[home] == 0 {
+                    continue;
+                }
+                // Otherwise the time of the call is over.
+                let is_patient = !matches!(&published, Err(Halt::Fail(_)));
+                if let Err(Halt::Fail(error)) = fills.wait(self, home, is_patient) {
+                    draft.offsets[home] = 0;
+                    published = Err(Halt::Fail(error));
+                }
+            }
+            self.keep_unused(config, draft);
+            draft.offsets = [0; HOMES_MAX];
+        }
+        let Some((head, waiters)) = published? else { return Ok(false) };
+        self.note_published(config, before, draft, head);
+        let is_done = self.install_assumed(config, before, draft, &content, &mut fills);
+        self.conclude(config, key, before, draft, (head, Some(waiters)), is_done)
+    }
+
+    /// W3 to W5 at the primary; the new head and who waits for a change, if it was as remembered.
+    fn publish_assumed(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        before: &mut Before<'_>,
+        draft: &Draft<'_>,
+        content: &Content<'_>,
+        fills: &mut Fills,
+    ) -> Step<Option<(Head, u64)>> {
+        let (Some(memory), Some(block)) = (&before.memory, &before.block) else { return Ok(None) };
+        let (primary, offset) = (config.homes[config.primary], draft.offsets[config.primary]);
+        let (at, new) = (&memory.at[config.primary], Head::new(config.stamp, offset));
+        steps::enter(steps::Step::WritePublish);
+        loop {
+            let Some(old) = before.head.offset() else { return Ok(None) };
+            let mut parts = Vec::with_capacity(PARTS_MAX);
+            parts.push(CompoundStep::Expect {
+                offset: config.roots[config.primary] + REMOVALS,
+                word: at.removals,
+            });
+            parts.push(CompoundStep::Expect { offset: before.word, word: before.head.0 });
+            if !mutant("assume-version") {
+                parts.push(CompoundStep::Expect { offset: old, word: block.counter });
+            }
+            parts.extend(fills.parts(content, offset));
+            parts.push(CompoundStep::Swap {
+                offset: before.word,
+                expected: before.head.0,
+                new: new.0,
+            });
+            parts.push(CompoundStep::Load {
+                offset: self.partition_word(primary, key.partition, PARTITION_WAITERS),
+            });
+            let series = self.store.job.start_compound(self.epoch, primary, &parts);
+            let (done, word) = self.await_series(series, true)?;
+            fills.wait(self, config.primary, true)?;
+            if done == parts.len() {
+                return Ok(Some((new, word)));
+            }
+            // Somebody has looked, and has marked it as stable: the handle knows that it is.
+            let is_marked =
+                done == 1 && Head(word) == before.head.stable() && Head(word) != before.head;
+            if !is_marked {
+                return Ok(None);
+            }
+            before.head = Head(word);
+        }
+    }
+
+    /// W6 at the other homes: a bit for each one that holds the version now. The others are looked up by the handle the next
+    /// time, and the blocks that they were to have are filled.
+    fn install_assumed(
+        &self,
+        config: &Config,
+        before: &mut Before<'_>,
+        draft: &mut Draft<'_>,
+        content: &Content<'_>,
+        fills: &mut Fills,
+    ) -> Step<u64> {
+        let (Some(memory), Some(block)) = (&mut before.memory, &before.block) else {
+            return Err(Halt::Again);
+        };
+        steps::enter(steps::Step::WriteInstall);
+        let mut started: [Option<(Pending, usize)>; HOMES_MAX] = std::array::from_fn(|_| None);
+        for (home, &member) in
+            config.homes.iter().enumerate().filter(|(home, _)| *home != config.primary)
+        {
+            let (at, offset) = (&memory.at[home], draft.offsets[home]);
+            let new = Head::new(config.stamp, offset);
+            let mut parts = Vec::with_capacity(PARTS_MAX);
+            parts.extend(fills.parts(content, offset));
+            parts.push(CompoundStep::Expect {
+                offset: config.roots[home] + REMOVALS,
+                word: at.removals,
+            });
+            parts.push(CompoundStep::Swap { offset: at.word, expected: at.head.0, new: new.0 });
+            started[home] =
+                Some((self.store.job.start_compound(self.epoch, member, &parts), parts.len()));
+        }
+        let mut is_done = Ok(1 << config.primary);
+        for (home, started) in started.into_iter().enumerate() {
+            let Some((series, len)) = started else { continue };
+            let (member, at) = (config.homes[home], &mut memory.at[home]);
+            // All were started together: when one is late, so are those that are not answered by then.
+            let is_patient = !matches!(is_done, Err(Halt::Fail(_)));
+            let answer = match self.await_series(series, is_patient) {
+                // The block is not used for anything else, whatever is on its way to it.
+                Err(Halt::Fail(error)) => Err(Halt::Fail(error)),
+                // One that was refused here, since the view has changed, says nothing of the value before it, which is late if others are.
+                answer => fills.wait(self, home, is_patient).and(answer),
+            };
+            match answer {
+                Ok((done, _)) if done == len => {
+                    let offset = std::mem::take(&mut draft.offsets[home]);
+                    if let Some(old) = at.head.offset() {
+                        // It was swapped out, whatever becomes of the rest.
+                        let _ = self.retire_block(member, old, block, memory.class);
+                    }
+                    at.head = Head::new(config.stamp, offset);
+                    is_done = is_done.map(|is_done| is_done | 1 << home);
+                }
+                Ok((done, word)) => {
+                    at.word = 0;
+                    if done + 2 == len {
+                        // Records were taken out there. This count comes before the record is looked up anew.
+                        at.removals = word;
+                    }
+                }
+                // The view has changed, and nobody has seen the block.
+                Err(Halt::Again) if is_done.is_ok() => is_done = Err(Halt::Again),
+                Err(Halt::Again) => {}
+                Err(fail) => {
+                    // What was not answered may still land.
+                    draft.offsets[home] = 0;
+                    is_done = Err(fail);
+                }
+            }
+        }
+        is_done
+    }
+
+    /// How many parts of a series were done, and the last word that was found.
+    fn await_series(&self, series: Pending, is_patient: bool) -> Step<(usize, u64)> {
+        match self.await_answer(series, is_patient)? {
+            Done::Series { done, word } => Ok((done, word)),
+            other => unreachable!("a series completed as {other:?}"),
+        }
+    }
+}
+
+/// What is on its way to the blocks of a draft: values that the series do not take along.
+struct Fills {
+    is_short: bool,
+    pending: [Option<Pending>; HOMES_MAX],
+}
+
+impl Fills {
+    fn start(op: &Op<'_>, config: &Config, draft: &Draft<'_>, content: &Content<'_>) -> Fills {
+        let len: usize = content.places(0).iter().map(|(_, bytes)| bytes.len()).sum();
+        let is_short = len + PARTS_MAX * COMPOUND_STEP_LEN <= COMPOUND_LEN_MAX;
+        let pending = std::array::from_fn(|home| {
+            let member = *config.homes.get(home).filter(|_| !is_short)?;
+            let [_, (offset, data)] = content.places(draft.offsets[home]);
+            Some(op.store.job.start(op.epoch, member, Operation::Put { offset, data }))
+        });
+        Fills { is_short, pending }
+    }
+
+    /// The parts of a series that fill a block.
+    fn parts<'c>(
+        &self,
+        content: &'c Content<'_>,
+        offset: u64,
+    ) -> impl Iterator<Item = CompoundStep<'c>> {
+        let count = if self.is_short { 2 } else { 1 };
+        let places =
+            content.places(offset).into_iter().take(count).filter(|(_, data)| !data.is_empty());
+        places.map(|(offset, data)| CompoundStep::Put { offset, data })
+    }
+
+    /// Waits until the block of a home is filled; only when no series behind that is wanted any more.
+    fn wait(&mut self, op: &Op<'_>, home: usize, is_patient: bool) -> Step<()> {
+        self.pending[home]
+            .take()
+            .map_or(Ok(()), |pending| op.await_answer(pending, is_patient).map(drop))
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use crate::engine::Fault;
+    use crate::engine::sim::{self, Link, Options as SimOptions};
+    use crate::store::operation::op::Op;
+    use crate::store::record::write::{Change, Config, Remembered};
+    use crate::store::segment::layout::{
+        BLOCK_HOLDER, HOLDER_MASK, REMOVALS, class_of, holder, value_start,
+    };
+    use crate::store::testing::{expect_timeout, nap};
+    use crate::store::{Options, Store};
+    use crate::{Engine, Epoch, Job, MemberId};
+    use std::cell::Cell;
+    use std::collections::BTreeSet;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    /// The one who puts.
+    const WRITER: MemberId = MemberId(3);
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    /// Runs four members over a network: one does this, and the others are its homes meanwhile.
+    fn run(seed: u64, replicas: usize, write: impl Fn(&Job, &Store) + 'static) {
+        run_with(SimOptions::new(4, seed), replicas, write);
+    }
+
+    /// The same with these options.
+    fn run_with(options: SimOptions, replicas: usize, write: impl Fn(&Job, &Store) + 'static) {
+        let is_over = Rc::new(Cell::new(false));
+        let mut options = options.link(Link::Network);
+        (options.steps_max, options.time_limit) = (10_000_000, LIMIT);
+        sim::run(&options, move |job: Job| {
+            let store =
+                Store::open(&job, Options::new().replicas(replicas).partitions(64)).expect("open");
+            if job.me() == WRITER {
+                write(&job, &store);
+                is_over.set(true);
+            }
+            nap(&job, "the one who puts", || is_over.get());
+            let closed = store.close();
+            assert!(closed.is_ok() || !job.view().dead.is_empty(), "{closed:?}");
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+
+    /// The homes of a key.
+    fn with_config<T>(store: &Store, key: &str, look: impl Fn(&Config) -> T) -> T {
+        let op = Op::begin(&store.inner).expect("begun");
+        let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+        look(op.config(key.partition).expect("homes"))
+    }
+
+    /// A key with such homes, the writer not among them.
+    fn key_where(store: &Store, is_wanted: impl Fn(&Config) -> bool) -> String {
+        let is_there = |key: &String| {
+            with_config(store, key, |config| is_wanted(config) && !config.homes.contains(&WRITER))
+        };
+        (0..1000)
+            .map(|number| format!("key {number}"))
+            .find(is_there)
+            .expect("a key with such homes")
+    }
+
+    fn primary(config: &Config) -> MemberId {
+        config.homes[config.primary]
+    }
+
+    /// A large value is on its way to a home that is stopped, and its put ends with a timeout. Nobody waits for the value any more,
+    /// so that it may never be sent: then no head comes to name its block, there or at the primary.
+    #[test]
+    fn a_value_that_was_not_sent_is_not_published() {
+        const LEN: usize = 20_000;
+        for seed in 0..40 {
+            run(seed, 2, move |job, store| {
+                // The primary, or the other home, is stopped.
+                let (stopped, is_primary) = (MemberId(0), seed % 2 == 0);
+                let key = key_where(store, |config| {
+                    config.homes.contains(&stopped) && (primary(config) == stopped) == is_primary
+                });
+                let slot = store.handle(key.as_bytes()).expect("a slot");
+                // Until there are blocks at hand.
+                for value in 1..40 {
+                    slot.put(&[value; LEN]).expect("put");
+                }
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                assert_eq!(expect_timeout(slot.put(&[40; LEN])), stopped);
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+                nap(job, "what was late", || store.inner.late_home().is_none());
+                if !is_primary {
+                    job.inject(Fault::Kill(with_config(store, &key, primary))).expect("a fault");
+                }
+                let found = store.get(key.as_bytes()).expect("got").expect("a value").bytes;
+                assert!([39, 40].iter().any(|&value| found == [value; LEN]), "{:?}", &found[..8]);
+            });
+        }
+    }
+
+    /// Another key's record is taken out of the index of the second home: the next put looks its own up anew there, and the
+    /// one after it is one message again.
+    #[test]
+    fn a_handle_takes_note_of_removals_at_other_homes() {
+        for seed in 0..5 {
+            run(seed, 2, |job, store| {
+                let with_homes = |wanted: [u32; 2]| {
+                    let is_wanted = |config: &Config| {
+                        config.primary == 0 && config.homes[..] == wanted.map(MemberId)
+                    };
+                    key_where(store, is_wanted)
+                };
+                let (key, other) = (with_homes([0, 1]), with_homes([1, 2]));
+                let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+                let mut memory = Remembered::NOTHING;
+                let mut put = || {
+                    store.inner.put_again(&key, &mut memory, b"value").expect("put");
+                    (memory.at[1].word != 0).then_some(memory.at[1].removals)
+                };
+                let home = MemberId(1);
+                let count = || {
+                    job.load(Epoch::ANY, home, store.inner.root(home) + REMOVALS).expect("a count")
+                };
+                let before = count();
+                assert_eq!((put(), put()), (Some(before), Some(before)));
+                store.put(other.as_bytes(), b"value").expect("put");
+                store.delete(other.as_bytes()).expect("deleted");
+                nap(job, "the removal", || count() > before);
+                assert_eq!(put(), Some(count()));
+            });
+        }
+    }
+
+    /// Two homes are stopped, and the call ends at its time limit all the same: when the version is published, and when the handle
+    /// finds that it is not up to date while a large value is on its way.
+    #[test]
+    fn a_put_to_several_stopped_homes_takes_no_longer_than_to_one() {
+        for (seed, len, is_known) in
+            [(0, 8, true), (1, 20_000, true), (2, 20_000, false), (3, 8, true), (4, 20_000, false)]
+        {
+            run(seed, 3, move |job, store| {
+                let key = key_where(store, |config| primary(config) == MemberId(0));
+                let slot = store.handle(key.as_bytes()).expect("a slot");
+                for _ in 0..40 {
+                    slot.put(&vec![1; len]).expect("put");
+                }
+                if !is_known {
+                    store.put(key.as_bytes(), b"another").expect("put");
+                }
+                let stopped = [1, 2].map(MemberId);
+                stopped
+                    .iter()
+                    .for_each(|&member| job.inject(Fault::Stop(member)).expect("a fault"));
+                let began = job.now();
+                assert!(stopped.contains(&expect_timeout(slot.put(&vec![2; len]))));
+                let took = job.now().since(began);
+                assert!(took < LIMIT * 3 / 2, "it took {took:?}");
+                stopped
+                    .iter()
+                    .for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
+                nap(job, "what was late", || store.inner.late_home().is_none());
+                slot.put(b"after it").expect("put");
+            });
+        }
+    }
+
+    /// A member dies while a large value is on its way to two homes that are stopped: what comes after that is refused here, and
+    /// not at the homes, and the call ends at its time limit all the same.
+    #[test]
+    fn a_death_makes_no_put_to_several_stopped_homes_longer() {
+        let noticed = Duration::from_micros(60);
+        for seed in 0..200 {
+            let mut options = SimOptions::new(5, seed);
+            options.detection = noticed..=noticed;
+            run_with(options, 3, move |job, store| {
+                let dies = MemberId(4);
+                let key = key_where(store, |config| {
+                    primary(config) == MemberId(0) && !config.homes.contains(&dies)
+                });
+                let slot = store.handle(key.as_bytes()).expect("a slot");
+                for _ in 0..40 {
+                    slot.put(&[1; 20_000]).expect("put");
+                }
+                let stopped = [1, 2].map(MemberId);
+                stopped
+                    .iter()
+                    .for_each(|&member| job.inject(Fault::Stop(member)).expect("a fault"));
+                job.inject(Fault::Kill(dies)).expect("a fault");
+                // A little before it is noticed.
+                job.sleep(noticed - Duration::from_nanos(10_000 - seed * 50));
+                let began = job.now();
+                let _ = slot.put(&[2; 20_000]);
+                let took = job.now().since(began);
+                assert!(took < LIMIT * 3 / 2, "it took {took:?}");
+                stopped
+                    .iter()
+                    .for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
+                nap(job, "what was late", || store.inner.late_home().is_none());
+                slot.put(b"after it").expect("put");
+            });
+        }
+    }
+
+    /// The blocks that this member has at hand at all homes but one.
+    fn at_hand(store: &Store, stopped: MemberId) -> BTreeSet<(MemberId, u64)> {
+        store.inner.known_blocks().into_iter().filter(|(home, _)| *home != stopped).collect()
+    }
+
+    /// Waits until this member has all these blocks at hand again, or has given them back, or a home has the key's value in one.
+    fn expect_had_again(
+        job: &Job,
+        store: &Store,
+        key: &str,
+        stopped: MemberId,
+        before: &BTreeSet<(MemberId, u64)>,
+    ) {
+        let is_given_back = |&(home, offset): &(MemberId, u64)| {
+            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
+            word & HOLDER_MASK != holder(job.me())
+        };
+        let is_named = |&(home, offset): &(MemberId, u64)| {
+            let op = Op::begin(&store.inner).expect("begun");
+            let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+            let config = op.config(key.partition).expect("homes");
+            let index = config.homes.iter().position(|&other| other == home).expect("a home");
+            let found = op.find(config, index, &key).expect("found");
+            found.is_some_and(|(_, head)| head.offset() == Some(offset))
+        };
+        let until = job.now().after(Duration::from_secs(1));
+        loop {
+            let now = at_hand(store, stopped);
+            let gone = before.difference(&now);
+            let forgotten: Vec<_> = gone.filter(|at| !is_given_back(at) && !is_named(at)).collect();
+            if forgotten.is_empty() {
+                return;
+            }
+            assert!(job.now() < until, "nobody knows of {forgotten:?}");
+            job.sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A home is stopped, and this member has no block at hand there, or nobody remembers where the key is: the blocks that were taken at
+    /// other homes are had again.
+    #[test]
+    fn a_put_to_a_stopped_home_forgets_no_blocks_at_others() {
+        for (seed, len, is_known) in
+            [(0, 8, true), (1, 20_000, true), (2, 8, false), (3, 20_000, false), (4, 8, false)]
+        {
+            run(seed, 3, move |job, store| {
+                let stopped = MemberId(2);
+                let key = key_where(store, |config| primary(config) != stopped);
+                let slot = store.handle(key.as_bytes()).expect("a slot");
+                let value = vec![1; len];
+                let put = || match is_known {
+                    true => slot.put(&value).map(Some),
+                    // This remembers nothing.
+                    false => {
+                        store.inner.write(key.as_bytes(), false, |_, _| Ok(Change::Put(&value)))
+                    }
+                };
+                for _ in 0..40 {
+                    put().expect("put");
+                }
+                // What is not over yet is so a little later.
+                for _ in 0..if is_known { 20 } else { 0 } {
+                    let op = Op::begin(&store.inner).expect("begun");
+                    op.reuse_or_give_back(false, usize::MAX);
+                    let class = class_of(value_start(len as u64) + len as u64).expect("a class");
+                    while op.magazine().take(stopped, class).is_some() {}
+                    drop(op);
+                    job.sleep(Duration::from_millis(1));
+                }
+                let before = at_hand(store, stopped);
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                for _ in 0..5 {
+                    assert_eq!(expect_timeout(put()), stopped);
+                    expect_had_again(job, store, &key, stopped, &before);
+                }
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+            });
+        }
+    }
+
+    /// The primary is stopped: the blocks that were taken at the other homes are had again.
+    #[test]
+    fn a_put_that_was_not_answered_forgets_no_blocks_at_other_homes() {
+        for (seed, len) in [(0, 8), (1, 20_000), (2, 8), (3, 20_000)] {
+            run(seed, 3, move |job, store| {
+                let stopped = MemberId(0);
+                let key = key_where(store, |config| primary(config) == stopped);
+                let slot = store.handle(key.as_bytes()).expect("a slot");
+                for _ in 0..40 {
+                    slot.put(&vec![1; len]).expect("put");
+                }
+                let before = at_hand(store, stopped);
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                assert_eq!(expect_timeout(slot.put(&vec![2; len])), stopped);
+                assert_eq!(at_hand(store, stopped), before);
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+            });
+        }
+    }
+}

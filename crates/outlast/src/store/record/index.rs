@@ -1,0 +1,234 @@
+//! The index of a partition at one of its homes: buckets of linked nodes, each with a key and its head word.
+//!
+//! A node is linked in front by a swap of the bucket word, so that of two members that insert the same key one sees the
+//! other's node. What is true and what survivors find:
+//!
+//! | step | dies or stops here |
+//! |---|---|
+//! | a block is taken and filled with key, head word and the bucket's first node | the block is its owner's, nobody sees it |
+//! | the bucket word is swapped | the node is there for all |
+//!
+//! Only the home itself unlinks nodes; a node's `next` is changed by nobody else.
+
+use crate::engine::MemberId;
+use crate::store::StoreError;
+use crate::store::operation::op::{Halt, Op, Step};
+use crate::store::record::write::Config;
+use crate::store::segment::head::Head;
+use crate::store::segment::layout::{
+    HOLDER_MASK, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, class_of, holder,
+};
+
+/// A node as it was read.
+#[derive(Clone, Debug)]
+pub(in crate::store) struct Node {
+    pub(in crate::store) key: Vec<u8>,
+    pub(in crate::store) head: Head,
+}
+
+/// A key, with what is computed from it once.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store) struct KeyRef<'a> {
+    pub(in crate::store) key: &'a [u8],
+    pub(in crate::store) hash: u64,
+    pub(in crate::store) partition: usize,
+}
+
+pub(in crate::store) fn node_word(key: &KeyRef<'_>, holder: u64) -> u64 {
+    (key.hash & 0xffff_ffff) << 32 | (key.key.len() as u64) << 16 | holder
+}
+
+/// The part of a node's word that tells keys apart: all but the holder.
+const WORD_MASK: u64 = !HOLDER_MASK;
+
+/// How much of a node is read at once: its words and the key, unless that is long.
+const NODE_READ: usize = 8 * NODE_READ_WORDS;
+pub(in crate::store) const NODE_READ_WORDS: usize = 8;
+
+/// Chains longer than this do not happen; a longer one is a loop in memory that someone has destroyed.
+pub(in crate::store) const CHAIN_MAX: usize = 1 << 20;
+
+/// Such a chain.
+#[cold]
+fn endless(member: MemberId) -> Halt {
+    Halt::Fail(StoreError::Corrupt { member, what: "a chain of records has no end" })
+}
+
+/// Whether there can be a block, before anything is added to its offset.
+#[inline]
+pub(in crate::store) fn is_place(offset: u64) -> bool {
+    offset.is_multiple_of(16) && offset < 1 << 44
+}
+
+/// The same as an error.
+#[inline]
+pub(in crate::store) fn check_place(member: MemberId, offset: u64) -> Step<()> {
+    if is_place(offset) {
+        return Ok(());
+    }
+    Err(Halt::Fail(StoreError::Corrupt { member, what: "a block is nowhere" }))
+}
+
+impl Op<'_> {
+    pub(in crate::store) fn bucket(
+        &self,
+        config: &Config,
+        home: usize,
+        key: &KeyRef<'_>,
+    ) -> Step<u64> {
+        let buckets = self.buckets(config, home, key.partition)?;
+        Ok(buckets + (key.hash & (self.store.bucket_count as u64 - 1)) * 8)
+    }
+
+    /// The head word of the key's record at a home, and what it holds, if there is a record.
+    #[inline]
+    pub(in crate::store) fn find(
+        &self,
+        config: &Config,
+        home: usize,
+        key: &KeyRef<'_>,
+    ) -> Step<Option<(u64, Head)>> {
+        let bucket = self.bucket(config, home, key)?;
+        let first = self.load(config.homes[home], bucket)?;
+        self.find_from(config.homes[home], first, key)
+    }
+
+    #[inline]
+    pub(in crate::store) fn find_from(
+        &self,
+        home: MemberId,
+        first: u64,
+        key: &KeyRef<'_>,
+    ) -> Step<Option<(u64, Head)>> {
+        let wanted = node_word(key, 0);
+        let mut at = first;
+        for _ in 0..CHAIN_MAX {
+            if at == 0 {
+                return Ok(None);
+            }
+            check_place(home, at)?;
+            // No block is shorter than this, and few keys are longer.
+            let mut node = [0; NODE_READ];
+            self.get(home, at, &mut node)?;
+            let word = |offset: u64| {
+                let offset = offset as usize;
+                u64::from_ne_bytes(node[offset..offset + 8].try_into().expect("8 bytes"))
+            };
+            if word(NODE_WORD) & WORD_MASK == wanted {
+                let (begin, rest) =
+                    key.key.split_at(key.key.len().min(NODE_READ - NODE_KEY as usize));
+                let head = Head(word(NODE_HEAD));
+                // A node that is being removed is not the key's record any more.
+                if node[NODE_KEY as usize..].starts_with(begin)
+                    && head != Head::REMOVED
+                    && self.ends_with(home, at + NODE_READ as u64, rest)?
+                {
+                    return Ok(Some((at + NODE_HEAD, head)));
+                }
+            }
+            at = word(NODE_NEXT);
+        }
+        Err(endless(home))
+    }
+
+    /// Whether the rest of a key is this.
+    fn ends_with(&self, home: MemberId, offset: u64, rest: &[u8]) -> Step<bool> {
+        if rest.is_empty() {
+            return Ok(true);
+        }
+        let mut found = vec![0; rest.len()];
+        self.get(home, offset, &mut found)?;
+        Ok(found == rest)
+    }
+
+    /// The head word of the key's record at a home; makes an empty record if there is none.
+    pub(in crate::store) fn find_or_insert(
+        &self,
+        config: &Config,
+        home: usize,
+        key: &KeyRef<'_>,
+    ) -> Step<u64> {
+        let (member, bucket) = (config.homes[home], self.bucket(config, home, key)?);
+        let class = class_of(NODE_KEY + key.key.len() as u64).expect("keys are short");
+        let mut fresh = None;
+        let result = self.link(member, bucket, key, config.empty_head(), class, &mut fresh);
+        if let Some(unused) = fresh {
+            self.keep_unless_late(member, class, unused, &result);
+        }
+        result
+    }
+
+    /// The same; a block that was taken for the record and not used is left in `fresh`.
+    fn link(
+        &self,
+        member: MemberId,
+        bucket: u64,
+        key: &KeyRef<'_>,
+        head: Head,
+        class: usize,
+        fresh: &mut Option<u64>,
+    ) -> Step<u64> {
+        loop {
+            let first = self.load(member, bucket)?;
+            if let Some((word, _)) = self.find_from(member, first, key)? {
+                return Ok(word);
+            }
+            let node = match *fresh {
+                Some(node) => node,
+                None => *fresh.insert(self.take_block(member, class)?),
+            };
+            let mut bytes = Vec::with_capacity(NODE_KEY as usize + key.key.len());
+            bytes.extend(first.to_ne_bytes());
+            bytes.extend(head.0.to_ne_bytes());
+            bytes.extend(node_word(key, holder(self.store.me())).to_ne_bytes());
+            bytes.extend(key.key);
+            self.put(member, node, &bytes)?;
+            if self.swap(member, bucket, first, node)? {
+                *fresh = None;
+                return Ok(node + NODE_HEAD);
+            }
+        }
+    }
+
+    /// The nodes of one bucket at a home.
+    pub(in crate::store) fn nodes(
+        &self,
+        config: &Config,
+        home: usize,
+        partition: usize,
+        bucket: usize,
+    ) -> Step<Vec<Node>> {
+        let buckets = self.buckets(config, home, partition)?;
+        self.nodes_of(config.homes[home], buckets + bucket as u64 * 8)
+    }
+
+    /// The nodes of the bucket at this place.
+    pub(in crate::store) fn nodes_of(&self, member: MemberId, bucket: u64) -> Step<Vec<Node>> {
+        let mut at = self.load(member, bucket)?;
+        let mut nodes = Vec::new();
+        // A node that was met before: looked for among those at powers of two, so that a loop is noticed before it has filled
+        // the memory.
+        let mut before = 0;
+        for count in 1usize.. {
+            if at == 0 {
+                break;
+            }
+            check_place(member, at)?;
+            if at == before || count > CHAIN_MAX {
+                return Err(endless(member));
+            }
+            if count.is_power_of_two() {
+                before = at;
+            }
+            let word = self.load(member, at + NODE_WORD)?;
+            let mut key = vec![0; ((word >> 16 & 0xffff) as usize).min(crate::store::KEY_LEN_MAX)];
+            self.get(member, at + NODE_KEY, &mut key)?;
+            let head = Head(self.load(member, at + NODE_HEAD)?);
+            if head != Head::REMOVED {
+                nodes.push(Node { key, head });
+            }
+            at = self.load(member, at + NODE_NEXT)?;
+        }
+        Ok(nodes)
+    }
+}

@@ -1,0 +1,368 @@
+//! Taking back the blocks that dead members had at hand.
+//!
+//! A home knows from the holder words of its blocks what the dead had: taken and not used, filled and not published, swapped
+//! out and not given back. What they had published, and nodes of the index that they made, stay.
+//!
+//! | | step | true afterwards |
+//! |---|---|---|
+//! | B1 | look at the holder of every block; those of the dead are candidates | the dead take no more, so there will be no others |
+//! | B2 | go through the whole index; what is a node, or is named by a head, is no candidate | nobody but its filler ever publishes a block, so none of the others will be named |
+//! | B3 | wait until all who are inside an operation have left it | whoever swapped a candidate out before B2, and lives, has made itself the holder |
+//! | B4 | candidates whose holder is still the dead: swap the holder to nobody, and put them onto the stack | a note of the dead that gives the same block back comes too late: it names a holder that is none any more |
+//!
+//! Done by the home's background, in pieces. A death in between: the next round begins when this one is over.
+
+use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
+use crate::store::member::open::{Inner, lock};
+use crate::store::memory::allocator::Place;
+use crate::store::operation::grace_period::Grace;
+use crate::store::operation::op::{Op, Step};
+use crate::store::record::index::{CHAIN_MAX, is_place};
+use crate::store::segment::head::Head;
+use crate::store::segment::layout::{
+    BLOCK_HOLDER, HOLDER_MASK, NODE_HEAD, NODE_NEXT, PARTITION_BUCKETS, class_size, holder,
+};
+use crate::store::{Store, StoreResult};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How many blocks, or buckets, are looked at in one piece of work.
+const PIECE: usize = 4096;
+/// When to go on if that cannot be done just now.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How far a home is with taking back.
+#[derive(Default)]
+pub(in crate::store) struct Reclaim {
+    /// The dead whose blocks were taken back.
+    done: MemberSet,
+    round: Option<Round>,
+}
+
+struct Round {
+    dead: MemberSet,
+    /// The slabs that have still to be looked at.
+    slabs: Vec<(u64, usize, u64)>,
+    /// The blocks that the dead held, with their class.
+    candidates: BTreeMap<u64, usize>,
+    /// The buckets that were gone through, over all partitions.
+    position: usize,
+    grace: Option<Grace>,
+}
+
+impl Inner {
+    /// Does a piece of taking back; when it wants to go on. For the background alone.
+    pub(in crate::store) fn reclaim_some(&self) -> Time {
+        let view = self.current_view();
+        // Taken out: nobody calls the engine under the lock, and two who come here do not do the same.
+        let round = {
+            let mut reclaim = lock(&self.reclaim);
+            match reclaim.round.take() {
+                Some(round) => Some(round),
+                None if view.dead.iter().all(|member| reclaim.done.contains(member)) => None,
+                None => {
+                    let all = lock(&self.space.slabs)
+                        .all
+                        .iter()
+                        .map(|(&base, &(class, count))| (base, class, count))
+                        .collect();
+                    let dead = view.dead.clone();
+                    reclaim.done.union_with(&dead);
+                    Some(Round {
+                        dead,
+                        slabs: all,
+                        candidates: BTreeMap::new(),
+                        position: 0,
+                        grace: None,
+                    })
+                }
+            }
+        };
+        let Some(mut round) = round else { return Time::NEVER };
+        // What this member does for them ends as well: it might be in the middle of filling or publishing a block of theirs.
+        self.job.drain_requests_of_dead();
+        let result = match Op::begin(self) {
+            Ok(op) => op.reclaim_piece(&mut round),
+            Err(halt) => Err(halt),
+        };
+        match result {
+            Ok(Some(next)) => {
+                lock(&self.reclaim).round = Some(round);
+                next
+            }
+            Ok(None) => self.job.now(),
+            Err(_) if self.job.has_ended() => Time::NEVER,
+            // All actors are in use, or the own memory has just grown: nobody else knows of these dead.
+            Err(_) => {
+                lock(&self.reclaim).round = Some(round);
+                self.job.now().after(PATIENCE)
+            }
+        }
+    }
+}
+
+/// What the memory that one member lends to the store is used for, in bytes, at about this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// In values that exist, with their headers and rounding.
+    pub values: u64,
+    /// In records of the index: keys, and where their values are.
+    pub records: u64,
+    /// Free, for anyone.
+    pub free: u64,
+    /// At hand of living members: for their next writes, or waiting until nobody reads it any more.
+    pub at_hand: u64,
+    /// At hand of dead members: about to be taken back.
+    pub of_the_dead: u64,
+}
+
+impl MemoryUse {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.values + self.records + self.free + self.at_hand + self.of_the_dead
+    }
+}
+
+impl Store {
+    /// What the memory that this member lends to the store is used for. It goes through all of it: some milliseconds for
+    /// a hundred thousand values.
+    pub fn memory_use(&self) -> StoreResult<MemoryUse> {
+        self.inner.run(|op| op.survey())
+    }
+}
+
+/// What a block is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Record,
+    Value,
+    Free,
+    /// At hand of this member, which lives.
+    Held(MemberId),
+    HeldByDead,
+}
+
+impl Op<'_> {
+    fn survey(&self) -> Step<MemoryUse> {
+        let mut found = MemoryUse::default();
+        self.for_each_block(|_, class, what| {
+            let field = match what {
+                What::Record => &mut found.records,
+                What::Value => &mut found.values,
+                What::Free => &mut found.free,
+                What::Held(_) => &mut found.at_hand,
+                What::HeldByDead => &mut found.of_the_dead,
+            };
+            *field += class_size(class);
+        })?;
+        Ok(found)
+    }
+
+    /// Goes through all blocks of this member.
+    fn for_each_block(&self, mut each: impl FnMut(u64, usize, What)) -> Step<()> {
+        let (store, job, me) = (self.store, &self.store.job, self.store.me());
+        let load = |offset: u64| job.load(Epoch::ANY, me, offset);
+        let (mut nodes, mut values) = (BTreeSet::new(), BTreeSet::new());
+        for partition in 0..store.placement.partitions {
+            let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
+            let count = if buckets == 0 || !is_place(buckets) { 0 } else { store.bucket_count };
+            for bucket in 0..count {
+                let mut at = load(buckets + bucket as u64 * 8)?;
+                while at != 0 && is_place(at) && nodes.insert(at) {
+                    values.extend(Head(load(at + NODE_HEAD)?).offset());
+                    at = load(at + NODE_NEXT)?;
+                }
+            }
+        }
+        let view = store.current_view();
+        let slabs: Vec<_> =
+            lock(&store.space.slabs).all.iter().map(|(&base, &slab)| (base, slab)).collect();
+        for (base, (class, count)) in slabs {
+            let size = class_size(class);
+            for offset in (0..count).map(|index| base + index * size) {
+                let holder = load(offset + BLOCK_HOLDER)? & HOLDER_MASK;
+                let what = match holder {
+                    _ if nodes.contains(&offset) => What::Record,
+                    _ if values.contains(&offset) => What::Value,
+                    0 => What::Free,
+                    holder if view.is_living(MemberId(holder as u32 - 1)) => {
+                        What::Held(MemberId(holder as u32 - 1))
+                    }
+                    _ => What::HeldByDead,
+                };
+                each(offset, class, what);
+            }
+        }
+        Ok(())
+    }
+
+    fn reclaim_piece(&self, round: &mut Round) -> Step<Option<Time>> {
+        let (store, job, me) = (self.store, &self.store.job, self.store.me());
+        let load = |offset: u64| job.load(Epoch::ANY, me, offset);
+        // B1.
+        let mut left = PIECE;
+        while let Some((base, class, count)) = round.slabs.pop() {
+            let now = (count as usize).min(left);
+            for index in 0..now as u64 {
+                let offset = base + index * class_size(class);
+                let holder = load(offset + BLOCK_HOLDER)? & HOLDER_MASK;
+                if holder != 0 && round.dead.contains(MemberId(holder as u32 - 1)) {
+                    round.candidates.insert(offset, class);
+                }
+            }
+            if now < count as usize {
+                round.slabs.push((
+                    base + now as u64 * class_size(class),
+                    class,
+                    count - now as u64,
+                ));
+            }
+            left -= now;
+            if left == 0 {
+                return Ok(Some(job.now()));
+            }
+        }
+        if round.candidates.is_empty() {
+            return Ok(None);
+        }
+        // B2.
+        let positions = store.placement.partitions * store.bucket_count;
+        let end = (round.position + PIECE).min(positions);
+        for position in round.position..end {
+            let (partition, bucket) =
+                (position / store.bucket_count, position % store.bucket_count);
+            let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
+            if buckets == 0 || !is_place(buckets) {
+                continue;
+            }
+            let mut at = load(buckets + bucket as u64 * 8)?;
+            for _ in 0..CHAIN_MAX {
+                if at == 0 || !is_place(at) {
+                    break;
+                }
+                round.candidates.remove(&at);
+                if let Some(offset) = Head(load(at + NODE_HEAD)?).offset() {
+                    round.candidates.remove(&offset);
+                }
+                at = load(at + NODE_NEXT)?;
+            }
+        }
+        round.position = end;
+        if end < positions {
+            return Ok(Some(job.now()));
+        }
+        // B3.
+        let grace = round.grace.get_or_insert_with(|| Grace::begin(store));
+        if let Err(due) = grace.is_over_or_due(store) {
+            return Ok(Some(due));
+        }
+        // B4.
+        let Some(grace) = round.grace.take() else { return Ok(None) };
+        let (pinned, free): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut round.candidates)
+                .into_iter()
+                .partition(|(offset, _)| grace.is_pinned(me, *offset));
+        round.candidates = pinned;
+        for (offset, class) in free {
+            for member in round.dead.iter() {
+                store.take_back(member, &[Place::new(me, class, offset)]);
+            }
+        }
+        if !round.candidates.is_empty() {
+            // What someone has pinned comes later.
+            return Ok(Some(job.now().after(PATIENCE)));
+        }
+        Ok(None)
+    }
+
+    /// Makes this member the holder of a block that it has taken out of use.
+    pub(in crate::store) fn hold(
+        &self,
+        home: MemberId,
+        offset: u64,
+    ) -> Result<(), crate::engine::Error> {
+        let job = &self.store.job;
+        let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER)?;
+        let word = word & !HOLDER_MASK | holder(self.store.me());
+        job.put(Epoch::ANY, home, offset + BLOCK_HOLDER, &word.to_ne_bytes())
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::sim::{self, Action, Link, Options as SimOptions, Random, When};
+    use crate::job::Job;
+    use crate::store::Options;
+    use crate::store::testing::{nap, settled};
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+
+    /// A block, as its home and its offset.
+    type At = (MemberId, u64);
+
+    /// A home dies in the middle of everything that the others do. When all is quiet, every block that no record names is known
+    /// to its holder, or on its home's stack. (The dead one writes nothing itself: what it had just swapped out, and not
+    /// marked as its own, would be nobody's.)
+    #[test]
+    fn nobody_forgets_a_block_when_a_view_changes() {
+        let mut deaths = 0;
+        for seed in 0..100 {
+            let options = SimOptions::new(5, seed).link(Link::Memory);
+            let when = When::AtStep(MemberId(0), 500 + 150 * (seed % 40));
+            let options = options.fault(when, Action::Kill(MemberId(4)));
+            let known: Rc<RefCell<BTreeSet<At>>> = Rc::default();
+            let held: Rc<RefCell<Vec<(At, MemberId, usize)>>> = Rc::default();
+            let (known_here, held_here) = (known.clone(), held.clone());
+            let looked_here = Cell::new(0);
+            let report = sim::run(&options, move |job: Job| {
+                let options = Options::new().replicas(3).partitions(8).expected_keys(32);
+                let Ok(store) = Store::open(&job, options) else { return };
+                let mut random = Random::new(seed << 8 | u64::from(job.me().0));
+                let slot = store.handle(format!("slot/{}", job.me().0).as_bytes()).expect("a key");
+                for _ in 0..if job.me().0 == 4 { 0 } else { 80 } {
+                    let key = format!("key/{}", random.below(12));
+                    let value = vec![7; random.below(300) as usize];
+                    let done = match random.below(8) {
+                        0 => store.delete(key.as_bytes()).map(|_| ()),
+                        1 | 2 => slot.put(&value).map(|_| ()),
+                        3 => store.transaction(|tx| {
+                            tx.put(key.as_bytes(), &value)?;
+                            tx.put(b"key/0", &value)
+                        }),
+                        _ => store.put(key.as_bytes(), &value).map(|_| ()),
+                    };
+                    done.expect("done");
+                }
+                let me = job.me();
+                let look = || {
+                    let mut found = Vec::new();
+                    let op = Op::begin(&store.inner).expect("begun");
+                    op.for_each_block(|offset, class, what| {
+                        if let What::Held(holder) = what {
+                            found.push(((me, offset), holder, class));
+                        }
+                    })
+                    .expect("gone through");
+                    drop(op);
+                    let known: BTreeSet<At> = store.inner.known_blocks().into_iter().collect();
+                    (known, found)
+                };
+                let (known, found) = settled(&job, "its blocks", Duration::from_secs(10), look);
+                known_here.borrow_mut().extend(known);
+                held_here.borrow_mut().extend(found);
+                looked_here.set(looked_here.get() + 1);
+                // Nobody goes before all have looked: what it has would be taken back.
+                nap(&job, "the others", || looked_here.get() >= job.view().living().count());
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            deaths += report.expect_ok().kills;
+            let known = known.borrow();
+            let forgotten: Vec<_> =
+                held.borrow().iter().filter(|(at, ..)| !known.contains(at)).copied().collect();
+            assert!(forgotten.is_empty(), "seed {seed}: {forgotten:?}");
+        }
+        assert!(deaths > 80, "{deaths} deaths");
+    }
+}

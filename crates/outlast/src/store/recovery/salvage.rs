@@ -1,0 +1,673 @@
+//! Salvage: what no living member has a complete copy of is read from the memory of the dead, where the engine keeps that
+//! ([`crate::store::Options::salvage`]); docs/protocol.md, "Salvage".
+//!
+//! A partition that is lost in configuration c is salvaged by its first home F, from the home L that was complete and died last:
+//!
+//! | | step | true before | true afterwards | a survivor finds, if F dies or is stopped here |
+//! |---|---|---|---|---|
+//! | S1 | find L: from the last death backwards, the first member that was complete | no living home became complete before c | nothing that was acknowledged is missing at L | nothing has happened |
+//! | S2 | own state from `filling(c)` to `absent(c)`; a new, empty index | nobody looks at an absent home | what F held was incomplete, and is forgotten | as S1: the next first home begins anew, from L |
+//! | S3 | for each record of L: check it; copy its version into the own index, a tombstone's counter into the floor; tell its writer that it happened. A damaged one: put a *lost* version in its place | L changes no more but by operations that were under way | F has what L had | as S2. Who was told finds its version at L, or one that came after it |
+//! | S4 | raise the own floor to L's | | versions go on | as S2 |
+//! | S5 | own state from `absent(c)` to `complete(c - 1)`, by swap | F has everything | **the partition lives again**, with all that was acknowledged; the other homes fill from F | if F dies now, it is the L of the next salvage |
+//! | S6 | when every partition has a complete home, and all operations of that time have ended, the memory of the dead goes back to the system | nobody will need it | memory is bounded | done again, harmlessly, by the next lowest member |
+//!
+//! If L's index cannot be read (a chain that leads nowhere, a key that does not match its hash) nobody can say what is
+//! missing: F's state becomes `lost(c)`, and the partition is lost as without salvage.
+//!
+//! Everything that is read here may be anything: each place is checked before it is used, chains end at the first place that
+//! was there before, and a length is believed when the last byte could be read.
+
+use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
+use crate::store::member::open::{Inner, Note, lock};
+use crate::store::memory::allocator::HURRY;
+use crate::store::mutant::mutant;
+use crate::store::operation::grace_period::Grace;
+use crate::store::operation::op::{Halt, Op, Step};
+use crate::store::placement::{Homes, hash_key};
+use crate::store::record::checksum::checksum;
+use crate::store::record::index::{KeyRef, is_place};
+use crate::store::record::write::{COUNTER_MAX, Config, Shape};
+use crate::store::recovery::loss::INCARNATION_SHIFT;
+use crate::store::segment::head::{Head, Phase, State};
+use crate::store::segment::layout::{
+    BLOCK_HEADER_LEN, Block, Kind, MARK, NODE_HEAD, NODE_KEY, PARTITION_BUCKETS, PARTITION_FLOOR,
+    PARTITION_STATE, class_of, value_start,
+};
+use crate::store::{KEY_LEN_MAX, PORT, StoreError, StoreResult};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// How many buckets are salvaged in one piece of work at most, and after how many records a piece ends.
+const PIECE: usize = 64;
+const PIECE_RECORDS: usize = 16;
+/// How often those who wait for a salvage look.
+const LOOK: Duration = Duration::from_millis(1);
+/// How often to look whether the memory of the dead is still needed.
+const RELEASE_PAUSE: Duration = Duration::from_millis(20);
+/// How often a record is read that changes meanwhile.
+const ATTEMPTS: usize = 8;
+
+/// What a member keeps for salvage.
+#[derive(Default)]
+pub(in crate::store) struct Salvage {
+    pub(in crate::store) is_on: bool,
+    /// Partitions that this member is salvaging, and from whom: it has a new index of each.
+    begun: Mutex<BTreeMap<usize, MemberId>>,
+    /// Partitions in which some keys are lost.
+    damaged: Mutex<BTreeSet<usize>>,
+    /// Those that this member has told all others of, and under which epoch.
+    told: Mutex<BTreeMap<usize, Epoch>>,
+    /// Dead members that never had a root.
+    rootless: Mutex<MemberSet>,
+    release: Mutex<Release>,
+}
+
+/// How far it is with the memory of the dead.
+#[derive(Default)]
+struct Release {
+    /// The epoch whose dead are not needed any more.
+    done: Option<Epoch>,
+    grace: Option<(Epoch, Grace)>,
+    due: Option<Time>,
+}
+
+/// How a piece of salvage ended.
+pub(in crate::store) enum Salvaged {
+    /// The buckets before this one are done.
+    Until(usize),
+    /// The partition lives again.
+    All,
+    /// It is another member's business.
+    ByAnother,
+    /// Nothing can be salvaged.
+    Nothing,
+}
+
+/// How a piece of copying ended.
+enum Copied {
+    Until(usize),
+    All,
+    /// What was there last cannot be read.
+    Damaged(&'static str),
+}
+
+/// How a partition stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum Fate {
+    Living,
+    /// It is being salvaged.
+    Pending,
+    Lost,
+}
+
+impl Salvage {
+    pub(in crate::store) fn new(is_on: bool) -> Salvage {
+        Salvage { is_on, ..Salvage::default() }
+    }
+
+    /// Partitions in which some keys are lost, as far as this member was told.
+    pub(in crate::store) fn damaged(&self) -> Vec<usize> {
+        lock(&self.damaged).iter().copied().collect()
+    }
+
+    pub(in crate::store) fn note_damaged(&self, partition: usize) -> bool {
+        lock(&self.damaged).insert(partition)
+    }
+
+    pub(in crate::store) fn forget_damaged(&self, partition: usize) {
+        lock(&self.damaged).remove(&partition);
+    }
+}
+
+impl Inner {
+    /// How a partition stands.
+    pub(in crate::store) fn fate(&self, partition: usize) -> StoreResult<Fate> {
+        if self.run_or_lost(|op| op.config(partition).map(|_| ()))?.is_some() {
+            return Ok(Fate::Living);
+        }
+        if !self.salvage.is_on {
+            return Ok(Fate::Lost);
+        }
+        self.run(|op| {
+            let view = op.store.view(op.epoch).ok_or(Halt::Again)?;
+            let homes = op.store.homes(partition, &view).members;
+            let Some(&first) = homes.first() else { return Ok(Fate::Lost) };
+            let phase = op.state(first, partition)?.phase();
+            match op.is_current() {
+                true => Ok(if phase == Phase::Lost { Fate::Lost } else { Fate::Pending }),
+                false => Err(Halt::Again),
+            }
+        })
+    }
+
+    /// Waits until a partition is salvaged; an error if it is lost, or takes too long.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::store) fn await_salvage(&self, partition: usize) -> StoreResult<()> {
+        if !self.salvage.is_on {
+            return Err(StoreError::DataLost { partition });
+        }
+        let job = &self.job;
+        // Two backgrounds may need what the other one has to salvage: each comes back to its own.
+        let limit = if self.is_background() { HURRY } else { job.time_limit() };
+        let until = job.now().after(limit);
+        loop {
+            let bell = job.bell();
+            match self.fate(partition)? {
+                Fate::Living => return Ok(()),
+                Fate::Lost => return Err(StoreError::DataLost { partition }),
+                Fate::Pending => {}
+            }
+            let homes = self.homes(partition, &self.current_view()).members;
+            let &first = homes.first().ok_or(StoreError::DataLost { partition })?;
+            let now = job.now();
+            if now >= until {
+                return Err(StoreError::Timeout { member: first, limit });
+            }
+            // Whoever waits serves: this may be the background of the one who salvages.
+            self.serve_messages();
+            let is_own = first == job.me() || self.is_background();
+            let due = if is_own { self.repair_some() } else { Time::NEVER };
+            job.park(bell, until.min(due).min(now.after(LOOK)));
+        }
+    }
+
+    /// S6, by the lowest member that lives; when to run again.
+    pub(in crate::store) fn release_remains(&self) -> Time {
+        if !self.salvage.is_on {
+            return Time::NEVER;
+        }
+        let (view, now) = (self.current_view(), self.job.now());
+        let grace = {
+            let mut release = lock(&self.salvage.release);
+            if view.dead.is_empty() || release.done == Some(view.epoch) {
+                return Time::NEVER;
+            }
+            if view.living().next() != Some(self.me()) {
+                return Time::NEVER;
+            }
+            if let Some(due) = release.due.filter(|&due| now < due) {
+                return due;
+            }
+            release.due = Some(now.after(RELEASE_PAUSE));
+            release.grace.take().filter(|(epoch, _)| *epoch == view.epoch)
+        };
+        let mut grace = match grace {
+            Some((_, grace)) => grace,
+            None => {
+                let is_living = |partition| self.fate(partition) == Ok(Fate::Living);
+                if !(0..self.placement.partitions).all(is_living) || self.job.epoch() != view.epoch
+                {
+                    return now.after(RELEASE_PAUSE);
+                }
+                // Whoever is inside an operation may still touch it.
+                Grace::begin(self)
+            }
+        };
+        if !grace.is_over(self) {
+            lock(&self.salvage.release).grace = Some((view.epoch, grace));
+            return now.after(RELEASE_PAUSE);
+        }
+        for dead in view.dead.iter() {
+            if let Err(error) = self.job.discard_dead_segment(dead) {
+                tracing::warn!(member = dead.0, %error, "the memory of a dead member was not given back");
+            }
+        }
+        lock(&self.salvage.release).done = Some(view.epoch);
+        Time::NEVER
+    }
+
+    /// The keys of a partition that are lost.
+    pub(in crate::store) fn keys_marked(&self, partition: usize) -> StoreResult<Vec<Vec<u8>>> {
+        self.run(|op| op.keys_marked(partition))
+    }
+
+    /// Gives up the keys of a partition that are lost: they do not exist from then on.
+    pub(in crate::store) fn accept_marked(&self, partition: usize) -> StoreResult<()> {
+        // First, so that nothing is forgotten that is noted meanwhile.
+        self.salvage.forget_damaged(partition);
+        let bury = |key: Vec<u8>| {
+            let hash = hash_key(&key);
+            self.run(|op| op.bury(&KeyRef { key: &key, hash, partition }))
+        };
+        let buried =
+            self.keys_marked(partition).and_then(|keys| keys.into_iter().try_for_each(bury));
+        if buried.is_err() {
+            self.salvage.note_damaged(partition);
+        }
+        buried
+    }
+}
+
+/// What a dead member has left of a partition.
+struct Remains<'a> {
+    store: &'a Inner,
+    member: MemberId,
+    partition: usize,
+}
+
+/// A record of the dead, as its index names it.
+struct Found {
+    key: Vec<u8>,
+    hash: u64,
+    /// Where its head word is.
+    word: u64,
+}
+
+/// What a record of the dead has.
+enum Kept {
+    Nothing,
+    Version(Block, Vec<u8>),
+    Damaged,
+}
+
+impl Remains<'_> {
+    /// Fills the buffer; whether there is so much.
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Step<bool> {
+        match self.store.job.read_dead_segment(self.member, offset, buffer) {
+            Ok(()) => Ok(true),
+            Err(Error::OutOfRange { .. } | Error::Unaligned { .. } | Error::Dead { .. }) => {
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn word(&self, offset: u64) -> Step<Option<u64>> {
+        let mut bytes = [0; 8];
+        let is_read = self.read(offset, &mut bytes)?;
+        Ok(is_read.then(|| u64::from_ne_bytes(bytes)))
+    }
+
+    fn partition_word(&self, field: u64) -> Step<Option<u64>> {
+        let root = self.store.root(self.member);
+        match root.checked_add(self.store.layout.partition(self.partition) + field) {
+            // A member that has died before it opened the store.
+            None => Ok(None),
+            Some(place) => self.word(place),
+        }
+    }
+
+    /// The records of a bucket; `None` if the index is damaged.
+    fn records(&self, bucket: usize) -> Step<Option<Vec<Found>>> {
+        let store = self.store;
+        let Some(buckets) =
+            self.partition_word(PARTITION_BUCKETS)?.filter(|&at| at != 0 && is_place(at))
+        else {
+            return Ok(None);
+        };
+        let Some(mut at) = self.word(buckets + bucket as u64 * 8)? else { return Ok(None) };
+        let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
+        while at != 0 {
+            let mut words = [0; NODE_KEY as usize];
+            if !is_place(at) || !seen.insert(at) || !self.read(at, &mut words)? {
+                return Ok(None);
+            }
+            let word = |index: usize| {
+                u64::from_ne_bytes(words[index * 8..index * 8 + 8].try_into().expect("8 bytes"))
+            };
+            let len = (word(2) >> 16 & 0xffff) as usize;
+            let mut key = vec![0; len.min(KEY_LEN_MAX)];
+            if !(1..=KEY_LEN_MAX).contains(&len) || !self.read(at + NODE_KEY, &mut key)? {
+                return Ok(None);
+            }
+            let hash = hash_key(&key);
+            let is_right = hash & 0xffff_ffff == word(2) >> 32
+                && hash as usize & (store.bucket_count - 1) == bucket
+                && store.placement.partition(hash) == self.partition;
+            if !is_right {
+                return Ok(None);
+            }
+            found.push(Found { key, hash, word: at + NODE_HEAD });
+            at = word(0);
+        }
+        Ok(Some(found))
+    }
+
+    /// The version that a record has.
+    fn version(&self, found: &Found, stamp: u64) -> Step<Kept> {
+        for _ in 0..ATTEMPTS {
+            let Some(head) = self.word(found.word)?.map(Head) else { return Ok(Kept::Damaged) };
+            if head == Head::REMOVED {
+                return Ok(Kept::Nothing);
+            }
+            if head.stamp() > stamp {
+                return Ok(Kept::Damaged);
+            }
+            let Some(offset) = head.offset() else { return Ok(Kept::Nothing) };
+            if let Some((block, value)) = self.block(found, offset)? {
+                return Ok(Kept::Version(block, value));
+            }
+            // One who lives may have replaced it meanwhile.
+            if self.word(found.word)? == Some(head.0) {
+                return Ok(Kept::Damaged);
+            }
+        }
+        Ok(Kept::Damaged)
+    }
+
+    /// The version in a block, if it is one of this key.
+    fn block(&self, found: &Found, offset: u64) -> Step<Option<(Block, Vec<u8>)>> {
+        let mut bytes = [0; BLOCK_HEADER_LEN as usize];
+        if !self.read(offset, &mut bytes)? {
+            return Ok(None);
+        }
+        let block = Block::decode(&bytes);
+        let is_possible = block.writer.index() < self.store.job.members()
+            && block.counter < COUNTER_MAX
+            && class_of(value_start(block.len) + block.len).is_some();
+        let start = offset + value_start(block.len);
+        // Before room is made for it.
+        if !is_possible || block.len > 0 && !self.read(start + block.len - 1, &mut [0])? {
+            return Ok(None);
+        }
+        let mut value = vec![0; block.len as usize];
+        if !self.read(start, &mut value)? {
+            return Ok(None);
+        }
+        let is_right =
+            checksum(found.hash, &block, &value) == block.checksum || mutant("salvage-torn");
+        Ok(is_right.then_some((block, value)))
+    }
+
+    /// The floor of the partition's versions; `None` if it cannot be.
+    fn floor(&self, stamp: u64) -> Step<Option<u64>> {
+        let floor = self.partition_word(PARTITION_FLOOR)?;
+        Ok(floor.filter(|floor| floor >> INCARNATION_SHIFT <= stamp))
+    }
+}
+
+/// Where a lost partition can be had from.
+enum Source<'a> {
+    /// From this one.
+    Remains(Remains<'a>),
+    /// From nobody: all its homes died before they had opened the store, so nothing was ever there.
+    Never,
+    /// What was there last cannot be read.
+    Unknown,
+}
+
+/// How much is read at once in search of a root.
+const SEARCH: usize = 1 << 16;
+
+impl<'a> Op<'a> {
+    /// Whether it is known where the root of a dead member is, or can be found. One that had none had not opened the store,
+    /// and nobody can have put anything there.
+    fn has_root(&self, member: MemberId) -> Step<bool> {
+        let store = self.store;
+        if store.knows_root(member) {
+            return Ok(true);
+        }
+        if lock(&store.salvage.rootless).contains(member) {
+            return Ok(false);
+        }
+        let (remains, wanted) =
+            (Remains { store, member, partition: 0 }, store.layout.mark(store.bucket_count));
+        let mut bytes = vec![0; SEARCH];
+        let mut at = 0;
+        loop {
+            if !remains.read(at, &mut bytes)? {
+                match bytes.len() {
+                    64 => break,
+                    // The end: line by line.
+                    _ => bytes.truncate(64),
+                }
+                continue;
+            }
+            let mark = |line: &[u8]| line[MARK as usize..].starts_with(&wanted.to_ne_bytes());
+            if let Some(line) = bytes.chunks_exact(64).position(mark) {
+                store.learn_root(member, at + line as u64 * 64);
+                return Ok(true);
+            }
+            at += bytes.len() as u64;
+        }
+        lock(&store.salvage.rootless).insert(member);
+        Ok(false)
+    }
+
+    /// S1: the home that was complete and died last.
+    fn source(&self, partition: usize, stamp: u64) -> Step<Source<'a>> {
+        let store = self.store;
+        let view = store.view(self.epoch).ok_or(Halt::Again)?;
+        let Some(mut order) = store.job.death_order() else { return Ok(Source::Unknown) };
+        if order.len() < self.epoch.0 as usize {
+            return Err(Halt::Again);
+        }
+        order.truncate(self.epoch.0 as usize);
+        let spares = view.members - view.regulars;
+        let first = View::new(view.regulars, spares, MemberSet::new(), MemberSet::new());
+        let initial =
+            store.placement.homes(store.preference(partition), &first, &MemberSet::new()).members;
+        let mut places: Vec<usize> = (0..order.len()).rev().collect();
+        if mutant("salvage-oldest") {
+            places.reverse();
+        }
+        for place in places {
+            let member = order[place];
+            // Whoever is complete was a home: a home stays one while it lives. Who was one is not computed, since that depends
+            // on who was leaving at that time.
+            if !self.has_root(member)? {
+                continue;
+            }
+            let remains = Remains { store, member, partition };
+            let Some(state) = remains.partition_word(PARTITION_STATE)?.map(State) else {
+                return Ok(Source::Unknown);
+            };
+            match state.phase() {
+                Phase::Complete if state.configuration() < stamp => {
+                    return Ok(Source::Remains(remains));
+                }
+                // Those who were homes at the beginning were complete ever since: the word is damaged.
+                _ if initial.contains(&member) => return Ok(Source::Unknown),
+                Phase::Absent | Phase::Filling => {}
+                Phase::Complete | Phase::Lost => return Ok(Source::Unknown),
+            }
+        }
+        Ok(Source::Never)
+    }
+
+    /// A piece of S1 to S5, from this bucket on. The caller makes sure that only one activity of this member does so.
+    pub(in crate::store) fn salvage(
+        &self,
+        partition: usize,
+        homes: &Homes,
+        position: usize,
+    ) -> Step<Salvaged> {
+        let (store, me, stamp) = (self.store, self.store.me(), homes.configuration);
+        if homes.members.first() != Some(&me) {
+            return Ok(Salvaged::ByAnother);
+        }
+        let (absent, lost) = (State::new(Phase::Absent, stamp), State::new(Phase::Lost, stamp));
+        let state = self.state(me, partition)?;
+        if state == lost {
+            return Ok(Salvaged::Nothing);
+        }
+        if state.is_filling(stamp) {
+            // S2.
+            if !self.swap_state(me, partition, state, absent)? {
+                return Err(Halt::Again);
+            }
+        } else if state != absent {
+            return Err(Halt::Again);
+        }
+        let give_up = |why: &str| {
+            tracing::error!(partition, why, "nothing can be salvaged");
+            match self.swap_state(me, partition, absent, lost)? {
+                true => Ok(Salvaged::Nothing),
+                false => Err(Halt::Again),
+            }
+        };
+        let remains = match self.source(partition, stamp)? {
+            Source::Remains(remains) => Some(remains),
+            Source::Never => None,
+            Source::Unknown => return give_up("no source"),
+        };
+        // Nothing is salvaged from oneself.
+        let from = remains.as_ref().map_or(me, |remains| remains.member);
+        let begun = lock(&store.salvage.begun).get(&partition).copied();
+        let mut position = position;
+        if begun != Some(from) {
+            self.make_index(partition)?;
+            lock(&store.salvage.begun).insert(partition, from);
+            position = 0;
+        }
+        if let Some(remains) = remains {
+            match self.copy_remains(&remains, stamp, position)? {
+                Copied::Until(position) => return Ok(Salvaged::Until(position)),
+                Copied::All => {}
+                Copied::Damaged(why) => return give_up(why),
+            }
+        }
+        if !self.is_current() {
+            return Err(Halt::Again);
+        }
+        // S5.
+        let complete = State::new(Phase::Complete, stamp - 1);
+        if !self.swap_state(me, partition, absent, complete)? {
+            return Err(Halt::Again);
+        }
+        lock(&store.salvage.begun).remove(&partition);
+        Ok(Salvaged::All)
+    }
+
+    /// A piece of S3, from this bucket on, and S4.
+    fn copy_remains(&self, remains: &Remains<'_>, stamp: u64, position: usize) -> Step<Copied> {
+        let store = self.store;
+        // S3.
+        let config = self.config_alone(stamp);
+        let (mut end, mut records) = ((position + PIECE).min(store.bucket_count), 0);
+        for bucket in position..end {
+            let Some(found) = remains.records(bucket)? else {
+                return Ok(Copied::Damaged("the index is damaged"));
+            };
+            records += found.len();
+            for found in found {
+                self.salvage_record(&config, remains, &found)?;
+            }
+            if records >= PIECE_RECORDS {
+                end = bucket + 1;
+                break;
+            }
+        }
+        if end < store.bucket_count {
+            return Ok(Copied::Until(end));
+        }
+        // S4.
+        let Some(floor) = remains.floor(stamp)? else {
+            return Ok(Copied::Damaged("the floor cannot be"));
+        };
+        self.raise_floor(store.me(), remains.partition, floor)?;
+        Ok(Copied::All)
+    }
+
+    /// S3 for one record.
+    fn salvage_record(&self, config: &Config, remains: &Remains<'_>, found: &Found) -> Step<()> {
+        let (store, me) = (self.store, self.store.me());
+        let (partition, stamp) = (remains.partition, config.stamp);
+        let key = KeyRef { key: &found.key, hash: found.hash, partition };
+        let (block, value) = match remains.version(found, stamp)? {
+            Kept::Nothing => return Ok(()),
+            Kept::Version(block, _) if block.is_deleted => {
+                self.raise_floor(me, partition, block.counter)?;
+                // An earlier version may have been copied before this was interrupted.
+                if let Some((word, head)) = self.find(config, 0, &key)? {
+                    self.put_own_head(word, head, Head::new(stamp, 0))?;
+                }
+                return self.tell_writer(&block);
+            }
+            Kept::Version(block, value) => {
+                if block.kind == Kind::Lost {
+                    self.tell_of_damage(partition);
+                }
+                (block, value)
+            }
+            Kept::Damaged => {
+                let name = String::from_utf8_lossy(&found.key);
+                tracing::error!(partition, key = %name, "a value was damaged with its member, and is lost");
+                self.tell_of_damage(partition);
+                // Greater than any version of this life.
+                let block = Block {
+                    counter: stamp << INCARNATION_SHIFT,
+                    writer: me,
+                    actor: 0,
+                    operation: 0,
+                    len: 0,
+                    is_deleted: false,
+                    kind: Kind::Lost,
+                    holder: 0,
+                    owner: me,
+                    checksum: 0,
+                };
+                (store.with_checksum(&key, block, &[]), Vec::new())
+            }
+        };
+        let word = self.find_or_insert(config, 0, &key)?;
+        let head = Head(self.load(me, word)?);
+        // It may have been copied before this was interrupted; or an earlier one may have been.
+        let own = head.offset().map(|offset| self.read_block(me, offset)).transpose()?;
+        if own.is_none_or(|own| own.identity() != block.identity()) {
+            let offset = self.fill_block(me, &block, &value)?;
+            self.put_own_head(word, head, Head::new(stamp, offset))?;
+        }
+        if block.kind == Kind::Lost { Ok(()) } else { self.tell_writer(&block) }
+    }
+
+    /// Replaces a head in the own index, which nobody else looks at while this home is absent.
+    fn put_own_head(&self, word: u64, old: Head, new: Head) -> Step<()> {
+        let me = self.store.me();
+        match self.swap(me, word, old.0, new.0)? {
+            true => {
+                self.retire_head(me, old);
+                Ok(())
+            }
+            false => Err(Halt::Again),
+        }
+    }
+
+    /// Tells all members that keys of a partition are lost, before anyone can find out; once under each view, since whoever
+    /// did so before may have died when it had told some of them.
+    pub(in crate::store) fn tell_of_damage(&self, partition: usize) {
+        let job = &self.store.job;
+        if lock(&self.store.salvage.told).insert(partition, self.epoch) == Some(self.epoch) {
+            return;
+        }
+        self.store.note_damage(partition);
+        let note = Note::Damaged { partition: partition as u64 }.encode();
+        let view = self.store.current_view();
+        for member in view.living().filter(|&member| member != job.me()) {
+            // If this member dies before it is heard, whoever repairs or salvages the partition tells it again.
+            let _ = job.send(member, PORT, &note);
+        }
+    }
+
+    /// The keys of a partition that are lost, while it lives.
+    fn keys_marked(&self, partition: usize) -> Step<Vec<Vec<u8>>> {
+        let config = self.config(partition)?;
+        let primary = config.homes[config.primary];
+        let mut keys = Vec::new();
+        for bucket in 0..self.store.bucket_count {
+            for node in self.nodes(config, config.primary, partition, bucket)? {
+                let Some(offset) = node.head.offset() else { continue };
+                if self.read_block(primary, offset)?.kind == Kind::Lost {
+                    keys.push(node.key);
+                }
+            }
+        }
+        if self.is_current() { Ok(keys) } else { Err(Halt::Again) }
+    }
+
+    /// Puts a tombstone in the place of a lost version.
+    fn bury(&mut self, key: &KeyRef<'_>) -> Step<()> {
+        let config = self.config(key.partition)?;
+        let before = self.find_settled(config, key, None, false)?;
+        let is_lost =
+            before.block.is_some_and(|block| block.kind == Kind::Lost && !block.is_deleted);
+        if !is_lost {
+            return if self.is_still(config, key.partition)? { Ok(()) } else { Err(Halt::Again) };
+        }
+        let owner = self.store.me();
+        self.replace(config, key, before, &[], Shape::plain(true, owner)).map(|_| ())
+    }
+}

@@ -1,0 +1,339 @@
+//! Where the store keeps things in a member's segment; docs/segment.md has the same, byte by byte.
+//!
+//! Each member has a *root*: its actors, its stacks of free blocks, and an entry for each partition. The root's
+//! offset is told to the others when the store is opened. Everything else is blocks of size classes: index nodes,
+//! which hold a key and its head word, and value blocks, which hold one version of a value.
+
+use crate::engine::MemberId;
+use crate::store::Version;
+
+/// How many operations a member may have under way at once.
+pub(in crate::store) const ACTORS: usize = 64;
+const ACTOR_LEN: u64 = 64;
+/// The first word of a root: how many of the actors were ever used, and, in the upper half, how many pins.
+pub(in crate::store) const ACTORS_USED: u64 = 0;
+pub(in crate::store) const PINS_SHIFT: u32 = 32;
+/// How often this member has taken records out of its index; raised before their memory can be used again.
+pub(in crate::store) const REMOVALS: u64 = 8;
+/// Odd while a request of this member that was not answered in time may still land; see `late.rs`.
+pub(in crate::store) const LATE: u64 = 16;
+/// Set when the root is complete: see [`Root::mark`].
+pub(in crate::store) const MARK: u64 = 24;
+const HEADER_LEN: u64 = 64;
+/// An actor's counter: odd while it is inside an operation.
+pub(in crate::store) const ACTOR_COUNTER: u64 = 0;
+/// An actor's outcome word: the number of its last operation of which a helper knows that it happened.
+pub(in crate::store) const ACTOR_OUTCOME: u64 = 8;
+
+/// How many versions a member may have pinned at once, and the words of each: where its blocks are.
+pub(in crate::store) const PINS: usize = 64;
+pub(in crate::store) const PIN_WORDS: usize = 16;
+
+/// How many size classes there are: four for each doubling, from 64 bytes to beyond 2 GiB.
+pub(in crate::store) const CLASSES: usize = 104;
+/// One more, for tombstones alone, so that keys can be deleted when there is no room for anything else.
+pub(in crate::store) const TOMBSTONES: usize = CLASSES;
+const STACKS: usize = CLASSES + 1;
+const CLASS_LEN: u64 = 64;
+
+const PARTITION_LEN: u64 = 64;
+/// A [`crate::store::segment::head::State`].
+pub(in crate::store) const PARTITION_STATE: u64 = 0;
+/// Who waits for changes: a bit per member, modulo 40, and in the upper bits how often someone has entered itself.
+pub(in crate::store) const PARTITION_WAITERS: u64 = 8;
+/// The greatest counter of a version whose record was removed.
+pub(in crate::store) const PARTITION_FLOOR: u64 = 16;
+/// Where the buckets are; their number is a power of two.
+pub(in crate::store) const PARTITION_BUCKETS: u64 = 24;
+
+/// The offsets inside a root.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store) struct Root {
+    pub(in crate::store) partitions: usize,
+}
+
+impl Root {
+    pub(in crate::store) fn len(self) -> u64 {
+        self.pin(PINS)
+    }
+
+    /// What the root's mark is: by it survivors find the root of one who died before it could say where that is.
+    pub(in crate::store) fn mark(self, buckets: usize) -> u64 {
+        0x6f75_746c_6173_7421 ^ (self.partitions as u64) << 32 ^ buckets as u64
+    }
+
+    pub(in crate::store) fn actor(self, actor: usize) -> u64 {
+        HEADER_LEN + actor as u64 * ACTOR_LEN
+    }
+
+    /// A slot of the table of pins.
+    pub(in crate::store) fn pin(self, slot: usize) -> u64 {
+        self.partition(self.partitions) + (slot * PIN_WORDS * 8) as u64
+    }
+
+    /// The top of a class's stack of free blocks.
+    pub(in crate::store) fn stack(self, class: usize) -> u64 {
+        self.actor(ACTORS) + class as u64 * CLASS_LEN
+    }
+
+    pub(in crate::store) fn partition(self, partition: usize) -> u64 {
+        self.stack(STACKS) + partition as u64 * PARTITION_LEN
+    }
+}
+
+/// The size of the blocks of a class, in bytes: a multiple of 16, and of 64 from 256 bytes on.
+pub(in crate::store) fn class_size(class: usize) -> u64 {
+    if class == TOMBSTONES {
+        return 64;
+    }
+    (64 << (class / 4)) + (class as u64 % 4) * (16 << (class / 4))
+}
+
+/// The smallest class whose blocks have at least `len` bytes; `None` beyond the largest.
+pub(in crate::store) fn class_of(len: u64) -> Option<usize> {
+    // The doubling first, then the quarter in it, rounded up.
+    let doubling = (len.max(64) / 64).ilog2();
+    let quarter = (len.max(64) - (64 << doubling)).div_ceil(16 << doubling);
+    let class = doubling as usize * 4 + quarter as usize;
+    (class < CLASSES).then_some(class)
+}
+
+/// An index node: `next`, the head word, and `hash << 32 | key length << 16 | holder`, then the key.
+pub(in crate::store) const NODE_NEXT: u64 = 0;
+pub(in crate::store) const NODE_HEAD: u64 = 8;
+pub(in crate::store) const NODE_WORD: u64 = 16;
+pub(in crate::store) const NODE_KEY: u64 = 24;
+
+/// A value block's header, four words: the counter of its version (in a free block: the next one); who wrote it; its
+/// length, flags and holder; the key's owner.
+pub(in crate::store) const BLOCK_HEADER_LEN: u64 = 32;
+/// In free blocks, value blocks and nodes alike: the word whose lower 16 bits name the *holder*, plus 1.
+pub(in crate::store) const BLOCK_HOLDER: u64 = 16;
+pub(in crate::store) const HOLDER_MASK: u64 = 0xffff;
+
+/// The holder of a block: who may use it again when no head names it. 0 is nobody: it is on its home's stack.
+pub(in crate::store) fn holder(member: MemberId) -> u64 {
+    u64::from(member.0) + 1
+}
+
+/// Where the value begins: behind the header, for large values at a multiple of 64 so that copies are fast.
+pub(in crate::store) fn value_start(value_len: u64) -> u64 {
+    if value_len >= 512 { 64 } else { BLOCK_HEADER_LEN }
+}
+
+/// What a value block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum Kind {
+    /// A version: what is in it is the key's value.
+    Plain = 0,
+    /// The key is part of a transaction that is under way: what is in it is the value before and the one after.
+    Provisional = 1,
+    /// A transaction did not happen: what is in it is the version before it, with its number.
+    Restored = 2,
+    /// The value is lost: it was damaged when it was salvaged. Until that is accepted, whoever asks is told so.
+    Lost = 3,
+}
+
+/// The header of a value block, decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) struct Block {
+    pub(in crate::store) counter: u64,
+    /// The member that wrote it, which of its actors, and the lower 46 bits of that actor's operation number.
+    pub(in crate::store) writer: MemberId,
+    pub(in crate::store) actor: usize,
+    pub(in crate::store) operation: u64,
+    pub(in crate::store) len: u64,
+    pub(in crate::store) is_deleted: bool,
+    /// See `tx`.
+    pub(in crate::store) kind: Kind,
+    /// See [`BLOCK_HOLDER`].
+    pub(in crate::store) holder: u64,
+    /// The member that owns the key.
+    pub(in crate::store) owner: MemberId,
+    /// 48 bits, see `checksum.rs`; 0 without checksums.
+    pub(in crate::store) checksum: u64,
+}
+
+pub(in crate::store) const OPERATION_MASK: u64 = (1 << 46) - 1;
+const LEN_MASK: u64 = (1 << 40) - 1;
+const DELETED: u64 = 1 << 63;
+const KIND_SHIFT: u32 = 61;
+
+impl Block {
+    pub(in crate::store) fn version(&self) -> Version {
+        Version { counter: self.counter, writer: self.writer }
+    }
+
+    /// Which write made it.
+    pub(in crate::store) fn identity(&self) -> (u64, MemberId, usize, u64) {
+        (self.counter, self.writer, self.actor, self.operation)
+    }
+
+    #[inline(always)]
+    pub(in crate::store) fn words(&self) -> [u64; BLOCK_HEADER_LEN as usize / 8] {
+        [
+            self.counter,
+            self.operation << 18 | (self.actor as u64) << 12 | u64::from(self.writer.0),
+            self.length_word(),
+            self.checksum << 16 | u64::from(self.owner.0),
+        ]
+    }
+
+    #[inline]
+    pub(in crate::store) fn encode(&self) -> [u8; BLOCK_HEADER_LEN as usize] {
+        let mut bytes = [0; BLOCK_HEADER_LEN as usize];
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(self.words()) {
+            chunk.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// The word at [`BLOCK_HOLDER`].
+    pub(in crate::store) fn length_word(&self) -> u64 {
+        (if self.is_deleted { DELETED } else { 0 })
+            | (self.kind as u64) << KIND_SHIFT
+            | (self.len & LEN_MASK) << 16
+            | self.holder
+    }
+
+    #[inline]
+    pub(in crate::store) fn decode(bytes: &[u8; BLOCK_HEADER_LEN as usize]) -> Block {
+        let word = |index: usize| {
+            u64::from_ne_bytes(bytes[index * 8..index * 8 + 8].try_into().expect("8 bytes"))
+        };
+        Block::from_words(std::array::from_fn(word))
+    }
+
+    #[inline(always)]
+    pub(in crate::store) fn from_words(words: [u64; BLOCK_HEADER_LEN as usize / 8]) -> Block {
+        Block {
+            counter: words[0],
+            writer: MemberId(words[1] as u32 & 0xfff),
+            actor: (words[1] >> 12) as usize & 63,
+            operation: words[1] >> 18,
+            len: words[2] >> 16 & LEN_MASK,
+            is_deleted: words[2] & DELETED != 0,
+            kind: match words[2] >> KIND_SHIFT & 3 {
+                0 => Kind::Plain,
+                1 => Kind::Provisional,
+                2 => Kind::Restored,
+                _ => Kind::Lost,
+            },
+            holder: words[2] & HOLDER_MASK,
+            owner: MemberId(words[3] as u32 & 0xffff),
+            checksum: words[3] >> 16,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_has_the_smallest_class() {
+        for len in (0..5000).chain([1 << 20, (1 << 20) + 1, 1 << 30, (1 << 30) + 64]) {
+            let class = class_of(len).unwrap();
+            assert!(class_size(class) >= len && class_size(class).is_multiple_of(16));
+            assert!(
+                class == 0 || class_size(class - 1) < len.max(64) || class_size(class - 1) < 64,
+                "{len}"
+            );
+        }
+        assert_eq!(class_of(u64::MAX), None);
+        assert!(class_size(CLASSES - 1) > 2 << 30);
+    }
+
+    #[test]
+    fn a_block_header_keeps_what_it_is_given() {
+        let block = Block {
+            counter: 1 << 50,
+            writer: MemberId(4095),
+            actor: 63,
+            operation: OPERATION_MASK,
+            len: (1 << 40) - 1,
+            is_deleted: true,
+            kind: Kind::Plain,
+            holder: 4096,
+            owner: MemberId(17),
+            checksum: (1 << 48) - 3,
+        };
+        for kind in [Kind::Plain, Kind::Provisional, Kind::Restored] {
+            let block = Block { kind, ..block };
+            assert_eq!(Block::decode(&block.encode()), block);
+        }
+    }
+
+    /// docs/segment.md says the same as the code.
+    #[test]
+    fn the_documentation_has_the_right_numbers() {
+        let page = include_str!("../../../../../docs/segment.md");
+        let root = Root { partitions: 1 };
+        let rows = [
+            ("header", 0, 64),
+            ("actors, 64 of them", root.actor(0), root.actor(1) - root.actor(0)),
+            (
+                "stacks of free blocks, one for each of 104 classes and one for tombstones",
+                root.stack(0),
+                root.stack(1) - root.stack(0),
+            ),
+            ("partitions", root.partition(0), root.partition(1) - root.partition(0)),
+            ("pins, 64 of them, after one partition", root.pin(0), root.pin(1) - root.pin(0)),
+        ];
+        assert_eq!((ACTORS, CLASSES), (64, 104));
+        for (name, offset, len) in rows {
+            let row = format!("| {name} | {offset} | {len}");
+            assert!(page.contains(&row), "docs/segment.md lacks `{row}`");
+        }
+        let words = [
+            ("header: actors used", ACTORS_USED),
+            ("header: removals", REMOVALS),
+            ("header: late", LATE),
+            ("header: mark", MARK),
+            ("actor: counter", ACTOR_COUNTER),
+            ("actor: outcome", ACTOR_OUTCOME),
+            ("partition: state", PARTITION_STATE),
+            ("partition: waiters", PARTITION_WAITERS),
+            ("partition: floor", PARTITION_FLOOR),
+            ("partition: buckets", PARTITION_BUCKETS),
+            ("holder", BLOCK_HOLDER),
+            ("next", NODE_NEXT),
+            ("head", NODE_HEAD),
+            ("word", NODE_WORD),
+            ("key", NODE_KEY),
+            ("value", value_start(0)),
+        ];
+        for (name, offset) in words {
+            let row = format!("| {name} | {offset} |");
+            assert!(page.contains(&row), "docs/segment.md lacks `{row}`");
+        }
+        assert_eq!((value_start(511), value_start(512)), (32, 64));
+        assert_eq!((0..5).map(class_size).collect::<Vec<_>>(), [64, 80, 96, 112, 128]);
+    }
+
+    /// The words of a block's header, bit by bit.
+    #[test]
+    fn a_block_header_is_laid_out_as_documented() {
+        let block = Block {
+            counter: 7,
+            writer: MemberId(5),
+            actor: 3,
+            operation: 9,
+            len: 2,
+            is_deleted: true,
+            kind: Kind::Restored,
+            holder: 6,
+            owner: MemberId(4),
+            checksum: 11,
+        };
+        let words: Vec<u64> = block
+            .encode()
+            .chunks_exact(8)
+            .map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")))
+            .collect();
+        assert_eq!(
+            words,
+            [7, 9 << 18 | 3 << 12 | 5, 1 << 63 | 2 << 61 | 2 << 16 | 6, 11 << 16 | 4]
+        );
+    }
+}

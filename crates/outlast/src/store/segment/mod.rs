@@ -1,0 +1,4 @@
+//! The bytes in a segment.
+
+pub(in crate::store) mod head;
+pub(in crate::store) mod layout;
