@@ -6,9 +6,10 @@
 //! a handle that is dropped changes nothing. What callers gain is that errors come together, at `flush`. The contract
 //! leaves room for an engine on which overlapping pays.
 
-use super::open::{Inner, lock};
+use super::open::Inner;
 use super::{Store, StoreError, StoreResult, Value, Version};
 use crate::engine::Engine;
+use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 

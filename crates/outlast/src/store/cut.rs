@@ -24,10 +24,11 @@
 
 use super::access::{Halt, Op};
 use super::layout::{ACTOR_COUNTER, ACTORS, Block, value_start};
-use super::open::{Inner, lock};
+use super::open::Inner;
 use super::placement::{hash_key, mix};
 use super::{Store, StoreError, StoreResult, check_key};
 use crate::engine::{Engine, Epoch, MemberId, Time};
+use crate::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Until when no write begins; 0 if they do.

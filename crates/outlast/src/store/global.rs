@@ -42,12 +42,13 @@
 use super::layout::{ACTOR_COUNTER, ACTORS};
 use super::list::heir;
 use super::mutant::mutant;
-use super::open::{Inner, engine_error, lock};
+use super::open::{Inner, engine_error};
 use super::steps::{self, within};
 use super::tx::{Transaction, decide_in_peace};
 use super::{Death, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
 use crate::rma::{self, Communicator};
+use crate::sync::lock;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

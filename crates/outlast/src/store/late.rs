@@ -18,8 +18,9 @@
 //! home is stopped: what was freed meanwhile waits until it goes on, and nothing else does.
 
 use super::layout::LATE;
-use super::open::{Inner, lock};
+use super::open::Inner;
 use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Pending, Time};
+use crate::sync::lock;
 use std::sync::Mutex;
 use std::time::Duration;
 

@@ -2,11 +2,12 @@
 
 use super::access::{Op, Step};
 use super::index::KeyRef;
-use super::open::{Inner, lock};
+use super::open::Inner;
 use super::placement::hash_key;
 use super::write::Change;
 use super::{Store, StoreError, StoreResult, check_key};
 use crate::engine::{Engine, Epoch, MemberId};
+use crate::sync::lock;
 use std::sync::atomic::Ordering;
 
 impl Store {

@@ -13,10 +13,11 @@
 //! it later and takes it away. If the stamp had replaced a dead holder's, it puts that one back, so that the next one
 //! is told all the same.
 
-use super::open::{Inner, lock};
+use super::open::Inner;
 use super::write::Change;
 use super::{Store, StoreError, StoreResult, Version, check_key};
 use crate::engine::{Engine, MemberId, Time};
+use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -21,9 +21,9 @@
 //!
 //! The ring is private memory: if its member dies, its blocks are found by what is written in them (see `space.rs`).
 
-use super::open::lock;
 use super::space::{CLASS_BITS, CLASS_MASK, Place, kept};
 use crate::engine::MemberId;
+use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 

@@ -26,8 +26,9 @@ use super::{PORT, Store, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Message, Time, View};
 use crate::job::{Job, Service};
 use crate::rma::Communicator;
+use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// How a store is to be; the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -303,10 +304,6 @@ pub(super) struct Inner {
 pub(super) struct Partition {
     preference: OnceLock<Vec<MemberId>>,
     pub(super) first: OnceLock<Config>,
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Store {

@@ -19,9 +19,10 @@
 use super::access::{Halt, Op, Step};
 use super::index::KeyRef;
 use super::layout::{Block, Kind, PIN_WORDS, PINS, PINS_SHIFT, value_start};
-use super::open::{Inner, lock};
+use super::open::Inner;
 use super::{Store, StoreError, StoreResult, Version};
 use crate::engine::{Engine, Epoch, Error, MemberId};
+use crate::sync::lock;
 use std::fmt;
 use std::sync::Mutex;
 

@@ -6,8 +6,8 @@
 
 use super::StoreResult;
 use super::index::KeyRef;
-use super::open::lock;
 use super::write::Remembered;
+use crate::sync::lock;
 use std::sync::{Mutex, OnceLock};
 
 /// How many places there are, and how many keys are remembered in each, by the end of their hashes: about 5 MiB if all are full.

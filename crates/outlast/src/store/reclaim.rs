@@ -19,10 +19,11 @@ use super::index::{CHAIN_MAX, is_place};
 use super::layout::{
     BLOCK_HOLDER, HOLDER_MASK, NODE_HEAD, NODE_NEXT, PARTITION_BUCKETS, class_size, holder,
 };
-use super::open::{Inner, lock};
+use super::open::Inner;
 use super::space::Place;
 use super::{Store, StoreResult};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
+use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

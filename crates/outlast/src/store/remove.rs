@@ -27,10 +27,11 @@ use super::index::{CHAIN_MAX, KeyRef, is_place};
 use super::layout::{
     ACTORS, Block, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTITION_BUCKETS, REMOVALS, class_of,
 };
-use super::open::{Inner, Note, lock};
+use super::open::{Inner, Note};
 use super::placement::hash_key;
 use super::{PORT, StoreError};
 use crate::engine::{Engine, Epoch, Error, MemberId, Time};
+use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;

@@ -29,12 +29,13 @@ use super::layout::{
 };
 use super::loss::INCARNATION_SHIFT;
 use super::mutant::mutant;
-use super::open::{Inner, Note, lock};
+use super::open::{Inner, Note};
 use super::placement::{Homes, hash_key};
 use super::space::HURRY;
 use super::write::{COUNTER_MAX, Config, Shape};
 use super::{KEY_LEN_MAX, PORT, StoreError, StoreResult};
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
+use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;

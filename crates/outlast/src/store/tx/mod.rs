@@ -61,12 +61,13 @@ pub(super) use record::is_intent;
 pub(super) use record::{Verdict, intent_key};
 
 use super::mutant::mutant;
-use super::open::{Inner, lock};
+use super::open::Inner;
 use super::placement::{hash_key, mix};
 use super::write::{Change, Remembered};
 use super::{Expect, Store, StoreError, StoreResult, Value, Version, check_key};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
 use crate::store::steps::{self, within};
+use crate::sync::lock;
 use protocol::{Attempt, Seen};
 use record::{Intent, IntentId, Mark, New, State};
 use std::collections::{BTreeMap, BTreeSet};
