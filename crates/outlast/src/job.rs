@@ -1,6 +1,5 @@
 //! Joining a job, and the one type that stands for it whichever engine is below.
 
-#[cfg(any(feature = "mpi", feature = "sim"))]
 use crate::engine::mapped::Ordinary;
 use crate::engine::mapped::{Directly, Reach};
 use crate::engine::{
@@ -8,6 +7,8 @@ use crate::engine::{
     MemberId, Message, Operation, Pending, Port, Result, Time, View, shm,
 };
 use crate::ranges::Ranges;
+#[cfg(any(feature = "mpi", feature = "sim"))]
+use crate::sync::lock;
 use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -126,7 +127,7 @@ impl Job {
     pub fn serve(&self, service: Arc<dyn Service>) -> Result<()> {
         // Before the lock, which a forked child may find held for ever.
         self.segment_len(self.me())?;
-        self.inner.services.lock().unwrap_or_else(|e| e.into_inner()).push(service);
+        lock(&self.inner.services).push(service);
         self.ring(self.me())
     }
 
@@ -136,7 +137,7 @@ impl Job {
         &self,
         make: impl FnOnce() -> T,
     ) -> (Arc<T>, bool) {
-        let mut layers = self.inner.layers.lock().unwrap_or_else(|e| e.into_inner());
+        let mut layers = lock(&self.inner.layers);
         if let Some(found) = layers.iter().find_map(|layer| layer.clone().downcast::<T>().ok()) {
             return (found, false);
         }
@@ -154,7 +155,7 @@ impl Job {
             || Error::OutOfMemory { wanted: len, reason: "no segment can be that long".into() };
         loop {
             let wanted = {
-                let mut ranges = self.inner.ranges.lock().unwrap_or_else(|e| e.into_inner());
+                let mut ranges = lock(&self.inner.ranges);
                 if let Some(offset) = ranges.take(len) {
                     return Ok(offset);
                 }
@@ -164,13 +165,13 @@ impl Job {
             let rounded = wanted.checked_next_multiple_of(1 << 16).ok_or_else(too_long)?;
             self.grow(rounded).or_else(|_| self.grow(wanted))?;
             let len = self.segment_len(self.me())?;
-            self.inner.ranges.lock().unwrap_or_else(|e| e.into_inner()).extend_to(len);
+            lock(&self.inner.ranges).extend_to(len);
         }
     }
 
     /// Gives back a range that [`Job::reserve`] gave, with the length that it was reserved with.
     pub fn release(&self, offset: u64, len: u64) {
-        self.inner.ranges.lock().unwrap_or_else(|e| e.into_inner()).give(offset, len);
+        lock(&self.inner.ranges).give(offset, len);
     }
 
     /// A member's memory, for several operations on one check of the view; see [`Reach`].
@@ -244,7 +245,7 @@ impl Job {
     pub(crate) fn run_background(&self) {
         while !self.has_ended() {
             let bell = self.bell();
-            let services = self.inner.services.lock().unwrap_or_else(|e| e.into_inner()).clone();
+            let services = lock(&self.inner.services).clone();
             let until =
                 services.iter().map(|service| service.run(self)).min().unwrap_or(Time::NEVER);
             self.park_in_background(bell, until);
@@ -255,8 +256,7 @@ impl Job {
     /// Lets go of the services: they hold on to the job's layers, and those to the job, so that nothing would ever
     /// be freed.
     pub(crate) fn drop_services(&self) {
-        let services =
-            std::mem::take(&mut *self.inner.services.lock().unwrap_or_else(|e| e.into_inner()));
+        let services = std::mem::take(&mut *lock(&self.inner.services));
         // Outside the lock: what is dropped may call the job.
         drop(services);
     }
@@ -387,7 +387,7 @@ impl Engine for Job {
             Err(_) => {
                 // Before the lock, which a forked child may find held for ever.
                 self.segment_len(self.me())?;
-                self.inner.services.lock().unwrap_or_else(|e| e.into_inner()).clone()
+                lock(&self.inner.services).clone()
             }
         };
         services.iter().for_each(|service| service.leaving(self));

@@ -28,6 +28,7 @@ mod mpirun;
 use crate::engine::JoinError;
 use crate::engine::shm::JobMemory;
 use crate::engine::{MEMBERS_MAX, MemberId};
+use crate::sync::lock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
@@ -453,7 +454,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.state)
     }
 
     /// Waits until `ready` says so; whether it did before the time was over. `None` waits without limit.

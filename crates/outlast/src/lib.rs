@@ -27,6 +27,7 @@ mod ranges;
 pub mod rma;
 pub mod snapshot;
 pub mod store;
+mod sync;
 
 pub use engine::{Engine, Epoch, Error, JoinError, JoinOptions, MemberId, MemberSet, Time, View};
 pub use job::{Attending, Job, Service, join};

@@ -60,6 +60,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -384,7 +385,7 @@ impl Pending {
     pub fn take(&mut self) -> Option<Result<Done>> {
         match &mut self.completion {
             Completion::Now(result) => result.take(),
-            Completion::Later(slot) => slot.lock().unwrap_or_else(|e| e.into_inner()).take(),
+            Completion::Later(slot) => lock(slot).take(),
         }
     }
 }
@@ -392,7 +393,7 @@ impl Pending {
 impl Completer {
     /// Completes the operation; the first result counts.
     pub fn complete(&self, result: Result<Done>) {
-        self.0.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(result);
+        lock(&self.0).get_or_insert(result);
     }
 
     /// Whether nobody holds the operation's [`Pending`] any more.

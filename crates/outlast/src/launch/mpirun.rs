@@ -27,6 +27,7 @@ use super::{
 use crate::engine::MemberId;
 use crate::engine::join::{REPORT_VARIABLE, SEGMENT_LIMIT_VARIABLE, SPARES_VARIABLE};
 use crate::engine::shm::terminate_with_launcher;
+use crate::sync::lock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use std::ffi::{OsStr, OsString};
@@ -457,7 +458,7 @@ impl Started {
             let body = move || {
                 let (mut pipe, mut buffer) = (std::fs::File::from(pipe), [0; 4096]);
                 while let Ok(len @ 1..) = pipe.read(&mut buffer) {
-                    let mut said = said.lock().unwrap_or_else(|e| e.into_inner());
+                    let mut said = lock(&said);
                     let room = SAID_LEN_MAX.saturating_sub(said.len());
                     said.extend_from_slice(&buffer[..len.min(room)]);
                 }
@@ -475,7 +476,7 @@ impl Started {
     fn failed(&self, what: &str) -> LaunchError {
         // What it said may come a moment after its end.
         std::thread::sleep(Duration::from_millis(100));
-        let said = self.said.lock().unwrap_or_else(|e| e.into_inner());
+        let said = lock(&self.said);
         LaunchError::Mpirun { reason: format!("{what}\n{}", String::from_utf8_lossy(&said).trim()) }
     }
 

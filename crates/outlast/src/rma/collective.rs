@@ -22,10 +22,11 @@
 //! (Whoever took part to the end has been sent all that was for it.)
 
 use super::group::RankSet;
-use super::progress::{Rma, Shared, lock};
+use super::progress::{Rma, Shared};
 use super::wire::{self, Reader, Writer};
 use super::{Error, Result};
 use crate::Job;
+use crate::sync::lock;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

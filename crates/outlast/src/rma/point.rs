@@ -9,9 +9,10 @@
 //!   [`Error::ProcFailedPending`] and stays active: the sender may have been the dead one, or not.
 //! - In a set of requests of which one failed, those that are not complete say the same, and stay active.
 
-use super::progress::{Rma, Shared, State, lock};
+use super::progress::{Rma, Shared, State};
 use super::{Error, Result};
 use crate::Job;
+use crate::sync::lock;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -27,15 +27,12 @@ use super::published::Agreeing;
 use super::wire::{self, Reader, Writer};
 use super::{Error, Result};
 use crate::engine::{self, MESSAGE_LEN_MAX, Message, Port, TRY_SEND_LEN_MAX};
+use crate::sync::lock;
 use crate::{Engine, Job, MemberId, MemberSet, Service, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
 
 /// The identity of the communicator of all; those made later are larger.
 pub(crate) const WORLD: u64 = 0;

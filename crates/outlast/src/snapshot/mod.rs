@@ -42,12 +42,13 @@ pub use restore::{Restored, restore, restore_share};
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Port, Time};
 use crate::job::{Job, Service};
 use crate::store::{Store, StoreError, whole_cut};
+use crate::sync::lock;
 use note::Note;
 use part::take_part;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const PORT: Port = Port::Snapshot;
@@ -182,10 +183,6 @@ struct Shared {
 
 /// A member has one when it has opened a folder.
 struct Opened;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
 
 /// Why an attempt came to nothing.
 enum Halt {

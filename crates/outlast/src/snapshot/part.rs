@@ -3,12 +3,13 @@
 //! Every wait for the next order ends: by the order, by the death of the one who gives them, or by a time limit. Whatever
 //! ends it, the store is thawed and the list is dropped, so that nobody is held up and no memory is kept.
 
+use super::Shared;
 use super::file::{Header, Writer};
 use super::folder::Unfinished;
 use super::note::Note;
-use super::{Shared, lock};
 use crate::engine::{Engine, Epoch, MemberId, Time};
 use crate::store::CutPart;
+use crate::sync::lock;
 use std::time::Duration;
 
 /// How often to look whether operations have ended: nobody rings for that.

@@ -45,11 +45,12 @@ use super::{
     run_compound,
 };
 use crate::engine::{JoinError, JoinOptions};
+use crate::sync::{lock, try_lock};
 use outlast_mpi_sys as mpi;
 pub use outlast_mpi_sys::Comm as Communicator;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long a waiting activity tests without sleeping: what takes two round trips, one after the other, finds the second target
@@ -131,11 +132,6 @@ pub struct Mpi {
     myself: Peer,
     /// This engine's own duplicate of the program's communicator.
     comm: mpi::Comm,
-}
-
-/// Locks, also when a thread that held the lock has panicked: a member is never wedged by another activity's defect.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 fn mpi_error(error: mpi::Error) -> JoinError {
@@ -434,11 +430,7 @@ impl Mpi {
     /// Moves data if no other activity is doing so already; whether anything happened.
     fn progress(&self) -> bool {
         let Some(core) = &self.core else { return false };
-        let mut core = match core.try_lock() {
-            Ok(core) => core,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
+        let Some(mut core) = try_lock(core) else { return false };
         let mut has_moved = core.progress(&self.node);
         drop(core);
         has_moved |= self.onesided.as_ref().is_some_and(|onesided| onesided.progress(&self.node));
@@ -558,11 +550,7 @@ impl Mpi {
             // While an activity of the program waits, the background rests.
             let is_relieved = is_background && self.waiting.load(Ordering::SeqCst) > 0;
             if role.is_none() && !is_relieved {
-                role = match self.mover.try_lock() {
-                    Ok(guard) => Some(guard),
-                    Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                    Err(TryLockError::WouldBlock) => None,
-                };
+                role = try_lock(&self.mover);
             }
             if role.is_none() {
                 self.node.sleep(seen, until.min(now.after(SLEEP_MAX)), is_background);

@@ -44,12 +44,13 @@
 //! failure in the middle of calls, and may leave others stuck, who die the same way one bound later, down to the
 //! last member. A target that is merely stopped for so long ends those who swap on it, too.
 
-use super::{lock, mpi_error, poll_for_all};
+use super::{mpi_error, poll_for_all};
 use crate::engine::JoinError;
 use crate::engine::shm::Shm;
 use crate::engine::{
     Completer, Done, Engine, Epoch, Error, MemberId, MemberSet, Operation, Pending, Result,
 };
+use crate::sync::lock;
 use outlast_mpi_sys::{self as mpi, Comm, Request, Window};
 use std::collections::VecDeque;
 use std::sync::Mutex;

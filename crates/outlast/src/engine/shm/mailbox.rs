@@ -28,10 +28,11 @@ use super::super::{
 use super::Shm;
 use super::layout::{RING_HEAD, RING_HEADER_LEN, RING_SENDER_WAITS, RING_TAIL};
 use super::memory::allocate;
+use crate::sync::{lock, try_lock};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard};
 
 /// A fragment begins with two words: its length, port and flags, and the sender's epoch.
 const FRAGMENT_HEADER_LEN: usize = 16;
@@ -87,18 +88,6 @@ impl Mailboxes {
             }),
         }
     }
-}
-
-fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// The turn of a thread to write to some receivers. However it ends, the threads that wait for theirs are woken.

@@ -30,6 +30,7 @@ use super::{
     Operation, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View,
 };
 
+use crate::sync::lock;
 use layout::{HEADER_EPOCH, PAGE, Tables};
 use mailbox::Mailboxes;
 use rustix::process::{Pid, Signal};
@@ -850,7 +851,7 @@ impl Engine for Shm {
         // The guard first: whoever then finds this member in the log knows that it left by itself. Not while a thread
         // publishes: whoever finds this member in the log finds all that it published.
         {
-            let _publishing = self.mailboxes.publishing.lock().unwrap_or_else(|e| e.into_inner());
+            let _publishing = lock(&self.mailboxes.publishing);
             self.guard.word().store(ENDED, Ordering::SeqCst);
         }
         self.memory.depart(self.me);
@@ -866,7 +867,7 @@ impl Engine for Shm {
 
     fn grow(&self, len: u64) -> Result<()> {
         self.check_guard()?;
-        let _growing = self.growing.lock().unwrap_or_else(|e| e.into_inner());
+        let _growing = lock(&self.growing);
         let current = self.tables().segment_len(self.me).load(Ordering::Relaxed);
         if len <= current {
             return Ok(());

@@ -10,8 +10,9 @@
 
 use super::directory::{ATTACHED, Directory, Piece};
 use super::layout::{DIRECTORY, ENTERED, LEFT};
-use super::{Patience, Shared, Window, WindowError, WindowResult, lock};
+use super::{Patience, Shared, Window, WindowError, WindowResult};
 use crate::engine::{self, Done, Engine, Operation, Pending};
+use crate::sync::lock;
 use crate::{Epoch, Time};
 use std::sync::Arc;
 

@@ -64,8 +64,9 @@
 //! to be dead.
 
 use super::layout::{self, EXCLUSIVE, stamp};
-use super::{Patience, Shared, State, Window, WindowError, WindowResult, lock};
+use super::{Patience, Shared, State, Window, WindowError, WindowResult};
 use crate::engine::{Done, Engine, Operation, Pending};
+use crate::sync::lock;
 use crate::{Epoch, Time};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;

@@ -71,6 +71,7 @@ pub use lock::LockKind;
 use super::Communicator;
 use super::group::RankSet;
 use crate::engine::{self, Engine, Operation};
+use crate::sync::lock;
 use crate::{Epoch, Job, MemberId, MemberSet, Time};
 use access::Table;
 use directory::{Aside, Asked, Directory, Owned, Range};
@@ -78,12 +79,8 @@ use layout::{DIRECTORY, ENTERED, LEFT, Layout};
 use lock::Held;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
 
 /// Memory that the members of a communicator show to each other. See the methods and `docs/missing-features.md`.
 ///

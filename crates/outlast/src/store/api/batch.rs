@@ -7,8 +7,9 @@
 //! leaves room for an engine on which overlapping pays.
 
 use crate::engine::Engine;
-use crate::store::member::open::{Inner, lock};
+use crate::store::member::open::Inner;
 use crate::store::{Store, StoreError, StoreResult, Value, Version};
+use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 

@@ -23,11 +23,12 @@
 //! is elsewhere (`crate::snapshot`), and may die or be stopped at any of them: the frost ends by its time limit.
 
 use crate::engine::{Engine, Epoch, MemberId, Time};
-use crate::store::member::open::{Inner, lock};
+use crate::store::member::open::Inner;
 use crate::store::operation::op::{Halt, Op};
 use crate::store::placement::{hash_key, mix};
 use crate::store::segment::layout::{ACTOR_COUNTER, ACTORS, Block, value_start};
 use crate::store::{Store, StoreError, StoreResult, check_key};
+use crate::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Until when no write begins; 0 if they do.

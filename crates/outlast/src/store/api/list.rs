@@ -1,12 +1,13 @@
 //! Listing keys, and who owns them.
 
 use crate::engine::{Engine, Epoch, MemberId};
-use crate::store::member::open::{Inner, lock};
+use crate::store::member::open::Inner;
 use crate::store::operation::op::{Op, Step};
 use crate::store::placement::hash_key;
 use crate::store::record::index::KeyRef;
 use crate::store::record::write::Change;
 use crate::store::{Store, StoreError, StoreResult, check_key};
+use crate::sync::lock;
 use std::sync::atomic::Ordering;
 
 impl Store {

@@ -14,9 +14,10 @@
 //! is told all the same.
 
 use crate::engine::{Engine, MemberId, Time};
-use crate::store::member::open::{Inner, lock};
+use crate::store::member::open::Inner;
 use crate::store::record::write::Change;
 use crate::store::{Store, StoreError, StoreResult, Version, check_key};
+use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -17,11 +17,12 @@
 //! with it, and repair does not bring it up again: the pinned version can be read while one of those homes lives.
 
 use crate::engine::{Engine, Epoch, Error, MemberId};
-use crate::store::member::open::{Inner, lock};
+use crate::store::member::open::Inner;
 use crate::store::operation::op::{Halt, Op, Step};
 use crate::store::record::index::KeyRef;
 use crate::store::segment::layout::{Block, Kind, PIN_WORDS, PINS, PINS_SHIFT, value_start};
 use crate::store::{Store, StoreError, StoreResult, Version};
+use crate::sync::lock;
 use std::fmt;
 use std::sync::Mutex;
 

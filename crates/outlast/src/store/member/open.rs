@@ -26,8 +26,9 @@ use crate::store::segment::head::{Phase, State};
 use crate::store::segment::layout::{MARK, PARTITION_BUCKETS, PARTITION_STATE, Root, TOMBSTONES};
 use crate::store::tx::Transactions;
 use crate::store::{PORT, Store, StoreError, StoreResult};
+use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// How a store is to be; the same at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -303,10 +304,6 @@ pub(in crate::store) struct Inner {
 pub(in crate::store) struct Partition {
     preference: OnceLock<Vec<MemberId>>,
     pub(in crate::store) first: OnceLock<Config>,
-}
-
-pub(in crate::store) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Store {

@@ -18,7 +18,7 @@
 //! | swapped out, not stamped yet | who filled it | its home takes it back, if both are dead |
 
 use crate::engine::{Engine, Epoch, Error, MemberId, Time};
-use crate::store::member::open::{Inner, Note, lock};
+use crate::store::member::open::{Inner, Note};
 use crate::store::memory::magazine::ROOM_MAX;
 use crate::store::mutant::mutant;
 use crate::store::operation::grace_period::Grace;
@@ -29,6 +29,7 @@ use crate::store::segment::layout::{
 };
 use crate::store::steps;
 use crate::store::{PORT, StoreError};
+use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

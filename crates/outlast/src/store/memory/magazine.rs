@@ -22,8 +22,8 @@
 //! The ring is private memory: if its member dies, its blocks are found by what is written in them (see `space.rs`).
 
 use crate::engine::MemberId;
-use crate::store::member::open::lock;
 use crate::store::memory::allocator::{CLASS_BITS, CLASS_MASK, Place, kept};
+use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 

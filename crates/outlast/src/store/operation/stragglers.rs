@@ -18,8 +18,9 @@
 //! home is stopped: what was freed meanwhile waits until it goes on, and nothing else does.
 
 use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Pending, Time};
-use crate::store::member::open::{Inner, lock};
+use crate::store::member::open::Inner;
 use crate::store::segment::layout::LATE;
+use crate::sync::lock;
 use std::sync::Mutex;
 use std::time::Duration;
 

@@ -5,9 +5,9 @@
 //! everything up. Nothing has to be told of changes: what is remembered is checked by each call that uses it.
 
 use crate::store::StoreResult;
-use crate::store::member::open::lock;
 use crate::store::record::index::KeyRef;
 use crate::store::record::write::Remembered;
+use crate::sync::lock;
 use std::sync::{Mutex, OnceLock};
 
 /// How many places there are, and how many keys are remembered in each, by the end of their hashes: about 5 MiB if all are full.

@@ -21,7 +21,7 @@
 //! Only its home changes the successors of nodes in an index, one activity at a time; others only swap a bucket's first.
 
 use crate::engine::{Engine, Epoch, Error, MemberId, Time};
-use crate::store::member::open::{Inner, Note, lock};
+use crate::store::member::open::{Inner, Note};
 use crate::store::operation::grace_period::Grace;
 use crate::store::operation::op::{Halt, Op, Step};
 use crate::store::placement::hash_key;
@@ -31,6 +31,7 @@ use crate::store::segment::layout::{
     ACTORS, Block, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTITION_BUCKETS, REMOVALS, class_of,
 };
 use crate::store::{PORT, StoreError};
+use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;

@@ -42,12 +42,13 @@
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
 use crate::rma::{self, Communicator};
 use crate::store::api::list::heir;
-use crate::store::member::open::{Inner, engine_error, lock};
+use crate::store::member::open::{Inner, engine_error};
 use crate::store::mutant::mutant;
 use crate::store::segment::layout::{ACTOR_COUNTER, ACTORS};
 use crate::store::steps::{self, within};
 use crate::store::tx::{Transaction, decide_in_peace};
 use crate::store::{Death, Store, StoreError, StoreResult};
+use crate::sync::lock;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -18,9 +18,10 @@
 //! list does not look at it. For the same reason repair of the leaver's partitions rests between V1 and V3.
 
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
-use crate::store::member::open::{Inner, Note, lock};
+use crate::store::member::open::{Inner, Note};
 use crate::store::segment::layout::{ACTOR_COUNTER, ACTORS};
 use crate::store::{PORT, Store, StoreError, StoreResult};
+use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;

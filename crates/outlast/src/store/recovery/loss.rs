@@ -17,7 +17,7 @@
 //! new, so nothing of the new life is there. The counters of the old life began at a smaller configuration.
 
 use crate::engine::{Engine, MemberId, MemberSet, Time};
-use crate::store::member::open::{Inner, Note, lock};
+use crate::store::member::open::{Inner, Note};
 use crate::store::mutant::mutant;
 use crate::store::operation::op::{Halt, Op, Step};
 use crate::store::record::index::check_place;
@@ -26,6 +26,7 @@ use crate::store::recovery::salvage::Fate;
 use crate::store::segment::head::{Phase, State};
 use crate::store::segment::layout::{PARTITION_BUCKETS, PARTITION_FLOOR};
 use crate::store::{PORT, Store, StoreError, StoreResult};
+use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -13,7 +13,7 @@
 //! Done by the home's background, in pieces. A death in between: the next round begins when this one is over.
 
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
-use crate::store::member::open::{Inner, lock};
+use crate::store::member::open::Inner;
 use crate::store::memory::allocator::Place;
 use crate::store::operation::grace_period::Grace;
 use crate::store::operation::op::{Op, Step};
@@ -23,6 +23,7 @@ use crate::store::segment::layout::{
     BLOCK_HOLDER, HOLDER_MASK, NODE_HEAD, NODE_NEXT, PARTITION_BUCKETS, class_size, holder,
 };
 use crate::store::{Store, StoreResult};
+use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 //! they are complete. The work is done in small pieces, so that the background also serves.
 
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
-use crate::store::member::open::{Inner, Note, lock};
+use crate::store::member::open::{Inner, Note};
 use crate::store::operation::op::{Halt, Op, Step};
 use crate::store::placement::{HOMES_MAX, Homes, hash_key};
 use crate::store::record::index::KeyRef;
@@ -15,6 +15,7 @@ use crate::store::segment::head::{Phase, State};
 use crate::store::segment::layout::{ACTORS, Kind};
 use crate::store::steps;
 use crate::store::{PORT, Store, StoreError, StoreResult};
+use crate::sync::lock;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -19,7 +19,7 @@
 //! was there before, and a length is believed when the last byte could be read.
 
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
-use crate::store::member::open::{Inner, Note, lock};
+use crate::store::member::open::{Inner, Note};
 use crate::store::memory::allocator::HURRY;
 use crate::store::mutant::mutant;
 use crate::store::operation::grace_period::Grace;
@@ -35,6 +35,7 @@ use crate::store::segment::layout::{
     PARTITION_STATE, class_of, value_start,
 };
 use crate::store::{KEY_LEN_MAX, PORT, StoreError, StoreResult};
+use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;

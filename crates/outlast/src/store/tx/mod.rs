@@ -61,12 +61,13 @@ pub(in crate::store) use record::is_intent;
 pub(in crate::store) use record::{Verdict, intent_key};
 
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
-use crate::store::member::open::{Inner, lock};
+use crate::store::member::open::Inner;
 use crate::store::mutant::mutant;
 use crate::store::placement::{hash_key, mix};
 use crate::store::record::write::{Change, Remembered};
 use crate::store::steps::{self, within};
 use crate::store::{Expect, Store, StoreError, StoreResult, Value, Version, check_key};
+use crate::sync::lock;
 use protocol::{Attempt, Seen};
 use record::{Intent, IntentId, Mark, New, State};
 use std::collections::{BTreeMap, BTreeSet};
