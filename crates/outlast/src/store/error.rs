@@ -1,5 +1,5 @@
-use super::Version;
 use crate::engine::MemberId;
+use crate::store::value::Version;
 use std::time::Duration;
 
 /// What a call of the store can fail with.

@@ -24,6 +24,7 @@ mod member;
 mod memory;
 mod mutant;
 mod operation;
+mod options;
 mod placement;
 mod record;
 mod recovery;
@@ -32,216 +33,23 @@ pub mod steps;
 #[cfg(all(test, feature = "sim"))]
 mod testing;
 mod tx;
+mod value;
 
 pub use api::batch::PendingGet;
 pub(crate) use api::cut::{CutPart, whole_cut};
+pub use api::deaths::Death;
 pub use api::handle::KeyHandle;
-pub use api::list::Death;
 pub use api::lock::LockGuard;
 pub use api::pin::Pin;
-pub use api::stats::{JobStats, Latency, Stats};
+pub use api::recover::Recovery;
+pub use api::stats::{JobStats, Stats};
+pub use api::store::Store;
 pub use api::wait::WaitOutcome;
 pub use error::{StoreError, StoreResult};
-pub use member::open::Options;
+pub use member::counts::Latency;
+pub use options::{Mode, Options};
 pub use placement::REPLICAS_MAX;
-pub use recovery::coordinated::{Mode, Recovery};
 pub use recovery::reclaim::MemoryUse;
 pub use recovery::repair::RepairStatus;
-pub use tx::Transaction;
-
-use crate::engine::{Engine, Epoch, MemberId, Port};
-use member::open::Inner;
-use record::write::{Change, Current};
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-/// The longest key, in bytes.
-pub const KEY_LEN_MAX: usize = 1024;
-
-/// The version of a value: it grows with every change of the key and never repeats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version {
-    /// One more than the counter of the version before.
-    pub counter: u64,
-    /// The member that wrote it.
-    pub writer: MemberId,
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.counter, self.writer.0)
-    }
-}
-
-/// A value as it was read: a copy, with its version.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value {
-    bytes: Vec<u8>,
-    version: Version,
-    owner: MemberId,
-}
-
-impl Value {
-    /// The bytes.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// The bytes, owned.
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.bytes
-    }
-
-    /// The version.
-    pub fn version(&self) -> Version {
-        self.version
-    }
-
-    /// The member that owns the key: who created it, or adopted it since.
-    pub fn owner(&self) -> MemberId {
-        self.owner
-    }
-}
-
-/// What a conditional put expects of the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
-    /// It does not exist.
-    Absent,
-    /// It has this version.
-    Version(Version),
-}
-
-impl Expect {
-    fn check(self, current: Option<&Current>) -> StoreResult<()> {
-        let found = current.map(|current| current.version);
-        let is_right = match self {
-            Expect::Absent => found.is_none(),
-            Expect::Version(version) => found == Some(version),
-        };
-        if is_right { Ok(()) } else { Err(StoreError::Conflict { found }) }
-    }
-}
-
-/// A store in the memories of the job's members.
-#[derive(Clone)]
-pub struct Store {
-    inner: Arc<Inner>,
-}
-
-impl fmt::Debug for Store {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Store({:?})", self.inner.job)
-    }
-}
-
-/// Whether there can be such a key.
-fn check_len(key: &[u8]) -> StoreResult<()> {
-    if key.is_empty() || key.len() > KEY_LEN_MAX {
-        return Err(StoreError::BadKey { len: key.len() });
-    }
-    Ok(())
-}
-
-/// Whether a program may change such a key: it is not one of the store's own, which are not listed and in no snapshot.
-#[inline]
-fn check_key(key: &[u8]) -> StoreResult<()> {
-    if key.starts_with(recovery::leave::RESERVED) {
-        let reason =
-            "keys that begin with \"\\0outlast/\" are the store's own; choose another one".into();
-        return Err(StoreError::Invalid { reason });
-    }
-    check_len(key)
-}
-
-impl Store {
-    /// This member.
-    pub fn me(&self) -> MemberId {
-        self.inner.job.me()
-    }
-
-    /// The epoch of this member's view: two loads. [`Store::deaths_since`] tells of every death that comes after it.
-    #[inline]
-    pub fn epoch(&self) -> Epoch {
-        let epoch = self.inner.job.epoch();
-        if self.inner.deaths_noted.load(Ordering::Acquire) == epoch.0 {
-            epoch
-        } else {
-            self.inner.note_deaths()
-        }
-    }
-
-    /// Sets a key. `Ok`: every copy holds it.
-    pub fn put(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
-        check_key(key)?;
-        self.inner.sample(&self.inner.counts.put, || self.inner.put_by_key(key, value))
-    }
-
-    /// Sets a key if it is as expected; otherwise [`StoreError::Conflict`] with what is there.
-    pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect) -> StoreResult<Version> {
-        check_key(key)?;
-        let written = self
-            .inner
-            .write(key, false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
-        Ok(written.expect("a put changes the key"))
-    }
-
-    /// Deletes a key; whether it existed.
-    pub fn delete(&self, key: &[u8]) -> StoreResult<bool> {
-        check_key(key)?;
-        let written = self.inner.write(key, false, |current, _| {
-            Ok(if current.is_some() { Change::Delete } else { Change::Nothing })
-        })?;
-        Ok(written.is_some())
-    }
-
-    /// Adds to a key that holds a number of 8 bytes (or does not exist, which counts as 0), wrapping; the new number.
-    pub fn add(&self, key: &[u8], delta: i64) -> StoreResult<i64> {
-        check_key(key)?;
-        let mut sum = 0;
-        self.inner.write(key, true, |current, buffer: &mut Vec<u8>| {
-            let before = match current {
-                None => 0,
-                Some(_) => i64::from_le_bytes(buffer.as_slice().try_into().map_err(|_| {
-                    StoreError::WrongType {
-                        what: format!("the value has {} bytes, and a number has 8", buffer.len()),
-                    }
-                })?),
-            };
-            sum = before.wrapping_add(delta);
-            Ok(Change::Owned(sum.to_le_bytes().to_vec()))
-        })?;
-        Ok(sum)
-    }
-
-    /// The value of a key; `None` if it does not exist.
-    pub fn get(&self, key: &[u8]) -> StoreResult<Option<Value>> {
-        let get = || self.inner.read(key, |op, found| found.to_value(op, key));
-        self.inner.sample(&self.inner.counts.get, get)
-    }
-
-    /// Copies the value of a key into `buffer`; its length and version, or `None` if it does not exist.
-    pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
-        let key = self.inner.key_ref(key)?;
-        match self.inner.job.is_mapped() {
-            true => self.inner.read_into(&key, None, buffer),
-            false => self
-                .inner
-                .recall
-                .call(&key, |memory| self.inner.read_into(&key, Some(memory), buffer)),
-        }
-    }
-
-    /// Whether a key exists.
-    pub fn exists(&self, key: &[u8]) -> StoreResult<bool> {
-        Ok(self.inner.read(key, |_, _| Ok(()))?.is_some())
-    }
-
-    /// Closes the store at this member, after all living members have done so or the time limit is over.
-    pub fn close(&self) -> StoreResult<()> {
-        self.inner.close()
-    }
-}
-
-const PORT: Port = Port::Store;
+pub use tx::transaction::Transaction;
+pub use value::{Expect, KEY_LEN_MAX, Value, Version};

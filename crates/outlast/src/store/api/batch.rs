@@ -7,15 +7,10 @@
 //! leaves room for an engine on which overlapping pays.
 
 use crate::engine::Engine;
-use crate::store::member::open::Inner;
-use crate::store::{Store, StoreError, StoreResult, Value, Version};
+use crate::store::api::store::Store;
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::value::{Value, Version};
 use crate::sync::lock;
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-
-/// The first error of a call that did not wait, by the thread that made it, until its `flush` has told it.
-#[derive(Default)]
-pub(in crate::store) struct Deferred(Mutex<BTreeMap<u64, StoreError>>);
 
 /// A get that was begun with [`Store::get_nb`]. Dropping it is safe.
 #[derive(Debug)]
@@ -47,7 +42,7 @@ impl Store {
                 | StoreError::Closed),
             ) => Err(error),
             Err(error) => {
-                self.inner.defer(error);
+                self.state.defer(error);
                 Ok(())
             }
         }
@@ -61,9 +56,9 @@ impl Store {
     /// Waits until all earlier [`Store::put_nb`] of this member have been acknowledged by every copy; the first error, if
     /// any of the calling thread's failed since its last flush.
     pub fn flush(&self) -> StoreResult<()> {
-        let thread = self.inner.job.activity();
-        let deferred = lock(&self.inner.deferred.0).remove(&thread);
-        deferred.map_or_else(|| self.inner.check_gate(self.inner.job.epoch()), Err)
+        let thread = self.state.job.activity();
+        let deferred = lock(&self.state.deferred.0).remove(&thread);
+        deferred.map_or_else(|| self.state.check_gate(self.state.job.epoch()), Err)
     }
 
     /// Sets many keys, in order. Each put is by itself: at the first error the earlier ones have happened, and the later
@@ -81,12 +76,5 @@ impl Store {
         keys: impl IntoIterator<Item = K>,
     ) -> StoreResult<Vec<Option<Value>>> {
         keys.into_iter().map(|key| self.get(key.as_ref())).collect()
-    }
-}
-
-impl Inner {
-    fn defer(&self, error: StoreError) {
-        let thread = self.job.activity();
-        lock(&self.deferred.0).entry(thread).or_insert(error);
     }
 }

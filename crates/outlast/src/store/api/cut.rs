@@ -23,28 +23,25 @@
 //! is elsewhere (`crate::snapshot`), and may die or be stopped at any of them: the frost ends by its time limit.
 
 use crate::engine::{Engine, Epoch, MemberId, Time};
-use crate::store::member::open::Inner;
-use crate::store::operation::op::{Halt, Op};
+use crate::store::api::store::Store;
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::member::state::StoreState;
+use crate::store::operation::error::{Halt, engine_error};
 use crate::store::placement::{hash_key, mix};
+use crate::store::record::key::KeyRef;
+use crate::store::record::lock::without_holder;
+use crate::store::record::state::RecordOp;
+use crate::store::record::write::Change;
+use crate::store::recovery::salvage::Fate;
 use crate::store::segment::layout::{ACTOR_COUNTER, ACTORS, Block, value_start};
-use crate::store::{Store, StoreError, StoreResult, check_key};
+use crate::store::value::{RESERVED, check_key};
 use crate::sync::lock;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Until when no write begins; 0 if they do.
-#[derive(Default)]
-pub(in crate::store) struct Frost(AtomicU64);
-
-impl Frost {
-    #[inline(always)]
-    pub(in crate::store) fn is_set(&self) -> bool {
-        self.0.load(Ordering::SeqCst) != 0
-    }
-}
+use std::sync::atomic::Ordering;
 
 /// What this member has to contribute to a cut. While it exists, nothing that it lists is used again.
 pub(crate) struct CutPart<'s> {
-    op: Op<'s>,
+    store: &'s StoreState,
+    op: RecordOp<'s>,
     records: Vec<Listed>,
     /// How many partitions are in it, and the sum of their mixed numbers: over all members, each partition once.
     pub(crate) partitions: u64,
@@ -59,26 +56,26 @@ struct Listed {
 
 /// The values that [`CutPart::partitions`] and [`CutPart::partition_sum`] of all members add up to.
 pub(crate) fn whole_cut(store: &Store) -> (u64, u64) {
-    let partitions = store.inner.placement.partitions as u64;
+    let partitions = store.state.placement.partitions as u64;
     (partitions, (0..partitions).map(mix).fold(0, u64::wrapping_add))
 }
 
 impl Store {
     pub(crate) fn job(&self) -> &crate::job::Job {
-        &self.inner.job
+        &self.state.job
     }
 
     pub(crate) fn replicas(&self) -> usize {
-        self.inner.placement.replicas
+        self.state.placement.replicas
     }
 
     /// Waits until every partition that is being salvaged lives; an error if one is lost. Without salvage whoever lists it
     /// says so.
     pub(crate) fn await_salvages(&self) -> StoreResult<()> {
-        let partitions = if self.inner.salvage.is_on { self.inner.placement.partitions } else { 0 };
+        let partitions = if self.state.salvage_is_on { self.state.placement.partitions } else { 0 };
         for partition in 0..partitions {
-            if self.inner.fate(partition)? != crate::store::recovery::salvage::Fate::Living {
-                self.inner.await_salvage(partition)?;
+            if self.state.fate(partition)? != Fate::Living {
+                self.state.await_salvage(partition)?;
             }
         }
         Ok(())
@@ -86,18 +83,15 @@ impl Store {
 
     /// C1.
     pub(crate) fn freeze(&self, until: Time) {
-        self.inner.frost.0.swap(until.0.max(1), Ordering::SeqCst);
+        self.state.frost.0.swap(until.0.max(1), Ordering::SeqCst);
     }
 
     /// C2: whether each operation that was under way at the first call, when `before` was empty, has ended.
     pub(crate) fn is_quiet(&self, before: &mut Option<Vec<(usize, u64)>>) -> StoreResult<bool> {
-        let inner = &self.inner;
+        let inner = &self.state;
         let counter = |actor: usize| {
             let word = inner.root(inner.me()) + inner.layout.actor(actor) + ACTOR_COUNTER;
-            inner
-                .job
-                .load(Epoch::ANY, inner.me(), word)
-                .map_err(crate::store::member::open::engine_error)
+            inner.job.load(Epoch::ANY, inner.me(), word).map_err(engine_error)
         };
         let mut under_way = Vec::new();
         match before {
@@ -124,22 +118,23 @@ impl Store {
 
     /// C4; whether the store was frozen until now.
     pub(crate) fn thaw(&self) -> bool {
-        let until = self.inner.frost.0.swap(0, Ordering::SeqCst);
+        let until = self.state.frost.0.swap(0, Ordering::SeqCst);
         // Those who wait for it.
-        let _ = self.inner.job.ring(self.inner.me());
+        let _ = self.state.job.ring(self.state.me());
         until != 0
     }
 
     /// C3, under this epoch alone; `None` if the view has changed.
     pub(crate) fn list_cut(&self, epoch: Epoch) -> StoreResult<Option<CutPart<'_>>> {
-        let inner = &*self.inner;
-        let op = match Op::begin(inner) {
+        let inner = &*self.state;
+        let op = match RecordOp::begin(inner) {
             Ok(op) => op,
             Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Lost(_)) => return Ok(None),
             Err(Halt::Fail(error)) => return Err(error),
         };
-        lock(&inner.global.readers).push(op.actor);
-        let mut part = CutPart { op, records: Vec::new(), partitions: 0, partition_sum: 0 };
+        lock(&inner.gate.readers).push(op.actor);
+        let mut part =
+            CutPart { store: inner, op, records: Vec::new(), partitions: 0, partition_sum: 0 };
         if part.op.epoch != epoch {
             return Ok(None);
         }
@@ -147,7 +142,7 @@ impl Store {
             match part.list(partition) {
                 Ok(()) => {}
                 Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => return Ok(None),
-                Err(Halt::Lost(_)) if inner.salvage.is_on => return Ok(None),
+                Err(Halt::Lost(_)) if inner.salvage_is_on => return Ok(None),
                 Err(Halt::Lost(partition)) => return Err(StoreError::DataLost { partition }),
                 Err(Halt::Fail(error)) => return Err(error),
             }
@@ -163,44 +158,17 @@ impl Store {
         owner: MemberId,
     ) -> StoreResult<()> {
         check_key(key)?;
-        let lock = crate::store::api::lock::without_holder(value);
+        let lock = without_holder(value);
         let value = lock.as_deref().unwrap_or(value);
-        self.inner.write(key, false, |_, _| {
-            Ok(crate::store::record::write::Change::PutFor(value, owner))
-        })?;
+        self.state.write(key, false, |_, _| Ok(Change::PutFor(value, owner)))?;
         Ok(())
-    }
-}
-
-impl Inner {
-    /// Waits until writes may begin; bounded by the frost's own end.
-    #[cold]
-    pub(in crate::store) fn wait_for_thaw(&self) -> StoreResult<()> {
-        loop {
-            let bell = self.job.bell();
-            let until = self.frost.0.load(Ordering::SeqCst);
-            if until == 0 {
-                return Ok(());
-            }
-            if self.job.has_ended() {
-                return Err(StoreError::Closed);
-            }
-            if self.job.now() >= Time(until) {
-                // Whoever froze it is late, and will notice that it no longer is.
-                let _ = self.frost.0.compare_exchange(until, 0, Ordering::SeqCst, Ordering::SeqCst);
-                continue;
-            }
-            // Whoever waits serves: this may be the background.
-            self.serve_messages();
-            self.job.park(bell, Time(until));
-        }
     }
 }
 
 impl Drop for CutPart<'_> {
     fn drop(&mut self) {
         // Before the operation ends, so that nobody mistakes the next one of this actor for it.
-        lock(&self.op.store.global.readers).retain(|&actor| actor != self.op.actor);
+        lock(&self.op.store.gate.readers).retain(|&actor| actor != self.op.actor);
     }
 }
 
@@ -214,18 +182,15 @@ impl CutPart<'_> {
         }
         for bucket in 0..store.bucket_count {
             for node in self.op.nodes(config, home, partition, bucket)? {
-                if node.key.starts_with(crate::store::recovery::leave::RESERVED) {
+                if node.key.starts_with(RESERVED) {
                     continue;
                 }
-                let key = crate::store::record::index::KeyRef {
-                    key: &node.key,
-                    hash: hash_key(&node.key),
-                    partition,
-                };
+                let key = KeyRef { key: &node.key, hash: hash_key(&node.key), partition };
                 let Some((word, _)) = self.op.find(config, home, &key)? else { continue };
                 let Some(offset) = self.op.settled(config, &key, word)?.offset() else { continue };
                 let block = self.op.read_block(store.me(), offset)?;
-                let (offset, block) = self.op.visible_in_frost(config, &key, offset, &block)?;
+                let (offset, block) =
+                    self.store.visible_in_frost(&self.op, config, &key, offset, &block)?;
                 if !block.is_deleted {
                     self.records.push(Listed { key: node.key, offset, block });
                 }
@@ -248,10 +213,7 @@ impl CutPart<'_> {
         value.resize(block.len as usize, 0);
         // Under any view: the block stays as it is, whoever dies.
         let from = offset + value_start(block.len);
-        store
-            .job
-            .get(Epoch::ANY, store.me(), from, value)
-            .map_err(crate::store::member::open::engine_error)?;
+        store.job.get(Epoch::ANY, store.me(), from, value).map_err(engine_error)?;
         store.check_value(key, store.me(), block, value)?;
         Ok((key, block.owner.0, block.counter))
     }
@@ -304,7 +266,7 @@ mod tests {
                         done.expect("committed");
                     };
                     let commit = job.spawn("commits", Box::new(commit)).expect("spawned");
-                    while !keys.iter().all(|key| store.inner.is_locked(key).expect("read"))
+                    while !keys.iter().all(|key| store.state.is_locked(key).expect("read"))
                         && !commit.is_finished()
                     {}
                     store.freeze(job.now().after(Duration::from_secs(1)));

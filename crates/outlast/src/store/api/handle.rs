@@ -1,11 +1,14 @@
 //! Handles: a key with everything about it that is found once.
 
 use crate::engine::Engine;
-use crate::store::api::stats::{Histogram, SAMPLE};
+use crate::store::api::store::Store;
+use crate::store::error::StoreResult;
+use crate::store::member::counts::{Histogram, SAMPLE};
 use crate::store::placement::hash_key;
-use crate::store::record::index::KeyRef;
-use crate::store::record::write::{Change, Current, Remembered};
-use crate::store::{Expect, Store, StoreResult, Value, Version, check_key};
+use crate::store::record::key::KeyRef;
+use crate::store::record::location::Remembered;
+use crate::store::record::write::{Change, Current};
+use crate::store::value::{Expect, Value, Version, check_key};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
@@ -51,7 +54,7 @@ impl Store {
     /// A handle for a key, which need not exist yet.
     pub fn handle(&self, key: &[u8]) -> StoreResult<KeyHandle> {
         check_key(key)?;
-        let KeyRef { hash, partition, .. } = self.inner.key_ref(key)?;
+        let KeyRef { hash, partition, .. } = self.state.key_ref(key)?;
         let state = RefCell::new(Remembered::NOTHING);
         let calls = Cell::new(0);
         Ok(KeyHandle {
@@ -81,7 +84,7 @@ impl KeyHandle {
     /// Makes a call, and times some, by a count of its own: that costs less than one that threads share.
     #[inline(always)]
     fn sample<T>(&self, histogram: &Histogram, call: impl FnOnce() -> T) -> T {
-        let (calls, job) = (self.calls.get().wrapping_add(1), &self.store.inner.job);
+        let (calls, job) = (self.calls.get().wrapping_add(1), &self.store.state.job);
         self.calls.set(calls);
         let began = calls.is_multiple_of(SAMPLE).then(|| job.now());
         let result = call();
@@ -98,14 +101,14 @@ impl KeyHandle {
         change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
     ) -> StoreResult<Option<Version>> {
         let memory = &mut *self.state.borrow_mut();
-        self.store.inner.write_again(&self.key_ref()?, memory, needs_value, change)
+        self.store.state.write_again(&self.key_ref()?, memory, needs_value, change)
     }
 
     /// Sets the key; see [`Store::put`].
     pub fn put(&self, value: &[u8]) -> StoreResult<Version> {
         let key = self.key_ref()?;
-        let put = || self.store.inner.put_again(&key, &mut self.state.borrow_mut(), value);
-        self.sample(&self.store.inner.counts.put, put)
+        let put = || self.store.state.put_again(&key, &mut self.state.borrow_mut(), value);
+        self.sample(&self.store.state.counts.put, put)
     }
 
     /// Sets the key if it is as expected; see [`Store::put_if`].
@@ -127,14 +130,14 @@ impl KeyHandle {
     pub fn get(&self) -> StoreResult<Option<Value>> {
         let memory = &mut *self.state.borrow_mut();
         self.store
-            .inner
+            .state
             .read_again(&self.key_ref()?, memory, |op, found| found.to_value(op, &self.key))
     }
 
     /// Copies the value into `buffer`; see [`Store::get_into`].
     pub fn get_into(&self, buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
         let (memory, key) = (&mut *self.state.borrow_mut(), self.key_ref()?);
-        let get = || self.store.inner.read_into(&key, Some(memory), buffer);
-        self.sample(&self.store.inner.counts.get, get)
+        let get = || self.store.state.read_into(&key, Some(memory), buffer);
+        self.sample(&self.store.state.counts.get, get)
     }
 }

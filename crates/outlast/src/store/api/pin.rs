@@ -17,26 +17,18 @@
 //! with it, and repair does not bring it up again: the pinned version can be read while one of those homes lives.
 
 use crate::engine::{Engine, Epoch, Error, MemberId};
-use crate::store::member::open::Inner;
-use crate::store::operation::op::{Halt, Op, Step};
-use crate::store::record::index::KeyRef;
-use crate::store::segment::layout::{Block, Kind, PIN_WORDS, PINS, PINS_SHIFT, value_start};
-use crate::store::{Store, StoreError, StoreResult, Version};
-use crate::sync::lock;
+use crate::store::api::store::Store;
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::member::state::StoreState;
+use crate::store::operation::error::{Halt, Step, engine_error};
+use crate::store::record::key::KeyRef;
+use crate::store::record::state::RecordOp;
+use crate::store::segment::layout::{Block, Kind, value_start};
+use crate::store::value::Version;
 use std::fmt;
-use std::sync::Mutex;
-
-/// Which slots of the own table are in use.
-#[derive(Default)]
-pub(in crate::store) struct Pins(Mutex<u64>);
 
 /// A version, and where its homes have it.
 type Pinned = (Block, Vec<(MemberId, u64)>);
-
-/// Where a version is at one home, as a word of the table.
-pub(in crate::store) fn pin_word(home: MemberId, offset: u64) -> u64 {
-    (u64::from(home.0) + 1) << 40 | offset >> 4
-}
 
 /// One version of a key that stays readable until this is dropped, whatever becomes of the key; see [`Store::pin`].
 ///
@@ -75,11 +67,11 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pin(&self, key: &[u8]) -> StoreResult<Option<Pin>> {
-        let (inner, key) = (&self.inner, self.inner.key_ref(key)?);
+        let (inner, key) = (&self.state, self.state.key_ref(key)?);
         let slot = inner.claim_pin()?;
         let pinned = inner
             .announce_pins(slot)
-            .and_then(|()| inner.run_call(&key, |op| op.try_pin(&key, slot)));
+            .and_then(|()| inner.run_call(&key, |op| inner.try_pin(op, &key, slot)));
         match pinned {
             Ok(Some((block, places))) => {
                 let (store, partition, key) = (self.clone(), key.partition, key.key.into());
@@ -128,14 +120,14 @@ impl Pin {
         let mut result = Err(StoreError::DataLost { partition: self.partition });
         for &(home, offset) in &self.places {
             let start = offset + value_start(len) + from;
-            match self.store.inner.job.get(Epoch::ANY, home, start, buffer) {
+            match self.store.state.job.get(Epoch::ANY, home, start, buffer) {
                 Ok(()) => return Ok(()),
                 Err(Error::Dead { .. }) => {}
                 // Another home may answer.
                 Err(Error::Timeout { member, limit }) => {
                     result = Err(StoreError::Timeout { member, limit })
                 }
-                Err(error) => return Err(crate::store::member::open::engine_error(error)),
+                Err(error) => return Err(engine_error(error)),
             }
         }
         result
@@ -146,78 +138,36 @@ impl Pin {
         let mut bytes = vec![0; self.block.len as usize];
         self.read(0, &mut bytes)?;
         let home = self.places.first().map_or(self.store.me(), |place| place.0);
-        self.store.inner.check_value(&self.key, home, &self.block, &bytes)?;
+        self.store.state.check_value(&self.key, home, &self.block, &bytes)?;
         Ok(bytes)
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.store.inner.release_pin(self.slot);
+        self.store.state.release_pin(self.slot);
     }
 }
 
-impl Inner {
-    fn claim_pin(&self) -> StoreResult<usize> {
-        let mut used = lock(&self.pins.0);
-        let slot = used.trailing_ones() as usize;
-        if slot >= PINS {
-            let reason = format!("this member has {PINS} pins already; drop some of them");
-            return Err(StoreError::Invalid { reason });
-        }
-        *used |= 1 << slot;
-        Ok(slot)
-    }
-
-    /// P5.
-    fn release_pin(&self, slot: usize) {
-        // The own memory fails only when this member has ended.
-        let _ = self.write_pin(slot, &[]);
-        *lock(&self.pins.0) &= !(1 << slot);
-    }
-
-    fn write_pin(&self, slot: usize, places: &[(MemberId, u64)]) -> Result<(), Error> {
-        let mut bytes = [0; PIN_WORDS * 8];
-        for (chunk, &(home, offset)) in bytes.chunks_exact_mut(8).zip(places) {
-            chunk.copy_from_slice(&pin_word(home, offset).to_ne_bytes());
-        }
-        self.job.put(Epoch::ANY, self.me(), self.root(self.me()) + self.layout.pin(slot), &bytes)
-    }
-
-    /// P1.
-    fn announce_pins(&self, slot: usize) -> StoreResult<()> {
-        let (job, me, word) = (
-            &self.job,
-            self.me(),
-            self.root(self.me()) + crate::store::segment::layout::ACTORS_USED,
-        );
-        loop {
-            let used =
-                job.load(Epoch::ANY, me, word).map_err(crate::store::member::open::engine_error)?;
-            if used >> PINS_SHIFT > slot as u64 {
-                return Ok(());
-            }
-            let wanted = used & ((1 << PINS_SHIFT) - 1) | (slot as u64 + 1) << PINS_SHIFT;
-            let found = job.compare_and_swap(Epoch::ANY, me, word, used, wanted);
-            found.map_err(crate::store::member::open::engine_error)?;
-        }
-    }
-}
-
-impl Op<'_> {
+impl StoreState {
     /// P2 and P3.
-    fn try_pin(&mut self, key: &KeyRef<'_>, slot: usize) -> Step<Option<Pinned>> {
-        let config = self.config(key.partition)?;
+    fn try_pin(
+        &self,
+        op: &mut RecordOp<'_>,
+        key: &KeyRef<'_>,
+        slot: usize,
+    ) -> Step<Option<Pinned>> {
+        let config = op.config(key.partition)?;
         let primary = config.homes[config.primary];
         let mut pinned = None;
-        if let Some(head) = self.find_head(config, key, None)?
+        if let Some(head) = op.find_head(config, key, None)?
             && let Some(offset) = head.offset()
         {
-            let block = self.read_block(primary, offset)?;
+            let block = op.read_block(primary, offset)?;
             // What a transaction has in its hands holds the value somewhere else in its block, the same at each home.
             let (seen_at, seen) = match block.kind {
                 Kind::Plain => (offset, block),
-                _ => self.visible(config, key, offset, &block)?,
+                _ => op.visible(config, key, offset, &block)?,
             };
             if !seen.is_deleted {
                 let mut places = vec![(primary, offset)];
@@ -226,19 +176,19 @@ impl Op<'_> {
                         continue;
                     }
                     // Not those that lack it still, or have a later one by now.
-                    if let Some((_, head)) = self.find(config, home, key)?
+                    if let Some((_, head)) = op.find(config, home, key)?
                         && let Some(offset) = head.offset()
-                        && self.read_block(member, offset)?.identity() == block.identity()
+                        && op.read_block(member, offset)?.identity() == block.identity()
                     {
                         places.push((member, offset));
                     }
                 }
-                self.store.write_pin(slot, &places)?;
+                self.write_pin(slot, &places)?;
                 places.iter_mut().for_each(|(_, place)| *place = *place + seen_at - offset);
                 pinned = Some((seen, places));
             }
         }
-        if self.is_current() || self.is_still(config, key.partition)? {
+        if op.is_current() || op.is_still(config, key.partition)? {
             Ok(pinned)
         } else {
             Err(Halt::Again)

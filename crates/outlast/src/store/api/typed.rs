@@ -1,10 +1,12 @@
 //! Values of any type that serde knows (feature `serde`), kept as JSON: see docs/decisions for why.
 
-use crate::store::{Expect, Store, StoreError, StoreResult, Version};
+use crate::store::api::store::Store;
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::value::{Expect, Version};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-fn encode<T: Serialize + ?Sized>(value: &T) -> StoreResult<Vec<u8>> {
+pub(in crate::store) fn encode<T: Serialize + ?Sized>(value: &T) -> StoreResult<Vec<u8>> {
     let wrong = |error| StoreError::WrongType {
         what: format!("the value cannot be written as JSON: {error}"),
     };

@@ -1,7 +1,9 @@
 //! Waiting for a key: docs/protocol.md, "Waiting and locks".
 
 use crate::engine::{Engine, MemberId, Time};
-use crate::store::{Store, StoreResult, Value, Version};
+use crate::store::api::store::Store;
+use crate::store::error::StoreResult;
+use crate::store::value::{Value, Version};
 use std::time::Duration;
 
 /// How often to look at a key that a transaction has locked.
@@ -52,12 +54,12 @@ impl Store {
         deadline: Time,
         member: Option<MemberId>,
     ) -> StoreResult<WaitOutcome> {
-        let job = &self.inner.job;
+        let job = &self.state.job;
         loop {
             let bell = job.bell();
             // Before the key is read: what the dead have done is then there.
             let died = member.filter(|&member| !job.view().is_living(member));
-            self.inner.announce_waiter(key)?;
+            self.state.announce_waiter(key)?;
             if let Some(value) = self.get(key)?
                 && newer_than.is_none_or(|seen| value.version > seen)
             {
@@ -70,7 +72,7 @@ impl Store {
                 return Ok(WaitOutcome::TimedOut);
             }
             // Its committer may be stopped between the decision and the bells, and others know of it by another key of it.
-            let is_locked = self.inner.is_locked(key)?;
+            let is_locked = self.state.is_locked(key)?;
             job.park(
                 bell,
                 if is_locked { deadline.min(job.now().after(LOCKED)) } else { deadline },

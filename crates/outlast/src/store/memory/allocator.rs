@@ -18,17 +18,17 @@
 //! | swapped out, not stamped yet | who filled it | its home takes it back, if both are dead |
 
 use crate::engine::{Engine, Epoch, Error, MemberId, Time};
-use crate::store::member::open::{Inner, Note};
+use crate::store::error::StoreError;
 use crate::store::memory::magazine::ROOM_MAX;
+use crate::store::memory::slab::Slabs;
+use crate::store::memory::state::{MemoryOp, MemoryState};
 use crate::store::mutant::mutant;
+use crate::store::operation::error::{Halt, Step, check_place};
 use crate::store::operation::grace_period::Grace;
-use crate::store::operation::op::{Halt, Op, Step};
-use crate::store::record::index::check_place;
-use crate::store::segment::layout::{
-    BLOCK_HOLDER, CLASSES, HOLDER_MASK, TOMBSTONES, class_of, class_size, holder,
-};
+use crate::store::operation::message::{Note, PORT};
+use crate::store::segment::layout::{BLOCK_HOLDER, HOLDER_MASK, TOMBSTONES, class_size, holder};
+use crate::store::segment::place::{KEPT_LEN_MAX, Place};
 use crate::store::steps;
-use crate::store::{PORT, StoreError};
 use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -38,75 +38,36 @@ use std::time::Duration;
 /// How many bytes of one home and class a magazine keeps at most; of large blocks one, so that they can alternate. Where homes are
 /// far away a few, unless they are very large: each one that is given back and had again takes requests.
 const WAY_BYTES: u64 = 32 << 10;
+
 const WAY_BLOCKS_FAR: usize = 4;
+
 const FAR_LEN_MAX: u64 = 128 << 10;
+
 /// How many blocks, or bytes, that no magazine has room for are retired together before the actors are looked at. More where
 /// members are far away: each look is a request to everybody.
 const BATCH_BLOCKS: u64 = 96;
+
 const BATCH_BYTES: u64 = 48 << 10;
+
 const BATCH_BYTES_FAR: u64 = 512 << 10;
+
 const BATCH_BYTES_PER_MEMBER: u64 = 512;
+
 /// How many batches wait for the magazines to be empty, where members are far away.
 const BATCHES_FAR: usize = 3;
+
 /// How many batches are looked at whose wait is not over.
 const LOOKED_AT: usize = 8;
-/// Blocks larger than this always go back to their home.
-const KEPT_LEN_MAX: u64 = 16 << 20;
+
 /// How long the background waits for a home that is to carve blocks, or to salvage a partition; what the home does later is
 /// there at the next try.
 pub(in crate::store) const HURRY: Duration = Duration::from_millis(20);
+
 /// How long the background waits before it looks again whether they may go.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// How many tombstones a home sets aside at once, and for how many other blocks there is to be one.
-const TOMBSTONES_TOGETHER: u64 = 64;
-const BLOCKS_PER_TOMBSTONE: u64 = 16;
+
 /// How many blocks are taken from a stack at once.
 const TAKE: usize = 4;
-
-/// How many bits of a kind are the class; the rest is the home.
-pub(in crate::store) const CLASS_BITS: u32 = 7;
-pub(in crate::store) const CLASS_MASK: u64 = (1 << CLASS_BITS) - 1;
-
-/// A block: its home, its class and its offset, in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) struct Place(pub(in crate::store) u64);
-
-impl Place {
-    pub(in crate::store) fn new(home: MemberId, class: usize, offset: u64) -> Place {
-        Place((u64::from(home.0) << CLASS_BITS | class as u64) << 40 | offset >> 4)
-    }
-
-    /// A block of a kind; see [`Place::kind`].
-    pub(in crate::store) fn of_kind(kind: u64, offset: u64) -> Place {
-        Place(kind << 40 | offset >> 4)
-    }
-
-    #[inline(always)]
-    pub(in crate::store) fn home(self) -> MemberId {
-        MemberId((self.kind() >> CLASS_BITS) as u32)
-    }
-
-    #[inline(always)]
-    pub(in crate::store) fn class(self) -> usize {
-        (self.kind() & CLASS_MASK) as usize
-    }
-
-    #[inline(always)]
-    pub(in crate::store) fn offset(self) -> u64 {
-        (self.0 & ((1 << 40) - 1)) << 4
-    }
-
-    /// Whether it always goes back to its home.
-    fn is_large(&self) -> bool {
-        class_size(self.class()) > KEPT_LEN_MAX
-    }
-
-    /// The home and the class.
-    #[inline(always)]
-    pub(in crate::store) fn kind(self) -> u64 {
-        self.0 >> 40
-    }
-}
 
 /// How many blocks of a class a magazine keeps. No tombstones: all members delete with the same ones.
 pub(in crate::store) fn kept(class: usize, is_far: bool) -> usize {
@@ -156,25 +117,6 @@ pub(in crate::store) struct Space {
 /// How often a home has answered, and why it refused, if it did the last time.
 type Answers = (u64, Option<String>);
 
-/// The slabs of a home.
-#[derive(Default)]
-pub(in crate::store) struct Slabs {
-    /// By where each begins: of which class its blocks are, and how many there are.
-    pub(in crate::store) all: BTreeMap<u64, (usize, u64)>,
-    /// Per class: how many times it was carved.
-    times: BTreeMap<usize, u32>,
-}
-
-impl Slabs {
-    /// Whether there is such a block.
-    fn has(&self, class: usize, offset: u64) -> bool {
-        self.all.range(..=offset).next_back().is_some_and(|(&base, &(of, count))| {
-            let size = class_size(class);
-            of == class && (offset - base).is_multiple_of(size) && (offset - base) / size < count
-        })
-    }
-}
-
 impl Space {
     /// Notes what a home has answered: that it has carved blocks of a class, or why not.
     pub(in crate::store) fn answered(&self, home: MemberId, class: usize, refusal: Option<String>) {
@@ -189,7 +131,7 @@ impl Space {
     }
 }
 
-impl Op<'_> {
+impl<'a> MemoryOp<'a> {
     /// Takes a block at a home: from the magazine, from the home's stack, or from what the home carves when asked.
     #[inline]
     pub(in crate::store) fn take_block(&self, home: MemberId, class: usize) -> Step<u64> {
@@ -313,7 +255,7 @@ impl Op<'_> {
         Ok(first)
     }
 
-    fn pop(&self, home: MemberId, class: usize) -> Step<Option<u64>> {
+    pub(in crate::store) fn pop(&self, home: MemberId, class: usize) -> Step<Option<u64>> {
         let top_word = self.store.root(home) + self.store.layout.stack(class);
         loop {
             let top = self.load(home, top_word)?;
@@ -338,17 +280,18 @@ impl Op<'_> {
         }
     }
 
-    /// Makes an empty index for a partition at this member. Where all memory is in blocks already, it takes one of those.
-    pub(in crate::store) fn make_index(&self, partition: usize) -> Step<()> {
-        let (store, me) = (self.store, self.store.me());
-        let Err(error) = store.make_index(store.root(me), partition) else { return Ok(()) };
-        let first = class_of(store.bucket_count as u64 * 8).unwrap_or(CLASSES);
-        for class in first..CLASSES {
-            if let Some(offset) = self.pop(me, class)? {
-                return Ok(store.put_index(store.root(me), partition, offset)?);
-            }
+    /// Keeps a block that was not used, since somebody was faster or the view has changed: after a refusal nothing was written.
+    /// After a timeout something may still be, whenever the home goes on: the block must not be used for anything else.
+    pub(in crate::store) fn keep_unless_late<T>(
+        &self,
+        home: MemberId,
+        class: usize,
+        offset: u64,
+        result: &Step<T>,
+    ) {
+        if let Ok(_) | Err(Halt::Again) = result {
+            self.keep(home, class, offset);
         }
-        Err(error.into())
     }
 
     /// Retires a block that this operation has swapped out of a head word. Its holder is this member already.
@@ -506,9 +449,21 @@ impl Op<'_> {
             }
         }
     }
+
+    /// Makes this member the holder of a block that it has taken out of use.
+    pub(in crate::store) fn hold(
+        &self,
+        home: MemberId,
+        offset: u64,
+    ) -> Result<(), crate::engine::Error> {
+        let job = &self.store.job;
+        let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER)?;
+        let word = word & !HOLDER_MASK | holder(self.store.me());
+        job.put(Epoch::ANY, home, offset + BLOCK_HOLDER, &word.to_ne_bytes())
+    }
 }
 
-impl Inner {
+impl MemoryState {
     /// The background's part: blocks that are too large to be kept go back to their homes also if this member retires
     /// nothing more; when it wants to run again.
     pub(in crate::store) fn give_back_some(&self) -> Time {
@@ -516,7 +471,7 @@ impl Inner {
         if !space.has_large.swap(false, Ordering::AcqRel) {
             return Time::NEVER;
         }
-        if let Ok(op) = Op::begin(self) {
+        if let Ok(op) = MemoryOp::begin(self) {
             op.reuse();
         }
         if !lock(&space.batches).iter().any(|batch| batch.blocks.iter().any(Place::is_large)) {
@@ -566,7 +521,7 @@ impl Inner {
         for (&kind, offsets) in &*lock(&space.spare) {
             places.extend(offsets.iter().map(|&offset| Place::of_kind(kind, offset)));
         }
-        self.actors.magazines().for_each(|magazine| places.extend(magazine.places()));
+        self.magazines().for_each(|magazine| places.extend(magazine.places()));
         places.iter().map(|place| (place.home(), place.offset())).collect()
     }
 
@@ -574,64 +529,13 @@ impl Inner {
     pub(in crate::store) fn has_batches(&self) -> bool {
         self.space.batch_count.load(Ordering::Relaxed) > 0
     }
-
-    /// Carves new blocks of a class out of this member's segment and puts them onto the stack; why not, if not. Some
-    /// tombstones are set aside with them.
-    pub(in crate::store) fn carve(&self, class: usize) -> Result<(), Error> {
-        if class != TOMBSTONES {
-            let count = |is_tombstone: bool| {
-                let slabs = lock(&self.space.slabs);
-                let of =
-                    slabs.all.values().filter(|(class, _)| (*class == TOMBSTONES) == is_tombstone);
-                of.map(|(_, count)| count).sum::<u64>()
-            };
-            if count(true) * BLOCKS_PER_TOMBSTONE < count(false) {
-                self.carve_blocks(TOMBSTONES)?;
-            }
-        }
-        self.carve_blocks(class)
-    }
-
-    fn carve_blocks(&self, class: usize) -> Result<(), Error> {
-        let size = class_size(class);
-        let times = {
-            let mut slabs = lock(&self.space.slabs);
-            let times = slabs.times.entry(class).or_default();
-            *times += 1;
-            *times
-        };
-        // Each time twice as many, up to a bound, so that a home is asked seldom.
-        let count = if class == TOMBSTONES { TOMBSTONES_TOGETHER } else { 8u64 << times.min(10) };
-        let count = count.min((self.slab_len_max / size).max(1));
-        let (count, base) = match self.job.reserve(count * size) {
-            Ok(base) => (count, base),
-            Err(_) => (1, self.job.reserve(size)?),
-        };
-        let me = self.job.me();
-        let top_word = self.root(me) + self.layout.stack(class);
-        let push = || -> Result<(), Error> {
-            for index in 0..count {
-                let next = if index + 1 < count { base + (index + 1) * size } else { 0 };
-                let header = [next.to_ne_bytes(), [0; 8], [0; 8]].concat();
-                self.job.put(Epoch::ANY, me, base + index * size, &header)?;
-            }
-            lock(&self.space.slabs).all.insert(base, (class, count));
-            let last = base + (count - 1) * size;
-            loop {
-                let top = self.job.load(Epoch::ANY, me, top_word)?;
-                self.job.put(Epoch::ANY, me, last, &top.to_ne_bytes())?;
-                if self.job.compare_and_swap(Epoch::ANY, me, top_word, top, base)? == top {
-                    return Ok(());
-                }
-            }
-        };
-        push()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::record::state::RecordOp;
+    use crate::store::segment::layout::class_of;
 
     #[test]
     fn a_place_keeps_what_it_is_given() {
@@ -662,9 +566,9 @@ mod tests {
         sim::run(&options, move |job: crate::Job| {
             let store = Store::open(&job, Options::new().replicas(1).partitions(1)).expect("open");
             if job.me() == MemberId(1) {
-                let (inner, home) = (&store.inner, MemberId(0));
+                let (inner, home) = (&store.state, MemberId(0));
                 let [small, large] = [2000, 50_000].map(|len| class_of(len).expect("a class"));
-                let op = Op::begin(inner).expect("begun");
+                let op = RecordOp::begin(inner).expect("begun");
                 let others = [(); 2].map(|()| vec![op.take_block(home, small).expect("a block")]);
                 let blocks: Vec<u64> =
                     std::iter::from_fn(|| op.take_block(home, large).ok()).collect();
@@ -685,7 +589,7 @@ mod tests {
                     }
                 }
                 *lock(&inner.space.batches) = batches;
-                let op = Op::begin(inner).expect("begun");
+                let op = RecordOp::begin(inner).expect("begun");
                 assert!(op.take_block(home, large).is_ok(), "there is room");
                 drop(op);
                 is_over.set(true);
@@ -729,7 +633,7 @@ mod tests {
                     step.set(4);
                 }
                 2 => {
-                    let op = Op::begin(&store.inner).expect("begun");
+                    let op = RecordOp::begin(&store.state).expect("begun");
                     step.set(1);
                     wait(2);
                     drop(op);

@@ -22,17 +22,21 @@
 //! The ring is private memory: if its member dies, its blocks are found by what is written in them (see `space.rs`).
 
 use crate::engine::MemberId;
-use crate::store::memory::allocator::{CLASS_BITS, CLASS_MASK, Place, kept};
+use crate::store::memory::allocator::kept;
+use crate::store::segment::place::{CLASS_BITS, CLASS_MASK, Place};
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// How many blocks a way has room for; of those to be used it keeps fewer.
 const RING: usize = 128;
+
 /// How many blocks are retired in one way before the actors are looked at, at most.
 const TURN_MAX: usize = 32;
+
 /// How many that are to be used a way keeps at most.
 pub(in crate::store) const ROOM_MAX: usize = RING - 2 * TURN_MAX;
+
 /// In how many ways of a magazine a kind may be.
 const PROBES: usize = 8;
 

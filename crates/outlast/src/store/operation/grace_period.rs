@@ -9,9 +9,9 @@
 //! the death has come there; but those who reach that memory by themselves wait until its owner is not in the middle of it.
 
 use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending, Time};
-use crate::store::api::pin::pin_word;
-use crate::store::member::open::Inner;
+use crate::store::operation::state::OperationState;
 use crate::store::segment::layout::{ACTORS, ACTORS_USED, LATE, PIN_WORDS, PINS, PINS_SHIFT};
+use crate::store::segment::place::pin_word;
 use std::time::Duration;
 
 /// Such a wait, as it stands.
@@ -57,7 +57,7 @@ impl Question {
     }
 
     /// The answer, if it has come; asks first, if that was not done. `Some(None)`: the member is dead.
-    fn answer(&mut self, store: &Inner) -> Option<Option<Done>> {
+    fn answer(&mut self, store: &OperationState) -> Option<Option<Done>> {
         let member = self.member;
         let offset = match self.about {
             About::Actors => store.root(member) + ACTORS_USED,
@@ -90,12 +90,12 @@ impl Question {
 
 impl Grace {
     /// Begins a wait for all who are inside an operation now.
-    pub(in crate::store) fn begin(store: &Inner) -> Grace {
+    pub(in crate::store) fn begin(store: &OperationState) -> Grace {
         Grace::begin_without(store, ACTORS)
     }
 
     /// The same, but not for this actor of this member: its operation sees nothing any more of what is waited for.
-    pub(in crate::store) fn begin_without(store: &Inner, own: usize) -> Grace {
+    pub(in crate::store) fn begin_without(store: &OperationState, own: usize) -> Grace {
         let (view, own) = (store.current_view(), (store.me(), own));
         let mut grace = Grace {
             open: Vec::new(),
@@ -120,7 +120,7 @@ impl Grace {
     }
 
     /// Looks at all actors of a member where that takes no time: mostly nobody is inside, and nothing is to be noted.
-    fn ask_directly(&mut self, store: &Inner, member: MemberId) {
+    fn ask_directly(&mut self, store: &OperationState, member: MemberId) {
         let load = |offset: u64| match store.job.load(Epoch::ANY, member, offset) {
             Ok(word) => Some(word),
             Err(Error::Dead { .. }) => Some(0),
@@ -148,7 +148,7 @@ impl Grace {
 
     /// [`Grace::is_over`] for a background, which runs whenever something has happened, the answer to a question included:
     /// it looks soon at first and then ever more seldom, since somebody may be stopped; otherwise when to look again.
-    pub(in crate::store) fn is_over_or_due(&mut self, store: &Inner) -> Result<(), Time> {
+    pub(in crate::store) fn is_over_or_due(&mut self, store: &OperationState) -> Result<(), Time> {
         let now = store.job.now();
         if now >= self.due {
             if self.is_over(store) {
@@ -179,7 +179,7 @@ impl Grace {
     }
 
     /// Whether all of them have left. Never waits.
-    pub(in crate::store) fn is_over(&mut self, store: &Inner) -> bool {
+    pub(in crate::store) fn is_over(&mut self, store: &OperationState) -> bool {
         let mut index = 0;
         while let Some(question) = self.open.get_mut(index) {
             let Some(answer) = question.answer(store) else {

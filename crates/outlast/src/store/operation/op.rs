@@ -1,107 +1,19 @@
 //! One operation's access to the members' memories, under one view.
 
-use crate::store::StoreError;
-use crate::store::member::open::Inner;
-use crate::store::memory::magazine::Magazine;
-use crate::store::segment::layout::{
-    ACTOR_COUNTER, ACTOR_OUTCOME, ACTORS, ACTORS_USED, PINS_SHIFT,
-};
-
 use crate::engine::mapped::{Direct, Memory, Reach};
 use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending};
+use crate::store::error::StoreError;
+use crate::store::operation::error::{Halt, Step};
+use crate::store::operation::participants::{CROWDED, LAST, announce};
+use crate::store::operation::state::OperationState;
+use crate::store::segment::layout::{ACTOR_OUTCOME, ACTORS};
 use crate::store::steps;
 use std::cell::Cell;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use std::time::Duration;
-
-/// Why an operation cannot go on as it is.
-#[derive(Debug)]
-pub(in crate::store) enum Halt {
-    /// The view has changed, or someone else was faster: begin again.
-    Again,
-    /// The store is frozen: begin again when it is not.
-    Frozen,
-    /// A transaction is in the way: get it out of the way, and begin again.
-    Blocked(Box<crate::store::tx::Blocker>),
-    /// No complete copy of this partition lives.
-    Lost(usize),
-    /// It cannot be done.
-    Fail(StoreError),
-}
-
-impl From<Error> for Halt {
-    fn from(error: Error) -> Halt {
-        match error {
-            // Both say that the view is newer than the operation.
-            Error::Stale { .. } | Error::Dead { .. } => Halt::Again,
-            Error::Timeout { member, limit } => Halt::Fail(StoreError::Timeout { member, limit }),
-            Error::Ended => Halt::Fail(StoreError::Closed),
-            other => Halt::Fail(StoreError::Engine(other)),
-        }
-    }
-}
-
-impl From<StoreError> for Halt {
-    fn from(error: StoreError) -> Halt {
-        Halt::Fail(error)
-    }
-}
-
-pub(in crate::store) type Step<T> = Result<T, Halt>;
-
-/// The operations that this member may have under way at once.
-///
-/// An actor is claimed by making its counter, which lies in the segment, odd: the same swap tells the others that it is
-/// inside an operation. It is given back by one plain write.
-pub(in crate::store) struct Actors {
-    actors: Vec<Actor>,
-    /// How many are known to the others; see [`ACTORS_USED`].
-    announced: AtomicUsize,
-    /// Tells stores of one process apart.
-    id: u64,
-}
-
-/// Own lines, so that threads do not disturb each other.
-#[derive(Default)]
-#[repr(align(128))]
-struct Actor {
-    /// The even number that the counter had when it was last seen so.
-    counter: AtomicU64,
-    /// The blocks at hand; changed only by the operation that has claimed the actor.
-    magazine: OnceLock<Box<Magazine>>,
-}
-
-thread_local! {
-    /// The actor that this thread used last, and of which store: the next operation tries it first.
-    static LAST: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
-}
-
-/// How long to sleep while all actors are in use: nobody rings when one is given back.
-const CROWDED: Duration = Duration::from_micros(200);
-
-impl Actors {
-    pub(in crate::store) fn new() -> Actors {
-        static IDS: AtomicU64 = AtomicU64::new(1);
-        Actors {
-            actors: (0..ACTORS).map(|_| Actor::default()).collect(),
-            announced: AtomicUsize::new(0),
-            id: IDS.fetch_add(1, Ordering::Relaxed),
-        }
-    }
-}
-
-#[cfg(all(test, feature = "sim"))]
-impl Actors {
-    /// The magazines, while nobody uses them.
-    pub(in crate::store) fn magazines(&self) -> impl Iterator<Item = &Magazine> {
-        self.actors.iter().filter_map(|actor| actor.magazine.get()).map(Box::as_ref)
-    }
-}
+use std::sync::atomic::{Ordering, fence};
 
 /// An operation that is under way: while it exists, nothing that it may have seen is reused.
 pub(in crate::store) struct Op<'a> {
-    pub(in crate::store) store: &'a Inner,
+    pub(in crate::store) store: &'a OperationState,
     pub(in crate::store) actor: usize,
     pub(in crate::store) epoch: Epoch,
     /// The operation's number: the actor's counter, which is odd.
@@ -118,7 +30,7 @@ impl<'a> Op<'a> {
     /// Begins an operation with the actor that this thread used last, if that can be had at once.
     #[inline(always)]
     pub(in crate::store) fn begin_again<D: Direct<'a>>(
-        store: &'a Inner,
+        store: &'a OperationState,
         direct: D,
     ) -> Option<Op<'a>> {
         let (id, index) = LAST.with(Cell::get);
@@ -149,7 +61,7 @@ impl<'a> Op<'a> {
 
     /// Begins an operation under the current view.
     #[inline]
-    pub(in crate::store) fn begin(store: &'a Inner) -> Step<Op<'a>> {
+    pub(in crate::store) fn begin(store: &'a OperationState) -> Step<Op<'a>> {
         let (id, last) = LAST.with(Cell::get);
         let first = if id == store.actors.id { last } else { 0 };
         match Op::claim(store, first)? {
@@ -160,7 +72,7 @@ impl<'a> Op<'a> {
 
     /// Tries this actor, then all of them: the first ones are used most, so that few have blocks at hand.
     #[inline]
-    fn claim(store: &'a Inner, first: usize) -> Step<Option<Op<'a>>> {
+    fn claim(store: &'a OperationState, first: usize) -> Step<Option<Op<'a>>> {
         let (job, me) = (&store.job, store.job.me());
         steps::enter(steps::Step::WriteEnter);
         let mine = job.reach(Epoch::ANY, me)?;
@@ -202,7 +114,7 @@ impl<'a> Op<'a> {
     }
 
     /// Begins an operation with this very actor, if it was ever used and is not in use.
-    pub(in crate::store) fn begin_as(store: &'a Inner, index: usize) -> Option<Op<'a>> {
+    pub(in crate::store) fn begin_as(store: &'a OperationState, index: usize) -> Option<Op<'a>> {
         if store.actors.announced.load(Ordering::Acquire) <= index {
             return None;
         }
@@ -229,7 +141,7 @@ impl<'a> Op<'a> {
     /// All actors are in use: waits for one.
     #[cold]
     #[inline(never)]
-    fn begin_crowded(store: &'a Inner, first: usize) -> Step<Op<'a>> {
+    fn begin_crowded(store: &'a OperationState, first: usize) -> Step<Op<'a>> {
         let job = &store.job;
         let until = job.now().after(job.time_limit());
         loop {
@@ -243,19 +155,6 @@ impl<'a> Op<'a> {
                 return Err(Halt::Fail(StoreError::Timeout { member, limit }));
             }
             job.park(bell, until.min(now.after(CROWDED)));
-        }
-    }
-
-    /// This actor's blocks.
-    #[inline(always)]
-    pub(in crate::store) fn magazine(&self) -> &'a Magazine {
-        let magazine = &self.store.actors.actors[self.actor].magazine;
-        match magazine.get() {
-            Some(magazine) => magazine,
-            None => {
-                let job = &self.store.job;
-                magazine.get_or_init(|| Box::new(Magazine::new(job.members(), !job.is_mapped())))
-            }
         }
     }
 
@@ -371,9 +270,6 @@ impl Drop for Op<'_> {
     #[inline]
     fn drop(&mut self) {
         let actor = &self.store.actors.actors[self.actor];
-        if actor.magazine.get().is_some_and(|magazine| magazine.is_due()) {
-            self.turn();
-        }
         steps::enter(steps::Step::LeaveOperation);
         // What the operation read and wrote comes before the word that says that it has ended.
         fence(Ordering::Release);
@@ -381,30 +277,5 @@ impl Drop for Op<'_> {
         // Refused only when this member has ended, and then nobody waits for its actors.
         self.mine.put_words(self.word, [even]);
         actor.counter.store(even, Ordering::Relaxed);
-    }
-}
-
-/// Makes sure that others look at an actor when they ask who is inside an operation.
-#[cold]
-fn announce(store: &Inner, actor: usize) -> Step<()> {
-    let job = &store.job;
-    let word = store.root(job.me()) + ACTORS_USED;
-    while store.actors.announced.load(Ordering::Acquire) <= actor {
-        let used = job.load(Epoch::ANY, job.me(), word)?;
-        let pins = used >> PINS_SHIFT << PINS_SHIFT;
-        let wanted = (used - pins).max(actor as u64 + 1);
-        let new = pins | wanted;
-        if used == new || job.compare_and_swap(Epoch::ANY, job.me(), word, used, new)? == used {
-            store.actors.announced.fetch_max(wanted as usize, Ordering::AcqRel);
-        }
-    }
-    Ok(())
-}
-
-impl Inner {
-    /// Where an actor's counter is.
-    #[inline]
-    pub(in crate::store) fn counter_word(&self, member: MemberId, actor: usize) -> u64 {
-        self.root(member) + self.layout.actor(actor) + ACTOR_COUNTER
     }
 }

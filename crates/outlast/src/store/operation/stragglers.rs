@@ -18,7 +18,7 @@
 //! home is stopped: what was freed meanwhile waits until it goes on, and nothing else does.
 
 use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Pending, Time};
-use crate::store::member::open::Inner;
+use crate::store::operation::state::OperationState;
 use crate::store::segment::layout::LATE;
 use crate::sync::lock;
 use std::sync::Mutex;
@@ -40,11 +40,11 @@ struct Loads {
     number: u64,
 }
 
-fn start_load(store: &Inner, home: MemberId) -> Pending {
+fn start_load(store: &OperationState, home: MemberId) -> Pending {
     store.job.start(Epoch::ANY, home, Operation::Load { offset: store.root(home) + LATE })
 }
 
-impl Inner {
+impl OperationState {
     /// L1 and L2: a request of the calling activity to this home was not answered in time.
     pub(in crate::store) fn note_late(&self, home: MemberId) {
         let load = start_load(self, home);
@@ -126,7 +126,7 @@ mod tests {
     use crate::engine::Fault;
     use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::store::operation::grace_period::Grace;
-    use crate::store::operation::op::Op;
+    use crate::store::record::state::RecordOp;
     use crate::store::testing::nap;
     use crate::store::{Options, Store};
     use crate::{Engine, Epoch, Job, MemberId};
@@ -154,7 +154,7 @@ mod tests {
 
     fn body(job: &Job, word: &Mutex<Option<(u64, bool)>>, late: &AtomicU64) {
         let store = Store::open(job, Options::new().replicas(1).partitions(1)).expect("open");
-        let inner = &store.inner;
+        let inner = &store.state;
         let sleep = |time| {
             job.sleep(time);
         };
@@ -171,7 +171,7 @@ mod tests {
                     sleep(Duration::from_micros(1));
                     continue;
                 };
-                let op = Op::begin(inner).expect("begun");
+                let op = RecordOp::begin(inner).expect("begun");
                 // What is under way before it makes it slow.
                 let put = || crate::engine::Operation::Put { offset: offset + 8, data: &[0; 8] };
                 let puts: Vec<_> = (0..500).map(|_| job.start(Epoch::ANY, home, put())).collect();
@@ -217,7 +217,7 @@ mod tests {
             sim::run(&options, move |job: Job| {
                 let store =
                     Store::open(&job, Options::new().replicas(1).partitions(1)).expect("open");
-                let (inner, stopped) = (&store.inner, MemberId(0));
+                let (inner, stopped) = (&store.state, MemberId(0));
                 job.sleep(Duration::from_secs(1));
                 if job.me() == MemberId(1) {
                     job.inject(Fault::Stop(stopped)).expect("a fault");

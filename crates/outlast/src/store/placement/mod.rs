@@ -10,6 +10,8 @@
 //! taken away, the others stay, and at most one comes in. A spare that is activated would break it, whether it stands in
 //! the middle of the order or brings a new domain; so the spares then come last, and only among the rest.
 
+pub(in crate::store) mod heir;
+
 use crate::engine::{MemberId, MemberSet, View};
 use crate::store::segment::head::STAMP_MAX;
 
@@ -19,6 +21,7 @@ pub const REPLICAS_MAX: usize = 8;
 /// The most members that leave and are homes of one partition meanwhile. Members leave one after the other; only when the
 /// record that sees to that was lost can there be several.
 const LEAVERS_MAX: usize = 2;
+
 /// The longest list of homes.
 pub(in crate::store) const HOMES_MAX: usize = REPLICAS_MAX + LEAVERS_MAX;
 

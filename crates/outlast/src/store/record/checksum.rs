@@ -6,16 +6,17 @@
 //! stays damage, and repair goes on. Who holds a block is not covered: it changes.
 
 use crate::engine::MemberId;
-use crate::store::member::open::Inner;
-use crate::store::operation::op::{Halt, Op, Step};
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::operation::error::{Halt, Step};
 use crate::store::placement::{hash_key, mix};
-use crate::store::record::index::KeyRef;
+use crate::store::record::key::KeyRef;
+use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::segment::layout::{Block, value_start};
-use crate::store::{StoreError, StoreResult};
 
 /// Odd numbers with about as many ones as zeros.
 const FACTORS: [u64; 4] =
     [0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db, 0x8ebc_6af0_9c88_c6e3, 0x5899_65cc_7537_4cc3];
+
 /// The bits of a checksum: what the header has room for.
 const MASK: u64 = (1 << 48) - 1;
 
@@ -64,7 +65,7 @@ pub(in crate::store) fn checksum(key_hash: u64, block: &Block, value: &[u8]) -> 
     hash(state, value) & MASK
 }
 
-impl Inner {
+impl RecordState {
     /// The block with its checksum, if checksums are on.
     #[inline(always)]
     pub(in crate::store) fn with_checksum(
@@ -107,7 +108,7 @@ impl Inner {
     }
 }
 
-impl Op<'_> {
+impl<'a> RecordOp<'a> {
     /// Copies the value of a key's block, and checks it.
     #[inline]
     pub(in crate::store) fn get_value(
@@ -121,9 +122,7 @@ impl Op<'_> {
         self.get(home, offset + value_start(block.len), value)?;
         self.store.check_value(key, home, block, value).map_err(Halt::Fail)
     }
-}
 
-impl Op<'_> {
     /// Checks a value of which parts are to be used.
     pub(in crate::store) fn check_whole(
         &self,
@@ -165,6 +164,7 @@ impl Op<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::segment::layout::Kind;
 
     /// A change of any one bit of the key, the header or the value changes the checksum.
     #[test]
@@ -176,7 +176,7 @@ mod tests {
             operation: 9,
             len: 200,
             is_deleted: false,
-            kind: crate::store::segment::layout::Kind::Plain,
+            kind: Kind::Plain,
             holder: 6,
             owner: MemberId(4),
             checksum: 0,

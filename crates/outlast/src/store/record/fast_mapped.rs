@@ -22,26 +22,31 @@
 
 use crate::engine::MemberId;
 use crate::engine::mapped::{Direct, Memory};
-use crate::store::member::open::Inner;
+use crate::store::error::{StoreError, StoreResult};
 use crate::store::memory::magazine::Way;
 use crate::store::mutant::mutant;
-use crate::store::operation::op::{Halt, Op, Step};
-use crate::store::record::index::{KeyRef, NODE_READ_WORDS, node_word};
-use crate::store::record::write::{Before, Config, Draft, Remembered, WAITER_BITS, block_class};
+use crate::store::operation::configuration::Config;
+use crate::store::operation::error::{Halt, Step};
+use crate::store::record::block_io::block_class;
+use crate::store::record::index::{NODE_READ_WORDS, node_word};
+use crate::store::record::key::KeyRef;
+use crate::store::record::location::Remembered;
+use crate::store::record::state::{RecordOp, RecordState};
+use crate::store::record::waiters::WAITER_BITS;
+use crate::store::record::write::{Before, Draft};
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{
     Block, Kind, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, OPERATION_MASK, PARTITION_WAITERS,
     REMOVALS, holder, value_start,
 };
 use crate::store::steps;
-use crate::store::{StoreError, StoreResult, Version};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::store::value::Version;
+use std::sync::atomic::Ordering;
 
 /// With more homes than this the ordinary way is taken.
 const HOT_HOMES: usize = 8;
 
-impl Inner {
+impl RecordState {
     /// Puts a value by what a handle remembers; `None` if the ordinary way must be taken, and nothing has happened. The
     /// operation is over when this returns.
     #[inline(always)]
@@ -52,7 +57,7 @@ impl Inner {
         memory: &mut Remembered,
         value: &[u8],
     ) -> Step<Option<Version>> {
-        match Op::begin_again(self, direct) {
+        match RecordOp::begin_again(self, direct) {
             Some(mut op) => op.put_again(direct, key, memory, value),
             None => Ok(None),
         }
@@ -68,11 +73,11 @@ impl Inner {
         memory: Option<&mut Remembered>,
         buffer: &mut [u8],
     ) -> Option<StoreResult<Option<(usize, Version)>>> {
-        Op::begin_again(self, direct)?.get_again(direct, key, memory, buffer)
+        RecordOp::begin_again(self, direct)?.get_again(direct, key, memory, buffer)
     }
 }
 
-impl<'a> Op<'a> {
+impl<'a> RecordOp<'a> {
     #[inline(always)]
     fn put_again<D: Direct<'a>>(
         &mut self,
@@ -90,14 +95,14 @@ impl<'a> Op<'a> {
         let is_hot = is_known
             && config.are_all_ready()
             && !store.frost.is_set()
-            && store.global.lets_through(self.epoch);
+            && store.gate.lets_through(self.epoch);
         if !is_hot || count > HOT_HOMES || primary >= HOT_HOMES {
             return Ok(None);
         }
         let members = &config.homes.members;
         let Some(first) = direct.reach(members[primary]) else { return Ok(None) };
         // What happened in a recovery is looked at once.
-        let recoveries = store.sole_writers.then(|| store.global.recoveries());
+        let recoveries = store.sole_writers.then(|| store.gate.recoveries());
         let is_sole = recoveries == Some(memory.recoveries);
         let Some(before) = remembered_head(first, primary, memory, is_sole) else {
             return Ok(None);
@@ -240,7 +245,7 @@ impl<'a> Op<'a> {
         Ok(Some(block.version()))
     }
 
-    /// The view has changed; see [`Op::is_late`].
+    /// The view has changed; see [`RecordOp::is_late`].
     #[cold]
     #[inline(never)]
     fn redo_late(
@@ -328,7 +333,7 @@ impl<'a> Op<'a> {
         if memory.is_none() {
             store.hints.prefetch(direct, key.hash);
         }
-        if !store.global.lets_through(self.epoch) {
+        if !store.gate.lets_through(self.epoch) {
             return None;
         }
         let config = self.known_config(key.partition)?;
@@ -389,66 +394,6 @@ impl<'a> Op<'a> {
             None => store.hints.note(key.hash, config.homes[primary], node, offset),
         }
         (direct.known_epoch() == Some(self.epoch)).then_some(Ok(found))
-    }
-}
-
-/// Where keys that were read by key were found, by their hash: worth fetching all at once, before one place has told of
-/// the next, and no more than that. What is there is looked up all the same.
-pub(in crate::store) struct Hints {
-    /// For each the node and the block, as [`hint`] makes them; made when the first key is read.
-    places: OnceLock<Box<[[AtomicU64; 2]]>>,
-    count: usize,
-}
-
-/// The most keys for which there are hints: 4 MiB of them.
-const HINTS_MAX: usize = 1 << 18;
-
-/// A place in a member's memory, in one word.
-#[inline(always)]
-fn hint(member: MemberId, offset: u64) -> u64 {
-    u64::from(member.0) << 48 | offset >> 4
-}
-
-impl Hints {
-    pub(in crate::store) fn new(expected_keys: usize) -> Hints {
-        Hints {
-            places: OnceLock::new(),
-            count: expected_keys.next_power_of_two().clamp(64, HINTS_MAX),
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch<'a, D: Direct<'a>>(&self, direct: D, hash: u64) {
-        let Some(places) = self.places.get() else { return };
-        let [node, block] = &places[hash as usize & (places.len() - 1)];
-        let (node, block) = (node.load(Ordering::Relaxed), block.load(Ordering::Relaxed));
-        if let Some(reach) = direct.reach(MemberId((node >> 48) as u32)) {
-            let offset = |hint: u64| (hint & ((1 << 48) - 1)) << 4;
-            reach.prefetch(offset(node));
-            reach.prefetch(offset(block));
-            reach.prefetch(offset(block) + 64);
-        }
-    }
-
-    #[inline(always)]
-    fn note(&self, hash: u64, member: MemberId, node: u64, block: u64) {
-        let places = match self.places.get() {
-            Some(places) => places,
-            None => self.make(),
-        };
-        let found = &places[hash as usize & (places.len() - 1)];
-        for (place, offset) in found.iter().zip([node, block]) {
-            let hint = hint(member, offset);
-            if place.load(Ordering::Relaxed) != hint {
-                place.store(hint, Ordering::Relaxed);
-            }
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn make(&self) -> &[[AtomicU64; 2]] {
-        self.places.get_or_init(|| (0..self.count).map(|_| Default::default()).collect())
     }
 }
 

@@ -36,20 +36,25 @@
 use crate::engine::{
     COMPOUND_LEN_MAX, COMPOUND_STEP_LEN, CompoundStep, Done, Engine, Operation, Pending,
 };
-use crate::store::StoreError;
+use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
-use crate::store::operation::op::{Halt, Op, Step};
-use crate::store::record::index::KeyRef;
-use crate::store::record::write::{Before, Config, Content, Draft, Remembered, Shape};
+use crate::store::operation::configuration::Config;
+use crate::store::operation::error::{Halt, Step};
+use crate::store::placement::HOMES_MAX;
+use crate::store::record::block_io::Content;
+use crate::store::record::key::KeyRef;
+use crate::store::record::location::Remembered;
+use crate::store::record::state::RecordOp;
+use crate::store::record::write::{Before, Draft, Shape};
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{PARTITION_WAITERS, REMOVALS};
 use crate::store::steps;
-use crate::store::{Version, placement::HOMES_MAX};
+use crate::store::value::Version;
 
 /// The most parts of a series beside its puts.
 const PARTS_MAX: usize = 8;
 
-impl Op<'_> {
+impl<'a> RecordOp<'a> {
     /// Puts a value by what a handle remembers, if it knows where everybody has it.
     pub(in crate::store) fn put_assumed(
         &mut self,
@@ -259,7 +264,12 @@ struct Fills {
 }
 
 impl Fills {
-    fn start(op: &Op<'_>, config: &Config, draft: &Draft<'_>, content: &Content<'_>) -> Fills {
+    fn start(
+        op: &RecordOp<'_>,
+        config: &Config,
+        draft: &Draft<'_>,
+        content: &Content<'_>,
+    ) -> Fills {
         let len: usize = content.places(0).iter().map(|(_, bytes)| bytes.len()).sum();
         let is_short = len + PARTS_MAX * COMPOUND_STEP_LEN <= COMPOUND_LEN_MAX;
         let pending = std::array::from_fn(|home| {
@@ -283,7 +293,7 @@ impl Fills {
     }
 
     /// Waits until the block of a home is filled; only when no series behind that is wanted any more.
-    fn wait(&mut self, op: &Op<'_>, home: usize, is_patient: bool) -> Step<()> {
+    fn wait(&mut self, op: &RecordOp<'_>, home: usize, is_patient: bool) -> Step<()> {
         self.pending[home]
             .take()
             .map_or(Ok(()), |pending| op.await_answer(pending, is_patient).map(drop))
@@ -294,8 +304,10 @@ impl Fills {
 mod tests {
     use crate::engine::Fault;
     use crate::engine::sim::{self, Link, Options as SimOptions};
-    use crate::store::operation::op::Op;
-    use crate::store::record::write::{Change, Config, Remembered};
+    use crate::store::operation::configuration::Config;
+    use crate::store::record::location::Remembered;
+    use crate::store::record::state::RecordOp;
+    use crate::store::record::write::Change;
     use crate::store::segment::layout::{
         BLOCK_HOLDER, HOLDER_MASK, REMOVALS, class_of, holder, value_start,
     };
@@ -338,8 +350,8 @@ mod tests {
 
     /// The homes of a key.
     fn with_config<T>(store: &Store, key: &str, look: impl Fn(&Config) -> T) -> T {
-        let op = Op::begin(&store.inner).expect("begun");
-        let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+        let op = RecordOp::begin(&store.state).expect("begun");
+        let key = store.state.key_ref(key.as_bytes()).expect("a key");
         look(op.config(key.partition).expect("homes"))
     }
 
@@ -378,7 +390,7 @@ mod tests {
                 job.inject(Fault::Stop(stopped)).expect("a fault");
                 assert_eq!(expect_timeout(slot.put(&[40; LEN])), stopped);
                 job.inject(Fault::Resume(stopped)).expect("a fault");
-                nap(job, "what was late", || store.inner.late_home().is_none());
+                nap(job, "what was late", || store.state.late_home().is_none());
                 if !is_primary {
                     job.inject(Fault::Kill(with_config(store, &key, primary))).expect("a fault");
                 }
@@ -401,15 +413,15 @@ mod tests {
                     key_where(store, is_wanted)
                 };
                 let (key, other) = (with_homes([0, 1]), with_homes([1, 2]));
-                let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+                let key = store.state.key_ref(key.as_bytes()).expect("a key");
                 let mut memory = Remembered::NOTHING;
                 let mut put = || {
-                    store.inner.put_again(&key, &mut memory, b"value").expect("put");
+                    store.state.put_again(&key, &mut memory, b"value").expect("put");
                     (memory.at[1].word != 0).then_some(memory.at[1].removals)
                 };
                 let home = MemberId(1);
                 let count = || {
-                    job.load(Epoch::ANY, home, store.inner.root(home) + REMOVALS).expect("a count")
+                    job.load(Epoch::ANY, home, store.state.root(home) + REMOVALS).expect("a count")
                 };
                 let before = count();
                 assert_eq!((put(), put()), (Some(before), Some(before)));
@@ -448,7 +460,7 @@ mod tests {
                 stopped
                     .iter()
                     .for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
-                nap(job, "what was late", || store.inner.late_home().is_none());
+                nap(job, "what was late", || store.state.late_home().is_none());
                 slot.put(b"after it").expect("put");
             });
         }
@@ -485,7 +497,7 @@ mod tests {
                 stopped
                     .iter()
                     .for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
-                nap(job, "what was late", || store.inner.late_home().is_none());
+                nap(job, "what was late", || store.state.late_home().is_none());
                 slot.put(b"after it").expect("put");
             });
         }
@@ -493,7 +505,7 @@ mod tests {
 
     /// The blocks that this member has at hand at all homes but one.
     fn at_hand(store: &Store, stopped: MemberId) -> BTreeSet<(MemberId, u64)> {
-        store.inner.known_blocks().into_iter().filter(|(home, _)| *home != stopped).collect()
+        store.state.known_blocks().into_iter().filter(|(home, _)| *home != stopped).collect()
     }
 
     /// Waits until this member has all these blocks at hand again, or has given them back, or a home has the key's value in one.
@@ -509,8 +521,8 @@ mod tests {
             word & HOLDER_MASK != holder(job.me())
         };
         let is_named = |&(home, offset): &(MemberId, u64)| {
-            let op = Op::begin(&store.inner).expect("begun");
-            let key = store.inner.key_ref(key.as_bytes()).expect("a key");
+            let op = RecordOp::begin(&store.state).expect("begun");
+            let key = store.state.key_ref(key.as_bytes()).expect("a key");
             let config = op.config(key.partition).expect("homes");
             let index = config.homes.iter().position(|&other| other == home).expect("a home");
             let found = op.find(config, index, &key).expect("found");
@@ -545,7 +557,7 @@ mod tests {
                     true => slot.put(&value).map(Some),
                     // This remembers nothing.
                     false => {
-                        store.inner.write(key.as_bytes(), false, |_, _| Ok(Change::Put(&value)))
+                        store.state.write(key.as_bytes(), false, |_, _| Ok(Change::Put(&value)))
                     }
                 };
                 for _ in 0..40 {
@@ -553,7 +565,7 @@ mod tests {
                 }
                 // What is not over yet is so a little later.
                 for _ in 0..if is_known { 20 } else { 0 } {
-                    let op = Op::begin(&store.inner).expect("begun");
+                    let op = RecordOp::begin(&store.state).expect("begun");
                     op.reuse_or_give_back(false, usize::MAX);
                     let class = class_of(value_start(len as u64) + len as u64).expect("a class");
                     while op.magazine().take(stopped, class).is_some() {}

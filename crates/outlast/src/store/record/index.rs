@@ -11,9 +11,11 @@
 //! Only the home itself unlinks nodes; a node's `next` is changed by nobody else.
 
 use crate::engine::MemberId;
-use crate::store::StoreError;
-use crate::store::operation::op::{Halt, Op, Step};
-use crate::store::record::write::Config;
+use crate::store::error::StoreError;
+use crate::store::operation::configuration::Config;
+use crate::store::operation::error::{Halt, Step, check_place};
+use crate::store::record::key::KeyRef;
+use crate::store::record::state::RecordOp;
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{
     HOLDER_MASK, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, class_of, holder,
@@ -26,14 +28,6 @@ pub(in crate::store) struct Node {
     pub(in crate::store) head: Head,
 }
 
-/// A key, with what is computed from it once.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::store) struct KeyRef<'a> {
-    pub(in crate::store) key: &'a [u8],
-    pub(in crate::store) hash: u64,
-    pub(in crate::store) partition: usize,
-}
-
 pub(in crate::store) fn node_word(key: &KeyRef<'_>, holder: u64) -> u64 {
     (key.hash & 0xffff_ffff) << 32 | (key.key.len() as u64) << 16 | holder
 }
@@ -43,6 +37,7 @@ const WORD_MASK: u64 = !HOLDER_MASK;
 
 /// How much of a node is read at once: its words and the key, unless that is long.
 const NODE_READ: usize = 8 * NODE_READ_WORDS;
+
 pub(in crate::store) const NODE_READ_WORDS: usize = 8;
 
 /// Chains longer than this do not happen; a longer one is a loop in memory that someone has destroyed.
@@ -54,22 +49,7 @@ fn endless(member: MemberId) -> Halt {
     Halt::Fail(StoreError::Corrupt { member, what: "a chain of records has no end" })
 }
 
-/// Whether there can be a block, before anything is added to its offset.
-#[inline]
-pub(in crate::store) fn is_place(offset: u64) -> bool {
-    offset.is_multiple_of(16) && offset < 1 << 44
-}
-
-/// The same as an error.
-#[inline]
-pub(in crate::store) fn check_place(member: MemberId, offset: u64) -> Step<()> {
-    if is_place(offset) {
-        return Ok(());
-    }
-    Err(Halt::Fail(StoreError::Corrupt { member, what: "a block is nowhere" }))
-}
-
-impl Op<'_> {
+impl<'a> RecordOp<'a> {
     pub(in crate::store) fn bucket(
         &self,
         config: &Config,

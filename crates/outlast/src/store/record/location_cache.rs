@@ -4,14 +4,15 @@
 //! It is taken out while a call is under way, so a key is remembered by one call at a time; another one meanwhile looks
 //! everything up. Nothing has to be told of changes: what is remembered is checked by each call that uses it.
 
-use crate::store::StoreResult;
-use crate::store::record::index::KeyRef;
-use crate::store::record::write::Remembered;
+use crate::store::error::StoreResult;
+use crate::store::record::key::KeyRef;
+use crate::store::record::location::Remembered;
 use crate::sync::lock;
 use std::sync::{Mutex, OnceLock};
 
 /// How many places there are, and how many keys are remembered in each, by the end of their hashes: about 5 MiB if all are full.
 const PLACES: usize = 2048;
+
 const KEYS_EACH: usize = 4;
 
 /// The one that was used last is at the end.

@@ -21,16 +21,20 @@
 //! Only its home changes the successors of nodes in an index, one activity at a time; others only swap a bucket's first.
 
 use crate::engine::{Engine, Epoch, Error, MemberId, Time};
-use crate::store::member::open::{Inner, Note};
+use crate::store::error::StoreError;
+use crate::store::operation::error::{Halt, Step};
 use crate::store::operation::grace_period::Grace;
-use crate::store::operation::op::{Halt, Op, Step};
+use crate::store::operation::message::{Note, PORT};
 use crate::store::placement::hash_key;
-use crate::store::record::index::{CHAIN_MAX, KeyRef, is_place};
+use crate::store::record::block_io::block_class;
+use crate::store::record::index::CHAIN_MAX;
+use crate::store::record::key::KeyRef;
+use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::segment::head::{Head, Phase};
 use crate::store::segment::layout::{
     ACTORS, Block, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTITION_BUCKETS, REMOVALS, class_of,
 };
-use crate::store::{PORT, StoreError};
+use crate::store::segment::place::is_place;
 use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -38,12 +42,16 @@ use std::time::Duration;
 
 /// When to look at the actors for the first time.
 const COLLECT: Duration = Duration::from_millis(5);
+
 /// How many are removed in one piece of work.
 const PIECE: usize = 32;
+
 /// How long to wait until homes that are filling are looked at again.
 const PATIENCE: Duration = Duration::from_millis(100);
+
 /// What the time between looks at retired blocks becomes.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
 /// More than these are not remembered; what is forgotten stays until the next death.
 const REMEMBERED_MAX: usize = 1 << 20;
 
@@ -66,7 +74,7 @@ pub(in crate::store) struct Removal {
     retired: Mutex<Option<(Time, Duration)>>,
 }
 
-impl Inner {
+impl RecordState {
     /// Notes a tombstone that is stable, or a record that may have been left empty (0), for removal.
     pub(in crate::store) fn note_tombstone(&self, key: &[u8], counter: u64) {
         let is_first = {
@@ -107,7 +115,7 @@ impl Inner {
         let now = self.job.now();
         let marked = std::mem::take(&mut *lock(&removal.marked));
         if !marked.is_empty()
-            && let Ok(op) = Op::begin(self)
+            && let Ok(op) = RecordOp::begin(self)
         {
             for place in marked {
                 // The own memory fails only when this member has ended.
@@ -148,7 +156,7 @@ impl Inner {
         let mut is_late = false;
         if !tombstones.is_empty() {
             // One operation for all, so that what they retire comes together.
-            let op = Op::begin(self);
+            let op = RecordOp::begin(self);
             for (key, counter) in tombstones {
                 match self.remove(op.as_ref().ok(), &key, counter, &mut marked) {
                     Ok(true) => {}
@@ -195,8 +203,10 @@ impl Inner {
             return due;
         }
         // Whoever has deleted may retire nothing for long.
-        (0..ACTORS).filter_map(|actor| Op::begin_as(self, actor)).for_each(|op| op.flush_retired());
-        if let Ok(op) = Op::begin(self) {
+        (0..ACTORS)
+            .filter_map(|actor| RecordOp::begin_as(self, actor))
+            .for_each(|op| op.flush_retired());
+        if let Ok(op) = RecordOp::begin(self) {
             op.reuse_or_give_back(false, usize::MAX);
         }
         // Somebody may be stopped: ever more seldom.
@@ -209,7 +219,7 @@ impl Inner {
     /// D2 to D4 for one key; whether it is settled, one way or the other.
     fn remove(
         &self,
-        op: Option<&Op<'_>>,
+        op: Option<&RecordOp<'_>>,
         key: &[u8],
         counter: u64,
         marked: &mut BTreeMap<MemberId, Vec<u64>>,
@@ -227,14 +237,14 @@ impl Inner {
                 | Halt::Frozen
                 | Halt::Fail(StoreError::Timeout { .. }),
             ) => Ok(false),
-            Err(Halt::Lost(_)) if self.salvage.is_on => Ok(false),
+            Err(Halt::Lost(_)) if self.salvage_is_on => Ok(false),
             Err(Halt::Lost(partition)) => Err(StoreError::DataLost { partition }),
             Err(Halt::Fail(error)) => Err(error),
         }
     }
 }
 
-impl Op<'_> {
+impl<'a> RecordOp<'a> {
     fn remove(
         &self,
         key: &KeyRef<'_>,
@@ -291,12 +301,9 @@ impl Op<'_> {
     /// Retires the block of a record that is being removed, if it had one.
     fn retire_removed(&self, home: MemberId, head: Head, block: Option<Block>) -> Step<()> {
         match (head.offset(), block) {
-            (Some(offset), Some(block)) => self.retire_block(
-                home,
-                offset,
-                &block,
-                crate::store::record::write::block_class(&block, home)?,
-            ),
+            (Some(offset), Some(block)) => {
+                self.retire_block(home, offset, &block, block_class(&block, home)?)
+            }
             _ => Ok(()),
         }
     }

@@ -17,101 +17,28 @@
 //! settling seals what is written under the new one; and no new home begins to fill before V3, since a writer of the old
 //! list does not look at it. For the same reason repair of the leaver's partitions rests between V1 and V3.
 
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
-use crate::store::member::open::{Inner, Note};
+use crate::engine::{Engine, Epoch, MemberId, Time};
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::operation::error::{Halt, engine_error};
+use crate::store::operation::message::{Note, PORT};
+use crate::store::recovery::state::RecoveryState;
+use crate::store::segment::head::Phase;
 use crate::store::segment::layout::{ACTOR_COUNTER, ACTORS};
-use crate::store::{PORT, Store, StoreError, StoreResult};
 use crate::sync::lock;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
-
-/// Keys that begin so are the store's own, and are not listed.
-pub(in crate::store) const RESERVED: &[u8] = b"\0outlast/";
-/// The lock of the one who leaves.
-const TURN: &[u8] = b"\0outlast/leave";
 
 /// How often to look whether operations have ended or copies are complete.
 const PATIENCE: Duration = Duration::from_millis(1);
+
 /// What that becomes when it takes long.
 const PATIENCE_MAX: Duration = Duration::from_millis(50);
+
 /// How often to tell those again who have not answered.
 const REMIND: Duration = Duration::from_secs(1);
 
-/// What a member knows of those who leave.
-#[derive(Default)]
-pub(in crate::store) struct Leaving {
-    /// Who has said that it leaves.
-    members: Mutex<MemberSet>,
-    /// Whose copies may be handed on: all members have noted that it leaves.
-    handed: Mutex<MemberSet>,
-    /// Raised whenever `members` grows.
-    version: AtomicU64,
-    /// Answers that are due when these actors of this member have left their operations.
-    due: Mutex<Vec<Due>>,
-    own: Mutex<Own>,
-}
-
-/// Who is to be answered, and which actors have to leave the operation with this number first.
-type Due = (MemberId, Vec<(usize, u64)>);
-
-/// How far this member's own leaving is.
-#[derive(Default)]
-struct Own {
-    is_leaving: bool,
-    is_handing: bool,
-    /// Who has answered.
-    noted: MemberSet,
-    /// When to tell again.
-    remind: Option<Time>,
-}
-
-impl Leaving {
-    /// Who leaves, and the version of that; for the computation of homes.
-    pub(in crate::store) fn members(&self) -> MemberSet {
-        lock(&self.members).clone()
-    }
-
-    /// Changes with every member that begins to leave.
-    pub(in crate::store) fn version(&self) -> u64 {
-        // SeqCst: in one order with the counters of operations.
-        self.version.load(Ordering::SeqCst)
-    }
-
-    /// Does something, and nobody begins to leave meanwhile; unless someone has since the version was this.
-    pub(in crate::store) fn unless_changed<T>(
-        &self,
-        version: u64,
-        act: impl FnOnce() -> T,
-    ) -> Option<T> {
-        let _members = lock(&self.members);
-        (self.version() == version).then(act)
-    }
-
-    /// Whether copies are handed on from everyone of these who leaves.
-    pub(in crate::store) fn may_fill(&self, homes: &[MemberId]) -> bool {
-        let (members, handed) = (lock(&self.members).clone(), lock(&self.handed).clone());
-        homes.iter().all(|&home| !members.contains(home) || handed.contains(home))
-    }
-}
-
-impl Store {
-    /// Leaves the job: hands this member's copies on to others, so that nothing is lost even with one copy, and ends
-    /// the membership. [`StoreError::Timeout`] if that takes until `deadline`: this member is then still there, and its
-    /// copies go on being handed on; call it again, or go without. Locks that it holds count as abandoned.
-    ///
-    /// Members leave one after the other, each moving its data: to end the whole job, use [`Store::close`].
-    pub fn leave(&self, deadline: Time) -> StoreResult<()> {
-        // Held until this member is gone; the next one takes it over.
-        if !lock(&self.inner.leaving.own).is_leaving {
-            self.lock_any(TURN, deadline)?.keep();
-        }
-        self.inner.leave(deadline)
-    }
-}
-
-impl Inner {
-    fn leave(&self, deadline: Time) -> StoreResult<()> {
+impl RecoveryState {
+    pub(in crate::store) fn leave(&self, deadline: Time) -> StoreResult<()> {
         let (job, me) = (&self.job, self.me());
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
@@ -120,7 +47,7 @@ impl Inner {
         let mut pause = PATIENCE;
         lock(&self.leaving.own).is_leaving = true;
         // V1 to V3 are the background's.
-        job.ring(me).map_err(crate::store::member::open::engine_error)?;
+        job.ring(me).map_err(engine_error)?;
         loop {
             let bell = job.bell();
             let is_handing = lock(&self.leaving.own).is_handing;
@@ -144,8 +71,8 @@ impl Inner {
         }
         // V5.
         self.is_closed.store(true, Ordering::SeqCst);
-        self.global.close_for_ever();
-        job.leave().map_err(crate::store::member::open::engine_error)
+        self.gate.close_for_ever();
+        job.leave().map_err(engine_error)
     }
 
     /// A living member that has not answered yet.
@@ -163,18 +90,12 @@ impl Inner {
                 let mut incomplete = None;
                 if config.homes.contains(&self.me()) {
                     for &home in config.homes.iter().filter(|&&home| !leaving.contains(home)) {
-                        if op.state(home, partition)?.phase()
-                            != crate::store::segment::head::Phase::Complete
-                        {
+                        if op.state(home, partition)?.phase() != Phase::Complete {
                             incomplete = Some(home);
                         }
                     }
                 }
-                if op.is_current() {
-                    Ok(incomplete)
-                } else {
-                    Err(crate::store::operation::op::Halt::Again)
-                }
+                if op.is_current() { Ok(incomplete) } else { Err(Halt::Again) }
             });
             match incomplete {
                 Ok(None) | Err(StoreError::DataLost { .. }) => {}
@@ -305,6 +226,8 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Store;
+    use crate::store::operation::leavers::Leaving;
 
     /// New homes of a partition are not filled while somebody may still write by the list of before: from V1 to V3.
     #[test]
@@ -341,7 +264,7 @@ mod tests {
                 let [victim, leaver, unaware, driver] = [0, 1, 2, 3].map(MemberId);
                 let is_right = |key: &Vec<u8>| {
                     let partition = store.partition_of(key).expect("a key");
-                    store.inner.placement.preference(partition)[..2] == [victim, leaver]
+                    store.state.placement.preference(partition)[..2] == [victim, leaver]
                 };
                 let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
                 let key = names.into_iter().find(is_right).expect("some key");
@@ -349,7 +272,7 @@ mod tests {
                     store.put(&key, b"value").expect("put");
                     job.inject(Fault::Stop(unaware)).expect("a fault");
                     stage.set(1);
-                    nap(&job, "the leaver", || store.inner.leaving.members().contains(leaver));
+                    nap(&job, "the leaver", || store.state.leaving.members().contains(leaver));
                     job.inject(Fault::Kill(victim)).expect("killed");
                     nap(&job, "the death", || !job.view().is_living(victim));
                     let partition = store.partition_of(&key).expect("a key");

@@ -17,23 +17,22 @@
 //! new, so nothing of the new life is there. The counters of the old life began at a smaller configuration.
 
 use crate::engine::{Engine, MemberId, MemberSet, Time};
-use crate::store::member::open::{Inner, Note};
+use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
-use crate::store::operation::op::{Halt, Op, Step};
-use crate::store::record::index::check_place;
-use crate::store::record::write::COUNTER_MAX;
+use crate::store::operation::error::{Halt, Step, check_place, engine_error};
+use crate::store::operation::message::{Note, PORT};
+use crate::store::record::state::RecordOp;
+use crate::store::record::version_floor::INCARNATION_SHIFT;
 use crate::store::recovery::salvage::Fate;
+use crate::store::recovery::state::RecoveryState;
 use crate::store::segment::head::{Phase, State};
-use crate::store::segment::layout::{PARTITION_BUCKETS, PARTITION_FLOOR};
-use crate::store::{PORT, Store, StoreError, StoreResult};
+use crate::store::segment::layout::PARTITION_BUCKETS;
 use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The bits of a version's counter below the partition's incarnation.
-pub(in crate::store) const INCARNATION_SHIFT: u32 = 48;
 /// When to look again for lost partitions if some member did not answer.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -45,7 +44,7 @@ pub(in crate::store) struct Loss {
     wanted: Mutex<Vec<(MemberId, usize)>>,
     /// What first homes could not do, until the one who asked has seen it.
     refusals: Mutex<BTreeMap<usize, StoreError>>,
-    listeners: Mutex<Vec<Listener>>,
+    pub(in crate::store) listeners: Mutex<Vec<Listener>>,
     /// The epoch under which the listeners were told last.
     told: AtomicU64,
 }
@@ -63,94 +62,14 @@ impl Default for Loss {
     }
 }
 
-impl Store {
-    /// The partitions that are lost: no complete copy lives, and nobody has accepted that yet.
-    pub fn lost_partitions(&self) -> StoreResult<Vec<usize>> {
-        self.inner.lost_partitions()
-    }
-
-    /// Keys that are lost, as far as survivors can still name them: those that were being copied to a home that lives when
-    /// the last complete copy died. There may be more; whoever knows a key asks [`Store::partition_of`]. With
-    /// [`crate::store::Options::salvage`] also those whose values were damaged, all of them.
-    ///
-    /// ```
-    /// # use outlast::store::{Options, Store};
-    /// # let job = outlast::join()?;
-    /// # let store = Store::open(&job, Options::new())?;
-    /// for key in store.lost_keys()? {
-    ///     eprintln!("{} is lost", String::from_utf8_lossy(&key));
-    /// }
-    /// store.accept_loss()?;
-    /// # store.close()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn lost_keys(&self) -> StoreResult<Vec<Vec<u8>>> {
-        let mut keys = Vec::new();
-        for partition in self.lost_partitions()? {
-            keys.extend(self.inner.run(|op| op.keys_left(partition))?);
-        }
-        for partition in self.inner.salvage.damaged() {
-            keys.extend(self.inner.keys_damaged(partition)?);
-        }
-        keys.retain(|key| !key.starts_with(crate::store::recovery::leave::RESERVED));
-        keys.sort();
-        keys.dedup();
-        Ok(keys)
-    }
-
-    /// The partition of a key, as [`StoreError::DataLost`] and [`Store::lost_partitions`] name it.
-    pub fn partition_of(&self, key: &[u8]) -> StoreResult<usize> {
-        crate::store::check_len(key)?;
-        Ok(self.inner.placement.partition(crate::store::placement::hash_key(key)))
-    }
-
-    /// Calls `listener` with all lost partitions after each death that leaves some, and with those of which some keys are lost
-    /// (see [`Store::lost_keys`]). It runs in this member's background, with
-    /// no lock held: it may call the store, and repair waits until it returns.
-    pub fn on_loss(&self, listener: impl Fn(&[usize]) + Send + Sync + 'static) {
-        lock(&self.inner.loss.listeners).push(Arc::new(listener));
-        let _ = self.inner.job.ring(self.me());
-    }
-
-    /// Gives up all lost partitions: they are empty afterwards, and calls on them work again. Which ones were lost. Where only some
-    /// keys of a partition were lost, when it was salvaged, only those are given up.
-    /// Several members may do this at once. What was lost stays lost; versions go on growing.
-    pub fn accept_loss(&self) -> StoreResult<Vec<usize>> {
-        let mut lost = self.lost_partitions()?;
-        for partition in self.inner.salvage.damaged() {
-            if !lost.contains(&partition) && !self.inner.keys_damaged(partition)?.is_empty() {
-                lost.push(partition);
-            }
-        }
-        self.accept_loss_of(&lost)?;
-        Ok(lost)
-    }
-
-    /// Gives up these partitions, as [`Store::accept_loss`] does; those that are not lost stay as they are.
-    pub fn accept_loss_of(&self, partitions: &[usize]) -> StoreResult<()> {
-        let count = self.inner.placement.partitions;
-        if let Some(partition) = partitions.iter().find(|&&partition| partition >= count) {
-            let reason = format!("there is no partition {partition}; the store has {count}");
-            return Err(StoreError::Invalid { reason });
-        }
-        for &partition in partitions {
-            self.inner.accept_loss(partition)?;
-            if self.inner.salvage.damaged().contains(&partition) {
-                self.inner.accept_marked(partition)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Inner {
+impl RecoveryState {
     /// Whether a partition is lost.
     fn is_lost(&self, partition: usize) -> StoreResult<bool> {
         // What is being salvaged is not lost, or not yet.
         Ok(self.fate(partition)? == Fate::Lost)
     }
 
-    fn lost_partitions(&self) -> StoreResult<Vec<usize>> {
+    pub(in crate::store) fn lost_partitions(&self) -> StoreResult<Vec<usize>> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
@@ -164,7 +83,7 @@ impl Inner {
     }
 
     /// Asks the first home of a lost partition to give it up, and waits until the partition lives again.
-    fn accept_loss(&self, partition: usize) -> StoreResult<()> {
+    pub(in crate::store) fn accept_loss(&self, partition: usize) -> StoreResult<()> {
         let job = &self.job;
         let limit = job.time_limit();
         let until = job.now().after(limit);
@@ -193,7 +112,7 @@ impl Inner {
                     match job.send(first, PORT, &note.encode()) {
                         // Its death changes the view, and the next home is asked.
                         Ok(()) | Err(crate::engine::Error::Dead { .. }) => {}
-                        Err(error) => return Err(crate::store::member::open::engine_error(error)),
+                        Err(error) => return Err(engine_error(error)),
                     }
                 }
             }
@@ -213,7 +132,7 @@ impl Inner {
     }
 
     /// The keys of a partition that are lost though it lives: none if it is lost as a whole.
-    fn keys_damaged(&self, partition: usize) -> StoreResult<Vec<Vec<u8>>> {
+    pub(in crate::store) fn keys_damaged(&self, partition: usize) -> StoreResult<Vec<Vec<u8>>> {
         match self.keys_marked(partition) {
             Err(StoreError::DataLost { .. }) => Ok(Vec::new()),
             keys => keys,
@@ -247,7 +166,7 @@ impl Inner {
             }
             let wanted = lock(&self.loss.wanted).pop();
             let Some((from, partition)) = wanted else { return self.end_indexes() };
-            let result = self.run(|op| op.accept_loss(partition));
+            let result = self.run(|op| self.accept_loss_with(op, partition));
             self.end_indexes();
             let answer = match result {
                 Ok(Some(others)) => {
@@ -312,58 +231,59 @@ impl Inner {
         }
         if self.job.epoch() == epoch { Time::NEVER } else { self.job.now() }
     }
-}
 
-impl Op<'_> {
     /// What incomplete homes of a partition have in their index: keys that were there at some time.
-    fn keys_left(&self, partition: usize) -> Step<Vec<Vec<u8>>> {
-        let store = self.store;
-        let view = store.view(self.epoch).ok_or(Halt::Again)?;
+    pub(in crate::store) fn keys_left(
+        &self,
+        op: &RecordOp<'_>,
+        partition: usize,
+    ) -> Step<Vec<Vec<u8>>> {
+        let store = self;
+        let view = store.view(op.epoch).ok_or(Halt::Again)?;
         let mut keys = Vec::new();
         for home in store.homes(partition, &view).members {
-            if self.state(home, partition)?.phase() != Phase::Filling {
+            if op.state(home, partition)?.phase() != Phase::Filling {
                 continue;
             }
-            let buckets =
-                self.load(home, self.partition_word(home, partition, PARTITION_BUCKETS))?;
+            let buckets = op.load(home, op.partition_word(home, partition, PARTITION_BUCKETS))?;
             check_place(home, buckets)?;
             for bucket in 0..store.bucket_count as u64 {
-                for node in self.nodes_of(home, buckets + bucket * 8)? {
+                for node in op.nodes_of(home, buckets + bucket * 8)? {
                     let Some(offset) = node.head.offset() else { continue };
-                    if !self.read_block(home, offset)?.is_deleted {
+                    if !op.read_block(home, offset)?.is_deleted {
                         keys.push(node.key);
                     }
                 }
             }
         }
-        if self.is_current() { Ok(keys) } else { Err(Halt::Again) }
+        if op.is_current() { Ok(keys) } else { Err(Halt::Again) }
     }
 
     /// A1 to A4. The other homes, which are to fill now; none if the partition was not lost; `None` if another one
     /// is the first home.
-    fn accept_loss(&self, partition: usize) -> Step<Option<Vec<MemberId>>> {
-        let (store, me) = (self.store, self.store.me());
+    fn accept_loss_with(&self, op: &RecordOp<'_>, partition: usize) -> Step<Option<Vec<MemberId>>> {
+        let (store, me) = (self, self.me());
         // A1.
-        match self.config(partition) {
+        match op.config(partition) {
             Err(Halt::Lost(_)) => {}
             Ok(_) => return Ok(Some(Vec::new())),
             Err(halt) => return Err(halt),
         }
-        let view = store.view(self.epoch).ok_or(Halt::Again)?;
+        let view = store.view(op.epoch).ok_or(Halt::Again)?;
         let homes = store.homes(partition, &view);
         let stamp = homes.configuration;
         if homes.members.first() != Some(&me) {
             return Ok(None);
         }
         let (absent, lost) = (State::new(Phase::Absent, stamp), State::new(Phase::Lost, stamp));
-        let state = self.state(me, partition)?;
-        if store.salvage.is_on && state != lost {
+        let state = op.state(me, partition)?;
+        if store.salvage_is_on && state != lost {
             // It is being salvaged; whoever asked looks again.
             return Ok(None);
         }
         // A2.
         if state.is_filling(stamp) || state == lost {
-            if !self.swap_state(me, partition, state, absent)? {
+            if !op.swap_state(me, partition, state, absent)? {
                 return Err(Halt::Again);
             }
         } else if state != absent {
@@ -371,43 +291,15 @@ impl Op<'_> {
         }
         // A3.
         if !(state.is_filling(stamp) && mutant("accept-keeps")) {
-            self.make_index(partition)?;
+            op.make_index(partition)?;
         }
-        self.raise_floor(me, partition, stamp << INCARNATION_SHIFT)?;
+        op.raise_floor(me, partition, stamp << INCARNATION_SHIFT)?;
         // A4. Complete also to those who have not heard yet who is leaving: their number is smaller.
         let unaware = store.placement.homes(store.preference(partition), &view, &MemberSet::new());
         let complete = State::new(Phase::Complete, unaware.configuration - 1);
-        if !self.swap_state(me, partition, absent, complete)? {
+        if !op.swap_state(me, partition, absent, complete)? {
             return Err(Halt::Again);
         }
         Ok(Some(homes.members.into_iter().filter(|&home| home != me).collect()))
-    }
-
-    /// Raises the floor of a partition's versions at a home.
-    pub(in crate::store) fn raise_floor(
-        &self,
-        home: MemberId,
-        partition: usize,
-        floor: u64,
-    ) -> Step<()> {
-        let word = self.partition_word(home, partition, PARTITION_FLOOR);
-        loop {
-            let found = self.load(home, word)?;
-            if found >= floor || self.swap(home, word, found, floor)? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// The floor of a partition's versions at a home.
-    pub(in crate::store) fn floor(&self, home: MemberId, partition: usize) -> Step<u64> {
-        let floor = self.load(home, self.partition_word(home, partition, PARTITION_FLOOR))?;
-        if floor >= COUNTER_MAX {
-            return Err(Halt::Fail(StoreError::Corrupt {
-                member: home,
-                what: "a floor cannot be",
-            }));
-        }
-        Ok(floor)
     }
 }

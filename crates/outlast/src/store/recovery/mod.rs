@@ -6,3 +6,4 @@ pub(in crate::store) mod loss;
 pub(in crate::store) mod reclaim;
 pub(in crate::store) mod repair;
 pub(in crate::store) mod salvage;
+pub(in crate::store) mod state;

@@ -13,22 +13,23 @@
 //! Done by the home's background, in pieces. A death in between: the next round begins when this one is over.
 
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
-use crate::store::member::open::Inner;
-use crate::store::memory::allocator::Place;
+use crate::store::operation::error::Step;
 use crate::store::operation::grace_period::Grace;
-use crate::store::operation::op::{Op, Step};
-use crate::store::record::index::{CHAIN_MAX, is_place};
+use crate::store::record::index::CHAIN_MAX;
+use crate::store::record::state::RecordOp;
+use crate::store::recovery::state::RecoveryState;
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{
-    BLOCK_HOLDER, HOLDER_MASK, NODE_HEAD, NODE_NEXT, PARTITION_BUCKETS, class_size, holder,
+    BLOCK_HOLDER, HOLDER_MASK, NODE_HEAD, NODE_NEXT, PARTITION_BUCKETS, class_size,
 };
-use crate::store::{Store, StoreResult};
+use crate::store::segment::place::{Place, is_place};
 use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How many blocks, or buckets, are looked at in one piece of work.
 const PIECE: usize = 4096;
+
 /// When to go on if that cannot be done just now.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -51,7 +52,7 @@ struct Round {
     grace: Option<Grace>,
 }
 
-impl Inner {
+impl RecoveryState {
     /// Does a piece of taking back; when it wants to go on. For the background alone.
     pub(in crate::store) fn reclaim_some(&self) -> Time {
         let view = self.current_view();
@@ -82,8 +83,8 @@ impl Inner {
         let Some(mut round) = round else { return Time::NEVER };
         // What this member does for them ends as well: it might be in the middle of filling or publishing a block of theirs.
         self.job.drain_requests_of_dead();
-        let result = match Op::begin(self) {
-            Ok(op) => op.reclaim_piece(&mut round),
+        let result = match RecordOp::begin(self) {
+            Ok(op) => self.reclaim_piece(&op, &mut round),
             Err(halt) => Err(halt),
         };
         match result {
@@ -124,14 +125,6 @@ impl MemoryUse {
     }
 }
 
-impl Store {
-    /// What the memory that this member lends to the store is used for. It goes through all of it: some milliseconds for
-    /// a hundred thousand values.
-    pub fn memory_use(&self) -> StoreResult<MemoryUse> {
-        self.inner.run(|op| op.survey())
-    }
-}
-
 /// What a block is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
@@ -143,10 +136,10 @@ enum What {
     HeldByDead,
 }
 
-impl Op<'_> {
-    fn survey(&self) -> Step<MemoryUse> {
+impl RecoveryState {
+    pub(in crate::store) fn survey(&self, op: &RecordOp<'_>) -> Step<MemoryUse> {
         let mut found = MemoryUse::default();
-        self.for_each_block(|_, class, what| {
+        self.for_each_block(op, |_, class, what| {
             let field = match what {
                 What::Record => &mut found.records,
                 What::Value => &mut found.values,
@@ -160,12 +153,16 @@ impl Op<'_> {
     }
 
     /// Goes through all blocks of this member.
-    fn for_each_block(&self, mut each: impl FnMut(u64, usize, What)) -> Step<()> {
-        let (store, job, me) = (self.store, &self.store.job, self.store.me());
+    fn for_each_block(
+        &self,
+        op: &RecordOp<'_>,
+        mut each: impl FnMut(u64, usize, What),
+    ) -> Step<()> {
+        let (store, job, me) = (self, &self.job, self.me());
         let load = |offset: u64| job.load(Epoch::ANY, me, offset);
         let (mut nodes, mut values) = (BTreeSet::new(), BTreeSet::new());
         for partition in 0..store.placement.partitions {
-            let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
+            let buckets = load(op.partition_word(me, partition, PARTITION_BUCKETS))?;
             let count = if buckets == 0 || !is_place(buckets) { 0 } else { store.bucket_count };
             for bucket in 0..count {
                 let mut at = load(buckets + bucket as u64 * 8)?;
@@ -197,8 +194,8 @@ impl Op<'_> {
         Ok(())
     }
 
-    fn reclaim_piece(&self, round: &mut Round) -> Step<Option<Time>> {
-        let (store, job, me) = (self.store, &self.store.job, self.store.me());
+    fn reclaim_piece(&self, op: &RecordOp<'_>, round: &mut Round) -> Step<Option<Time>> {
+        let (store, job, me) = (self, &self.job, self.me());
         let load = |offset: u64| job.load(Epoch::ANY, me, offset);
         // B1.
         let mut left = PIECE;
@@ -232,7 +229,7 @@ impl Op<'_> {
         for position in round.position..end {
             let (partition, bucket) =
                 (position / store.bucket_count, position % store.bucket_count);
-            let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
+            let buckets = load(op.partition_word(me, partition, PARTITION_BUCKETS))?;
             if buckets == 0 || !is_place(buckets) {
                 continue;
             }
@@ -275,18 +272,6 @@ impl Op<'_> {
         }
         Ok(None)
     }
-
-    /// Makes this member the holder of a block that it has taken out of use.
-    pub(in crate::store) fn hold(
-        &self,
-        home: MemberId,
-        offset: u64,
-    ) -> Result<(), crate::engine::Error> {
-        let job = &self.store.job;
-        let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER)?;
-        let word = word & !HOLDER_MASK | holder(self.store.me());
-        job.put(Epoch::ANY, home, offset + BLOCK_HOLDER, &word.to_ne_bytes())
-    }
 }
 
 #[cfg(all(test, feature = "sim"))]
@@ -295,6 +280,7 @@ mod tests {
     use crate::engine::sim::{self, Action, Link, Options as SimOptions, Random, When};
     use crate::job::Job;
     use crate::store::Options;
+    use crate::store::Store;
     use crate::store::testing::{nap, settled};
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
@@ -338,15 +324,17 @@ mod tests {
                 let me = job.me();
                 let look = || {
                     let mut found = Vec::new();
-                    let op = Op::begin(&store.inner).expect("begun");
-                    op.for_each_block(|offset, class, what| {
-                        if let What::Held(holder) = what {
-                            found.push(((me, offset), holder, class));
-                        }
-                    })
-                    .expect("gone through");
+                    let op = RecordOp::begin(&store.state).expect("begun");
+                    store
+                        .state
+                        .for_each_block(&op, |offset, class, what| {
+                            if let What::Held(holder) = what {
+                                found.push(((me, offset), holder, class));
+                            }
+                        })
+                        .expect("gone through");
                     drop(op);
-                    let known: BTreeSet<At> = store.inner.known_blocks().into_iter().collect();
+                    let known: BTreeSet<At> = store.state.known_blocks().into_iter().collect();
                     (known, found)
                 };
                 let (known, found) = settled(&job, "its blocks", Duration::from_secs(10), look);

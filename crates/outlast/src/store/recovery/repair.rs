@@ -5,16 +5,18 @@
 //! they are complete. The work is done in small pieces, so that the background also serves.
 
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
-use crate::store::member::open::{Inner, Note};
-use crate::store::operation::op::{Halt, Op, Step};
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::operation::configuration::Config;
+use crate::store::operation::error::{Halt, Step};
+use crate::store::operation::message::{Note, PORT};
 use crate::store::placement::{HOMES_MAX, Homes, hash_key};
-use crate::store::record::index::KeyRef;
-use crate::store::record::write::Config;
+use crate::store::record::key::KeyRef;
+use crate::store::record::state::RecordOp;
 use crate::store::recovery::salvage::{Fate, Salvaged};
+use crate::store::recovery::state::RecoveryState;
 use crate::store::segment::head::{Phase, State};
 use crate::store::segment::layout::{ACTORS, Kind};
 use crate::store::steps;
-use crate::store::{PORT, Store, StoreError, StoreResult};
 use crate::sync::lock;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,10 +24,13 @@ use std::time::Duration;
 
 /// How many buckets are looked at in one piece of work at most; most of them are empty or have one record.
 const PIECE: usize = 256;
+
 /// After how many records a piece of work ends.
 const PIECE_RECORDS: usize = 8;
+
 /// How long to wait for a home that has not made its index yet, or for a stopped repairer.
 const PATIENCE: Duration = Duration::from_millis(5);
+
 /// A home that is stopped is looked at more and more seldom, down to this.
 const PATIENCE_MAX: Duration = Duration::from_millis(100);
 
@@ -34,6 +39,7 @@ const FULL_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How long the primary may do nothing at all before the next complete home takes its work over.
 const TAKEOVER: Duration = Duration::from_secs(1);
+
 /// How long to wait before such a home is reminded.
 const REMIND: Duration = Duration::from_millis(100);
 
@@ -128,7 +134,7 @@ enum Progress {
     Waiting(Work),
 }
 
-impl Inner {
+impl RecoveryState {
     /// Does a piece of repair; when it wants to go on.
     pub(in crate::store) fn repair_some(&self) -> Time {
         let (epoch, began) = (self.job.epoch(), self.job.now());
@@ -160,8 +166,8 @@ impl Inner {
             lock(&self.repair).is_busy = false;
             return Time::NEVER;
         }
-        let result = match Op::begin(self) {
-            Ok(op) => op.repair_piece(work),
+        let result = match RecordOp::begin(self) {
+            Ok(op) => self.repair_piece(&op, work),
             Err(halt) => Err(halt),
         };
         match &result {
@@ -228,7 +234,7 @@ impl Inner {
         !std::mem::replace(&mut lock(&self.repair).is_busy, true)
     }
 
-    /// Ends what [`Inner::begin_indexes`] began.
+    /// Ends what [`RecoveryState::begin_indexes`] began.
     pub(in crate::store) fn end_indexes(&self) {
         lock(&self.repair).is_busy = false;
         let _ = self.job.ring(self.me());
@@ -249,7 +255,7 @@ impl Inner {
     }
 
     /// How many copies are not complete, of the partitions that this member is the primary of, or of all.
-    fn count_copies(&self, only_mine: bool) -> StoreResult<RepairStatus> {
+    pub(in crate::store) fn count_copies(&self, only_mine: bool) -> StoreResult<RepairStatus> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
@@ -295,45 +301,19 @@ impl RepairStatus {
     }
 }
 
-impl Store {
-    /// How far repair is: the number of copies that this member, as a primary, has still to bring up.
-    pub fn copies_missing(&self) -> StoreResult<usize> {
-        Ok(self.inner.count_copies(true)?.copies_missing)
-    }
-
-    /// How far repair is in the whole job. It asks about every partition: some milliseconds for thousands of them.
-    pub fn repair_status(&self) -> StoreResult<RepairStatus> {
-        self.inner.count_copies(false)
-    }
-
-    /// Waits until every partition of the job that is not lost has all its copies, or until `deadline`; how far it is then.
-    pub fn wait_repaired(&self, deadline: Time) -> StoreResult<RepairStatus> {
-        let job = &self.inner.job;
-        loop {
-            let status = self.repair_status()?;
-            if status.is_repaired() || job.now() >= deadline {
-                return Ok(status);
-            }
-            // Nothing rings when another member has completed a copy.
-            let until = deadline.min(job.now().after(PATIENCE));
-            while job.now() < until {
-                job.park(job.bell(), until);
-            }
-        }
-    }
-}
-
-impl Op<'_> {
-    fn repair_piece(&self, mut work: Work) -> Step<Progress> {
-        let store = self.store;
+impl RecoveryState {
+    fn repair_piece(&self, op: &RecordOp<'_>, mut work: Work) -> Step<Progress> {
+        let store = self;
         // Most partitions are not this member's business; that is known without asking anyone.
-        let view = store.view(self.epoch).ok_or(Halt::Again)?;
+        let view = store.view(op.epoch).ok_or(Halt::Again)?;
         let homes = store.homes(work.partition, &view);
         if !homes.members.contains(&store.me()) {
             return Ok(Progress::Done);
         }
-        let config = match self.config(work.partition) {
-            Err(Halt::Lost(_)) if store.salvage.is_on => return self.salvage_piece(work, &homes),
+        let config = match op.config(work.partition) {
+            Err(Halt::Lost(_)) if store.salvage_is_on => {
+                return self.salvage_piece(op, work, &homes);
+            }
             config => config?,
         };
         if store.job.now() < work.retry {
@@ -349,19 +329,19 @@ impl Op<'_> {
         }
         let leaving = store.leaving.members();
         // R1: this member is new here.
-        let state = self.state(store.me(), work.partition)?;
+        let state = op.state(store.me(), work.partition)?;
         if state.is_absent() && !leaving.contains(store.me()) {
             steps::enter(steps::Step::RepairMakeIndex);
-            self.make_index(work.partition)?;
+            op.make_index(work.partition)?;
             let filling = State::new(Phase::Filling, config.stamp);
-            if !self.swap_state(store.me(), work.partition, state, filling)? {
+            if !op.swap_state(store.me(), work.partition, state, filling)? {
                 return Err(Halt::Again);
             }
             tracing::debug!(partition = work.partition, "a new copy is to be filled here");
             let _ = store.job.ring(primary);
         }
         if primary != store.me() && !work.is_taken_over {
-            if !self.watch(&mut work, config, &leaving)? {
+            if !self.watch(op, &mut work, config, &leaving)? {
                 return Ok(Progress::Done);
             }
             if !work.is_taken_over {
@@ -370,16 +350,16 @@ impl Op<'_> {
         }
         // R2: whoever is filling now is seen by all who publish from now on.
         if work.position == 0 {
-            self.find_new_homes(config, work.partition)?;
+            op.find_new_homes(config, work.partition)?;
             let ready = (0..config.homes.len()).filter(|&home| config.is_ready(home));
             let ready = ready.fold(0, |mask, home| mask | 1 << home);
             if work.since.is_some() && work.ready == ready {
                 // The homes that were missing after the last round still are.
-                return Ok(self.wait_for_homes(work, config, &leaving));
+                return Ok(self.wait_for_homes(op, work, config, &leaving));
             }
             (work.ready, work.full) = (ready, 0);
             for home in (0..config.homes.len()).filter(|&home| ready & 1 << home != 0) {
-                work.states[home] = self.state(config.homes[home], work.partition)?;
+                work.states[home] = op.state(config.homes[home], work.partition)?;
             }
         }
         let ready: Vec<usize> =
@@ -387,8 +367,7 @@ impl Op<'_> {
         let mut filling = Vec::new();
         for &home in &ready {
             let is_full = work.full & 1 << home != 0;
-            if !is_full && self.state(config.homes[home], work.partition)?.phase() == Phase::Filling
-            {
+            if !is_full && op.state(config.homes[home], work.partition)?.phase() == Phase::Filling {
                 filling.push(home);
             }
         }
@@ -399,7 +378,7 @@ impl Op<'_> {
         for position in work.position..end {
             let (home, bucket) =
                 (ready[position / store.bucket_count], position % store.bucket_count);
-            for node in self.nodes(config, home, work.partition, bucket)? {
+            for node in op.nodes(config, home, work.partition, bucket)? {
                 let hash = hash_key(&node.key);
                 let key = KeyRef { key: &node.key, hash, partition: work.partition };
                 for &target in &filling {
@@ -407,7 +386,7 @@ impl Op<'_> {
                         continue;
                     }
                     steps::enter(steps::Step::RepairCopy);
-                    match self.copy_record(config, &key, target) {
+                    match op.copy_record(config, &key, target) {
                         Err(Halt::Fail(StoreError::OutOfMemory { member, reason }))
                             if member == config.homes[target] =>
                         {
@@ -418,15 +397,17 @@ impl Op<'_> {
                         copied => copied?,
                     }
                 }
-                let word = self.find_or_insert(config, config.primary, &key)?;
-                let head = self.settled(config, &key, word)?;
+                let word = op.find_or_insert(config, config.primary, &key)?;
+                let head = op.settled(config, &key, word)?;
                 // A tombstone whose deleter may be dead, or a record that was left empty.
-                match head.offset().map(|offset| self.read_block(primary, offset)).transpose()? {
+                match head.offset().map(|offset| op.read_block(primary, offset)).transpose()? {
                     None => store.note_tombstone(&node.key, 0),
                     Some(block) if block.is_deleted => {
                         store.note_tombstone(&node.key, block.counter)
                     }
-                    Some(block) if block.kind == Kind::Lost => self.tell_of_damage(work.partition),
+                    Some(block) if block.kind == Kind::Lost => {
+                        self.tell_of_damage(op, work.partition)
+                    }
                     Some(_) => {}
                 }
                 records += 1;
@@ -439,20 +420,20 @@ impl Op<'_> {
         if end < positions {
             return Ok(Progress::More(Work { position: end, ..work }));
         }
-        if !self.is_current() {
+        if !op.is_current() {
             return Err(Halt::Again);
         }
         // R4.
-        let floor = self.floor(primary, work.partition)?;
+        let floor = op.floor(primary, work.partition)?;
         for &home in &filling {
-            self.raise_floor(config.homes[home], work.partition, floor)?;
+            op.raise_floor(config.homes[home], work.partition, floor)?;
         }
         // R5.
         let mut is_left_out = false;
         for home in filling.into_iter().filter(|&home| work.full & 1 << home == 0) {
             steps::enter(steps::Step::RepairComplete);
             let (member, from) = (config.homes[home], work.states[home]);
-            if self.swap_state(
+            if op.swap_state(
                 member,
                 work.partition,
                 from,
@@ -461,7 +442,7 @@ impl Op<'_> {
                 tracing::debug!(partition = work.partition, home = member.0, "a copy is complete");
                 store.repaired.copies.fetch_add(1, Ordering::Relaxed);
             } else {
-                is_left_out |= self.state(member, work.partition)?.is_filling(config.stamp);
+                is_left_out |= op.state(member, work.partition)?.is_filling(config.stamp);
             }
         }
         if work.full != 0 || is_left_out {
@@ -475,17 +456,17 @@ impl Op<'_> {
                 ..Work::new(work.partition)
             }));
         }
-        if !self.missing_homes(&work, config, &leaving).is_empty() {
-            return Ok(self.wait_for_homes(work, config, &leaving));
+        if !self.missing_homes(op, &work, config, &leaving).is_empty() {
+            return Ok(self.wait_for_homes(op, work, config, &leaving));
         }
         Ok(Progress::Done)
     }
 
     /// A piece of the salvage of a partition that is lost.
-    fn salvage_piece(&self, work: Work, homes: &Homes) -> Step<Progress> {
-        let (store, partition) = (self.store, work.partition);
+    fn salvage_piece(&self, op: &RecordOp<'_>, work: Work, homes: &Homes) -> Step<Progress> {
+        let (store, partition) = (self, work.partition);
         let position = if work.stamp == homes.configuration { work.position } else { 0 };
-        match self.salvage(partition, homes, position)? {
+        match self.salvage(op, partition, homes, position)? {
             Salvaged::Until(position) => {
                 let stamp = homes.configuration;
                 Ok(Progress::More(Work { position, stamp, ..Work::new(partition) }))
@@ -506,12 +487,18 @@ impl Op<'_> {
 
     /// Watches the primary, as another home: whether there is something left to watch. If the primary does nothing
     /// at all for a while (it is stopped) the work is taken over; several repairers are harmless.
-    fn watch(&self, work: &mut Work, config: &Config, leaving: &MemberSet) -> Step<bool> {
-        let (store, me) = (self.store, self.store.me());
+    fn watch(
+        &self,
+        op: &RecordOp<'_>,
+        work: &mut Work,
+        config: &Config,
+        leaving: &MemberSet,
+    ) -> Step<bool> {
+        let (store, me) = (self, self.me());
         let (mut is_incomplete, mut rank) = (false, 0);
         let mut own_rank = None;
         for (index, &home) in config.homes.iter().enumerate() {
-            let is_complete = self.state(home, work.partition)?.phase() == Phase::Complete;
+            let is_complete = op.state(home, work.partition)?.phase() == Phase::Complete;
             is_incomplete |= !is_complete && !leaving.contains(home);
             if home == me {
                 own_rank = is_complete.then_some(rank);
@@ -526,7 +513,7 @@ impl Op<'_> {
         let primary = config.homes[config.primary];
         let mut pulse = 0u64;
         for actor in 0..ACTORS {
-            let count = self.load(primary, store.counter_word(primary, actor))?;
+            let count = op.load(primary, store.counter_word(primary, actor))?;
             pulse = u64::wrapping_add(pulse, count);
         }
         let now = store.job.now();
@@ -548,7 +535,13 @@ impl Op<'_> {
     }
 
     /// The homes that had no index when the work began, and are to have one.
-    fn missing_homes(&self, work: &Work, config: &Config, leaving: &MemberSet) -> Vec<MemberId> {
+    fn missing_homes(
+        &self,
+        _op: &RecordOp<'_>,
+        work: &Work,
+        config: &Config,
+        leaving: &MemberSet,
+    ) -> Vec<MemberId> {
         let is_missing = |&(index, home): &(usize, MemberId)| {
             work.ready & 1 << index == 0 && !leaving.contains(home)
         };
@@ -557,14 +550,20 @@ impl Op<'_> {
 
     /// Waits for the missing homes. Whoever has not heard that the partition is to be filled (only a change of the view
     /// tells all) is told.
-    fn wait_for_homes(&self, work: Work, config: &Config, leaving: &MemberSet) -> Progress {
-        let job = &self.store.job;
+    fn wait_for_homes(
+        &self,
+        op: &RecordOp<'_>,
+        work: Work,
+        config: &Config,
+        leaving: &MemberSet,
+    ) -> Progress {
+        let job = &self.job;
         let now = job.now();
         let mut since = work.since.unwrap_or(now);
         if now.since(since) >= REMIND {
             since = now;
             let note = Note::Fill { partition: work.partition as u64 }.encode();
-            for home in self.missing_homes(&work, config, leaving) {
+            for home in self.missing_homes(op, &work, config, leaving) {
                 let _ = job.send(home, PORT, &note);
             }
         }

@@ -19,22 +19,28 @@
 //! was there before, and a length is believed when the last byte could be read.
 
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
-use crate::store::member::open::{Inner, Note};
+use crate::store::error::{StoreError, StoreResult};
 use crate::store::memory::allocator::HURRY;
 use crate::store::mutant::mutant;
+use crate::store::operation::configuration::Config;
+use crate::store::operation::error::{Halt, Step};
 use crate::store::operation::grace_period::Grace;
-use crate::store::operation::op::{Halt, Op, Step};
+use crate::store::operation::message::{Note, PORT};
 use crate::store::placement::{Homes, hash_key};
+use crate::store::record::block_io::COUNTER_MAX;
 use crate::store::record::checksum::checksum;
-use crate::store::record::index::{KeyRef, is_place};
-use crate::store::record::write::{COUNTER_MAX, Config, Shape};
-use crate::store::recovery::loss::INCARNATION_SHIFT;
+use crate::store::record::key::KeyRef;
+use crate::store::record::state::RecordOp;
+use crate::store::record::version_floor::INCARNATION_SHIFT;
+use crate::store::record::write::Shape;
+use crate::store::recovery::state::RecoveryState;
 use crate::store::segment::head::{Head, Phase, State};
 use crate::store::segment::layout::{
     BLOCK_HEADER_LEN, Block, Kind, MARK, NODE_HEAD, NODE_KEY, PARTITION_BUCKETS, PARTITION_FLOOR,
     PARTITION_STATE, class_of, value_start,
 };
-use crate::store::{KEY_LEN_MAX, PORT, StoreError, StoreResult};
+use crate::store::segment::place::is_place;
+use crate::store::value::KEY_LEN_MAX;
 use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -42,18 +48,21 @@ use std::time::Duration;
 
 /// How many buckets are salvaged in one piece of work at most, and after how many records a piece ends.
 const PIECE: usize = 64;
+
 const PIECE_RECORDS: usize = 16;
+
 /// How often those who wait for a salvage look.
 const LOOK: Duration = Duration::from_millis(1);
+
 /// How often to look whether the memory of the dead is still needed.
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
+
 /// How often a record is read that changes meanwhile.
 const ATTEMPTS: usize = 8;
 
 /// What a member keeps for salvage.
 #[derive(Default)]
 pub(in crate::store) struct Salvage {
-    pub(in crate::store) is_on: bool,
     /// Partitions that this member is salvaging, and from whom: it has a new index of each.
     begun: Mutex<BTreeMap<usize, MemberId>>,
     /// Partitions in which some keys are lost.
@@ -104,10 +113,6 @@ pub(in crate::store) enum Fate {
 }
 
 impl Salvage {
-    pub(in crate::store) fn new(is_on: bool) -> Salvage {
-        Salvage { is_on, ..Salvage::default() }
-    }
-
     /// Partitions in which some keys are lost, as far as this member was told.
     pub(in crate::store) fn damaged(&self) -> Vec<usize> {
         lock(&self.damaged).iter().copied().collect()
@@ -122,13 +127,13 @@ impl Salvage {
     }
 }
 
-impl Inner {
+impl RecoveryState {
     /// How a partition stands.
     pub(in crate::store) fn fate(&self, partition: usize) -> StoreResult<Fate> {
         if self.run_or_lost(|op| op.config(partition).map(|_| ()))?.is_some() {
             return Ok(Fate::Living);
         }
-        if !self.salvage.is_on {
+        if !self.salvage_is_on {
             return Ok(Fate::Lost);
         }
         self.run(|op| {
@@ -147,7 +152,7 @@ impl Inner {
     #[cold]
     #[inline(never)]
     pub(in crate::store) fn await_salvage(&self, partition: usize) -> StoreResult<()> {
-        if !self.salvage.is_on {
+        if !self.salvage_is_on {
             return Err(StoreError::DataLost { partition });
         }
         let job = &self.job;
@@ -177,7 +182,7 @@ impl Inner {
 
     /// S6, by the lowest member that lives; when to run again.
     pub(in crate::store) fn release_remains(&self) -> Time {
-        if !self.salvage.is_on {
+        if !self.salvage_is_on {
             return Time::NEVER;
         }
         let (view, now) = (self.current_view(), self.job.now());
@@ -222,7 +227,7 @@ impl Inner {
 
     /// The keys of a partition that are lost.
     pub(in crate::store) fn keys_marked(&self, partition: usize) -> StoreResult<Vec<Vec<u8>>> {
-        self.run(|op| op.keys_marked(partition))
+        self.run(|op| self.keys_marked_in(op, partition))
     }
 
     /// Gives up the keys of a partition that are lost: they do not exist from then on.
@@ -231,7 +236,7 @@ impl Inner {
         self.salvage.forget_damaged(partition);
         let bury = |key: Vec<u8>| {
             let hash = hash_key(&key);
-            self.run(|op| op.bury(&KeyRef { key: &key, hash, partition }))
+            self.run(|op| self.bury(op, &KeyRef { key: &key, hash, partition }))
         };
         let buried =
             self.keys_marked(partition).and_then(|keys| keys.into_iter().try_for_each(bury));
@@ -244,7 +249,7 @@ impl Inner {
 
 /// What a dead member has left of a partition.
 struct Remains<'a> {
-    store: &'a Inner,
+    store: &'a RecoveryState,
     member: MemberId,
     partition: usize,
 }
@@ -393,11 +398,11 @@ enum Source<'a> {
 /// How much is read at once in search of a root.
 const SEARCH: usize = 1 << 16;
 
-impl<'a> Op<'a> {
+impl RecoveryState {
     /// Whether it is known where the root of a dead member is, or can be found. One that had none had not opened the store,
     /// and nobody can have put anything there.
-    fn has_root(&self, member: MemberId) -> Step<bool> {
-        let store = self.store;
+    fn has_root(&self, _op: &RecordOp<'_>, member: MemberId) -> Step<bool> {
+        let store = self;
         if store.knows_root(member) {
             return Ok(true);
         }
@@ -429,14 +434,14 @@ impl<'a> Op<'a> {
     }
 
     /// S1: the home that was complete and died last.
-    fn source(&self, partition: usize, stamp: u64) -> Step<Source<'a>> {
-        let store = self.store;
-        let view = store.view(self.epoch).ok_or(Halt::Again)?;
+    fn source<'a>(&'a self, op: &RecordOp<'_>, partition: usize, stamp: u64) -> Step<Source<'a>> {
+        let store = self;
+        let view = store.view(op.epoch).ok_or(Halt::Again)?;
         let Some(mut order) = store.job.death_order() else { return Ok(Source::Unknown) };
-        if order.len() < self.epoch.0 as usize {
+        if order.len() < op.epoch.0 as usize {
             return Err(Halt::Again);
         }
-        order.truncate(self.epoch.0 as usize);
+        order.truncate(op.epoch.0 as usize);
         let spares = view.members - view.regulars;
         let first = View::new(view.regulars, spares, MemberSet::new(), MemberSet::new());
         let initial =
@@ -449,7 +454,7 @@ impl<'a> Op<'a> {
             let member = order[place];
             // Whoever is complete was a home: a home stays one while it lives. Who was one is not computed, since that depends
             // on who was leaving at that time.
-            if !self.has_root(member)? {
+            if !self.has_root(op, member)? {
                 continue;
             }
             let remains = Remains { store, member, partition };
@@ -472,22 +477,23 @@ impl<'a> Op<'a> {
     /// A piece of S1 to S5, from this bucket on. The caller makes sure that only one activity of this member does so.
     pub(in crate::store) fn salvage(
         &self,
+        op: &RecordOp<'_>,
         partition: usize,
         homes: &Homes,
         position: usize,
     ) -> Step<Salvaged> {
-        let (store, me, stamp) = (self.store, self.store.me(), homes.configuration);
+        let (store, me, stamp) = (self, self.me(), homes.configuration);
         if homes.members.first() != Some(&me) {
             return Ok(Salvaged::ByAnother);
         }
         let (absent, lost) = (State::new(Phase::Absent, stamp), State::new(Phase::Lost, stamp));
-        let state = self.state(me, partition)?;
+        let state = op.state(me, partition)?;
         if state == lost {
             return Ok(Salvaged::Nothing);
         }
         if state.is_filling(stamp) {
             // S2.
-            if !self.swap_state(me, partition, state, absent)? {
+            if !op.swap_state(me, partition, state, absent)? {
                 return Err(Halt::Again);
             }
         } else if state != absent {
@@ -495,12 +501,12 @@ impl<'a> Op<'a> {
         }
         let give_up = |why: &str| {
             tracing::error!(partition, why, "nothing can be salvaged");
-            match self.swap_state(me, partition, absent, lost)? {
+            match op.swap_state(me, partition, absent, lost)? {
                 true => Ok(Salvaged::Nothing),
                 false => Err(Halt::Again),
             }
         };
-        let remains = match self.source(partition, stamp)? {
+        let remains = match self.source(op, partition, stamp)? {
             Source::Remains(remains) => Some(remains),
             Source::Never => None,
             Source::Unknown => return give_up("no source"),
@@ -510,23 +516,23 @@ impl<'a> Op<'a> {
         let begun = lock(&store.salvage.begun).get(&partition).copied();
         let mut position = position;
         if begun != Some(from) {
-            self.make_index(partition)?;
+            op.make_index(partition)?;
             lock(&store.salvage.begun).insert(partition, from);
             position = 0;
         }
         if let Some(remains) = remains {
-            match self.copy_remains(&remains, stamp, position)? {
+            match self.copy_remains(op, &remains, stamp, position)? {
                 Copied::Until(position) => return Ok(Salvaged::Until(position)),
                 Copied::All => {}
                 Copied::Damaged(why) => return give_up(why),
             }
         }
-        if !self.is_current() {
+        if !op.is_current() {
             return Err(Halt::Again);
         }
         // S5.
         let complete = State::new(Phase::Complete, stamp - 1);
-        if !self.swap_state(me, partition, absent, complete)? {
+        if !op.swap_state(me, partition, absent, complete)? {
             return Err(Halt::Again);
         }
         lock(&store.salvage.begun).remove(&partition);
@@ -534,10 +540,16 @@ impl<'a> Op<'a> {
     }
 
     /// A piece of S3, from this bucket on, and S4.
-    fn copy_remains(&self, remains: &Remains<'_>, stamp: u64, position: usize) -> Step<Copied> {
-        let store = self.store;
+    fn copy_remains(
+        &self,
+        op: &RecordOp<'_>,
+        remains: &Remains<'_>,
+        stamp: u64,
+        position: usize,
+    ) -> Step<Copied> {
+        let store = self;
         // S3.
-        let config = self.config_alone(stamp);
+        let config = op.config_alone(stamp);
         let (mut end, mut records) = ((position + PIECE).min(store.bucket_count), 0);
         for bucket in position..end {
             let Some(found) = remains.records(bucket)? else {
@@ -545,7 +557,7 @@ impl<'a> Op<'a> {
             };
             records += found.len();
             for found in found {
-                self.salvage_record(&config, remains, &found)?;
+                self.salvage_record(op, &config, remains, &found)?;
             }
             if records >= PIECE_RECORDS {
                 end = bucket + 1;
@@ -559,35 +571,41 @@ impl<'a> Op<'a> {
         let Some(floor) = remains.floor(stamp)? else {
             return Ok(Copied::Damaged("the floor cannot be"));
         };
-        self.raise_floor(store.me(), remains.partition, floor)?;
+        op.raise_floor(store.me(), remains.partition, floor)?;
         Ok(Copied::All)
     }
 
     /// S3 for one record.
-    fn salvage_record(&self, config: &Config, remains: &Remains<'_>, found: &Found) -> Step<()> {
-        let (store, me) = (self.store, self.store.me());
+    fn salvage_record(
+        &self,
+        op: &RecordOp<'_>,
+        config: &Config,
+        remains: &Remains<'_>,
+        found: &Found,
+    ) -> Step<()> {
+        let (store, me) = (self, self.me());
         let (partition, stamp) = (remains.partition, config.stamp);
         let key = KeyRef { key: &found.key, hash: found.hash, partition };
         let (block, value) = match remains.version(found, stamp)? {
             Kept::Nothing => return Ok(()),
             Kept::Version(block, _) if block.is_deleted => {
-                self.raise_floor(me, partition, block.counter)?;
+                op.raise_floor(me, partition, block.counter)?;
                 // An earlier version may have been copied before this was interrupted.
-                if let Some((word, head)) = self.find(config, 0, &key)? {
-                    self.put_own_head(word, head, Head::new(stamp, 0))?;
+                if let Some((word, head)) = op.find(config, 0, &key)? {
+                    self.put_own_head(op, word, head, Head::new(stamp, 0))?;
                 }
-                return self.tell_writer(&block);
+                return op.tell_writer(&block);
             }
             Kept::Version(block, value) => {
                 if block.kind == Kind::Lost {
-                    self.tell_of_damage(partition);
+                    self.tell_of_damage(op, partition);
                 }
                 (block, value)
             }
             Kept::Damaged => {
                 let name = String::from_utf8_lossy(&found.key);
                 tracing::error!(partition, key = %name, "a value was damaged with its member, and is lost");
-                self.tell_of_damage(partition);
+                self.tell_of_damage(op, partition);
                 // Greater than any version of this life.
                 let block = Block {
                     counter: stamp << INCARNATION_SHIFT,
@@ -604,23 +622,23 @@ impl<'a> Op<'a> {
                 (store.with_checksum(&key, block, &[]), Vec::new())
             }
         };
-        let word = self.find_or_insert(config, 0, &key)?;
-        let head = Head(self.load(me, word)?);
+        let word = op.find_or_insert(config, 0, &key)?;
+        let head = Head(op.load(me, word)?);
         // It may have been copied before this was interrupted; or an earlier one may have been.
-        let own = head.offset().map(|offset| self.read_block(me, offset)).transpose()?;
+        let own = head.offset().map(|offset| op.read_block(me, offset)).transpose()?;
         if own.is_none_or(|own| own.identity() != block.identity()) {
-            let offset = self.fill_block(me, &block, &value)?;
-            self.put_own_head(word, head, Head::new(stamp, offset))?;
+            let offset = op.fill_block(me, &block, &value)?;
+            self.put_own_head(op, word, head, Head::new(stamp, offset))?;
         }
-        if block.kind == Kind::Lost { Ok(()) } else { self.tell_writer(&block) }
+        if block.kind == Kind::Lost { Ok(()) } else { op.tell_writer(&block) }
     }
 
     /// Replaces a head in the own index, which nobody else looks at while this home is absent.
-    fn put_own_head(&self, word: u64, old: Head, new: Head) -> Step<()> {
-        let me = self.store.me();
-        match self.swap(me, word, old.0, new.0)? {
+    fn put_own_head(&self, op: &RecordOp<'_>, word: u64, old: Head, new: Head) -> Step<()> {
+        let me = self.me();
+        match op.swap(me, word, old.0, new.0)? {
             true => {
-                self.retire_head(me, old);
+                op.retire_head(me, old);
                 Ok(())
             }
             false => Err(Halt::Again),
@@ -629,14 +647,14 @@ impl<'a> Op<'a> {
 
     /// Tells all members that keys of a partition are lost, before anyone can find out; once under each view, since whoever
     /// did so before may have died when it had told some of them.
-    pub(in crate::store) fn tell_of_damage(&self, partition: usize) {
-        let job = &self.store.job;
-        if lock(&self.store.salvage.told).insert(partition, self.epoch) == Some(self.epoch) {
+    pub(in crate::store) fn tell_of_damage(&self, op: &RecordOp<'_>, partition: usize) {
+        let job = &self.job;
+        if lock(&self.salvage.told).insert(partition, op.epoch) == Some(op.epoch) {
             return;
         }
-        self.store.note_damage(partition);
+        self.note_damage(partition);
         let note = Note::Damaged { partition: partition as u64 }.encode();
-        let view = self.store.current_view();
+        let view = self.current_view();
         for member in view.living().filter(|&member| member != job.me()) {
             // If this member dies before it is heard, whoever repairs or salvages the partition tells it again.
             let _ = job.send(member, PORT, &note);
@@ -644,31 +662,31 @@ impl<'a> Op<'a> {
     }
 
     /// The keys of a partition that are lost, while it lives.
-    fn keys_marked(&self, partition: usize) -> Step<Vec<Vec<u8>>> {
-        let config = self.config(partition)?;
+    fn keys_marked_in(&self, op: &RecordOp<'_>, partition: usize) -> Step<Vec<Vec<u8>>> {
+        let config = op.config(partition)?;
         let primary = config.homes[config.primary];
         let mut keys = Vec::new();
-        for bucket in 0..self.store.bucket_count {
-            for node in self.nodes(config, config.primary, partition, bucket)? {
+        for bucket in 0..self.bucket_count {
+            for node in op.nodes(config, config.primary, partition, bucket)? {
                 let Some(offset) = node.head.offset() else { continue };
-                if self.read_block(primary, offset)?.kind == Kind::Lost {
+                if op.read_block(primary, offset)?.kind == Kind::Lost {
                     keys.push(node.key);
                 }
             }
         }
-        if self.is_current() { Ok(keys) } else { Err(Halt::Again) }
+        if op.is_current() { Ok(keys) } else { Err(Halt::Again) }
     }
 
     /// Puts a tombstone in the place of a lost version.
-    fn bury(&mut self, key: &KeyRef<'_>) -> Step<()> {
-        let config = self.config(key.partition)?;
-        let before = self.find_settled(config, key, None, false)?;
+    fn bury(&self, op: &mut RecordOp<'_>, key: &KeyRef<'_>) -> Step<()> {
+        let config = op.config(key.partition)?;
+        let before = op.find_settled(config, key, None, false)?;
         let is_lost =
             before.block.is_some_and(|block| block.kind == Kind::Lost && !block.is_deleted);
         if !is_lost {
-            return if self.is_still(config, key.partition)? { Ok(()) } else { Err(Halt::Again) };
+            return if op.is_still(config, key.partition)? { Ok(()) } else { Err(Halt::Again) };
         }
-        let owner = self.store.me();
-        self.replace(config, key, before, &[], Shape::plain(true, owner)).map(|_| ())
+        let owner = self.me();
+        op.replace(config, key, before, &[], Shape::plain(true, owner)).map(|_| ())
     }
 }

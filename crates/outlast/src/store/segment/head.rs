@@ -5,10 +5,14 @@
 pub(in crate::store) struct Head(pub(in crate::store) u64);
 
 const STAMP_SHIFT: u32 = 51;
+
 const STABLE: u64 = 1 << 50;
+
 const OFFSET_MASK: u64 = (1 << 40) - 1;
+
 /// The stamp of a record that is being removed; configurations stay below it.
 const REMOVED_STAMP: u64 = (1 << 13) - 1;
+
 /// The greatest number of a configuration.
 pub(in crate::store) const STAMP_MAX: u64 = REMOVED_STAMP - 1;
 
@@ -79,6 +83,7 @@ pub(in crate::store) enum Phase {
 pub(in crate::store) struct State(pub(in crate::store) u64);
 
 const CONFIGURATION_MASK: u64 = (1 << 30) - 1;
+
 const OMISSIONS_SHIFT: u32 = 32;
 
 impl State {

@@ -5,44 +5,61 @@
 //! which hold a key and its head word, and value blocks, which hold one version of a value.
 
 use crate::engine::MemberId;
-use crate::store::Version;
+use crate::store::value::Version;
 
 /// How many operations a member may have under way at once.
 pub(in crate::store) const ACTORS: usize = 64;
+
 const ACTOR_LEN: u64 = 64;
+
 /// The first word of a root: how many of the actors were ever used, and, in the upper half, how many pins.
 pub(in crate::store) const ACTORS_USED: u64 = 0;
+
 pub(in crate::store) const PINS_SHIFT: u32 = 32;
+
 /// How often this member has taken records out of its index; raised before their memory can be used again.
 pub(in crate::store) const REMOVALS: u64 = 8;
+
 /// Odd while a request of this member that was not answered in time may still land; see `late.rs`.
 pub(in crate::store) const LATE: u64 = 16;
+
 /// Set when the root is complete: see [`Root::mark`].
 pub(in crate::store) const MARK: u64 = 24;
+
 const HEADER_LEN: u64 = 64;
+
 /// An actor's counter: odd while it is inside an operation.
 pub(in crate::store) const ACTOR_COUNTER: u64 = 0;
+
 /// An actor's outcome word: the number of its last operation of which a helper knows that it happened.
 pub(in crate::store) const ACTOR_OUTCOME: u64 = 8;
 
 /// How many versions a member may have pinned at once, and the words of each: where its blocks are.
 pub(in crate::store) const PINS: usize = 64;
+
 pub(in crate::store) const PIN_WORDS: usize = 16;
 
 /// How many size classes there are: four for each doubling, from 64 bytes to beyond 2 GiB.
 pub(in crate::store) const CLASSES: usize = 104;
+
 /// One more, for tombstones alone, so that keys can be deleted when there is no room for anything else.
 pub(in crate::store) const TOMBSTONES: usize = CLASSES;
+
 const STACKS: usize = CLASSES + 1;
+
 const CLASS_LEN: u64 = 64;
 
 const PARTITION_LEN: u64 = 64;
-/// A [`crate::store::segment::head::State`].
+
+/// A [`State`].
 pub(in crate::store) const PARTITION_STATE: u64 = 0;
+
 /// Who waits for changes: a bit per member, modulo 40, and in the upper bits how often someone has entered itself.
 pub(in crate::store) const PARTITION_WAITERS: u64 = 8;
+
 /// The greatest counter of a version whose record was removed.
 pub(in crate::store) const PARTITION_FLOOR: u64 = 16;
+
 /// Where the buckets are; their number is a power of two.
 pub(in crate::store) const PARTITION_BUCKETS: u64 = 24;
 
@@ -100,15 +117,20 @@ pub(in crate::store) fn class_of(len: u64) -> Option<usize> {
 
 /// An index node: `next`, the head word, and `hash << 32 | key length << 16 | holder`, then the key.
 pub(in crate::store) const NODE_NEXT: u64 = 0;
+
 pub(in crate::store) const NODE_HEAD: u64 = 8;
+
 pub(in crate::store) const NODE_WORD: u64 = 16;
+
 pub(in crate::store) const NODE_KEY: u64 = 24;
 
 /// A value block's header, four words: the counter of its version (in a free block: the next one); who wrote it; its
 /// length, flags and holder; the key's owner.
 pub(in crate::store) const BLOCK_HEADER_LEN: u64 = 32;
+
 /// In free blocks, value blocks and nodes alike: the word whose lower 16 bits name the *holder*, plus 1.
 pub(in crate::store) const BLOCK_HOLDER: u64 = 16;
+
 pub(in crate::store) const HOLDER_MASK: u64 = 0xffff;
 
 /// The holder of a block: who may use it again when no head names it. 0 is nobody: it is on its home's stack.
@@ -155,8 +177,11 @@ pub(in crate::store) struct Block {
 }
 
 pub(in crate::store) const OPERATION_MASK: u64 = (1 << 46) - 1;
+
 const LEN_MASK: u64 = (1 << 40) - 1;
+
 const DELETED: u64 = 1 << 63;
+
 const KIND_SHIFT: u32 = 61;
 
 impl Block {

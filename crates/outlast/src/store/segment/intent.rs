@@ -1,8 +1,7 @@
 //! What transactions write: intents, provisional versions, and versions that were restored.
 
 use crate::engine::{MemberId, MemberSet};
-use crate::store::Version;
-use crate::store::recovery::leave::RESERVED;
+use crate::store::value::{RESERVED, Version};
 
 /// Which transaction, for ever: a member's number is never used again, and neither is a nonce of its.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +27,7 @@ pub(in crate::store) fn intent_key(member: MemberId, slot: u32) -> Vec<u8> {
 
 /// How far a transaction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) enum State {
+pub(in crate::store) enum IntentState {
     /// It has not happened, and anyone may abort it.
     Pending = 1,
     /// As pending; but it may be that it is to come before what others have done since, so nobody reads past it.
@@ -41,9 +40,9 @@ pub(in crate::store) enum State {
     Joined = 5,
 }
 
-impl State {
+impl IntentState {
     pub(in crate::store) fn is_decided(self) -> bool {
-        matches!(self, State::Committed | State::Aborted)
+        matches!(self, IntentState::Committed | IntentState::Aborted)
     }
 }
 
@@ -52,7 +51,7 @@ impl State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Intent {
     pub(in crate::store) nonce: u64,
-    pub(in crate::store) state: State,
+    pub(in crate::store) state: IntentState,
     /// How often the transaction had failed before.
     pub(in crate::store) rank: u32,
     /// The attempt at a recovery that it is joined to, or 0.
@@ -76,7 +75,7 @@ impl Intent {
         bytes.extend(
             [self.nonce, state, self.keys.len() as u64].map(u64::to_le_bytes).as_flattened(),
         );
-        if self.state == State::Joined {
+        if self.state == IntentState::Joined {
             bytes.extend(self.recovery.to_le_bytes());
         }
         for key in &self.keys {
@@ -89,11 +88,11 @@ impl Intent {
     /// The record without its keys, from its first bytes.
     pub(in crate::store) fn decode_head(bytes: &[u8]) -> Option<Intent> {
         let state = match word(bytes, 1)? & 0xff {
-            1 => State::Pending,
-            2 => State::Doubt,
-            3 => State::Committed,
-            4 => State::Aborted,
-            5 => State::Joined,
+            1 => IntentState::Pending,
+            2 => IntentState::Doubt,
+            3 => IntentState::Committed,
+            4 => IntentState::Aborted,
+            5 => IntentState::Joined,
             _ => return None,
         };
         let rank = (word(bytes, 1)? >> 8) as u32;
@@ -104,7 +103,7 @@ impl Intent {
     pub(in crate::store) fn decode(bytes: &[u8]) -> Option<Intent> {
         let mut intent = Intent::decode_head(bytes)?;
         let mut rest = bytes.get(INTENT_HEAD..)?;
-        if intent.state == State::Joined {
+        if intent.state == IntentState::Joined {
             intent.recovery = word(bytes, INTENT_HEAD / 8)?;
             rest = &rest[8..];
         }
@@ -200,8 +199,10 @@ pub(in crate::store) struct Provisional {
 }
 
 pub(in crate::store) const PROVISIONAL_HEAD: usize = 64;
+
 const UNCHANGED: u64 = u64::MAX;
-const NOTHING: u64 = u64::MAX - 1;
+
+pub(in crate::store) const NOTHING: u64 = u64::MAX - 1;
 
 fn pair(low: MemberId, high: u32) -> u64 {
     u64::from(low.0) | u64::from(high) << 32
@@ -301,9 +302,14 @@ mod tests {
     #[test]
     fn an_intent_keeps_what_it_is_given() {
         let keys = vec![b"a".to_vec(), vec![7; 1024], vec![0; 9]];
-        for state in [State::Pending, State::Doubt, State::Committed, State::Aborted, State::Joined]
-        {
-            let recovery = if state == State::Joined { u64::MAX - 9 } else { 0 };
+        for state in [
+            IntentState::Pending,
+            IntentState::Doubt,
+            IntentState::Committed,
+            IntentState::Aborted,
+            IntentState::Joined,
+        ] {
+            let recovery = if state == IntentState::Joined { u64::MAX - 9 } else { 0 };
             let intent =
                 Intent { nonce: u64::MAX - 3, state, rank: 70_000, recovery, keys: keys.clone() };
             let bytes = intent.encode();

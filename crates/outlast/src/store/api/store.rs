@@ -1,0 +1,118 @@
+//! The store and its plain calls.
+
+use crate::engine::{Engine, Epoch, MemberId};
+use crate::job::Job;
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::member::state::StoreState;
+use crate::store::options::Options;
+use crate::store::record::write::Change;
+use crate::store::value::{Expect, Value, Version, check_key};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A store in the memories of the job's members.
+#[derive(Clone)]
+pub struct Store {
+    pub(in crate::store) state: Arc<StoreState>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({:?})", self.state.job)
+    }
+}
+
+impl Store {
+    /// Opens the store. All living members of the job, spares included, do it once, with the same options.
+    pub fn open(job: &Job, options: Options) -> StoreResult<Store> {
+        Ok(Store { state: StoreState::open(job, options)? })
+    }
+
+    /// This member.
+    pub fn me(&self) -> MemberId {
+        self.state.job.me()
+    }
+
+    /// The epoch of this member's view: two loads. [`Store::deaths_since`] tells of every death that comes after it.
+    #[inline]
+    pub fn epoch(&self) -> Epoch {
+        let epoch = self.state.job.epoch();
+        if self.state.deaths_noted.load(Ordering::Acquire) == epoch.0 {
+            epoch
+        } else {
+            self.state.note_deaths()
+        }
+    }
+
+    /// Sets a key. `Ok`: every copy holds it.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
+        check_key(key)?;
+        self.state.sample(&self.state.counts.put, || self.state.put_by_key(key, value))
+    }
+
+    /// Sets a key if it is as expected; otherwise [`StoreError::Conflict`] with what is there.
+    pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect) -> StoreResult<Version> {
+        check_key(key)?;
+        let written = self
+            .state
+            .write(key, false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
+        Ok(written.expect("a put changes the key"))
+    }
+
+    /// Deletes a key; whether it existed.
+    pub fn delete(&self, key: &[u8]) -> StoreResult<bool> {
+        check_key(key)?;
+        let written = self.state.write(key, false, |current, _| {
+            Ok(if current.is_some() { Change::Delete } else { Change::Nothing })
+        })?;
+        Ok(written.is_some())
+    }
+
+    /// Adds to a key that holds a number of 8 bytes (or does not exist, which counts as 0), wrapping; the new number.
+    pub fn add(&self, key: &[u8], delta: i64) -> StoreResult<i64> {
+        check_key(key)?;
+        let mut sum = 0;
+        self.state.write(key, true, |current, buffer: &mut Vec<u8>| {
+            let before = match current {
+                None => 0,
+                Some(_) => i64::from_le_bytes(buffer.as_slice().try_into().map_err(|_| {
+                    StoreError::WrongType {
+                        what: format!("the value has {} bytes, and a number has 8", buffer.len()),
+                    }
+                })?),
+            };
+            sum = before.wrapping_add(delta);
+            Ok(Change::Owned(sum.to_le_bytes().to_vec()))
+        })?;
+        Ok(sum)
+    }
+
+    /// The value of a key; `None` if it does not exist.
+    pub fn get(&self, key: &[u8]) -> StoreResult<Option<Value>> {
+        let get = || self.state.read(key, |op, found| found.to_value(op, key));
+        self.state.sample(&self.state.counts.get, get)
+    }
+
+    /// Copies the value of a key into `buffer`; its length and version, or `None` if it does not exist.
+    pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
+        let key = self.state.key_ref(key)?;
+        match self.state.job.is_mapped() {
+            true => self.state.read_into(&key, None, buffer),
+            false => self
+                .state
+                .recall
+                .call(&key, |memory| self.state.read_into(&key, Some(memory), buffer)),
+        }
+    }
+
+    /// Whether a key exists.
+    pub fn exists(&self, key: &[u8]) -> StoreResult<bool> {
+        Ok(self.state.read(key, |_, _| Ok(()))?.is_some())
+    }
+
+    /// Closes the store at this member, after all living members have done so or the time limit is over.
+    pub fn close(&self) -> StoreResult<()> {
+        self.state.close()
+    }
+}

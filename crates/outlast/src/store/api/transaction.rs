@@ -1,0 +1,497 @@
+//! Running transactions.
+
+use crate::engine::Engine;
+use crate::store::api::store::Store;
+use crate::store::error::StoreError;
+use crate::store::tx::state::Inside;
+use crate::store::tx::transaction::{FAILED, Transaction};
+use std::collections::BTreeMap;
+
+impl Store {
+    /// Runs a closure as a transaction: all that it reads and changes by the handle that it is given happens at one moment,
+    /// or nothing of it does. If others are faster it is run again, after a pause that grows, until the job's time limit is
+    /// over ([`StoreError::Contended`]); so it should have no other effects. An error of the closure aborts the
+    /// transaction and is passed on, and so is a panic. What the closure returns counts only if all that it has
+    /// read was there at one moment.
+    ///
+    /// ```
+    /// use outlast::store::{Options, Store, StoreError};
+    /// let job = outlast::join()?;
+    /// let store = Store::open(&job, Options::new())?;
+    /// store.add(b"account/1", 100)?;
+    /// store.transaction(|tx| {
+    ///     if tx.add(b"account/1", -30)? < 0 {
+    ///         return Err(StoreError::WrongType { what: "not enough".into() });
+    ///     }
+    ///     tx.add(b"account/2", 30)
+    /// })?;
+    /// assert_eq!(store.add(b"account/2", 0)?, 30);
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Calls of the store inside the closure are no part of the transaction; one that writes a key of the transaction may
+    /// make it fail.
+    pub fn transaction<T, E: From<StoreError>>(
+        &self,
+        mut body: impl FnMut(&mut Transaction) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let job = &self.state.job;
+        let _inside = Inside::enter(&self.state)?;
+        let mut until = None;
+        let mut tx = self.begin();
+        loop {
+            let error = match body(&mut tx) {
+                Ok(value) => match tx.commit() {
+                    Ok(()) => return Ok(value),
+                    Err(error) => E::from(error),
+                },
+                Err(error) => {
+                    let is_true =
+                        tx.over.is_some() || tx.is_late || tx.is_consistent().unwrap_or(true);
+                    tx.abort();
+                    if is_true {
+                        return Err(error);
+                    }
+                    tx.over = Some(FAILED);
+                    error
+                }
+            };
+            if tx.over != Some(FAILED) {
+                return Err(error);
+            }
+            let now = job.now();
+            if now >= *until.get_or_insert(now.after(job.time_limit())) {
+                return Err(StoreError::Contended { attempts: tx.rank + 1 }.into());
+            }
+            tx.back_off();
+            tx.retry()?;
+        }
+    }
+
+    /// Begins a transaction by handle; see [`Transaction`]. The caller tries it again itself, with [`Transaction::retry`].
+    ///
+    /// ```
+    /// # use outlast::store::{Options, Store, StoreError};
+    /// # let job = outlast::join()?;
+    /// # let store = Store::open(&job, Options::new())?;
+    /// let mut tx = store.begin();
+    /// loop {
+    ///     tx.put(b"a", b"1")?;
+    ///     tx.put(b"b", b"2")?;
+    ///     match tx.commit() {
+    ///         Err(StoreError::Aborted) => tx.retry()?,
+    ///         other => break other?,
+    ///     }
+    /// }
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn begin(&self) -> Transaction {
+        self.begin_in(None)
+    }
+
+    /// Begins a transaction, joined to an attempt at a recovery or not.
+    pub(in crate::store) fn begin_in(&self, recovery: Option<u64>) -> Transaction {
+        Transaction {
+            state: self.state.tx.clone(),
+            rank: 0,
+            recovery,
+            recoveries: self.state.gate.recoveries(),
+            over: None,
+            is_late: false,
+            reads: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            active: None,
+            held: None,
+            versions: Vec::new(),
+        }
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::Epoch;
+    use crate::engine::Fault;
+    use crate::engine::MemberId;
+    use crate::engine::Time;
+    use crate::engine::sim::{self, Link, Options as SimOptions};
+    use crate::job::Job;
+    use crate::store::Options;
+    use crate::store::StoreResult;
+    use crate::store::segment::intent::intent_key;
+    use crate::store::testing::{expect_timeout, nap, third_attempt};
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    /// Of a partition one key was damaged with its member. Who had locked that key is told that its value is gone, also when
+    /// the loss was accepted; who has locked another one of the same partition is not.
+    #[test]
+    fn only_a_key_that_is_lost_is_lost_to_a_committer() {
+        let mut plan = SimOptions::new(2, 7);
+        plan.remains = true;
+        let report = sim::run(&plan, |job: Job| {
+            let options = Options::new().replicas(1).partitions(8).expected_keys(16).salvage(true);
+            let store = crate::store::Store::open(&job, options).expect("open");
+            let (inner, victim) = (&store.state, MemberId(1));
+            if job.me() == victim {
+                nap(&job, "its death", || false);
+            }
+            let names = (0..).map(|number| format!("key/{number}").into_bytes());
+            let keys: Vec<Vec<u8>> =
+                names.filter(|key| store.replicas_of(key) == [victim]).take(40).collect();
+            let partition = store.partition_of(&keys[0]).expect("a key");
+            let same = |key: &&Vec<u8>| store.partition_of(key) == Ok(partition);
+            let [lost, kept] =
+                [0, 1].map(|index| keys.iter().filter(same).nth(index).expect("one"));
+            let versions = [(lost, "lost"), (kept, "kept")].map(|(key, value)| {
+                let value = format!("the value that is {value}");
+                store.put(key, value.as_bytes()).expect("put")
+            });
+            let check = |key: &[u8], version| inner.check_incarnation(key, version);
+            assert_eq!((check(lost, versions[0]), check(kept, versions[1])), (Ok(()), Ok(())));
+            let mut memory = vec![0; job.segment_len(victim).expect("living") as usize];
+            job.get(Epoch::ANY, victim, 0, &mut memory).expect("read");
+            let wanted = b"the value that is lost";
+            let place =
+                memory.windows(wanted.len()).position(|bytes| bytes == wanted).expect("there");
+            job.put(Epoch::ANY, victim, place as u64, b"!").expect("damaged");
+            job.fence(victim, Time::NEVER).expect("killed");
+            let is_lost = Err(StoreError::DataLost { partition });
+            assert_eq!(store.get(lost).map(drop), is_lost);
+            assert_eq!(
+                (check(lost, versions[0]), check(kept, versions[1])),
+                (is_lost.clone(), Ok(()))
+            );
+            store.accept_loss().expect("accepted");
+            assert_eq!(
+                (check(lost, versions[0]), check(kept, versions[1])),
+                (is_lost.clone(), Ok(()))
+            );
+            // Until the tombstone has been removed, and the floor of the partition is above it.
+            job.sleep(Duration::from_secs(1));
+            assert_eq!((check(lost, versions[0]), check(kept, versions[1])), (is_lost, Ok(())));
+            store.close().expect("closed");
+            let _ = job.leave();
+        });
+        report.expect_ok();
+    }
+
+    /// A decision that was not answered in time may still be made: a frost waits until it is known.
+    #[test]
+    fn a_decision_that_timed_out_is_one_until_it_is_known() {
+        for seed in 0..8 {
+            let options = SimOptions::new(3, seed).link(Link::Network);
+            let is_over = Rc::new(Cell::new(false));
+            let report = sim::run(&options, move |job: Job| {
+                let options = Options::new().replicas(1).partitions(16).expected_keys(64);
+                let store = Store::open(&job, options).expect("open");
+                // The intent is at one member, and the keys are at another.
+                let stopped = store.replicas_of(&intent_key(MemberId(0), 0))[0];
+                assert_ne!(stopped, MemberId(0), "with this many partitions");
+                let other = MemberId(3 - stopped.0);
+                job.sleep(Duration::from_secs(1));
+                if job.me() == MemberId(0) {
+                    let keys = (0..100u32).map(|number| number.to_le_bytes());
+                    let keys: Vec<[u8; 4]> =
+                        keys.filter(|key| store.replicas_of(key) == [other]).take(2).collect();
+                    let mut tx = third_attempt(&store, |tx| {
+                        keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
+                    });
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    expect_timeout(tx.commit());
+                    assert!(store.state.transactions.is_deciding());
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
+                    nap(&job, "the decision", || !store.state.transactions.is_deciding());
+                    let found =
+                        keys.iter().filter(|key| store.exists(&key[..]).expect("read")).count();
+                    assert!(found == 0 || found == 2, "{found}");
+                    is_over.set(true);
+                }
+                nap(&job, "the committer", || is_over.get());
+                let _ = store.close();
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+    }
+
+    /// A transaction that was tried before has locked a key that it only reads. The key is lost and given up, another value is
+    /// put there, and the other key is seen without the transaction's change: it has no place any more, and is not told that
+    /// it has.
+    #[test]
+    fn a_locked_key_that_is_only_read_is_lost_to_a_committer() {
+        for seed in 0..10 {
+            let report =
+                sim::run(&SimOptions::new(3, seed).link(Link::of_seed(seed)), |job: Job| {
+                    let options = Options::new().replicas(1).partitions(16).expected_keys(16);
+                    let store = crate::store::Store::open(&job, options).expect("open");
+                    let (committer, holder) =
+                        (MemberId(0), store.replicas_of(&intent_key(MemberId(0), 0))[0]);
+                    let victim =
+                        [1, 2].map(MemberId).into_iter().find(|one| *one != holder).expect("one");
+                    if job.me() == victim {
+                        return nap(&job, "its death", || false);
+                    }
+                    let end = || {
+                        store.close().expect("closed");
+                        let _ = job.leave();
+                    };
+                    if job.me() != committer {
+                        return end();
+                    }
+                    let key_at = |home| {
+                        let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                        names
+                            .into_iter()
+                            .find(|key| store.replicas_of(key) == [home])
+                            .expect("some key")
+                    };
+                    let (read, changed) = (key_at(victim), key_at(committer));
+                    for key in [&read, &changed] {
+                        store.put(key, b"old").expect("put");
+                    }
+                    let mut tx = third_attempt(&store, |tx| {
+                        assert_eq!(tx.get(&read).expect("read").as_deref(), Some(&b"old"[..]));
+                        tx.put(&changed, b"new").expect("put");
+                    });
+                    job.fence(victim, Time::NEVER).expect("killed");
+                    store.accept_loss().expect("accepted");
+                    store.put(&read, b"of another life").expect("put");
+                    assert_eq!(store.get(&changed).expect("read").expect("there").bytes(), b"old");
+                    let committed = tx.commit();
+                    assert!(matches!(committed, Err(StoreError::DataLost { .. })), "{committed:?}");
+                    end();
+                });
+            report.expect_ok();
+        }
+    }
+
+    /// The same while the committer is stopped anywhere in its commit. Who was told that a key is lost has changed nothing, and
+    /// if another one has seen the other key without the change after the loss, then the change never comes.
+    #[test]
+    fn who_is_told_that_a_key_which_it_only_read_is_lost_has_changed_nothing() {
+        let ends: Rc<RefCell<BTreeMap<String, usize>>> = Rc::default();
+        for seed in 0..150 {
+            let (stage, ends_here) = (Rc::new(Cell::new(0)), ends.clone());
+            let report = sim::run(&SimOptions::new(3, seed), move |job: Job| {
+                let options = Options::new().replicas(1).partitions(64).expected_keys(64);
+                let store = crate::store::Store::open(&job, options).expect("open");
+                let (committer, holder) =
+                    (MemberId(0), store.replicas_of(&intent_key(MemberId(0), 0))[0]);
+                let victim =
+                    [1, 2].map(MemberId).into_iter().find(|one| *one != holder).expect("one");
+                let driver = MemberId(3 - victim.0);
+                let key_at = |first: MemberId, second: MemberId| {
+                    let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                    let is_right = |key: &Vec<u8>| {
+                        let partition = store.partition_of(key).expect("a key");
+                        store.state.placement.preference(partition)[..2] == [first, second]
+                    };
+                    names.into_iter().find(is_right).expect("some key")
+                };
+                let (read, changed) = (key_at(victim, driver), key_at(driver, committer));
+                if job.me() == committer {
+                    for key in [&read, &changed] {
+                        store.put(key, b"old").expect("put");
+                    }
+                    let mut tx = third_attempt(&store, |tx| {
+                        assert_eq!(tx.get(&read).expect("read").as_deref(), Some(&b"old"[..]));
+                        tx.put(&changed, b"new").expect("put");
+                    });
+                    stage.set(1);
+                    let committed = tx.commit();
+                    nap(&job, "the other life", || stage.get() == 2);
+                    let is_there =
+                        store.get(&changed).expect("read").expect("there").bytes() == b"new";
+                    let name = format!("{committed:?}");
+                    *ends_here.borrow_mut().entry(name).or_default() += 1;
+                    assert_eq!(committed.is_ok(), is_there, "{committed:?}");
+                    stage.set(if is_there { 3 } else { 4 });
+                } else if job.me() == driver {
+                    while stage.get() < 1 {
+                        job.sleep(Duration::from_nanos(10));
+                    }
+                    job.sleep(Duration::from_nanos(100 * seed));
+                    job.inject(Fault::Stop(committer)).expect("a fault");
+                    job.fence(victim, Time::NEVER).expect("killed");
+                    store
+                        .accept_loss_of(&[store.partition_of(&read).expect("a key")])
+                        .expect("accepted");
+                    store.put(&read, b"of another life").expect("put");
+                    let is_seen =
+                        store.get(&changed).expect("read").expect("there").bytes() == b"new";
+                    stage.set(2);
+                    job.inject(Fault::Resume(committer)).expect("a fault");
+                    nap(&job, "the committer", || stage.get() > 2);
+                    assert_eq!(is_seen, stage.get() == 3, "no order fits");
+                } else {
+                    nap(&job, "its death", || false);
+                }
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+        let ends = ends.borrow();
+        assert!(ends.len() == 3 && ends.values().all(|&count| count > 2), "{ends:?}");
+    }
+    /// The committer is stopped at each of its steps; meanwhile its intent is lost, and given up, and somebody looks at one of its
+    /// keys. If it is told that the transaction has happened, then it has, wholly.
+    #[test]
+    fn who_is_told_that_a_transaction_has_happened_finds_all_of_it_though_the_intent_was_lost() {
+        let ends: Rc<RefCell<BTreeMap<[bool; 3], usize>>> = Rc::default();
+        for step in (1..).step_by(2) {
+            if ends.borrow().contains_key(&[false, true, true]) {
+                break;
+            }
+            let (stage, ends_here) = (Rc::new(Cell::new(0)), ends.clone());
+            let report = sim::run(&SimOptions::new(4, step), move |job: Job| {
+                let options = Options::new().replicas(1).partitions(64).expected_keys(64);
+                let store = crate::store::Store::open(&job, options).expect("open");
+                let partition_of =
+                    |member| store.partition_of(&intent_key(member, 0)).expect("a key");
+                let homes = |partition| store.state.placement.preference(partition)[..2].to_vec();
+                let members = (0..4).map(MemberId);
+                let committer =
+                    members.clone().find(|one| !homes(partition_of(*one)).contains(one));
+                let committer = committer.expect("one whose intent is elsewhere");
+                let (partition, victim) =
+                    (partition_of(committer), homes(partition_of(committer))[0]);
+                let mut others = members.filter(|one| ![committer, victim].contains(one));
+                let (driver, other) =
+                    (others.next().expect("one"), others.next().expect("another"));
+                let keys_at = |home: MemberId| -> Vec<Vec<u8>> {
+                    let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                    names.filter(|key| store.replicas_of(key) == [home]).take(2).collect()
+                };
+                let keys = [keys_at(driver), keys_at(other)].concat();
+                if job.me() == committer {
+                    nap(&job, "the values before", || stage.get() == 1);
+                    job.inject(Fault::StopAtStep(step)).expect("planned");
+                    let done: StoreResult<()> =
+                        store.transaction(|tx| keys.iter().try_for_each(|key| tx.put(key, b"new")));
+                    let is_late = stage.get() > 1;
+                    nap(&job, "the acceptance", || stage.get() == 2);
+                    let value =
+                        |key: &Vec<u8>| store.get(key).expect("read").expect("there").into_bytes();
+                    let count = keys.iter().filter(|key| value(key) == b"new").count();
+                    assert!(
+                        done.is_err() || count == keys.len(),
+                        "{count} of its keys, in step {step}"
+                    );
+                    let end = [is_late, done.is_ok(), count == keys.len()];
+                    *ends_here.borrow_mut().entry(end).or_default() += 1;
+                    stage.set(3);
+                } else if job.me() == driver {
+                    keys.iter().for_each(|key| _ = store.put(key, b"old").expect("put"));
+                    stage.set(1);
+                    job.sleep(Duration::from_millis(100));
+                    job.fence(victim, Time::NEVER).expect("killed");
+                    store.accept_loss_of(&[partition]).expect("accepted");
+                    let _ = store.get(&keys[step as usize / 2 % 4]).expect("read");
+                    stage.set(2);
+                    // It may be stopped only now.
+                    while stage.get() < 3 {
+                        job.inject(Fault::Resume(committer)).expect("a fault");
+                        job.sleep(Duration::from_millis(1));
+                    }
+                } else if job.me() == victim {
+                    nap(&job, "its death", || false);
+                }
+                nap(&job, "the committer", || stage.get() == 3);
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+        let ends = ends.borrow();
+        let late = |is_ok, is_whole| ends.get(&[true, is_ok, is_whole]).copied().unwrap_or(0);
+        assert!(late(true, true) > 20 && late(false, false) > 20, "{ends:?}");
+    }
+
+    /// A key does not exist, and its primary dies after it has raised the floor to remove another key, and before the other home
+    /// has. The key is made and deleted, and then the floor is where it was: who has read before that there is no such key finds
+    /// that it is not so any more.
+    #[test]
+    fn a_key_that_is_made_and_deleted_after_a_death_has_another_mark() {
+        for seed in 0..10 {
+            let report =
+                sim::run(&SimOptions::new(4, seed).link(Link::of_seed(seed)), |job: Job| {
+                    let options = Options::new().replicas(2).partitions(16).expected_keys(16);
+                    let store = crate::store::Store::open(&job, options).expect("open");
+                    let (inner, victim) = (&store.state, MemberId(1));
+                    if job.me() == victim {
+                        return nap(&job, "its death", || false);
+                    }
+                    if job.me() == MemberId(0) {
+                        let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                        let key = names
+                            .into_iter()
+                            .find(|key| store.replicas_of(key)[0] == victim)
+                            .expect("some key");
+                        let partition = store.partition_of(&key).expect("a key");
+                        // D2 for a key that had a hundred versions.
+                        let raise = |home| {
+                            inner.run(|op| op.raise_floor(home, partition, 100)).expect("raised")
+                        };
+                        raise(victim);
+                        let mut tx = store.begin();
+                        assert_eq!(tx.get(&key), Ok(None));
+                        tx.put(b"changed", b"new").expect("put");
+                        job.fence(victim, Time::NEVER).expect("killed");
+                        store.put(&key, b"made").expect("put");
+                        assert!(store.delete(&key).expect("deleted"));
+                        store.replicas_of(&key).into_iter().for_each(raise);
+                        assert_eq!(tx.commit(), Err(StoreError::Aborted));
+                    }
+                    store.close().expect("closed");
+                    let _ = job.leave();
+                });
+            report.expect_ok();
+        }
+    }
+    /// One transaction is about to make a key when another one finds that it does not exist. The key is made, and then deleted,
+    /// by a call or in a transaction: who found it absent finds that it was there, also if the floor of the partition is far
+    /// above its versions, since a key with many of them was removed meanwhile.
+    #[test]
+    fn a_key_that_is_made_and_deleted_below_the_floor_has_another_mark() {
+        for seed in 0..10 {
+            let report =
+                sim::run(&SimOptions::new(2, seed).link(Link::of_seed(seed)), move |job: Job| {
+                    let options = Options::new().replicas(2).partitions(1).expected_keys(16);
+                    let store = crate::store::Store::open(&job, options).expect("open");
+                    if job.me() == MemberId(0) {
+                        let inner = &store.state;
+                        for _ in 0..50 {
+                            store.put(b"many", b"value").expect("put");
+                        }
+                        let mut maker =
+                            third_attempt(&store, |tx| tx.put(b"key", b"made").expect("put"));
+                        assert!(store.delete(b"many").expect("deleted"));
+                        let floor = || inner.run(|op| op.floor(MemberId(0), 0)).expect("read");
+                        nap(&job, "its removal", || floor() > 50);
+                        let mut tx = store.begin();
+                        assert_eq!(tx.get(b"key"), Ok(None));
+                        tx.put(b"changed", b"new").expect("put");
+                        maker.commit().expect("committed");
+                        if seed % 4 < 2 {
+                            assert!(store.delete(b"key").expect("deleted"));
+                        } else {
+                            let deleted: StoreResult<bool> = store.transaction(|tx| {
+                                tx.put(b"other", b"")?;
+                                tx.delete(b"key")
+                            });
+                            assert_eq!(deleted, Ok(true));
+                        }
+                        assert_eq!(tx.commit(), Err(StoreError::Aborted));
+                    }
+                    store.close().expect("closed");
+                    let _ = job.leave();
+                });
+            report.expect_ok();
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The table of pinned blocks of this member.
+
+use crate::engine::{Engine, Epoch, Error, MemberId};
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::memory::state::MemoryState;
+use crate::store::operation::error::engine_error;
+use crate::store::segment::layout::{ACTORS_USED, PIN_WORDS, PINS, PINS_SHIFT};
+use crate::store::segment::place::pin_word;
+use crate::sync::lock;
+use std::sync::Mutex;
+
+/// Which slots of the own table are in use.
+#[derive(Default)]
+pub(in crate::store) struct Pins(Mutex<u64>);
+
+impl MemoryState {
+    pub(in crate::store) fn claim_pin(&self) -> StoreResult<usize> {
+        let mut used = lock(&self.pins.0);
+        let slot = used.trailing_ones() as usize;
+        if slot >= PINS {
+            let reason = format!("this member has {PINS} pins already; drop some of them");
+            return Err(StoreError::Invalid { reason });
+        }
+        *used |= 1 << slot;
+        Ok(slot)
+    }
+
+    /// P5.
+    pub(in crate::store) fn release_pin(&self, slot: usize) {
+        // The own memory fails only when this member has ended.
+        let _ = self.write_pin(slot, &[]);
+        *lock(&self.pins.0) &= !(1 << slot);
+    }
+
+    pub(in crate::store) fn write_pin(
+        &self,
+        slot: usize,
+        places: &[(MemberId, u64)],
+    ) -> Result<(), Error> {
+        let mut bytes = [0; PIN_WORDS * 8];
+        for (chunk, &(home, offset)) in bytes.chunks_exact_mut(8).zip(places) {
+            chunk.copy_from_slice(&pin_word(home, offset).to_ne_bytes());
+        }
+        self.job.put(Epoch::ANY, self.me(), self.root(self.me()) + self.layout.pin(slot), &bytes)
+    }
+
+    /// P1.
+    pub(in crate::store) fn announce_pins(&self, slot: usize) -> StoreResult<()> {
+        let (job, me, word) = (&self.job, self.me(), self.root(self.me()) + ACTORS_USED);
+        loop {
+            let used = job.load(Epoch::ANY, me, word).map_err(engine_error)?;
+            if used >> PINS_SHIFT > slot as u64 {
+                return Ok(());
+            }
+            let wanted = used & ((1 << PINS_SHIFT) - 1) | (slot as u64 + 1) << PINS_SHIFT;
+            let found = job.compare_and_swap(Epoch::ANY, me, word, used, wanted);
+            found.map_err(engine_error)?;
+        }
+    }
+}

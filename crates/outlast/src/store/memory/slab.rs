@@ -1,0 +1,134 @@
+//! Slabs: how a replica makes blocks, and indexes, out of its segment.
+
+use crate::engine::{Engine, Epoch, Error};
+use crate::job::Job;
+use crate::store::memory::state::{MemoryOp, MemoryState};
+use crate::store::operation::error::Step;
+use crate::store::segment::layout::{CLASSES, PARTITION_BUCKETS, TOMBSTONES, class_of, class_size};
+use crate::sync::lock;
+use std::collections::BTreeMap;
+
+/// How many tombstones a home sets aside at once, and for how many other blocks there is to be one.
+const TOMBSTONES_TOGETHER: u64 = 64;
+
+const BLOCKS_PER_TOMBSTONE: u64 = 16;
+
+/// The slabs of a home.
+#[derive(Default)]
+pub(in crate::store) struct Slabs {
+    /// By where each begins: of which class its blocks are, and how many there are.
+    pub(in crate::store) all: BTreeMap<u64, (usize, u64)>,
+    /// Per class: how many times it was carved.
+    times: BTreeMap<usize, u32>,
+}
+
+impl Slabs {
+    /// Whether there is such a block.
+    pub(in crate::store) fn has(&self, class: usize, offset: u64) -> bool {
+        self.all.range(..=offset).next_back().is_some_and(|(&base, &(of, count))| {
+            let size = class_size(class);
+            of == class && (offset - base).is_multiple_of(size) && (offset - base) / size < count
+        })
+    }
+}
+
+impl MemoryState {
+    /// Carves new blocks of a class out of this member's segment and puts them onto the stack; why not, if not. Some
+    /// tombstones are set aside with them.
+    pub(in crate::store) fn carve(&self, class: usize) -> Result<(), Error> {
+        if class != TOMBSTONES {
+            let count = |is_tombstone: bool| {
+                let slabs = lock(&self.space.slabs);
+                let of =
+                    slabs.all.values().filter(|(class, _)| (*class == TOMBSTONES) == is_tombstone);
+                of.map(|(_, count)| count).sum::<u64>()
+            };
+            if count(true) * BLOCKS_PER_TOMBSTONE < count(false) {
+                self.carve_blocks(TOMBSTONES)?;
+            }
+        }
+        self.carve_blocks(class)
+    }
+
+    fn carve_blocks(&self, class: usize) -> Result<(), Error> {
+        let size = class_size(class);
+        let times = {
+            let mut slabs = lock(&self.space.slabs);
+            let times = slabs.times.entry(class).or_default();
+            *times += 1;
+            *times
+        };
+        // Each time twice as many, up to a bound, so that a home is asked seldom.
+        let count = if class == TOMBSTONES { TOMBSTONES_TOGETHER } else { 8u64 << times.min(10) };
+        let count = count.min((self.slab_len_max / size).max(1));
+        let (count, base) = match self.job.reserve(count * size) {
+            Ok(base) => (count, base),
+            Err(_) => (1, self.job.reserve(size)?),
+        };
+        let me = self.job.me();
+        let top_word = self.root(me) + self.layout.stack(class);
+        let push = || -> Result<(), Error> {
+            for index in 0..count {
+                let next = if index + 1 < count { base + (index + 1) * size } else { 0 };
+                let header = [next.to_ne_bytes(), [0; 8], [0; 8]].concat();
+                self.job.put(Epoch::ANY, me, base + index * size, &header)?;
+            }
+            lock(&self.space.slabs).all.insert(base, (class, count));
+            let last = base + (count - 1) * size;
+            loop {
+                let top = self.job.load(Epoch::ANY, me, top_word)?;
+                self.job.put(Epoch::ANY, me, last, &top.to_ne_bytes())?;
+                if self.job.compare_and_swap(Epoch::ANY, me, top_word, top, base)? == top {
+                    return Ok(());
+                }
+            }
+        };
+        push()
+    }
+
+    /// Makes an empty index for a partition at this member.
+    pub(in crate::store) fn make_index(&self, root: u64, partition: usize) -> Result<(), Error> {
+        let buckets = self.job.reserve(self.bucket_count as u64 * 8)?;
+        self.put_index(root, partition, buckets)
+    }
+
+    /// Makes an empty index in this place.
+    pub(in crate::store) fn put_index(
+        &self,
+        root: u64,
+        partition: usize,
+        buckets: u64,
+    ) -> Result<(), Error> {
+        let (job, me) = (&self.job, self.job.me());
+        zero(job, buckets, self.bucket_count as u64 * 8)?;
+        let word = root + self.layout.partition(partition) + PARTITION_BUCKETS;
+        job.put(Epoch::ANY, me, word, &buckets.to_ne_bytes())
+    }
+}
+
+/// Writes zeros, in pieces.
+pub(in crate::store) fn zero(job: &Job, offset: u64, len: u64) -> Result<(), Error> {
+    let zeros = [0; 4096];
+    let mut at = 0;
+    while at < len {
+        let piece = zeros.len().min((len - at) as usize);
+        job.put(Epoch::ANY, job.me(), offset + at, &zeros[..piece])?;
+        at += piece as u64;
+    }
+    Ok(())
+}
+
+impl<'a> MemoryOp<'a> {
+    /// Makes an empty index for a partition at this member. Where all memory is in blocks already, it takes one of those.
+    pub(in crate::store) fn make_index(&self, partition: usize) -> Step<()> {
+        let (store, me) = (self.store, self.store.me());
+        let Err(error) = store.make_index(store.root(me), partition) else { return Ok(()) };
+        let first = class_of(store.bucket_count as u64 * 8).unwrap_or(CLASSES);
+        for class in first..CLASSES {
+            if let Some(offset) = self.pop(me, class)? {
+                return Ok(store.put_index(store.root(me), partition, offset)?);
+            }
+        }
+        Err(error.into())
+    }
+}

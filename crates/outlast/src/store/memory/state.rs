@@ -1,0 +1,122 @@
+//! What the memory layer keeps, and an operation that takes and retires blocks.
+
+use crate::engine::Engine;
+use crate::engine::mapped::Direct;
+use crate::store::memory::allocator::Space;
+use crate::store::memory::magazine::Magazine;
+use crate::store::memory::pins::Pins;
+use crate::store::operation::error::Step;
+use crate::store::operation::op::Op;
+use crate::store::operation::state::OperationState;
+use crate::store::segment::layout::ACTORS;
+use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
+
+/// The state of the memory layer, with that of the layer below.
+pub(in crate::store) struct MemoryState {
+    pub(in crate::store) operation: OperationState,
+    pub(in crate::store) space: Space,
+    pub(in crate::store) pins: Pins,
+    pub(in crate::store) slab_len_max: u64,
+    magazines: Vec<ParticipantMagazine>,
+}
+
+/// The blocks of one participant. On cache lines of its own: the magazines of two threads do not share one.
+#[derive(Default)]
+#[repr(align(128))]
+struct ParticipantMagazine(OnceLock<Box<Magazine>>);
+
+impl MemoryState {
+    pub(in crate::store) fn new(operation: OperationState, slab_len_max: u64) -> MemoryState {
+        MemoryState {
+            operation,
+            space: Space::default(),
+            pins: Pins::default(),
+            slab_len_max,
+            magazines: (0..ACTORS).map(|_| ParticipantMagazine::default()).collect(),
+        }
+    }
+
+    /// The magazines, while no operation uses them.
+    #[cfg(all(test, feature = "sim"))]
+    pub(in crate::store) fn magazines(&self) -> impl Iterator<Item = &Magazine> {
+        self.magazines.iter().filter_map(|magazine| magazine.0.get()).map(Box::as_ref)
+    }
+}
+
+impl Deref for MemoryState {
+    type Target = OperationState;
+
+    #[inline(always)]
+    fn deref(&self) -> &OperationState {
+        &self.operation
+    }
+}
+
+/// An operation that takes and retires blocks.
+pub(in crate::store) struct MemoryOp<'a> {
+    op: Op<'a>,
+    pub(in crate::store) store: &'a MemoryState,
+}
+
+impl<'a> MemoryOp<'a> {
+    /// As [`Op::begin_again`].
+    #[inline(always)]
+    pub(in crate::store) fn begin_again<D: Direct<'a>>(
+        store: &'a MemoryState,
+        direct: D,
+    ) -> Option<MemoryOp<'a>> {
+        Some(MemoryOp { op: Op::begin_again(&store.operation, direct)?, store })
+    }
+
+    /// As [`Op::begin`].
+    #[inline]
+    pub(in crate::store) fn begin(store: &'a MemoryState) -> Step<MemoryOp<'a>> {
+        Ok(MemoryOp { op: Op::begin(&store.operation)?, store })
+    }
+
+    /// As [`Op::begin_as`].
+    pub(in crate::store) fn begin_as(store: &'a MemoryState, index: usize) -> Option<MemoryOp<'a>> {
+        Some(MemoryOp { op: Op::begin_as(&store.operation, index)?, store })
+    }
+
+    /// The blocks of this operation's participant.
+    #[inline(always)]
+    pub(in crate::store) fn magazine(&self) -> &'a Magazine {
+        let magazine = &self.store.magazines[self.actor].0;
+        match magazine.get() {
+            Some(magazine) => magazine,
+            None => {
+                let job = &self.store.job;
+                magazine.get_or_init(|| Box::new(Magazine::new(job.members(), !job.is_mapped())))
+            }
+        }
+    }
+}
+
+impl<'a> Deref for MemoryOp<'a> {
+    type Target = Op<'a>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Op<'a> {
+        &self.op
+    }
+}
+
+impl<'a> DerefMut for MemoryOp<'a> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Op<'a> {
+        &mut self.op
+    }
+}
+
+impl Drop for MemoryOp<'_> {
+    /// Frees what the participant has retired, if there is enough of it; then the operation itself ends.
+    #[inline]
+    fn drop(&mut self) {
+        let magazine = self.store.magazines[self.actor].0.get();
+        if magazine.is_some_and(|magazine| magazine.is_due()) {
+            self.turn();
+        }
+    }
+}

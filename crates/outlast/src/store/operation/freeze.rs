@@ -1,0 +1,42 @@
+//! The write freeze: no write begins while a consistent cut is made.
+
+use crate::engine::{Engine, Time};
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::operation::state::OperationState;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Until when no write begins; 0 if they do.
+#[derive(Default)]
+pub(in crate::store) struct Frost(pub(in crate::store) AtomicU64);
+
+impl Frost {
+    #[inline(always)]
+    pub(in crate::store) fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst) != 0
+    }
+}
+
+impl OperationState {
+    /// Waits until writes may begin; bounded by the frost's own end.
+    #[cold]
+    pub(in crate::store) fn wait_for_thaw(&self) -> StoreResult<()> {
+        loop {
+            let bell = self.job.bell();
+            let until = self.frost.0.load(Ordering::SeqCst);
+            if until == 0 {
+                return Ok(());
+            }
+            if self.job.has_ended() {
+                return Err(StoreError::Closed);
+            }
+            if self.job.now() >= Time(until) {
+                // Whoever froze it is late, and will notice that it no longer is.
+                let _ = self.frost.0.compare_exchange(until, 0, Ordering::SeqCst, Ordering::SeqCst);
+                continue;
+            }
+            // Whoever waits serves: this may be the background.
+            self.serve_messages();
+            self.job.park(bell, Time(until));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What an operation needs to know of its store.
+
+use crate::engine::{Engine, Epoch, MemberId, View};
+use crate::job::Job;
+use crate::store::operation::above::Above;
+use crate::store::operation::configuration::Config;
+use crate::store::operation::freeze::Frost;
+use crate::store::operation::gate::Gate;
+use crate::store::operation::leavers::Leaving;
+use crate::store::operation::participants::Actors;
+use crate::store::operation::stragglers::Late;
+use crate::store::placement::{Homes, Placement};
+use crate::store::segment::layout::{ACTOR_COUNTER, Root};
+use crate::sync::lock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+/// What an operation needs to know of its store. The states of the higher layers contain it.
+pub(in crate::store) struct OperationState {
+    pub(in crate::store) job: Job,
+    pub(in crate::store) placement: Placement,
+    pub(in crate::store) bucket_count: usize,
+    pub(in crate::store) layout: Root,
+    /// Where each member's root is, plus 1; 0 while unknown.
+    pub(in crate::store) roots: Vec<AtomicU64>,
+    pub(in crate::store) actors: Actors,
+    pub(in crate::store) late: Late,
+    /// Per partition: its order of preference, and the configurations that were entered.
+    pub(in crate::store) partitions: Vec<Partition>,
+    pub(in crate::store) view: Mutex<Arc<View>>,
+    pub(in crate::store) frost: Frost,
+    pub(in crate::store) gate: Gate,
+    pub(in crate::store) leaving: Leaving,
+    /// Whether survivors read the memory of the dead.
+    pub(in crate::store) salvage_is_on: bool,
+    /// The activity that does the background's work now, plus 1; 0 if none does.
+    pub(in crate::store) background: AtomicU64,
+    pub(in crate::store) is_closed: AtomicBool,
+    /// The layers above this one.
+    pub(in crate::store) above: OnceLock<Weak<dyn Above>>,
+}
+
+/// What is known of a partition. The configurations form a list that only grows: there is one for each death that
+/// concerned the partition, and readers need no lock.
+#[derive(Default)]
+pub(in crate::store) struct Partition {
+    preference: OnceLock<Vec<MemberId>>,
+    pub(in crate::store) first: OnceLock<Config>,
+}
+
+impl OperationState {
+    pub(in crate::store) fn me(&self) -> MemberId {
+        self.job.me()
+    }
+
+    /// Where a member's root is. Known for all who live since the store was opened.
+    #[inline(always)]
+    pub(in crate::store) fn root(&self, member: MemberId) -> u64 {
+        self.roots[member.index()].load(Ordering::Acquire).wrapping_sub(1)
+    }
+
+    /// Notes where the root of a member is that did not come to say so.
+    pub(in crate::store) fn learn_root(&self, member: MemberId, root: u64) {
+        self.roots[member.index()].store(root + 1, Ordering::Release);
+    }
+
+    /// Whether it is known where a member's root is.
+    pub(in crate::store) fn knows_root(&self, member: MemberId) -> bool {
+        self.roots[member.index()].load(Ordering::Acquire) != 0
+    }
+
+    /// The order of preference of a partition.
+    pub(in crate::store) fn preference(&self, partition: usize) -> &[MemberId] {
+        self.partitions[partition].preference.get_or_init(|| self.placement.preference(partition))
+    }
+
+    /// The homes of a partition under a view.
+    pub(in crate::store) fn homes(&self, partition: usize, view: &View) -> Homes {
+        self.placement.homes(self.preference(partition), view, &self.leaving.members())
+    }
+
+    /// The view of an epoch, if it is the current one.
+    pub(in crate::store) fn view(&self, epoch: Epoch) -> Option<Arc<View>> {
+        let known = lock(&self.view).clone();
+        if known.epoch == epoch {
+            return Some(known);
+        }
+        let view = Arc::new(self.job.view());
+        *lock(&self.view) = view.clone();
+        (view.epoch == epoch).then_some(view)
+    }
+
+    /// The view as it is now, or was a moment ago.
+    pub(in crate::store) fn current_view(&self) -> Arc<View> {
+        self.view(self.job.epoch()).unwrap_or_else(|| lock(&self.view).clone())
+    }
+
+    /// Whether this is the background at its own work: it waits for no home for long.
+    pub(in crate::store) fn is_background(&self) -> bool {
+        self.background.load(Ordering::Relaxed) == self.job.activity() + 1
+    }
+
+    /// Says that the calling activity does the background's work from now on, or something else.
+    pub(in crate::store) fn set_background(&self, is_background: bool) {
+        let activity = if is_background { self.job.activity() + 1 } else { 0 };
+        self.background.store(activity, Ordering::Relaxed);
+    }
+
+    /// Where an actor's counter is.
+    #[inline]
+    pub(in crate::store) fn counter_word(&self, member: MemberId, actor: usize) -> u64 {
+        self.root(member) + self.layout.actor(actor) + ACTOR_COUNTER
+    }
+}

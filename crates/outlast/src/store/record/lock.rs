@@ -1,0 +1,187 @@
+//! A lock: a record whose value names its holder.
+
+use crate::engine::{Engine, MemberId, Time};
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::record::state::RecordState;
+use crate::store::record::write::Change;
+use crate::store::value::Version;
+use crate::sync::lock;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// A lock's value: this word, then the holder and the nonce, 24 bytes in all.
+const MAGIC: &[u8; 8] = b"\0\x9flock\x9f\x01";
+
+const LEN: usize = 24;
+
+/// How often, and at what intervals, the background looks for a stamp that may have been left. A call that did not end
+/// can have its effect a little after the home answers again.
+const ROUNDS: u32 = 3;
+
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// The holder of a lock that comes from a snapshot: a member of a job that is over.
+const FORMER: MemberId = MemberId(u32::MAX);
+
+/// What becomes of a lock's value when it is restored from a snapshot: nobody of this job holds it, whatever its holder's
+/// number was, and the next one takes it over and is told. `None` if it is no lock's.
+pub(in crate::store) fn without_holder(value: &[u8]) -> Option<Vec<u8>> {
+    let stamp = Stamp::decode(value).ok()?;
+    Some(Stamp { holder: FORMER, ..stamp }.encode())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) struct Stamp {
+    pub(in crate::store) holder: MemberId,
+    pub(in crate::store) nonce: u64,
+}
+
+impl Stamp {
+    fn encode(self) -> Vec<u8> {
+        [*MAGIC, u64::from(self.holder.0).to_le_bytes(), self.nonce.to_le_bytes()].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> StoreResult<Stamp> {
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        if bytes.len() != LEN || bytes[..8] != *MAGIC {
+            let what = format!(
+                "the key holds a value of {} bytes that is not a lock; choose another key for the lock",
+                bytes.len()
+            );
+            return Err(StoreError::WrongType { what });
+        }
+        Ok(Stamp { holder: MemberId(word(8) as u32), nonce: word(16) })
+    }
+}
+
+/// A stamp that may have been left behind.
+pub(in crate::store) struct Orphan {
+    pub(in crate::store) key: Vec<u8>,
+    pub(in crate::store) stamp: Stamp,
+    /// The dead holder whose stamp it may have replaced.
+    pub(in crate::store) replaced: Option<Stamp>,
+    pub(in crate::store) due: Time,
+    pub(in crate::store) rounds: u32,
+}
+
+/// What a member keeps for its locks.
+#[derive(Default)]
+pub(in crate::store) struct Locks {
+    pub(in crate::store) nonce: AtomicU64,
+    pub(in crate::store) orphans: Mutex<Vec<Orphan>>,
+}
+
+/// Whether the background has to look after the stamp: a home did not answer, or had no room for what a release leaves.
+pub(in crate::store) fn is_unfinished(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Timeout { .. }
+            | StoreError::Engine(_)
+            | StoreError::OutOfMemory { .. }
+            | StoreError::Revoked
+    )
+}
+
+pub(in crate::store) enum Attempt {
+    Taken { version: Version, abandoned_by: Option<MemberId> },
+    Held(MemberId),
+}
+
+impl RecordState {
+    /// L1: takes the lock if it is free or its holder is dead.
+    pub(in crate::store) fn try_lock(&self, key: &[u8], stamp: Stamp) -> StoreResult<Attempt> {
+        let mut found = None;
+        let written = self.write(key, true, |current, value| {
+            found = match current {
+                None => None,
+                Some(_) => Some(Stamp::decode(value)?),
+            };
+            let view = self.job.view();
+            Ok(match found {
+                Some(other) if view.is_living(other.holder) => Change::Nothing,
+                _ => Change::Owned(stamp.encode()),
+            })
+        });
+        match (written, found) {
+            (Ok(Some(version)), found) => {
+                Ok(Attempt::Taken { version, abandoned_by: found.map(|stamp| stamp.holder) })
+            }
+            (Ok(None), Some(other)) => Ok(Attempt::Held(other.holder)),
+            (Ok(None), None) => unreachable!("a free lock is taken"),
+            (Err(error), found) => {
+                if is_unfinished(&error) {
+                    self.add_orphan(key, stamp, found);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// L3: takes the stamp away, if it is there, and puts back a dead holder's.
+    pub(in crate::store) fn release_lock(
+        &self,
+        key: &[u8],
+        stamp: Stamp,
+        replaced: Option<Stamp>,
+    ) -> StoreResult<()> {
+        self.write(key, true, |current, value| {
+            if current.is_none() || Stamp::decode(value) != Ok(stamp) {
+                return Err(StoreError::Conflict { found: current.map(|current| current.version) });
+            }
+            Ok(match replaced {
+                None => Change::Delete,
+                Some(replaced) => Change::Owned(replaced.encode()),
+            })
+        })
+        .map(|_| ())
+    }
+
+    pub(in crate::store) fn add_orphan(&self, key: &[u8], stamp: Stamp, replaced: Option<Stamp>) {
+        let due = self.job.now().after(INTERVAL);
+        let orphan = Orphan { key: key.to_vec(), stamp, replaced, due, rounds: ROUNDS };
+        lock(&self.locks.orphans).push(orphan);
+        let _ = self.job.ring(self.me());
+    }
+
+    /// The background's part: looks for stamps that may have been left; when it wants to run again.
+    pub(in crate::store) fn release_orphans(&self) -> Time {
+        let now = self.job.now();
+        let taken = {
+            let mut orphans = lock(&self.locks.orphans);
+            orphans
+                .iter()
+                .position(|orphan| orphan.due <= now)
+                .map(|index| orphans.swap_remove(index))
+        };
+        if let Some(mut orphan) = taken {
+            match self.release_lock(&orphan.key, orphan.stamp, orphan.replaced) {
+                // It may be on its way.
+                Err(StoreError::Conflict { .. }) => orphan.rounds -= 1,
+                Err(error) if is_unfinished(&error) => {}
+                // Released; or lost, or closed, and nobody will wait for it.
+                _ => orphan.rounds = 0,
+            }
+            if orphan.rounds > 0 {
+                orphan.due = self.job.now().after(INTERVAL);
+                lock(&self.locks.orphans).push(orphan);
+            }
+        }
+        lock(&self.locks.orphans).iter().map(|orphan| orphan.due).min().unwrap_or(Time::NEVER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_is_told_from_other_values() {
+        let stamp = Stamp { holder: MemberId(4095), nonce: u64::MAX - 1 };
+        let bytes = stamp.encode();
+        assert_eq!(Stamp::decode(&bytes), Ok(stamp));
+        for other in [&bytes[..23], &[bytes.as_slice(), &[0]].concat(), &[0; 24][..], b""] {
+            assert!(matches!(Stamp::decode(other), Err(StoreError::WrongType { .. })), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Entry points of the calls that change a key, and the choice of their path.
+
+use crate::engine::Engine;
+use crate::engine::mapped::Directly;
+use crate::store::error::StoreResult;
+use crate::store::operation::error::Halt;
+use crate::store::record::key::KeyRef;
+use crate::store::record::location::Remembered;
+use crate::store::record::state::RecordState;
+use crate::store::record::write::{Change, Current};
+use crate::store::value::Version;
+
+impl RecordState {
+    /// A put by key.
+    pub(in crate::store) fn put_by_key(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
+        if self.job.is_mapped() {
+            let written = self.write(key, false, |_, _| Ok(Change::Put(value)))?;
+            return Ok(written.expect("a put changes the key"));
+        }
+        let key = self.key_ref(key)?;
+        self.recall.call(&key, |memory| self.put_again(&key, memory, value))
+    }
+
+    /// A put with what a handle remembers.
+    #[inline]
+    pub(in crate::store) fn put_again(
+        &self,
+        key: &KeyRef<'_>,
+        memory: &mut Remembered,
+        value: &[u8],
+    ) -> StoreResult<Version> {
+        let done = match self.job.directly() {
+            Some(Directly::Shm(shm)) => self.put_directly(shm, key, memory, value),
+            #[cfg(feature = "sim")]
+            Some(Directly::Sim(sim)) => self.put_directly(sim, key, memory, value),
+            None => Ok(None),
+        };
+        match done {
+            Ok(Some(version)) => return Ok(version),
+            Ok(None) | Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Lost(_)) => {}
+            Err(Halt::Fail(error)) => return Err(error),
+        }
+        let written = self.run_call(key, |op| match op.put_assumed(key, memory, value)? {
+            Some(version) => Ok(Some(version)),
+            None => op.try_write(key, Some(memory), &mut |_, _| Ok(Change::Put(value)), false),
+        })?;
+        Ok(written.expect("a put changes the key"))
+    }
+
+    pub(in crate::store) fn write<'v>(
+        &self,
+        key: &[u8],
+        needs_value: bool,
+        mut change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
+    ) -> StoreResult<Option<Version>> {
+        let key = self.key_ref(key)?;
+        self.run_call(&key, |op| op.try_write(&key, None, &mut change, needs_value))
+    }
+
+    /// The same with what a handle remembers.
+    pub(in crate::store) fn write_again<'v>(
+        &self,
+        key: &KeyRef<'_>,
+        memory: &mut Remembered,
+        needs_value: bool,
+        mut change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
+    ) -> StoreResult<Option<Version>> {
+        self.run_call(key, |op| op.try_write(key, Some(memory), &mut change, needs_value))
+    }
+}

@@ -1,0 +1,352 @@
+//! Reading a record.
+
+use crate::engine::mapped::Directly;
+use crate::engine::{COMPOUND_LEN_MAX, Done, Engine, MemberId, Operation};
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::operation::configuration::Config;
+use crate::store::operation::error::{Halt, Step};
+use crate::store::record::key::KeyRef;
+use crate::store::record::location::Remembered;
+use crate::store::record::state::{RecordOp, RecordState};
+use crate::store::segment::head::Head;
+use crate::store::segment::layout::{Block, Kind, REMOVALS, value_start};
+use crate::store::steps;
+use crate::store::value::{Value, Version};
+
+/// A version that a reader has found.
+pub(in crate::store) struct Found {
+    pub(in crate::store) home: MemberId,
+    pub(in crate::store) offset: u64,
+    pub(in crate::store) block: Block,
+    /// The value, if it came along.
+    value: Option<Vec<u8>>,
+}
+
+impl Found {
+    pub(in crate::store) fn to_value(&self, op: &RecordOp<'_>, key: &[u8]) -> Step<Value> {
+        let mut bytes = vec![0; self.block.len as usize];
+        self.copy(op, key, &mut bytes)?;
+        Ok(Value { bytes, version: self.block.version(), owner: self.block.owner })
+    }
+
+    /// Copies the value, and checks it.
+    #[inline]
+    pub(in crate::store) fn copy(
+        &self,
+        op: &RecordOp<'_>,
+        key: &[u8],
+        target: &mut [u8],
+    ) -> Step<()> {
+        match &self.value {
+            None => op.get_value(key, self.home, self.offset, &self.block, target),
+            Some(value) => {
+                target.copy_from_slice(value);
+                op.store.check_value(key, self.home, &self.block, target).map_err(Halt::Fail)
+            }
+        }
+    }
+}
+
+impl RecordState {
+    #[inline]
+    pub(in crate::store) fn read<T>(
+        &self,
+        key: &[u8],
+        mut take: impl FnMut(&RecordOp<'_>, &Found) -> Step<T>,
+    ) -> StoreResult<Option<T>> {
+        let key = self.key_ref(key)?;
+        if self.job.is_mapped() {
+            return self.run_call(&key, |op| op.try_read(&key, None, &mut take));
+        }
+        self.recall.call(&key, |memory| self.read_again(&key, memory, take))
+    }
+
+    /// Copies a value into a buffer.
+    #[inline]
+    pub(in crate::store) fn read_into(
+        &self,
+        key: &KeyRef<'_>,
+        mut memory: Option<&mut Remembered>,
+        buffer: &mut [u8],
+    ) -> StoreResult<Option<(usize, Version)>> {
+        let done = match self.job.directly() {
+            Some(Directly::Shm(shm)) => self.get_directly(shm, key, memory.as_deref_mut(), buffer),
+            #[cfg(feature = "sim")]
+            Some(Directly::Sim(sim)) => self.get_directly(sim, key, memory.as_deref_mut(), buffer),
+            None => None,
+        };
+        if let Some(done) = done {
+            return done;
+        }
+        self.run_call(key, |op| {
+            op.try_read(key, memory.as_deref_mut(), &mut |op, found| {
+                let (needed, given) = (found.block.len, buffer.len() as u64);
+                let Some(target) = buffer.get_mut(..needed as usize) else {
+                    return Err(Halt::Fail(StoreError::BufferTooSmall { needed, given }));
+                };
+                found.copy(op, key.key, target)?;
+                Ok((needed as usize, found.block.version()))
+            })
+        })
+    }
+
+    /// The same with what a handle remembers.
+    #[inline]
+    pub(in crate::store) fn read_again<T>(
+        &self,
+        key: &KeyRef<'_>,
+        memory: &mut Remembered,
+        mut take: impl FnMut(&RecordOp<'_>, &Found) -> Step<T>,
+    ) -> StoreResult<Option<T>> {
+        self.run_call(key, |op| op.try_read(key, Some(memory), &mut take))
+    }
+}
+
+impl<'a> RecordOp<'a> {
+    #[inline]
+    fn try_read<T>(
+        &mut self,
+        key: &KeyRef<'_>,
+        memory: Option<&mut Remembered>,
+        take: &mut impl FnMut(&RecordOp<'_>, &Found) -> Step<T>,
+    ) -> Step<Option<T>> {
+        let config = self.config(key.partition)?;
+        let mut result = None;
+        steps::enter(steps::Step::Read);
+        if let Some(mut found) = self.find_version(config, key, memory)? {
+            if found.block.kind != Kind::Plain {
+                (found.offset, found.block) =
+                    self.visible(config, key, found.offset, &found.block)?;
+                found.value = None;
+            }
+            if !found.block.is_deleted {
+                result = Some(take(self, &found)?);
+            }
+        }
+        if self.store.job.has_ended() {
+            // What was read may be what another thread wrote after the end, and nobody else sees.
+            return Err(Halt::Fail(StoreError::Closed));
+        }
+        if self.is_current() || self.is_still(config, key.partition)? {
+            Ok(result)
+        } else {
+            Err(Halt::Again)
+        }
+    }
+
+    /// The settled version of a key at the primary, if there is one.
+    #[inline]
+    fn find_version(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        mut memory: Option<&mut Remembered>,
+    ) -> Step<Option<Found>> {
+        if let Some(memory) = memory.as_deref().filter(|_| !self.store.job.is_mapped())
+            && let Some(found) = self.find_again(config, memory)?
+        {
+            return Ok(Some(found));
+        }
+        let Some(head) = self.find_head(config, key, memory.as_deref_mut())? else {
+            return Ok(None);
+        };
+        let Some(offset) = head.offset() else { return Ok(None) };
+        let home = config.homes[config.primary];
+        let block = self.read_block(home, offset)?;
+        if let Some(memory) = memory {
+            (memory.hint, memory.hint_len) = (offset, block.len);
+        }
+        Ok(Some(Found { home, offset, block, value: None }))
+    }
+
+    /// The same in one round trip, if the key is as it was when a handle read or wrote it last. In the order of the ordinary way, which
+    /// is that of the requests: the count of removals, the head, and what it names.
+    fn find_again(&self, config: &Config, memory: &Remembered) -> Step<Option<Found>> {
+        let (home, at) = (config.homes[config.primary], &memory.at[config.primary]);
+        let (offset, len) = (memory.hint, value_start(memory.hint_len) + memory.hint_len);
+        let is_known = memory.stamp == config.stamp && at.word != 0 && offset != 0;
+        // What turns out to be another version was sent in vain.
+        if !is_known || len > COMPOUND_LEN_MAX as u64 {
+            return Ok(None);
+        }
+        let start = |operation| self.store.job.start(self.epoch, home, operation);
+        let removals = start(Operation::Load { offset: config.roots[config.primary] + REMOVALS });
+        let head = start(Operation::Load { offset: at.word });
+        let whole = start(Operation::Get { offset, len: len as usize });
+        let removals = self.await_answer(removals, true)?.word();
+        let head = Head(self.await_answer(head, true)?.word());
+        let Done::Get(mut bytes) = self.await_answer(whole, true)? else { return Ok(None) };
+        let Some(block) = bytes.first_chunk().map(Block::decode) else { return Ok(None) };
+        // What this handle has written itself has happened, whoever may have marked it or not.
+        let is_own = head == at.head && block.identity() == memory.block.identity();
+        let is_there = removals == at.removals
+            && head.stamp() == config.stamp
+            && head.offset() == Some(offset)
+            && (head.is_stable() || is_own);
+        if !is_there || block.len != memory.hint_len {
+            return Ok(None);
+        }
+        self.check_block(home, offset, &block)?;
+        let value = Some(bytes.split_off(value_start(block.len) as usize));
+        Ok(Some(Found { home, offset, block, value }))
+    }
+
+    /// The settled head of a key at the primary, for a reader; `None` if there is no record.
+    #[inline]
+    pub(in crate::store) fn find_head(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        memory: Option<&mut Remembered>,
+    ) -> Step<Option<Head>> {
+        let found = match memory {
+            Some(memory) => self.find_by_memory(config, key, memory)?,
+            None => self.find(config, config.primary, key)?,
+        };
+        let Some((word, head)) = found else { return Ok(None) };
+        if head.stamp() == config.stamp && head.is_stable() {
+            return Ok(Some(head));
+        }
+        self.settled(config, key, word).map(Some)
+    }
+
+    /// The head word of a key at the primary and what it holds: where a handle remembers it to be, or looked up anew.
+    #[inline]
+    fn find_by_memory(
+        &self,
+        config: &Config,
+        key: &KeyRef<'_>,
+        memory: &mut Remembered,
+    ) -> Step<Option<(u64, Head)>> {
+        let home = config.primary;
+        let primary = config.homes[home];
+        let word = memory.at[home].word;
+        let is_known = memory.stamp == config.stamp && word != 0;
+        let place = if is_known { word } else { self.bucket(config, home, key)? };
+        let [removals, loaded] =
+            self.load_each([config.roots[home] + REMOVALS, place].map(|offset| (primary, offset)))?;
+        if is_known && memory.at[home].removals == removals && Head(loaded) != Head::REMOVED {
+            return Ok(Some((word, Head(loaded))));
+        }
+        let found = if is_known {
+            self.find(config, home, key)?
+        } else {
+            self.find_from(primary, loaded, key)?
+        };
+        *memory = Remembered { stamp: config.stamp, ..Remembered::NOTHING };
+        memory.at[home].removals = removals;
+        memory.at[home].word = found.map_or(0, |(word, _)| word);
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::store::segment::layout::BLOCK_HOLDER;
+
+    use crate::store::segment::layout::holder;
+
+    /// A read by what is remembered believes a block only if the head names it and is stable, or if it holds what this handle
+    /// wrote; and only if the record is where it was.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_read_by_what_is_remembered_believes_no_version_that_may_be_unfinished() {
+        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::store::{Expect, Options, Store};
+        let options = SimOptions::new(3, 5).link(Link::Network);
+        let report = sim::run(&options, |job: crate::Job| {
+            let store = Store::open(&job, Options::new().replicas(2).partitions(1)).expect("open");
+            let key = store.state.key_ref(b"key").expect("a key");
+            if store.replicas_of(b"key").contains(&job.me()) {
+                store.close().expect("close");
+                return drop(job.leave());
+            }
+            store.put_if(b"key", b"value", Expect::Absent).expect("put");
+            let mut memory = Remembered::NOTHING;
+            store.state.read_again(&key, &mut memory, |_, _| Ok(())).expect("read").expect("there");
+            let op = RecordOp::begin(&store.state).expect("begun");
+            let config = op.config(key.partition).expect("homes");
+            let (home, primary) = (config.primary, config.homes[config.primary]);
+            let is_found =
+                |memory: &Remembered| op.find_again(config, memory).expect("read").is_some();
+            assert!(is_found(&memory));
+            let moved = |change: &dyn Fn(&mut Remembered)| {
+                let mut moved = memory;
+                change(&mut moved);
+                moved
+            };
+            assert!(
+                !is_found(&moved(&|memory| memory.at[home].removals += 1)),
+                "records were taken out"
+            );
+            assert!(
+                !is_found(&moved(&|memory| memory.hint_len = 8)),
+                "the value has another length"
+            );
+            // Somebody's who has not finished it, or whose handle knows that it has.
+            let word = memory.at[home].word;
+            let stable = Head(op.load(primary, word).expect("a head"));
+            let head = Head::new(stable.stamp(), memory.hint);
+            assert!(
+                stable == head.stable()
+                    && op.swap(primary, word, stable.0, head.0).expect("swapped")
+            );
+            assert!(!is_found(&memory), "it may be unfinished");
+            let block = op.read_block(primary, memory.hint).expect("a block");
+            let own = |counter: u64| {
+                moved(&|memory| {
+                    memory.at[home].head = head;
+                    memory.block = Block { counter, ..block };
+                })
+            };
+            assert!(is_found(&own(block.counter)), "it has happened");
+            assert!(!is_found(&own(block.counter - 1)), "the block was used again");
+            assert!(op.swap(primary, word, head.0, stable.0).expect("swapped"));
+            drop(op);
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+        report.expect_ok();
+    }
+
+    /// A member learns late that it may retire a block, which is another version's by then: that one stays as it is.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_late_retirement_changes_no_other_version() {
+        use crate::engine::Epoch;
+        use crate::engine::sim::{self, Options as SimOptions};
+        use crate::store::{Options, Store};
+        let report = sim::run(&SimOptions::new(1, 7), |job: crate::Job| {
+            let store = Store::open(&job, Options::new().partitions(1)).expect("open");
+            let op = RecordOp::begin(&store.state).expect("begun");
+            let block = |holder: u64, len: u64| Block {
+                counter: 1,
+                writer: MemberId(0),
+                actor: 0,
+                operation: 1,
+                len,
+                is_deleted: false,
+                kind: Kind::Plain,
+                holder,
+                owner: MemberId(0),
+                checksum: 0,
+            };
+            let (home, offset) = (job.me(), op.take_block(job.me(), 0).expect("a block"));
+            // It was someone's who is dead, and is now a third one's, with another length.
+            op.put(home, offset, &block(5, 9).encode()).expect("put");
+            op.retire_block(home, offset, &block(4, 8), 0).expect("no error");
+            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
+            assert_eq!(word, block(5, 9).length_word());
+            // What is as it was read is this member's afterwards.
+            op.retire_block(home, offset, &block(5, 9), 0).expect("no error");
+            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
+            assert_eq!(word, block(holder(job.me()), 9).length_word());
+            drop(op);
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+        report.expect_ok();
+    }
+}

@@ -1,0 +1,128 @@
+//! What the record layer keeps, an operation on records, and how calls are run.
+
+use crate::engine::mapped::Direct;
+use crate::store::error::StoreResult;
+use crate::store::memory::state::{MemoryOp, MemoryState};
+use crate::store::operation::error::{Halt, Step};
+use crate::store::record::hints::Hints;
+use crate::store::record::key::KeyRef;
+use crate::store::record::location_cache::Recall;
+use crate::store::record::lock::Locks;
+use crate::store::record::remove::Removal;
+use crate::store::value::RESERVED;
+use std::ops::{Deref, DerefMut};
+
+/// The state of the record layer, with those of the layers below.
+pub(in crate::store) struct RecordState {
+    pub(in crate::store) memory: MemoryState,
+    pub(in crate::store) hints: Hints,
+    pub(in crate::store) recall: Recall,
+    /// Whether values have checksums.
+    pub(in crate::store) checksums: bool,
+    /// Whether each key is written by one handle alone between two recoveries.
+    pub(in crate::store) sole_writers: bool,
+    pub(in crate::store) removal: Removal,
+    pub(in crate::store) locks: Locks,
+}
+
+impl Deref for RecordState {
+    type Target = MemoryState;
+
+    #[inline(always)]
+    fn deref(&self) -> &MemoryState {
+        &self.memory
+    }
+}
+
+/// An operation on records.
+pub(in crate::store) struct RecordOp<'a> {
+    op: MemoryOp<'a>,
+    pub(in crate::store) store: &'a RecordState,
+}
+
+impl<'a> RecordOp<'a> {
+    /// As [`crate::store::operation::op::Op::begin_again`].
+    #[inline(always)]
+    pub(in crate::store) fn begin_again<D: Direct<'a>>(
+        store: &'a RecordState,
+        direct: D,
+    ) -> Option<RecordOp<'a>> {
+        Some(RecordOp { op: MemoryOp::begin_again(&store.memory, direct)?, store })
+    }
+
+    /// As [`crate::store::operation::op::Op::begin`].
+    #[inline]
+    pub(in crate::store) fn begin(store: &'a RecordState) -> Step<RecordOp<'a>> {
+        Ok(RecordOp { op: MemoryOp::begin(&store.memory)?, store })
+    }
+
+    /// As [`crate::store::operation::op::Op::begin_as`].
+    pub(in crate::store) fn begin_as(store: &'a RecordState, index: usize) -> Option<RecordOp<'a>> {
+        Some(RecordOp { op: MemoryOp::begin_as(&store.memory, index)?, store })
+    }
+}
+
+impl<'a> Deref for RecordOp<'a> {
+    type Target = MemoryOp<'a>;
+
+    #[inline(always)]
+    fn deref(&self) -> &MemoryOp<'a> {
+        &self.op
+    }
+}
+
+impl<'a> DerefMut for RecordOp<'a> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut MemoryOp<'a> {
+        &mut self.op
+    }
+}
+
+impl RecordState {
+    /// Runs an operation until it is done, beginning anew whenever the view has changed under it.
+    pub(in crate::store) fn run<T>(
+        &self,
+        attempt: impl FnMut(&mut RecordOp<'_>) -> Step<T>,
+    ) -> StoreResult<T> {
+        self.run_as(0, attempt)
+    }
+
+    /// Runs an operation for a transaction whose attempts have failed `rank` times; see `tx`.
+    pub(in crate::store) fn run_as<T>(
+        &self,
+        rank: u32,
+        mut attempt: impl FnMut(&mut RecordOp<'_>) -> Step<T>,
+    ) -> StoreResult<T> {
+        self.retry(rank, || match RecordOp::begin(self) {
+            Ok(mut op) => (attempt(&mut op), op.lacks_tombstone.get()),
+            Err(halt) => (Err(halt), false),
+        })
+    }
+
+    /// The same; `None` if the partition that it needs is lost, or is being salvaged.
+    pub(in crate::store) fn run_or_lost<T>(
+        &self,
+        mut attempt: impl FnMut(&mut RecordOp<'_>) -> Step<T>,
+    ) -> StoreResult<Option<T>> {
+        self.run(|op| match attempt(op) {
+            Err(Halt::Lost(_)) => Ok(None),
+            other => other.map(Some),
+        })
+    }
+
+    /// The same for a call on a key, which passes the gate of global mode; what is the store's own does not have to.
+    #[inline]
+    pub(in crate::store) fn run_call<T>(
+        &self,
+        key: &KeyRef<'_>,
+        mut attempt: impl FnMut(&mut RecordOp<'_>) -> Step<T>,
+    ) -> StoreResult<T> {
+        let is_own = key.key.starts_with(RESERVED);
+        self.run(|op| {
+            if !is_own {
+                self.check_gate(op.epoch)?;
+            }
+            attempt(op)
+        })
+    }
+}

@@ -1,0 +1,64 @@
+//! Where a block is: its replica, its size class and its offset, in one word.
+
+use crate::engine::MemberId;
+use crate::store::segment::layout::class_size;
+
+/// How many bits of a kind are the class; the rest is the home.
+pub(in crate::store) const CLASS_BITS: u32 = 7;
+
+pub(in crate::store) const CLASS_MASK: u64 = (1 << CLASS_BITS) - 1;
+
+/// Blocks larger than this always go back to their home.
+pub(in crate::store) const KEPT_LEN_MAX: u64 = 16 << 20;
+
+/// A block: its home, its class and its offset, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) struct Place(pub(in crate::store) u64);
+
+impl Place {
+    pub(in crate::store) fn new(home: MemberId, class: usize, offset: u64) -> Place {
+        Place((u64::from(home.0) << CLASS_BITS | class as u64) << 40 | offset >> 4)
+    }
+
+    /// A block of a kind; see [`Place::kind`].
+    pub(in crate::store) fn of_kind(kind: u64, offset: u64) -> Place {
+        Place(kind << 40 | offset >> 4)
+    }
+
+    #[inline(always)]
+    pub(in crate::store) fn home(self) -> MemberId {
+        MemberId((self.kind() >> CLASS_BITS) as u32)
+    }
+
+    #[inline(always)]
+    pub(in crate::store) fn class(self) -> usize {
+        (self.kind() & CLASS_MASK) as usize
+    }
+
+    #[inline(always)]
+    pub(in crate::store) fn offset(self) -> u64 {
+        (self.0 & ((1 << 40) - 1)) << 4
+    }
+
+    /// Whether it always goes back to its home.
+    pub(in crate::store) fn is_large(&self) -> bool {
+        class_size(self.class()) > KEPT_LEN_MAX
+    }
+
+    /// The home and the class.
+    #[inline(always)]
+    pub(in crate::store) fn kind(self) -> u64 {
+        self.0 >> 40
+    }
+}
+
+/// Whether there can be a block, before anything is added to its offset.
+#[inline]
+pub(in crate::store) fn is_place(offset: u64) -> bool {
+    offset.is_multiple_of(16) && offset < 1 << 44
+}
+
+/// Where a version is at one home, as a word of the table.
+pub(in crate::store) fn pin_word(home: MemberId, offset: u64) -> u64 {
+    (u64::from(home.0) + 1) << 40 | offset >> 4
+}

@@ -1,0 +1,589 @@
+//! Committing a transaction: intent, lock, validate, commit, apply, release.
+
+use crate::engine::{Engine, MemberId};
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::mutant::mutant;
+use crate::store::operation::configuration::Config;
+use crate::store::operation::error::{Halt, Step, blocked};
+use crate::store::placement::hash_key;
+use crate::store::record::key::KeyRef;
+use crate::store::record::location::Remembered;
+use crate::store::record::state::RecordOp;
+use crate::store::record::version_floor::INCARNATION_SHIFT;
+use crate::store::record::write::{Change, Shape};
+use crate::store::segment::intent::{
+    Intent, IntentId, IntentState, Mark, New, Provisional, intent_key,
+};
+use crate::store::segment::layout::{Block, Kind, value_start};
+use crate::store::steps::{self, within};
+use crate::store::tx::cleanup::LATER;
+use crate::store::tx::state::{Deciding, TxState};
+use crate::store::tx::transaction::{
+    Active, BROKEN, COMMITTED, FAILED, Transaction, Versions, Write,
+};
+use crate::store::value::{Value, Version};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Which attempt at a transaction asks.
+#[derive(Clone, Copy)]
+pub(in crate::store) struct Attempt {
+    /// How often it has failed.
+    pub(in crate::store) rank: u32,
+    /// The attempt at a recovery that it is joined to.
+    pub(in crate::store) recovery: Option<u64>,
+}
+
+/// What was read of a key.
+#[derive(Clone, Debug)]
+pub(in crate::store) struct Seen {
+    pub(in crate::store) mark: Mark,
+    pub(in crate::store) value: Option<Value>,
+}
+
+impl Transaction {
+    pub(in crate::store) fn try_commit(&mut self) -> StoreResult<()> {
+        if self.writes.is_empty() {
+            return if self.is_consistent()? { Ok(()) } else { Err(StoreError::Aborted) };
+        }
+        let is_single =
+            self.writes.len() == 1 && self.reads.keys().all(|key| self.writes.contains_key(key));
+        if is_single && self.active.is_none() {
+            return self.commit_one();
+        }
+        let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
+        self.announce(&keys)?;
+        let began = self.state.job.epoch();
+        let (versions, locked) = self.lock_writes(&keys)?;
+        let inner = &self.state;
+        let active = self.active.as_mut().expect("just announced");
+        let deciding = Deciding::begin(inner, false)?;
+        // X3. What is locked needs no second look. It needs doubt if it is not changed: it may be lost and given up, and if
+        // readers could pass until X4, nobody could say whether that came first.
+        if self.reads.keys().any(|key| !self.writes.contains_key(key)) {
+            let intent = Intent {
+                nonce: active.id.nonce,
+                state: IntentState::Doubt,
+                rank: self.rank,
+                recovery: 0,
+                keys: active.keys.iter().cloned().collect(),
+            };
+            let id = active.id;
+            let _step = within(steps::Step::TxValidate);
+            active.version = inner
+                .write_intent(id, &mut active.slot.memory, Some(active.version), &intent)
+                .map_err(as_aborted)?;
+            let is_locked: BTreeSet<Vec<u8>> = active.keys.clone();
+            if !self.look_again(|key| !is_locked.contains(key))? && !mutant("tx-skip-look") {
+                return Err(StoreError::Aborted);
+            }
+        }
+        self.check_held()?;
+        let (id, version, is_whole) = self.decide(deciding)?;
+        // A partition can have been lost, and given up, while its key was locked: then the new value is gone with the
+        // provisional version. Nobody is told that it is there. So can that of the intent: then whoever came to a key before
+        // X5 has rolled it back.
+        let inner = &self.state;
+        if inner.job.epoch() != began {
+            locked.iter().try_for_each(|(key, version)| inner.check_incarnation(key, *version))?;
+            if !is_whole {
+                inner.check_incarnation(&intent_key(id.member, id.slot), version)?;
+            }
+        }
+        self.versions = versions;
+        Ok(())
+    }
+
+    /// X1: writes the intent, with these keys beside those that it has.
+    fn announce(&mut self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<()> {
+        let inner = &self.state;
+        let _step = within(steps::Step::TxIntent);
+        let (slot, id, mut all, expected) = match self.active.take() {
+            Some(active) if keys.is_subset(&active.keys) => {
+                self.active = Some(active);
+                return Ok(());
+            }
+            Some(active) => (active.slot, active.id, active.keys, Some(active.version)),
+            None => {
+                let slot = inner.take_slot()?;
+                let nonce = inner.transactions.nonce.fetch_add(1, Ordering::Relaxed) + 1;
+                let id = IntentId { member: inner.me(), slot: slot.number, nonce };
+                inner
+                    .transactions
+                    .joined
+                    .fetch_add(u64::from(self.recovery.is_some()), Ordering::SeqCst);
+                (slot, id, BTreeSet::new(), None)
+            }
+        };
+        let former: Vec<Vec<u8>> = all.iter().cloned().collect();
+        all.extend(keys.iter().cloned());
+        let mut slot = slot;
+        let intent = self.intent(id, &all, IntentState::Pending);
+        let intent = match self.recovery {
+            None => intent,
+            Some(recovery) => Intent { state: IntentState::Joined, recovery, ..intent },
+        };
+        match inner.write_intent(id, &mut slot.memory, expected, &intent) {
+            Ok(version) => {
+                self.active = Some(Active { slot, id, version, keys: all });
+                Ok(())
+            }
+            Err(error) => {
+                // No key has a provisional version beyond those of before.
+                let is_joined = self.recovery.is_some();
+                match error {
+                    StoreError::Timeout { .. } => {
+                        inner.finish_later(slot, id, former, is_joined, false, LATER)
+                    }
+                    _ => inner.finish(slot, id, former, None, is_joined),
+                }
+                Err(as_aborted(error))
+            }
+        }
+    }
+
+    fn intent(&self, id: IntentId, keys: &BTreeSet<Vec<u8>>, state: IntentState) -> Intent {
+        let keys = keys.iter().cloned().collect();
+        Intent { nonce: id.nonce, state, rank: self.rank, recovery: 0, keys }
+    }
+
+    /// X2, once the intent is announced: the keys with the versions that they will have, without and with those that are
+    /// deleted.
+    fn lock_writes(&self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<(Versions, Versions)> {
+        let inner = &self.state;
+        let active = self.active.as_ref().expect("announced");
+        let (mut versions, mut locked) = (Vec::new(), Vec::new());
+        for key in in_order(keys) {
+            let seen = self.reads.get(key).map(|seen| seen.mark);
+            let mine = inner.me();
+            let (bytes, is_deleted, is_mine) = match &self.writes[key] {
+                Write::Put { value, is_mine } => (value.as_slice(), false, *is_mine),
+                Write::Delete => (&[][..], true, false),
+            };
+            let new = |owner: Option<MemberId>| match is_deleted {
+                true => New::Deleted,
+                false => {
+                    New::Value { bytes: &[], owner: owner.filter(|_| !is_mine).unwrap_or(mine) }
+                }
+            };
+            match inner.lock_key(self.attempt(), key, active.id, seen, new, bytes)? {
+                Some(version) => {
+                    locked.push((key.clone(), version));
+                    if !is_deleted {
+                        versions.push((key.clone(), version));
+                    }
+                }
+                None => return Err(StoreError::Aborted),
+            }
+        }
+        Ok((versions, locked))
+    }
+
+    /// X1 and X2 for keys of which it is not known yet what becomes of them.
+    pub(in crate::store) fn lock_all(&mut self, keys: BTreeSet<Vec<u8>>) -> StoreResult<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        self.announce(&keys)?;
+        let began = self.state.job.epoch();
+        let active = self.active.as_ref().expect("just announced");
+        let mut held = Vec::new();
+        for key in in_order(&active.keys) {
+            let lock = |_: Option<MemberId>| New::Unchanged;
+            let locked = self.state.lock_key(self.attempt(), key, active.id, None, lock, &[])?;
+            held.extend(locked.map(|version| (key.clone(), version)));
+        }
+        self.held = Some((began, held));
+        Ok(())
+    }
+
+    /// Whether the keys that are asked for are still as they were read.
+    fn look_again(&self, is_asked: impl Fn(&[u8]) -> bool) -> StoreResult<bool> {
+        let _step = within(steps::Step::TxValidate);
+        for (key, seen) in self.reads.iter().filter(|(key, _)| is_asked(key)) {
+            if self.look(key, false)?.mark != seen.mark {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether all that was read is still there, so that there was a moment at which all of it was.
+    pub(in crate::store) fn is_consistent(&mut self) -> StoreResult<bool> {
+        if self.reads.len() < 2 && self.active.is_none() {
+            return Ok(true);
+        }
+        let result = self.look_again(|_| true);
+        self.noted(result)
+    }
+
+    /// An error if a key that was locked before the closure, which has only read it, was lost since: others may have changed it.
+    fn check_held(&self) -> StoreResult<()> {
+        let inner = &self.state;
+        let held = self
+            .held
+            .iter()
+            .filter(|(began, _)| *began != inner.job.epoch())
+            .flat_map(|(_, held)| held);
+        held.filter(|(key, _)| self.reads.contains_key(key) && !self.writes.contains_key(key))
+            .try_for_each(|(key, version)| inner.check_incarnation(key, *version))
+    }
+
+    /// X4 to X6: the intent, its version, and whether all of X5 was this call's.
+    fn decide(&mut self, deciding: Deciding) -> StoreResult<(IntentId, Version, bool)> {
+        let Active { mut slot, id, version, keys } = self.active.take().expect("announced");
+        let inner = &self.state;
+        let intent = self.intent(id, &keys, IntentState::Committed);
+        let keys: Vec<Vec<u8>> = intent.keys.clone();
+        if mutant("tx-apply-early") {
+            let _ = keys.iter().try_for_each(|key| inner.resolve(key, id, true).map(drop));
+        }
+        let step = within(steps::Step::TxCommit);
+        let decided = inner.write_intent(id, &mut slot.memory, Some(version), &intent);
+        drop(step);
+        match decided {
+            Ok(version) => {
+                drop(deciding);
+                let applied = inner.apply(id, &keys);
+                let is_whole = applied == Ok(true);
+                inner.end(slot, id, keys, applied.map(drop), false);
+                Ok((id, version, is_whole))
+            }
+            // The outcome is unknown for now, and may still be decided.
+            Err(error @ StoreError::Timeout { .. }) => {
+                deciding.goes_on();
+                inner.finish_later(slot, id, keys, false, true, LATER);
+                Err(error)
+            }
+            Err(error) => {
+                drop(deciding);
+                inner.finish(slot, id, keys, None, false);
+                Err(as_aborted(error))
+            }
+        }
+    }
+
+    /// A transaction that changes a single key and depends on no other: a conditional write.
+    fn commit_one(&mut self) -> StoreResult<()> {
+        let (key, write) = self.writes.iter().next().expect("one write");
+        let seen = self.reads.get(key).map(|seen| seen.mark);
+        let written = self.state.write(key, false, |current, _| {
+            let found = current.map(|current| current.version);
+            let is_right = match seen {
+                None => true,
+                Some(Mark { exists: false, .. }) => found.is_none(),
+                Some(Mark { version, .. }) => found == Some(version),
+            };
+            if !is_right {
+                return Err(StoreError::Conflict { found });
+            }
+            Ok(match write {
+                Write::Put { value, is_mine: false } => Change::Put(value),
+                Write::Put { value, is_mine: true } => Change::Adopt(value.clone()),
+                Write::Delete if current.is_none() => Change::Nothing,
+                Write::Delete => Change::Delete,
+            })
+        });
+        let written = written.map_err(as_aborted)?;
+        if let (Write::Put { .. }, Some(version)) = (write, written) {
+            self.versions.push((key.clone(), version));
+        }
+        Ok(())
+    }
+
+    /// Lets go of what is locked, if the transaction was not decided.
+    pub(in crate::store) fn release(&mut self) {
+        if let Some(Active { slot, id, keys, .. }) = self.active.take() {
+            let (inner, keys) = (&self.state, keys.into_iter().collect());
+            let is_joined = self.recovery.is_some();
+            match self.is_late {
+                true => inner.finish_later(slot, id, keys, is_joined, false, LATER),
+                false => inner.finish(slot, id, keys, Some(false), is_joined),
+            }
+        }
+    }
+
+    /// The transaction of a recovery, up to the decision: X1 and X2, and a second look at what was only read.
+    pub(in crate::store) fn prepare(&mut self) -> StoreResult<()> {
+        self.check_open()?;
+        let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
+        if !keys.is_empty() {
+            self.announce(&keys)?;
+            self.versions = self.lock_writes(&keys)?.0;
+        }
+        if self.look_again(|key| !keys.contains(key))? { Ok(()) } else { Err(StoreError::Aborted) }
+    }
+
+    /// Ends the transaction of a recovery as the verdict says.
+    pub(in crate::store) fn end_prepared(&mut self, is_committed: bool) {
+        if let Some(Active { slot, id, keys, .. }) = self.active.take() {
+            self.state.finish(slot, id, keys.into_iter().collect(), Some(is_committed), true);
+        }
+        self.over = Some(if is_committed { COMMITTED } else { FAILED });
+    }
+
+    /// Leaves the end of a recovery's transaction to the background: the verdict is not known.
+    pub(in crate::store) fn abandon(&mut self) {
+        self.over = Some(BROKEN);
+        if let Some(Active { slot, id, keys, .. }) = self.active.take() {
+            let inner = &self.state;
+            inner.finish_later(slot, id, keys.into_iter().collect(), true, false, Duration::ZERO);
+        }
+    }
+}
+
+/// Keys in the order in which all transactions lock them.
+fn in_order(keys: &BTreeSet<Vec<u8>>) -> Vec<&Vec<u8>> {
+    let mut keys: Vec<&Vec<u8>> = keys.iter().collect();
+    keys.sort_by_key(|key| hash_key(key));
+    keys
+}
+
+/// Whoever finds its intent changed was aborted.
+fn as_aborted(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Conflict { .. } => StoreError::Aborted,
+        other => other,
+    }
+}
+
+impl TxState {
+    /// Reads a key for a transaction.
+    pub(in crate::store) fn look(
+        &self,
+        by: Attempt,
+        key: &[u8],
+        wants_value: bool,
+    ) -> StoreResult<Seen> {
+        let key = self.key_ref(key)?;
+        self.run_as(by.rank, |op| {
+            if by.recovery.is_none() {
+                self.check_gate(op.epoch)?;
+            }
+            self.look_in(op, &key, wants_value)
+        })
+    }
+
+    /// X2 for one key; see [`RecordOp::lock_key`].
+    pub(in crate::store) fn lock_key(
+        &self,
+        by: Attempt,
+        key: &[u8],
+        id: IntentId,
+        seen: Option<Mark>,
+        new: impl Fn(Option<MemberId>) -> New<'static>,
+        new_bytes: &[u8],
+    ) -> StoreResult<Option<Version>> {
+        let _step = within(steps::Step::TxLock);
+        let key = self.key_ref(key)?;
+        self.run_as(by.rank, |op| {
+            self.lock_key_in(op, &key, by.recovery, id, seen, &new, new_bytes)
+        })
+    }
+
+    /// X2 for one key: puts a provisional version in the place of what the transaction has read, or of anything if it has
+    /// not read the key. The version that the key has once the transaction is committed; `None` if it has changed.
+    #[allow(clippy::too_many_arguments, reason = "a step of the commit, called once")]
+    fn lock_key_in(
+        &self,
+        op: &mut RecordOp<'_>,
+        key: &KeyRef<'_>,
+        recovery: Option<u64>,
+        id: IntentId,
+        seen: Option<Mark>,
+        new: impl Fn(Option<MemberId>) -> New<'static>,
+        new_bytes: &[u8],
+    ) -> Step<Option<Version>> {
+        if recovery.is_none() {
+            self.check_gate(op.epoch)?;
+        }
+        if self.frost.is_set() {
+            return Err(Halt::Frozen);
+        }
+        let config = op.config(key.partition)?;
+        let primary = config.homes[config.primary];
+        let before = op.find_settled(config, key, None, false)?;
+        let (old, old_owner, value) = match before.found() {
+            None => (absent(config, op.floor(primary, key.partition)?), self.me(), Vec::new()),
+            Some((_, block)) if block.is_deleted => {
+                let floor = op.floor(primary, key.partition)?;
+                (absent(config, block.counter.max(floor)), block.owner, Vec::new())
+            }
+            Some((offset, block)) if block.kind == Kind::Provisional => {
+                let found = op.read_provisional(primary, offset, &block)?;
+                if found.id != id {
+                    if let Some(recovery) = recovery {
+                        self.check_overlap(op, key, recovery, &found.id)?;
+                    }
+                    return Err(blocked(found.id, key));
+                }
+                op.check_whole(key, primary, offset, &block)?;
+                let at = offset + value_start(block.len) + found.places().0;
+                (found.old, found.old_owner, self.read_bytes(op, primary, at, found.old_len)?)
+            }
+            Some((_, block)) if block.kind == Kind::Lost => {
+                return Err(op.lost(key));
+            }
+            Some((offset, block)) => {
+                op.check_whole(key, primary, offset, &block)?;
+                let (offset, block) = match block.kind {
+                    Kind::Restored => op.restored(primary, offset, &block)?,
+                    _ => (offset, block),
+                };
+                let value =
+                    self.read_bytes(op, primary, offset + value_start(block.len), block.len)?;
+                (Mark { exists: true, version: block.version() }, block.owner, value)
+            }
+        };
+        if seen.is_some_and(|seen| seen != old) && !mutant("tx-lost-update") {
+            return Ok(None);
+        }
+        let new = match new(old.exists.then_some(old_owner)) {
+            New::Value { owner, .. } => New::Value { bytes: new_bytes, owner },
+            other => other,
+        };
+        let bytes = Provisional::encode(id, old, old_owner, &value, new);
+        let shape = Shape {
+            kind: Kind::Provisional,
+            is_deleted: false,
+            owner: old_owner,
+            author: None,
+            is_above_floor: new == New::Deleted,
+        };
+        let written = op.replace(config, key, before, &bytes, shape)?;
+        Ok(written.map(|version| Version { counter: version.counter + 1, ..version }))
+    }
+
+    /// Reads a key for a transaction.
+    pub(in crate::store) fn look_in(
+        &self,
+        op: &mut RecordOp<'_>,
+        key: &KeyRef<'_>,
+        wants_value: bool,
+    ) -> Step<Seen> {
+        let config = op.config(key.partition)?;
+        let primary = config.homes[config.primary];
+        let (mut found, mut floor) = (self.find_visible(op, config, key)?, 0);
+        if found.is_none_or(|(_, block)| block.is_deleted) {
+            // The floor is looked at before the key: whatever is made and deleted after that is above it.
+            floor = op.floor(primary, key.partition)?;
+            found = self.find_visible(op, config, key)?;
+        }
+        let seen = match found.filter(|(_, block)| !block.is_deleted) {
+            Some((offset, block)) => {
+                let mut bytes = Vec::new();
+                if wants_value {
+                    bytes.resize(block.len as usize, 0);
+                    op.get_value(key.key, primary, offset, &block, &mut bytes)?;
+                }
+                let mark = Mark { exists: true, version: block.version() };
+                Seen {
+                    mark,
+                    value: Some(Value { bytes, version: block.version(), owner: block.owner }),
+                }
+            }
+            None => {
+                let tombstone = found.map_or(0, |(_, block)| block.counter);
+                Seen { mark: absent(config, tombstone.max(floor)), value: None }
+            }
+        };
+        if op.is_current() || op.is_still(config, key.partition)? {
+            Ok(seen)
+        } else {
+            Err(Halt::Again)
+        }
+    }
+
+    /// What a reader is to see of a key, which may be that it is deleted.
+    fn find_visible(
+        &self,
+        op: &RecordOp<'_>,
+        config: &Config,
+        key: &KeyRef<'_>,
+    ) -> Step<Option<(u64, Block)>> {
+        let Some(offset) = op.find_head(config, key, None)?.and_then(|head| head.offset()) else {
+            return Ok(None);
+        };
+        let block = op.read_block(config.homes[config.primary], offset)?;
+        op.visible(config, key, offset, &block).map(Some)
+    }
+}
+
+/// The mark of a key that does not exist: the greater of its tombstone's counter and the floor of its partition, so that a key
+/// that was made and deleted meanwhile has another one. That holds for one primary: the next one may have a lower floor, if the last
+/// one died while it was raised everywhere. So the configuration is a part of it.
+pub(in crate::store) fn absent(config: &Config, counter: u64) -> Mark {
+    Mark { exists: false, version: Version { counter, writer: MemberId(config.stamp as u32) } }
+}
+
+impl TxState {
+    /// An error if a key that a recovery's procedure changes is changed by another member's procedure.
+    fn check_overlap(
+        &self,
+        op: &RecordOp<'_>,
+        key: &KeyRef<'_>,
+        recovery: u64,
+        other: &IntentId,
+    ) -> Step<()> {
+        let standing = op.standing(other)?;
+        if standing.state != Some(IntentState::Joined) || standing.recovery != recovery {
+            return Ok(());
+        }
+        let reason = format!(
+            "the procedures of {} and {} both change the key {:?}; let only one of them do it, such as the heir",
+            self.me(),
+            other.member,
+            String::from_utf8_lossy(key.key)
+        );
+        Err(Halt::Fail(StoreError::RecoveryFailed { reason }))
+    }
+
+    /// X1 and X4: writes the own intent, over what this member has written there last, if that is still there.
+    pub(in crate::store) fn write_intent(
+        &self,
+        id: IntentId,
+        memory: &mut Remembered,
+        expected: Option<Version>,
+        intent: &Intent,
+    ) -> StoreResult<Version> {
+        let key = intent_key(id.member, id.slot);
+        let key = self.key_ref(&key)?;
+        let bytes = intent.encode();
+        let written = self.write_again(&key, memory, false, |current, _| {
+            let found = current.map(|current| current.version);
+            if expected.is_some() && expected != found {
+                return Err(StoreError::Conflict { found });
+            }
+            Ok(Change::Put(&bytes))
+        })?;
+        Ok(written.expect("a put changes the key"))
+    }
+
+    /// Whether neither a key nor its partition has been lost, or given up, since this version was made; otherwise it is
+    /// `DataLost`. If it is lost, and not given up, whoever asks is told so.
+    pub(in crate::store) fn check_incarnation(
+        &self,
+        key: &[u8],
+        version: Version,
+    ) -> StoreResult<()> {
+        let key = self.any_key_ref(key);
+        let counter = self.run(|op| {
+            let config = op.config(key.partition)?;
+            let primary = config.homes[config.primary];
+            // Not settled first, for which a full home may have no room: whatever version the primary names was made in the
+            // incarnation that the key is in.
+            let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());
+            let counter = match found {
+                Some(offset) => op.read_block(primary, offset)?.counter,
+                // The floor tells only where there is nothing: what was lost of other keys has raised it, too.
+                None => op.floor(primary, key.partition)?,
+            };
+            if op.is_current() { Ok(counter) } else { Err(Halt::Again) }
+        })?;
+        if counter >> INCARNATION_SHIFT > version.counter >> INCARNATION_SHIFT {
+            return Err(StoreError::DataLost { partition: key.partition });
+        }
+        Ok(())
+    }
+}
