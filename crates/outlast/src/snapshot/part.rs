@@ -45,7 +45,7 @@ struct Thaw<'a>(&'a Shared);
 
 impl Drop for Thaw<'_> {
     fn drop(&mut self) {
-        self.0.store.thaw();
+        self.0.store.unfreeze();
     }
 }
 
@@ -82,7 +82,7 @@ fn play(
     shared.answer(from, Note::Listed { id, partitions, sum });
     // The others may take as long as they are allowed to; the frost's own limit ends it for the writers.
     wait_for(shared, from, id, until.after(limit), |note| matches!(note, Note::Thaw { .. }))?;
-    let in_time = store.thaw();
+    let in_time = store.unfreeze();
     drop(frost);
     // Nobody was held up for longer than the frost's limit, whoever was stopped meanwhile.
     let frozen_ns = until.min(job.now()).since(began).as_nanos() as u64;

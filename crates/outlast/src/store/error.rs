@@ -81,7 +81,7 @@ pub enum StoreError {
         /// How long the call waited.
         waited: Duration,
     },
-    /// There is no room for the value at one of its homes. Nothing was changed.
+    /// There is no room for the value at one of its replicas. Nothing was changed.
     #[error("no room at {member}: {reason}")]
     OutOfMemory {
         /// Where.

@@ -4,7 +4,7 @@
 /// The names, and what they break. xtask has the same list.
 #[cfg(feature = "faults")]
 const NAMES: [&str; 23] = [
-    // A write is acknowledged before the last home holds it.
+    // A write is acknowledged before the last replica holds it.
     "ack-early",
     // The head names a block whose value is not there yet.
     "publish-early",
@@ -16,11 +16,11 @@ const NAMES: [&str; 23] = [
     "no-help",
     // Repair replaces what is newer.
     "repair-over-newer",
-    // A home that is not complete answers for the partition.
+    // A replica that is not complete answers for the partition.
     "trust-absent",
     // After a delete versions begin anew.
     "forget-tombstone",
-    // A home that began to fill while a version was written is left out.
+    // A replica that began to fill while a version was written is left out.
     "miss-news",
     // A handle replaces what it wrote last without a look at the version that is there.
     "assume-version",
@@ -36,7 +36,7 @@ const NAMES: [&str; 23] = [
     "tx-abort-late",
     // An intent is dropped before the transaction is applied.
     "tx-drop-intent",
-    // A partition that is given up keeps what an incomplete home had of it.
+    // A partition that is given up keeps what an incomplete replica had of it.
     "accept-keeps",
     // The changes of a recovery can be seen before all members have prepared theirs.
     "recover-partly-visible",

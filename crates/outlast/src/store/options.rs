@@ -113,7 +113,7 @@ impl Options {
         self
     }
 
-    /// The most bytes that a home carves into blocks at once.
+    /// The most bytes that a replica carves into blocks at once.
     pub fn slab_len_max(mut self, bytes: u64) -> Options {
         self.slab_len_max = bytes.max(4096);
         self

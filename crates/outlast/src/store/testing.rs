@@ -44,7 +44,7 @@ pub(in crate::store) fn third_attempt(
 
 /// Waits until something has stayed the same for so long.
 #[track_caller]
-pub(in crate::store) fn settled<T: PartialEq>(
+pub(in crate::store) fn reconciled<T: PartialEq>(
     job: &Job,
     what: &str,
     quiet: Duration,

@@ -2,7 +2,7 @@
 
 use crate::engine::MemberId;
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::record::write::Current;
+use crate::store::record::write::CurrentVersion;
 use std::fmt;
 
 /// The longest key, in bytes.
@@ -63,7 +63,7 @@ pub enum Expect {
 }
 
 impl Expect {
-    pub(in crate::store) fn check(self, current: Option<&Current>) -> StoreResult<()> {
+    pub(in crate::store) fn check(self, current: Option<&CurrentVersion>) -> StoreResult<()> {
         let found = current.map(|current| current.version);
         let is_right = match self {
             Expect::Absent => found.is_none(),

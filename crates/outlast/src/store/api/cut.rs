@@ -8,32 +8,32 @@
 //! |---|---|---|
 //! | C1 | freeze: no write begins any more, until C4 or a time limit; writes under way go on | |
 //! | C2 | wait until each operation that was under way has ended, and each transaction that is being decided | this member changes nothing |
-//! | C3 | when *all* are quiet: list the records of the partitions that this member is the primary of, settling each | the lists of all members are the store at this moment |
-//! | C4 | when *all* have listed: thaw, and say whether the time limit had not thawed before | if all say so, nobody wrote between the first C3 and the last: the lists are one cut |
+//! | C3 | when *all* are quiet: list the records of the partitions that this member is the primary of, reconciling each | the lists of all members are the store at this moment |
+//! | C4 | when *all* have listed: unfreeze, and say whether the time limit had not thawed before | if all say so, nobody wrote between the first C3 and the last: the lists are one cut |
 //!
 //! A transaction that is not decided by then is not in the cut: readers of the list see the values before, as all readers do. One
-//! that is in doubt must be waited for, since its place may be before the cut: it goes on in spite of the frost, from the
+//! that is in doubt must be waited for, since its place may be before the cut: it goes on in spite of the freeze, from the
 //! step that puts it in doubt (X3; X4 if it needs none) to its decision, and none begins that after C1. So those that are
 //! found in doubt are of the dead, and are aborted. A decision that was not answered in time may land at any later moment: it
 //! is waited for until it is known; and so is every other request of this member that was not answered in time (`late`), since it may
-//! be the verdict of a recovery.
+//! be the recovery_decision of a recovery.
 //!
-//! A writer makes its actor's counter odd before it looks whether the store is frozen, and freezing comes before the
-//! counters are looked at: either the writer sees the frost or the wait of C2 sees the writer. Whoever decides about the steps
-//! is elsewhere (`crate::snapshot`), and may die or be stopped at any of them: the frost ends by its time limit.
+//! A writer makes its participant's counter odd before it looks whether the store is frozen, and freezing comes before the
+//! counters are looked at: either the writer sees the freeze or the wait of C2 sees the writer. Whoever decides about the steps
+//! is elsewhere (`crate::snapshot`), and may die or be stopped at any of them: the freeze ends by its time limit.
 
 use crate::engine::{Engine, Epoch, MemberId, Time};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::state::StoreState;
-use crate::store::operation::error::{Halt, engine_error};
+use crate::store::operation::error::{OpError, engine_error};
 use crate::store::placement::{hash_key, mix};
 use crate::store::record::key::KeyRef;
 use crate::store::record::lock::without_holder;
 use crate::store::record::state::RecordOp;
 use crate::store::record::write::Change;
 use crate::store::recovery::salvage::Fate;
-use crate::store::segment::layout::{ACTOR_COUNTER, ACTORS, Block, value_start};
+use crate::store::segment::layout::{Block, PARTICIPANT_COUNTER, PARTICIPANTS, value_start};
 use crate::store::value::{RESERVED, check_key};
 use crate::sync::lock;
 use std::sync::atomic::Ordering;
@@ -83,42 +83,44 @@ impl Store {
 
     /// C1.
     pub(crate) fn freeze(&self, until: Time) {
-        self.state.frost.0.swap(until.0.max(1), Ordering::SeqCst);
+        self.state.freeze.0.swap(until.0.max(1), Ordering::SeqCst);
     }
 
     /// C2: whether each operation that was under way at the first call, when `before` was empty, has ended.
     pub(crate) fn is_quiet(&self, before: &mut Option<Vec<(usize, u64)>>) -> StoreResult<bool> {
-        let inner = &self.state;
-        let counter = |actor: usize| {
-            let word = inner.root(inner.me()) + inner.layout.actor(actor) + ACTOR_COUNTER;
-            inner.job.load(Epoch::ANY, inner.me(), word).map_err(engine_error)
+        let state = &self.state;
+        let counter = |participant: usize| {
+            let word = state.root(state.me())
+                + state.layout.participant(participant)
+                + PARTICIPANT_COUNTER;
+            state.job.load(Epoch::ANY, state.me(), word).map_err(engine_error)
         };
         let mut under_way = Vec::new();
         match before {
             None => {
-                for actor in 0..ACTORS {
-                    under_way.push((actor, counter(actor)?));
+                for participant in 0..PARTICIPANTS {
+                    under_way.push((participant, counter(participant)?));
                 }
                 under_way.retain(|(_, count)| count % 2 == 1);
             }
             Some(seen) => {
-                for &(actor, count) in seen.iter() {
-                    if counter(actor)? == count {
-                        under_way.push((actor, count));
+                for &(participant, count) in seen.iter() {
+                    if counter(participant)? == count {
+                        under_way.push((participant, count));
                     }
                 }
             }
         }
         let is_quiet = under_way.is_empty()
-            && !inner.transactions.is_deciding()
-            && inner.late_home().is_none();
+            && !state.transactions.is_committing()
+            && state.straggling_replica().is_none();
         *before = Some(under_way);
         Ok(is_quiet)
     }
 
     /// C4; whether the store was frozen until now.
-    pub(crate) fn thaw(&self) -> bool {
-        let until = self.state.frost.0.swap(0, Ordering::SeqCst);
+    pub(crate) fn unfreeze(&self) -> bool {
+        let until = self.state.freeze.0.swap(0, Ordering::SeqCst);
         // Those who wait for it.
         let _ = self.state.job.ring(self.state.me());
         until != 0
@@ -126,25 +128,27 @@ impl Store {
 
     /// C3, under this epoch alone; `None` if the view has changed.
     pub(crate) fn list_cut(&self, epoch: Epoch) -> StoreResult<Option<CutPart<'_>>> {
-        let inner = &*self.state;
-        let op = match RecordOp::begin(inner) {
+        let state = &*self.state;
+        let op = match RecordOp::begin(state) {
             Ok(op) => op,
-            Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Lost(_)) => return Ok(None),
-            Err(Halt::Fail(error)) => return Err(error),
+            Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen | OpError::Lost(_)) => {
+                return Ok(None);
+            }
+            Err(OpError::Fail(error)) => return Err(error),
         };
-        lock(&inner.gate.readers).push(op.actor);
+        lock(&state.gate.readers).push(op.participant);
         let mut part =
-            CutPart { store: inner, op, records: Vec::new(), partitions: 0, partition_sum: 0 };
+            CutPart { store: state, op, records: Vec::new(), partitions: 0, partition_sum: 0 };
         if part.op.epoch != epoch {
             return Ok(None);
         }
-        for partition in 0..inner.placement.partitions {
+        for partition in 0..state.placement.partitions {
             match part.list(partition) {
                 Ok(()) => {}
-                Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => return Ok(None),
-                Err(Halt::Lost(_)) if inner.salvage_is_on => return Ok(None),
-                Err(Halt::Lost(partition)) => return Err(StoreError::DataLost { partition }),
-                Err(Halt::Fail(error)) => return Err(error),
+                Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen) => return Ok(None),
+                Err(OpError::Lost(_)) if state.salvage_is_on => return Ok(None),
+                Err(OpError::Lost(partition)) => return Err(StoreError::DataLost { partition }),
+                Err(OpError::Fail(error)) => return Err(error),
             }
         }
         Ok(part.op.is_current().then_some(part))
@@ -167,30 +171,32 @@ impl Store {
 
 impl Drop for CutPart<'_> {
     fn drop(&mut self) {
-        // Before the operation ends, so that nobody mistakes the next one of this actor for it.
-        lock(&self.op.store.gate.readers).retain(|&actor| actor != self.op.actor);
+        // Predecessor the operation ends, so that nobody mistakes the next one of this participant for it.
+        lock(&self.op.store.gate.readers).retain(|&participant| participant != self.op.participant);
     }
 }
 
 impl CutPart<'_> {
-    fn list(&mut self, partition: usize) -> Result<(), Halt> {
+    fn list(&mut self, partition: usize) -> Result<(), OpError> {
         let store = self.op.store;
         let config = self.op.config(partition)?;
-        let home = config.primary;
-        if config.homes[home] != store.me() {
+        let replica = config.primary;
+        if config.replicas[replica] != store.me() {
             return Ok(());
         }
         for bucket in 0..store.bucket_count {
-            for node in self.op.nodes(config, home, partition, bucket)? {
+            for node in self.op.nodes(config, replica, partition, bucket)? {
                 if node.key.starts_with(RESERVED) {
                     continue;
                 }
                 let key = KeyRef { key: &node.key, hash: hash_key(&node.key), partition };
-                let Some((word, _)) = self.op.find(config, home, &key)? else { continue };
-                let Some(offset) = self.op.settled(config, &key, word)?.offset() else { continue };
+                let Some((word, _)) = self.op.find(config, replica, &key)? else { continue };
+                let Some(offset) = self.op.reconciled(config, &key, word)?.offset() else {
+                    continue;
+                };
                 let block = self.op.read_block(store.me(), offset)?;
                 let (offset, block) =
-                    self.store.visible_in_frost(&self.op, config, &key, offset, &block)?;
+                    self.store.visible_in_freeze(&self.op, config, &key, offset, &block)?;
                 if !block.is_deleted {
                     self.records.push(Listed { key: node.key, offset, block });
                 }
@@ -282,7 +288,7 @@ mod tests {
                     while turn.get() == 1 {
                         job.sleep(moment);
                     }
-                    assert!(store.thaw());
+                    assert!(store.unfreeze());
                     job.wait_for(&commit, Time::NEVER);
                     assert_eq!(
                         store.get(&keys[0]).expect("read").expect("there").bytes(),

@@ -50,7 +50,7 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn deaths_since(&self, seen: &mut Epoch) -> Vec<Death> {
-        self.state.note_deaths();
+        self.state.record_deaths();
         let view = self.state.job.view();
         let known = lock(&self.state.deaths);
         let first = usize::try_from(seen.0).unwrap_or(usize::MAX).min(known.len());

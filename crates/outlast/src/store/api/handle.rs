@@ -6,17 +6,17 @@ use crate::store::error::StoreResult;
 use crate::store::member::counts::{Histogram, SAMPLE};
 use crate::store::placement::hash_key;
 use crate::store::record::key::KeyRef;
-use crate::store::record::location::Remembered;
-use crate::store::record::write::{Change, Current};
+use crate::store::record::location::CachedLocation;
+use crate::store::record::write::{Change, CurrentVersion};
 use crate::store::value::{Expect, Value, Version, check_key};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
-/// A handle for one key, made by [`Store::handle`]: the hash, the homes and the place of the record are remembered, so that
+/// A handle for one key, made by [`Store::handle`]: the hash, the replicas and the place of the record are remembered, so that
 /// writing the key again costs one write of the value and one compare-and-swap for each copy.
 ///
 /// A handle is cheap to make and belongs to one thread at a time; threads that share a key make one each. It stays right
-/// whatever others do to the key, and whoever dies: what it remembers is checked before it is used.
+/// whatever others do to the key, and whoever dies: what it has_cached is checked before it is used.
 ///
 /// ```
 /// use outlast::store::{Options, Store};
@@ -39,7 +39,7 @@ pub struct KeyHandle {
     partition: u32,
     /// How many calls were made; see [`KeyHandle::sample`].
     calls: Cell<u32>,
-    state: RefCell<Remembered>,
+    state: RefCell<CachedLocation>,
     key: Box<[u8]>,
     hash: u64,
 }
@@ -55,7 +55,7 @@ impl Store {
     pub fn handle(&self, key: &[u8]) -> StoreResult<KeyHandle> {
         check_key(key)?;
         let KeyRef { hash, partition, .. } = self.state.key_ref(key)?;
-        let state = RefCell::new(Remembered::NOTHING);
+        let state = RefCell::new(CachedLocation::NOTHING);
         let calls = Cell::new(0);
         Ok(KeyHandle {
             store: self.clone(),
@@ -98,10 +98,10 @@ impl KeyHandle {
     fn write<'v>(
         &self,
         needs_value: bool,
-        change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
+        change: impl FnMut(Option<&CurrentVersion>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
     ) -> StoreResult<Option<Version>> {
-        let memory = &mut *self.state.borrow_mut();
-        self.store.state.write_again(&self.key_ref()?, memory, needs_value, change)
+        let cached = &mut *self.state.borrow_mut();
+        self.store.state.write_cached(&self.key_ref()?, cached, needs_value, change)
     }
 
     /// Sets the key; see [`Store::put`].
@@ -128,16 +128,16 @@ impl KeyHandle {
 
     /// The value; see [`Store::get`].
     pub fn get(&self) -> StoreResult<Option<Value>> {
-        let memory = &mut *self.state.borrow_mut();
+        let cached = &mut *self.state.borrow_mut();
         self.store
             .state
-            .read_again(&self.key_ref()?, memory, |op, found| found.to_value(op, &self.key))
+            .read_cached(&self.key_ref()?, cached, |op, found| found.to_value(op, &self.key))
     }
 
     /// Copies the value into `buffer`; see [`Store::get_into`].
     pub fn get_into(&self, buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
-        let (memory, key) = (&mut *self.state.borrow_mut(), self.key_ref()?);
-        let get = || self.store.state.read_into(&key, Some(memory), buffer);
+        let (cached, key) = (&mut *self.state.borrow_mut(), self.key_ref()?);
+        let get = || self.store.state.read_into(&key, Some(cached), buffer);
         self.sample(&self.store.state.counts.get, get)
     }
 }

@@ -1,4 +1,4 @@
-//! Leaving the job.
+//! Leavers the job.
 
 use crate::engine::Time;
 use crate::store::api::store::Store;
@@ -16,7 +16,7 @@ impl Store {
     /// Members leave one after the other, each moving its data: to end the whole job, use [`Store::close`].
     pub fn leave(&self, deadline: Time) -> StoreResult<()> {
         // Held until this member is gone; the next one takes it over.
-        if !lock(&self.state.leaving.own).is_leaving {
+        if !lock(&self.state.leavers.own).is_leaving {
             self.lock_any(TURN, deadline)?.keep();
         }
         self.state.leave(deadline)

@@ -4,7 +4,7 @@ use crate::engine::{Engine, MemberId};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::state::StoreState;
-use crate::store::operation::error::{Halt, Step};
+use crate::store::operation::error::{OpError, OpResult};
 use crate::store::placement::hash_key;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
@@ -43,7 +43,7 @@ impl Store {
     pub fn replicas_of(&self, key: &[u8]) -> Vec<MemberId> {
         let placement = &self.state.placement;
         let partition = placement.partition(hash_key(key));
-        self.state.homes(partition, &self.state.job.view()).members
+        self.state.replicas(partition, &self.state.job.view()).members
     }
 
     /// Makes this member the owner of a key; whether the key exists. The value stays, its version changes.
@@ -84,15 +84,15 @@ impl StoreState {
         op: &mut RecordOp<'_>,
         partition: usize,
         wanted: &impl Fn(&[u8], MemberId) -> bool,
-    ) -> Step<Vec<Vec<u8>>> {
+    ) -> OpResult<Vec<Vec<u8>>> {
         let config = op.config(partition)?;
-        let primary = config.homes[config.primary];
+        let primary = config.replicas[config.primary];
         let mut keys = Vec::new();
         for bucket in 0..self.bucket_count {
             for node in op.nodes(config, config.primary, partition, bucket)? {
                 let key = KeyRef { key: &node.key, hash: hash_key(&node.key), partition };
                 let Some((word, _)) = op.find(config, config.primary, &key)? else { continue };
-                let Some(offset) = op.settled(config, &key, word)?.offset() else { continue };
+                let Some(offset) = op.reconciled(config, &key, word)?.offset() else { continue };
                 let block = op.read_block(primary, offset)?;
                 let (_, block) = op.visible(config, &key, offset, &block)?;
                 if !block.is_deleted && wanted(&node.key, block.owner) {
@@ -100,6 +100,6 @@ impl StoreState {
                 }
             }
         }
-        if op.is_current() { Ok(keys) } else { Err(Halt::Again) }
+        if op.is_current() { Ok(keys) } else { Err(OpError::Again) }
     }
 }

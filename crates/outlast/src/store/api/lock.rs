@@ -2,21 +2,21 @@
 //!
 //! | step | true afterwards | dies or stops here |
 //! |---|---|---|
-//! | L1 the key does not exist, or its holder is dead: a conditional write from exactly that version stamps the caller, as member and nonce | the caller holds it; nobody else can have succeeded from the same version | before the write: nothing happened. After it: the record names a dead member, and the next one takes it over and is told |
+//! | L1 the key does not exist, or its holder is dead: a conditional write from exactly that version claims the caller, as member and nonce | the caller holds it; nobody else can have succeeded from the same version | before the write: nothing happened. After it: the record names a dead member, and the next one takes it over and is told |
 //! | L2 the holder lives: enter among those who are rung when the partition changes, look again, sleep | | nobody waits for a waiter |
 //! | L3 release: delete the record, from a version that carries the own member and nonce | free | as before it: the holder is dead |
 //!
 //! A nonce is used for one call of `lock`, so two threads of one member are two holders, and a release that comes late
 //! finds another nonce and loses. A holder that is merely stopped keeps its lock.
 //!
-//! A call whose outcome is unknown (a home did not answer) may have left the caller's stamp: the background looks for
-//! it later and takes it away. If the stamp had replaced a dead holder's, it puts that one back, so that the next one
+//! A call whose outcome is unknown (a replica did not answer) may have left the caller's claim: the background looks for
+//! it later and takes it away. If the claim had replaced a dead holder's, it puts that one back, so that the next one
 //! is told all the same.
 
 use crate::engine::{Engine, MemberId, Time};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::record::lock::{Attempt, Stamp, is_unfinished};
+use crate::store::record::lock::{Attempt, Claim, is_unfinished};
 use crate::store::value::{Version, check_key};
 use std::sync::atomic::Ordering;
 
@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 pub struct LockGuard {
     store: Store,
     key: Vec<u8>,
-    stamp: Stamp,
+    claim: Claim,
     version: Version,
     abandoned_by: Option<MemberId>,
     is_released: bool,
@@ -69,10 +69,10 @@ impl LockGuard {
 
     fn release(&mut self) -> StoreResult<()> {
         self.is_released = true;
-        let inner = &self.store.state;
-        let released = inner.release_lock(&self.key, self.stamp, None);
+        let state = &self.store.state;
+        let released = state.release_lock(&self.key, self.claim, None);
         if released.as_ref().is_err_and(is_unfinished) {
-            inner.add_orphan(&self.key, self.stamp, None);
+            state.add_orphan(&self.key, self.claim, None);
         }
         released
     }
@@ -81,7 +81,7 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if !self.is_released {
-            // Nobody is there to be told; the background goes on if a home did not answer.
+            // Nobody is there to be told; the background goes on if a replica did not answer.
             let _ = self.release();
         }
     }
@@ -112,12 +112,12 @@ impl Store {
 
     /// The same for keys of the store's own, too.
     pub(in crate::store) fn lock_any(&self, key: &[u8], deadline: Time) -> StoreResult<LockGuard> {
-        let (inner, job) = (&self.state, &self.state.job);
+        let (state, job) = (&self.state, &self.state.job);
         // Relaxed: only that it is used once matters.
-        let nonce = inner.locks.nonce.fetch_add(1, Ordering::Relaxed);
-        let stamp = Stamp { holder: job.me(), nonce };
+        let nonce = state.locks.nonce.fetch_add(1, Ordering::Relaxed);
+        let claim = Claim { holder: job.me(), nonce };
         let began = job.now();
-        let mut attempt = inner.try_lock(key, stamp)?;
+        let mut attempt = state.try_lock(key, claim)?;
         loop {
             let holder = match attempt {
                 Attempt::Taken { version, abandoned_by } => {
@@ -125,7 +125,7 @@ impl Store {
                     return Ok(LockGuard {
                         store,
                         key,
-                        stamp,
+                        claim,
                         version,
                         abandoned_by,
                         is_released: false,
@@ -137,8 +137,8 @@ impl Store {
                 return Err(StoreError::Locked { holder, waited: job.now().since(began) });
             }
             let bell = job.bell();
-            inner.announce_waiter(key)?;
-            attempt = inner.try_lock(key, stamp)?;
+            state.announce_waiter(key)?;
+            attempt = state.try_lock(key, claim)?;
             if matches!(attempt, Attempt::Held(_)) {
                 // A release rings, and the death of the holder.
                 job.park(bell, deadline);

@@ -14,7 +14,7 @@ impl Store {
         self.state.lost_partitions()
     }
 
-    /// Keys that are lost, as far as survivors can still name them: those that were being copied to a home that lives when
+    /// Keys that are lost, as far as survivors can still name them: those that were being copied to a replica that lives when
     /// the last complete copy died. There may be more; whoever knows a key asks [`Store::partition_of`]. With
     /// [`crate::store::Options::salvage`] also those whose values were damaged, all of them.
     ///

@@ -1,38 +1,38 @@
 //! Pins: a version that stays readable while others change the key.
 //!
 //! Versions are immutable, and their blocks are used again when nobody can see them any more. A pin names the blocks of one
-//! version, at every home that holds it, in a table in the pinning member's own segment; whoever wants to use a block again
+//! version, at every replica that holds it, in a table in the pinning member's own segment; whoever wants to use a block again
 //! looks at these tables after it saw all operations end, and puts those that are named aside. Nothing else waits: neither
 //! writers, who publish new versions as always, nor the reuse of any other block.
 //!
 //! | | step | true afterwards | dies or stops here |
 //! |---|---|---|---|
 //! | P1 | announce the slot of the table, before the operation begins | whoever looked for tables before that took its blocks away before the operation began, which cannot come to see them | the slot is empty |
-//! | P2 | inside the operation: find the settled version, and where each home has it | nobody who took it away since the operation began uses it before the operation ends | nothing has happened |
+//! | P2 | inside the operation: find the reconciled version, and where each replica has it | nobody who took it away since the operation began uses it before the operation ends | nothing has happened |
 //! | P3 | write these places into the slot | | dead: nobody looks at its table any more, and the blocks are used again. Stopped: they stay |
 //! | P4 | end the operation | whoever waits for it finds the slot | as P3 |
 //! | P5 | drop: empty the slot | | as P3 |
 //!
-//! What a pin keeps is one block at each home: at most [`PINS`] versions for each member. A home that dies takes its copy
-//! with it, and repair does not bring it up again: the pinned version can be read while one of those homes lives.
+//! What a pin keeps is one block at each replica: at most [`PINS`] versions for each member. A replica that dies takes its copy
+//! with it, and repair does not bring it up again: the pinned version can be read while one of those replicas lives.
 
 use crate::engine::{Engine, Epoch, Error, MemberId};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::state::StoreState;
-use crate::store::operation::error::{Halt, Step, engine_error};
+use crate::store::operation::error::{OpError, OpResult, engine_error};
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::segment::layout::{Block, Kind, value_start};
 use crate::store::value::Version;
 use std::fmt;
 
-/// A version, and where its homes have it.
+/// A version, and where its replicas have it.
 type Pinned = (Block, Vec<(MemberId, u64)>);
 
 /// One version of a key that stays readable until this is dropped, whatever becomes of the key; see [`Store::pin`].
 ///
-/// Writers never wait for it. It ends with the death of its member. It keeps one block of memory at each home that held the
+/// Writers never wait for it. It ends with the death of its member. It keeps one block of memory at each replica that held the
 /// version, and the version is lost when all of these have died or left.
 pub struct Pin {
     store: Store,
@@ -67,18 +67,18 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pin(&self, key: &[u8]) -> StoreResult<Option<Pin>> {
-        let (inner, key) = (&self.state, self.state.key_ref(key)?);
-        let slot = inner.claim_pin()?;
-        let pinned = inner
+        let (state, key) = (&self.state, self.state.key_ref(key)?);
+        let slot = state.claim_pin()?;
+        let pinned = state
             .announce_pins(slot)
-            .and_then(|()| inner.run_call(&key, |op| inner.try_pin(op, &key, slot)));
+            .and_then(|()| state.run_call(&key, |op| state.try_pin(op, &key, slot)));
         match pinned {
             Ok(Some((block, places))) => {
                 let (store, partition, key) = (self.clone(), key.partition, key.key.into());
                 Ok(Some(Pin { store, slot, partition, key, block, places }))
             }
             nothing => {
-                inner.release_pin(slot);
+                state.release_pin(slot);
                 nothing.map(|_| None)
             }
         }
@@ -118,12 +118,12 @@ impl Pin {
             return Err(StoreError::Invalid { reason });
         }
         let mut result = Err(StoreError::DataLost { partition: self.partition });
-        for &(home, offset) in &self.places {
+        for &(replica, offset) in &self.places {
             let start = offset + value_start(len) + from;
-            match self.store.state.job.get(Epoch::ANY, home, start, buffer) {
+            match self.store.state.job.get(Epoch::ANY, replica, start, buffer) {
                 Ok(()) => return Ok(()),
                 Err(Error::Dead { .. }) => {}
-                // Another home may answer.
+                // Another replica may answer.
                 Err(Error::Timeout { member, limit }) => {
                     result = Err(StoreError::Timeout { member, limit })
                 }
@@ -137,8 +137,8 @@ impl Pin {
     pub fn to_vec(&self) -> StoreResult<Vec<u8>> {
         let mut bytes = vec![0; self.block.len as usize];
         self.read(0, &mut bytes)?;
-        let home = self.places.first().map_or(self.store.me(), |place| place.0);
-        self.store.state.check_value(&self.key, home, &self.block, &bytes)?;
+        let replica = self.places.first().map_or(self.store.me(), |place| place.0);
+        self.store.state.check_value(&self.key, replica, &self.block, &bytes)?;
         Ok(bytes)
     }
 }
@@ -156,27 +156,27 @@ impl StoreState {
         op: &mut RecordOp<'_>,
         key: &KeyRef<'_>,
         slot: usize,
-    ) -> Step<Option<Pinned>> {
+    ) -> OpResult<Option<Pinned>> {
         let config = op.config(key.partition)?;
-        let primary = config.homes[config.primary];
+        let primary = config.replicas[config.primary];
         let mut pinned = None;
         if let Some(head) = op.find_head(config, key, None)?
             && let Some(offset) = head.offset()
         {
             let block = op.read_block(primary, offset)?;
-            // What a transaction has in its hands holds the value somewhere else in its block, the same at each home.
+            // What a transaction has in its hands holds the value somewhere else in its block, the same at each replica.
             let (seen_at, seen) = match block.kind {
                 Kind::Plain => (offset, block),
                 _ => op.visible(config, key, offset, &block)?,
             };
             if !seen.is_deleted {
                 let mut places = vec![(primary, offset)];
-                for (home, &member) in config.homes.iter().enumerate() {
-                    if home == config.primary || !config.is_ready(home) {
+                for (replica, &member) in config.replicas.iter().enumerate() {
+                    if replica == config.primary || !config.is_ready(replica) {
                         continue;
                     }
                     // Not those that lack it still, or have a later one by now.
-                    if let Some((_, head)) = op.find(config, home, key)?
+                    if let Some((_, head)) = op.find(config, replica, key)?
                         && let Some(offset) = head.offset()
                         && op.read_block(member, offset)?.identity() == block.identity()
                     {
@@ -188,10 +188,10 @@ impl StoreState {
                 pinned = Some((seen, places));
             }
         }
-        if op.is_current() || op.is_still(config, key.partition)? {
+        if op.is_current() || op.is_still_current(config, key.partition)? {
             Ok(pinned)
         } else {
-            Err(Halt::Again)
+            Err(OpError::Again)
         }
     }
 }

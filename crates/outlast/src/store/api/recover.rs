@@ -12,7 +12,7 @@ use crate::store::options::Mode;
 use crate::store::placement::heir::heir;
 use crate::store::recovery::coordinated::rma_error;
 use crate::store::steps::{self, within};
-use crate::store::tx::state::decide_in_peace;
+use crate::store::tx::state::decide_recovery_unfrozen;
 use crate::store::tx::transaction::Transaction;
 use crate::sync::lock;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -119,7 +119,7 @@ impl Store {
     /// called again. Calls of the store inside the procedure still say `Revoked`, except those that list keys.
     ///
     /// A member that does not come is waited for until it is dead or the job's time limit is over; then
-    /// [`StoreError::Timeout`], and it may be called again, with nothing changed. (If a home did not answer at the very
+    /// [`StoreError::Timeout`], and it may be called again, with nothing changed. (If a replica did not answer at the very
     /// moment of the decision, it may turn out to have happened, at all members; the next recovery then begins after it.)
     /// [`StoreError::DataLost`]: the store's own record of recoveries is lost; call [`Store::accept_loss`], then this again.
     /// The deaths that it names are then all of them.
@@ -195,14 +195,14 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn recover_begin(&self) -> StoreResult<Recovery> {
-        let (inner, job) = (&self.state, &self.state.job);
+        let (state, job) = (&self.state, &self.state.job);
         self.check_global("recover()")?;
-        inner.transactions.check_not_inside(job.activity())?;
-        let turn = Turn::take(inner)?;
+        state.transactions.check_not_inside(job.activity())?;
+        let turn = Turn::take(state)?;
         // Not before: another thread's recovery may have put another one in its place.
         let mut communicator = self.check_global("recover()")?;
         let until = job.now().after(job.time_limit());
-        inner.close_gate(&communicator, until)?;
+        state.close_gate(&communicator, until)?;
         loop {
             if job.now() >= until {
                 return Err(StoreError::Timeout { member: job.me(), limit: job.time_limit() });
@@ -214,7 +214,7 @@ impl Store {
                 other => other.map_err(rma_error)?,
             };
             let former = std::mem::replace(&mut communicator, shrunk);
-            *lock(&inner.coordinated.communicator) = Some(communicator.clone());
+            *lock(&state.coordinated.communicator) = Some(communicator.clone());
             // The others may still use it; whoever has freed it already has ended the membership.
             let _ = former.free();
             drop(step);
@@ -224,15 +224,18 @@ impl Store {
             let everyone = MemberSet::first(job.members());
             let gone: MemberSet =
                 everyone.iter().filter(|member| !group.contains(member)).collect();
-            let is_settled = inner.wait_settled(group, &gone, until)?;
-            let flags = if is_settled { ALL_WELL } else { 0 };
+            let is_reconciled = state.wait_until_repaired(group, &gone, until)?;
+            let flags = if is_reconciled { ALL_WELL } else { 0 };
             match communicator.agree_despite_failures(flags) {
                 Ok(all) if all.flags == ALL_WELL && all.failed.is_empty() => {}
                 Ok(_) | Err(rma::Error::Mismatched { .. }) => continue,
                 Err(error) => return Err(rma_error(error)),
             }
             // G4.
-            let recovered = inner.verdict()?.map(|verdict| verdict.recovered).unwrap_or_default();
+            let recovered = state
+                .recovery_decision()?
+                .map(|recovery_decision| recovery_decision.recovered)
+                .unwrap_or_default();
             let view = View::new(
                 job.view().regulars,
                 job.members() - job.view().regulars,
@@ -244,7 +247,7 @@ impl Store {
                 Death::new(member, left, heir(member, &view))
             });
             let deaths = deaths.collect();
-            inner.coordinated.is_in_procedure.store(true, Ordering::SeqCst);
+            state.coordinated.is_in_procedure.store(true, Ordering::SeqCst);
             let tx = self.begin_in(Some(communicator.id()));
             return Ok(Recovery { tx, deaths, communicator, gone, turn });
         }
@@ -297,11 +300,11 @@ impl Recovery {
 
     /// G6 to G8.
     fn vote(&mut self, flags: u64, reason: Option<String>) -> StoreResult<Ended> {
-        let inner = self.turn.0.clone();
+        let state = self.turn.0.clone();
         let attempt = self.communicator.id();
         if let Some(reason) = &reason {
             // So that the others can say why. If it cannot be written, they say that it failed.
-            let _ = inner.decide(attempt, None, reason);
+            let _ = state.decide(attempt, None, reason);
         }
         let step = within(steps::Step::RecoverVote);
         let voted = match mutant("recover-skip-vote") && flags == ALL_WELL {
@@ -322,16 +325,18 @@ impl Recovery {
             Ok(Ended::Failed(_)) => "another member could not prepare its part",
             _ => "a member died or did not come in time",
         };
-        let verdict = match wanted {
-            Some(_) => decide_in_peace(&inner.tx, attempt, wanted),
-            None => inner.decide(attempt, None, why),
+        let recovery_decision = match wanted {
+            Some(_) => decide_recovery_unfrozen(&state.tx, attempt, wanted),
+            None => state.decide(attempt, None, why),
         };
         drop(step);
-        let ended = match (agreed, verdict) {
-            (_, Ok(verdict)) if verdict.is_committed => Ended::Committed,
+        let ended = match (agreed, recovery_decision) {
+            (_, Ok(recovery_decision)) if recovery_decision.is_committed => Ended::Committed,
             // Somebody's time limit was over before.
             (Ok(Ended::Committed), Ok(_)) => Ended::Again,
-            (Ok(Ended::Failed(_)), Ok(verdict)) => Ended::Failed(verdict.reason),
+            (Ok(Ended::Failed(_)), Ok(recovery_decision)) => {
+                Ended::Failed(recovery_decision.reason)
+            }
             (Ok(Ended::Failed(_)), Err(_)) => Ended::Failed(why.into()),
             (Ok(Ended::Again), _) => Ended::Again,
             // The time limit was over here, and so it is at all.
@@ -339,7 +344,7 @@ impl Recovery {
                 self.tx.end_prepared(false);
                 return Err(error);
             }
-            // What was prepared stays so until the verdict can be read: the background looks for it.
+            // What was prepared stays so until the recovery_decision can be read: the background looks for it.
             (Ok(Ended::Committed), Err(error)) | (Err(error), Err(_)) => {
                 self.tx.abandon();
                 return Err(error);
@@ -347,7 +352,7 @@ impl Recovery {
         };
         if let Ended::Committed = ended {
             self.tx.end_prepared(true);
-            inner.open_gate(self.gone.clone());
+            state.open_gate(self.gone.clone());
         } else {
             self.tx.end_prepared(mutant("recover-skip-abort"));
         }
@@ -364,9 +369,9 @@ mod tests {
     use crate::job::Job;
     use crate::store::Options;
     use crate::store::Store;
-    use crate::store::segment::intent::{Verdict, intent_key};
+    use crate::store::segment::intent::{RecoveryDecision, intent_key};
     use crate::store::testing::{expect_timeout, nap, third_attempt};
-    use crate::store::tx::state::decide_in_peace;
+    use crate::store::tx::state::decide_recovery_unfrozen;
     use std::cell::Cell;
     use std::rc::Rc;
     use std::time::Duration;
@@ -388,16 +393,16 @@ mod tests {
         let _ = job.leave();
     }
 
-    /// A key of which the one home is this member.
-    fn key_at(store: &Store, home: MemberId, number: usize) -> Vec<u8> {
+    /// A key of which the one replica is this member.
+    fn key_at(store: &Store, replica: MemberId, number: usize) -> Vec<u8> {
         let keys = (0..1000).map(|number| format!("key/{number}").into_bytes());
         keys.into_iter()
-            .filter(|key| store.replicas_of(key) == [home])
+            .filter(|key| store.replicas_of(key) == [replica])
             .nth(number)
             .expect("some key")
     }
 
-    /// The intent of a living member, joined to an attempt, is lost when its home dies: the next attempt does not wait for
+    /// The intent of a living member, joined to an attempt, is lost when its replica dies: the next attempt does not wait for
     /// what cannot end, and the key that it had locked is `DataLost` until the loss is accepted.
     #[test]
     fn a_joined_intent_that_is_lost_does_not_hold_up_the_next_attempt() {
@@ -405,11 +410,11 @@ mod tests {
             let is_prepared = Rc::new(Cell::new(false));
             run(seed, 4, move |job| {
                 let store = open(&job, 1);
-                let verdict = store.replicas_of(&Verdict::key())[0];
+                let recovery_decision = store.replicas_of(&RecoveryDecision::key())[0];
                 let intent_of = |member: &MemberId| store.replicas_of(&intent_key(*member, 0))[0];
                 let members = || (0..4).map(MemberId);
                 let is_right = |member: &MemberId| {
-                    intent_of(member) != *member && intent_of(member) != verdict
+                    intent_of(member) != *member && intent_of(member) != recovery_decision
                 };
                 let committer = members().find(is_right).expect("with so many partitions");
                 let doomed = intent_of(&committer);
@@ -443,8 +448,8 @@ mod tests {
         }
     }
 
-    /// A member has prepared its part and dies, together with the only copy of the verdict. The recovery says so; and after
-    /// the loss is accepted, what the dead has left is not mistaken for a part of something undecided: a verdict about
+    /// A member has prepared its part and dies, together with the only copy of the recovery_decision. The recovery says so; and after
+    /// the loss is accepted, what the dead has left is not mistaken for a part of something undecided: a recovery_decision about
     /// it would take the place of that of a later recovery, of which another member still has to apply its part.
     #[test]
     fn a_lost_verdict_leaves_no_intents_that_later_overwrite_another_one() {
@@ -452,14 +457,14 @@ mod tests {
             let (stage, failures) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
             run(seed, 6, move |job| {
                 let store = open(&job, 1);
-                let verdict = store.replicas_of(&Verdict::key())[0];
+                let recovery_decision = store.replicas_of(&RecoveryDecision::key())[0];
                 let intent_of = |member: &MemberId| store.replicas_of(&intent_key(*member, 0))[0];
-                let others = || (0..6).map(MemberId).filter(|member| *member != verdict);
+                let others = || (0..6).map(MemberId).filter(|member| *member != recovery_decision);
                 let is_right = |member: &MemberId| {
-                    intent_of(member) != *member && intent_of(member) != verdict
+                    intent_of(member) != *member && intent_of(member) != recovery_decision
                 };
                 let dead = others().find(is_right).expect("with so many partitions");
-                // The next one to die is no home of what matters.
+                // The next one to die is no replica of what matters.
                 let staying: Vec<MemberId> = others().filter(|member| *member != dead).collect();
                 let holder = intent_of(&dead);
                 let late = *staying
@@ -482,11 +487,11 @@ mod tests {
                     stage.set(1);
                 }
                 nap(&job, "the one who prepares", || stage.get() >= 1);
-                if job.me() == dead || job.me() == verdict {
+                if job.me() == dead || job.me() == recovery_decision {
                     job.inject(Fault::Kill(job.me())).expect("killed");
                 }
                 nap(&job, "the deaths", || {
-                    !job.view().is_living(dead) && !job.view().is_living(verdict)
+                    !job.view().is_living(dead) && !job.view().is_living(recovery_decision)
                 });
                 assert_eq!(recovery.end(), Err(StoreError::Revoked));
                 let began = job.now();
@@ -525,16 +530,16 @@ mod tests {
         }
     }
 
-    /// A decision was not answered in time, and then its home dies: nobody waits for what can never be known.
+    /// A decision was not answered in time, and then its replica dies: nobody waits for what can never be known.
     #[test]
     fn a_decision_that_is_lost_does_not_hold_up_a_recovery() {
         for seed in [1, 3, 5, 7] {
             run(seed, 4, |job| {
                 let store = open(&job, 1);
-                let verdict = store.replicas_of(&Verdict::key())[0];
+                let recovery_decision = store.replicas_of(&RecoveryDecision::key())[0];
                 let intent_of = |member: &MemberId| store.replicas_of(&intent_key(*member, 0))[0];
                 let is_right = |member: &MemberId| {
-                    intent_of(member) != *member && intent_of(member) != verdict
+                    intent_of(member) != *member && intent_of(member) != recovery_decision
                 };
                 let committer =
                     (0..4).map(MemberId).find(is_right).expect("with so many partitions");
@@ -547,7 +552,7 @@ mod tests {
                     });
                     job.inject(Fault::Stop(doomed)).expect("a fault");
                     expect_timeout(tx.commit());
-                    assert!(store.state.transactions.is_deciding());
+                    assert!(store.state.transactions.is_committing());
                     let communicator = store.state.coordinated.communicator().expect("global");
                     let closed = store
                         .state
@@ -571,7 +576,7 @@ mod tests {
         }
     }
 
-    /// A request that ended with a timeout may land at any time until its home goes on: up to then its member has not
+    /// A request that ended with a timeout may land at any time until its replica goes on: up to then its member has not
     /// changed its last word.
     #[test]
     fn the_gate_is_closed_only_when_nothing_can_land_any_more() {
@@ -579,16 +584,16 @@ mod tests {
             let is_over = Rc::new(Cell::new(false));
             run(seed, 3, move |job| {
                 let store = open(&job, 1);
-                let (home, key) = (MemberId(0), key_at(&store, MemberId(0), 0));
+                let (replica, key) = (MemberId(0), key_at(&store, MemberId(0), 0));
                 job.sleep(Duration::from_secs(1));
                 if job.me() == MemberId(1) {
                     let communicator = store.state.coordinated.communicator().expect("global");
-                    job.inject(Fault::Stop(home)).expect("a fault");
+                    job.inject(Fault::Stop(replica)).expect("a fault");
                     expect_timeout(store.put(&key, b"late"));
                     let until = job.now().after(Duration::from_secs(1));
                     let whom = expect_timeout(store.state.close_gate(&communicator, until));
-                    assert_eq!(whom, home);
-                    job.inject(Fault::Resume(home)).expect("a fault");
+                    assert_eq!(whom, replica);
+                    job.inject(Fault::Resume(replica)).expect("a fault");
                     let until = job.now().after(Duration::from_secs(1));
                     store.state.close_gate(&communicator, until).expect("closed");
                     is_over.set(true);
@@ -600,18 +605,18 @@ mod tests {
         }
     }
 
-    /// The verdict of a recovery was not answered in time, and may still become known to all: no cut is made up to then.
+    /// The recovery_decision of a recovery was not answered in time, and may still become known to all: no cut is made up to then.
     #[test]
     fn a_verdict_that_timed_out_is_waited_for_by_a_frost() {
         for seed in [1, 3, 5, 7] {
             let is_over = Rc::new(Cell::new(false));
             run(seed, 3, move |job| {
                 let store = open(&job, 1);
-                let home = store.replicas_of(&Verdict::key())[0];
+                let replica = store.replicas_of(&RecoveryDecision::key())[0];
                 job.sleep(Duration::from_secs(1));
-                if job.me() == MemberId((home.0 + 1) % 3) {
-                    job.inject(Fault::Stop(home)).expect("a fault");
-                    expect_timeout(decide_in_peace(
+                if job.me() == MemberId((replica.0 + 1) % 3) {
+                    job.inject(Fault::Stop(replica)).expect("a fault");
+                    expect_timeout(decide_recovery_unfrozen(
                         &store.state.tx,
                         77,
                         Some(&MemberSet::default()),
@@ -622,15 +627,19 @@ mod tests {
                         assert!(!store.is_quiet(&mut under_way).expect("looked"));
                         job.sleep(Duration::from_millis(100));
                     }
-                    job.inject(Fault::Resume(home)).expect("a fault");
+                    job.inject(Fault::Resume(replica)).expect("a fault");
                     nap(&job, "quiet", || store.is_quiet(&mut None).expect("looked"));
-                    let found = store.state.verdict();
+                    let found = store.state.recovery_decision();
                     job.sleep(Duration::from_secs(1));
-                    assert_eq!(store.state.verdict(), found, "it has landed, or never will");
-                    assert!(store.thaw());
+                    assert_eq!(
+                        store.state.recovery_decision(),
+                        found,
+                        "it has landed, or never will"
+                    );
+                    assert!(store.unfreeze());
                     is_over.set(true);
                 }
-                nap(&job, "the one with a late verdict", || is_over.get());
+                nap(&job, "the one with a late recovery_decision", || is_over.get());
                 end(&job, &store);
             });
         }
@@ -646,27 +655,29 @@ mod tests {
                 let store = open(&job, 1);
                 let intent_of = |member: &MemberId| store.replicas_of(&intent_key(*member, 0))[0];
                 let committer = MemberId(0);
-                let home =
-                    (1..4).map(MemberId).find(|home| *home != intent_of(&committer)).expect("one");
-                let keys = [key_at(&store, committer, 0), key_at(&store, home, 0)];
+                let replica = (1..4)
+                    .map(MemberId)
+                    .find(|replica| *replica != intent_of(&committer))
+                    .expect("one");
+                let keys = [key_at(&store, committer, 0), key_at(&store, replica, 0)];
                 job.sleep(Duration::from_secs(1));
                 if job.me() == committer {
-                    job.inject(Fault::Stop(home)).expect("a fault");
+                    job.inject(Fault::Stop(replica)).expect("a fault");
                     let mut tx = store.begin();
                     keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
                     expect_timeout(tx.commit());
                     store.freeze(job.now().after(Duration::from_secs(60)));
                     assert!(!store.is_quiet(&mut None).expect("looked"));
                     job.sleep(Duration::from_secs(1));
-                    job.inject(Fault::Resume(home)).expect("a fault");
+                    job.inject(Fault::Resume(replica)).expect("a fault");
                     let resumed = job.now();
-                    // What the background has under way now is what waits for the frost.
-                    nap(&job, "quiet", || store.state.late_home().is_none());
+                    // What the background has under way now is what waits for the freeze.
+                    nap(&job, "quiet", || store.state.straggling_replica().is_none());
                     assert!(
                         job.now().since(resumed) < Duration::from_secs(10),
-                        "long before the frost ends"
+                        "long before the freeze ends"
                     );
-                    assert!(store.thaw());
+                    assert!(store.unfreeze());
                     is_over.set(true);
                 }
                 nap(&job, "the committer", || is_over.get());
@@ -690,7 +701,7 @@ mod tests {
                 .is_some_and(|communicator| communicator.is_revoked());
             assert!(is_revoked);
             store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
-            store.state.look_at_deaths(&view, is_revoked, recoveries);
+            store.state.update_gate(&view, is_revoked, recoveries);
             assert!(!store.is_revoked());
             end(&job, &store);
         });

@@ -4,7 +4,7 @@ use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::counts::Latency;
 use crate::store::member::state::StoreState;
-use crate::store::operation::error::{Halt, Step};
+use crate::store::operation::error::{OpError, OpResult};
 use crate::store::placement::hash_key;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
@@ -76,15 +76,19 @@ impl Store {
 
 impl StoreState {
     /// The keys of a partition, and the bytes in their values and in themselves.
-    fn count_partition(&self, op: &mut RecordOp<'_>, partition: usize) -> Step<(usize, u64, u64)> {
+    fn count_partition(
+        &self,
+        op: &mut RecordOp<'_>,
+        partition: usize,
+    ) -> OpResult<(usize, u64, u64)> {
         let config = op.config(partition)?;
-        let primary = config.homes[config.primary];
+        let primary = config.replicas[config.primary];
         let (mut keys, mut value_bytes, mut key_bytes) = (0, 0, 0);
         for bucket in 0..self.bucket_count {
             for node in op.nodes(config, config.primary, partition, bucket)? {
                 let key = KeyRef { key: &node.key, hash: hash_key(&node.key), partition };
                 let Some((word, _)) = op.find(config, config.primary, &key)? else { continue };
-                let Some(offset) = op.settled(config, &key, word)?.offset() else { continue };
+                let Some(offset) = op.reconciled(config, &key, word)?.offset() else { continue };
                 let block = op.read_block(primary, offset)?;
                 let (_, block) = op.visible(config, &key, offset, &block)?;
                 if !block.is_deleted && !node.key.starts_with(RESERVED) {
@@ -94,7 +98,7 @@ impl StoreState {
                 }
             }
         }
-        if op.is_current() { Ok((keys, value_bytes, key_bytes)) } else { Err(Halt::Again) }
+        if op.is_current() { Ok((keys, value_bytes, key_bytes)) } else { Err(OpError::Again) }
     }
 }
 

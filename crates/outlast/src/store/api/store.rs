@@ -38,10 +38,10 @@ impl Store {
     #[inline]
     pub fn epoch(&self) -> Epoch {
         let epoch = self.state.job.epoch();
-        if self.state.deaths_noted.load(Ordering::Acquire) == epoch.0 {
+        if self.state.deaths_recorded.load(Ordering::Acquire) == epoch.0 {
             epoch
         } else {
-            self.state.note_deaths()
+            self.state.record_deaths()
         }
     }
 
@@ -101,7 +101,7 @@ impl Store {
             true => self.state.read_into(&key, None, buffer),
             false => self
                 .state
-                .recall
+                .location_cache
                 .call(&key, |memory| self.state.read_into(&key, Some(memory), buffer)),
         }
     }

@@ -135,7 +135,7 @@ mod tests {
         let report = sim::run(&plan, |job: Job| {
             let options = Options::new().replicas(1).partitions(8).expected_keys(16).salvage(true);
             let store = crate::store::Store::open(&job, options).expect("open");
-            let (inner, victim) = (&store.state, MemberId(1));
+            let (state, victim) = (&store.state, MemberId(1));
             if job.me() == victim {
                 nap(&job, "its death", || false);
             }
@@ -150,7 +150,7 @@ mod tests {
                 let value = format!("the value that is {value}");
                 store.put(key, value.as_bytes()).expect("put")
             });
-            let check = |key: &[u8], version| inner.check_incarnation(key, version);
+            let check = |key: &[u8], version| state.check_incarnation(key, version);
             assert_eq!((check(lost, versions[0]), check(kept, versions[1])), (Ok(()), Ok(())));
             let mut memory = vec![0; job.segment_len(victim).expect("living") as usize];
             job.get(Epoch::ANY, victim, 0, &mut memory).expect("read");
@@ -179,7 +179,7 @@ mod tests {
         report.expect_ok();
     }
 
-    /// A decision that was not answered in time may still be made: a frost waits until it is known.
+    /// A decision that was not answered in time may still be made: a freeze waits until it is known.
     #[test]
     fn a_decision_that_timed_out_is_one_until_it_is_known() {
         for seed in 0..8 {
@@ -202,9 +202,9 @@ mod tests {
                     });
                     job.inject(Fault::Stop(stopped)).expect("a fault");
                     expect_timeout(tx.commit());
-                    assert!(store.state.transactions.is_deciding());
+                    assert!(store.state.transactions.is_committing());
                     job.inject(Fault::Resume(stopped)).expect("a fault");
-                    nap(&job, "the decision", || !store.state.transactions.is_deciding());
+                    nap(&job, "the decision", || !store.state.transactions.is_committing());
                     let found =
                         keys.iter().filter(|key| store.exists(&key[..]).expect("read")).count();
                     assert!(found == 0 || found == 2, "{found}");
@@ -242,11 +242,11 @@ mod tests {
                     if job.me() != committer {
                         return end();
                     }
-                    let key_at = |home| {
+                    let key_at = |replica| {
                         let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
                         names
                             .into_iter()
-                            .find(|key| store.replicas_of(key) == [home])
+                            .find(|key| store.replicas_of(key) == [replica])
                             .expect("some key")
                     };
                     let (read, changed) = (key_at(victim), key_at(committer));
@@ -353,19 +353,20 @@ mod tests {
                 let store = crate::store::Store::open(&job, options).expect("open");
                 let partition_of =
                     |member| store.partition_of(&intent_key(member, 0)).expect("a key");
-                let homes = |partition| store.state.placement.preference(partition)[..2].to_vec();
+                let replicas =
+                    |partition| store.state.placement.preference(partition)[..2].to_vec();
                 let members = (0..4).map(MemberId);
                 let committer =
-                    members.clone().find(|one| !homes(partition_of(*one)).contains(one));
+                    members.clone().find(|one| !replicas(partition_of(*one)).contains(one));
                 let committer = committer.expect("one whose intent is elsewhere");
                 let (partition, victim) =
-                    (partition_of(committer), homes(partition_of(committer))[0]);
+                    (partition_of(committer), replicas(partition_of(committer))[0]);
                 let mut others = members.filter(|one| ![committer, victim].contains(one));
                 let (driver, other) =
                     (others.next().expect("one"), others.next().expect("another"));
-                let keys_at = |home: MemberId| -> Vec<Vec<u8>> {
+                let keys_at = |replica: MemberId| -> Vec<Vec<u8>> {
                     let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
-                    names.filter(|key| store.replicas_of(key) == [home]).take(2).collect()
+                    names.filter(|key| store.replicas_of(key) == [replica]).take(2).collect()
                 };
                 let keys = [keys_at(driver), keys_at(other)].concat();
                 if job.me() == committer {
@@ -412,7 +413,7 @@ mod tests {
         assert!(late(true, true) > 20 && late(false, false) > 20, "{ends:?}");
     }
 
-    /// A key does not exist, and its primary dies after it has raised the floor to remove another key, and before the other home
+    /// A key does not exist, and its primary dies after it has raised the floor to remove another key, and before the other replica
     /// has. The key is made and deleted, and then the floor is where it was: who has read before that there is no such key finds
     /// that it is not so any more.
     #[test]
@@ -422,7 +423,7 @@ mod tests {
                 sim::run(&SimOptions::new(4, seed).link(Link::of_seed(seed)), |job: Job| {
                     let options = Options::new().replicas(2).partitions(16).expected_keys(16);
                     let store = crate::store::Store::open(&job, options).expect("open");
-                    let (inner, victim) = (&store.state, MemberId(1));
+                    let (state, victim) = (&store.state, MemberId(1));
                     if job.me() == victim {
                         return nap(&job, "its death", || false);
                     }
@@ -434,8 +435,8 @@ mod tests {
                             .expect("some key");
                         let partition = store.partition_of(&key).expect("a key");
                         // D2 for a key that had a hundred versions.
-                        let raise = |home| {
-                            inner.run(|op| op.raise_floor(home, partition, 100)).expect("raised")
+                        let raise = |replica| {
+                            state.run(|op| op.raise_floor(replica, partition, 100)).expect("raised")
                         };
                         raise(victim);
                         let mut tx = store.begin();
@@ -464,14 +465,14 @@ mod tests {
                     let options = Options::new().replicas(2).partitions(1).expected_keys(16);
                     let store = crate::store::Store::open(&job, options).expect("open");
                     if job.me() == MemberId(0) {
-                        let inner = &store.state;
+                        let state = &store.state;
                         for _ in 0..50 {
                             store.put(b"many", b"value").expect("put");
                         }
                         let mut maker =
                             third_attempt(&store, |tx| tx.put(b"key", b"made").expect("put"));
                         assert!(store.delete(b"many").expect("deleted"));
-                        let floor = || inner.run(|op| op.floor(MemberId(0), 0)).expect("read");
+                        let floor = || state.run(|op| op.floor(MemberId(0), 0)).expect("read");
                         nap(&job, "its removal", || floor() > 50);
                         let mut tx = store.begin();
                         assert_eq!(tx.get(b"key"), Ok(None));

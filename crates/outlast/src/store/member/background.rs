@@ -32,12 +32,12 @@ impl Service for Background {
             self.0.serve_messages();
             repair = self.0.repair_some();
         }
-        let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.tell_of_loss());
-        let repair = repair.min(self.0.release_remains());
+        let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.notify_of_loss());
+        let repair = repair.min(self.0.release_dead_segments());
         let repair = repair.min(self.0.remove_some()).min(self.0.reclaim_some());
         repair
             .min(self.0.give_back_some())
-            .min(self.0.look_for_late())
+            .min(self.0.clear_stragglers())
             .min(self.0.end_transactions())
     }
 }

@@ -1,8 +1,8 @@
 //! Messages of the other members.
 
-use crate::engine::{Engine, Message};
+use crate::engine::{Engine, Message as EngineMessage};
 use crate::store::member::state::StoreState;
-use crate::store::operation::message::{Note, PORT};
+use crate::store::operation::message::{Message, PORT};
 use crate::store::segment::layout::TOMBSTONES;
 use crate::sync::lock;
 use std::sync::atomic::Ordering;
@@ -15,11 +15,11 @@ impl StoreState {
         }
     }
 
-    fn handle(&self, message: &Message) {
-        let Some(note) = Note::decode(&message.bytes) else { return };
+    fn handle(&self, message: &EngineMessage) {
+        let Some(note) = Message::decode(&message.bytes) else { return };
         let from = message.from;
         match note {
-            Note::Hello { root, replicas, partitions, buckets, checksums, mode } => {
+            Message::Hello { root, replicas, partitions, buckets, checksums, mode } => {
                 let theirs = (replicas, partitions, buckets, checksums, mode);
                 let ours = (
                     self.placement.replicas as u64,
@@ -37,43 +37,43 @@ impl StoreState {
                 self.roots[from.index()].store(root + 1, Ordering::Release);
                 let _ = self.job.ring(self.job.me());
             }
-            Note::Need { class } if class as usize <= TOMBSTONES => {
-                let answer = match self.carve(class as usize) {
-                    Ok(()) => Note::Granted { class },
-                    Err(error) => Note::Refused { class, reason: error.to_string() },
+            Message::Need { class } if class as usize <= TOMBSTONES => {
+                let answer = match self.refill_slab(class as usize) {
+                    Ok(()) => Message::Granted { class },
+                    Err(error) => Message::Refused { class, reason: error.to_string() },
                 };
                 // Whoever asked and died needs no answer.
                 let _ = self.job.send(from, PORT, &answer.encode());
             }
-            Note::Need { .. } => {}
-            Note::Granted { class } => {
-                self.space.answered(from, class as usize, None);
+            Message::Need { .. } => {}
+            Message::Granted { class } => {
+                self.allocator.answered(from, class as usize, None);
                 let _ = self.job.ring(self.job.me());
             }
-            Note::Refused { class, reason } => {
-                self.space.answered(from, class as usize, Some(reason));
+            Message::Refused { class, reason } => {
+                self.allocator.answered(from, class as usize, Some(reason));
                 let _ = self.job.ring(self.job.me());
             }
-            Note::Give { places } => self.take_back(from, &places),
-            Note::Marked { buckets } => self.note_marked(&buckets),
-            Note::Closing => {
+            Message::Give { places } => self.take_back(from, &places),
+            Message::Marked { buckets } => self.record_marked_buckets(&buckets),
+            Message::Closing => {
                 lock(&self.closing).insert(from);
                 let _ = self.job.ring(self.job.me());
             }
-            Note::Accept { partition } => self.want_acceptance(from, partition as usize),
-            Note::Accepted { .. } => {
+            Message::Accept { partition } => self.want_acceptance(from, partition as usize),
+            Message::Accepted { .. } => {
                 let _ = self.job.ring(self.job.me());
             }
-            Note::NotAccepted { partition, reason } => {
+            Message::NotAccepted { partition, reason } => {
                 self.acceptance_refused(from, partition as usize, reason);
                 let _ = self.job.ring(self.job.me());
             }
-            Note::Fill { partition } => self.look_at(partition as usize),
-            Note::Leaving => self.note_leaving(from),
-            Note::Noted => self.leaving_noted(from),
-            Note::HandOver => self.hand_over(from),
-            Note::Damaged { partition } => {
-                self.note_damage(partition as usize);
+            Message::Fill { partition } => self.schedule_repair(partition as usize),
+            Message::Leaving => self.record_leaver(from),
+            Message::Noted => self.record_acknowledgement(from),
+            Message::HandOver => self.hand_over(from),
+            Message::Damaged { partition } => {
+                self.record_damage(partition as usize);
             }
         }
     }

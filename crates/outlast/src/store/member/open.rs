@@ -10,19 +10,19 @@ use crate::store::member::state::{Deferred, StoreState};
 use crate::store::memory::slab::zero;
 use crate::store::memory::state::MemoryState;
 use crate::store::operation::error::engine_error;
-use crate::store::operation::freeze::Frost;
+use crate::store::operation::freeze::WriteFreeze;
 use crate::store::operation::gate::Gate;
-use crate::store::operation::leavers::Leaving;
-use crate::store::operation::message::{Note, PORT};
-use crate::store::operation::participants::Actors;
+use crate::store::operation::leavers::Leavers;
+use crate::store::operation::message::{Message, PORT};
+use crate::store::operation::participants::Participants;
 use crate::store::operation::state::{OperationState, Partition};
-use crate::store::operation::stragglers::Late;
+use crate::store::operation::stragglers::Stragglers;
 use crate::store::options::{Mode, Options};
 use crate::store::placement::{Placement, REPLICAS_MAX};
-use crate::store::record::hints::Hints;
-use crate::store::record::location_cache::Recall;
+use crate::store::record::hints::ReadHints;
+use crate::store::record::location_cache::LocationCache;
 use crate::store::record::lock::Locks;
-use crate::store::record::remove::Removal;
+use crate::store::record::remove::Removals;
 use crate::store::record::state::RecordState;
 use crate::store::recovery::coordinated::rma_error;
 use crate::store::recovery::loss::Loss;
@@ -30,7 +30,7 @@ use crate::store::recovery::repair::Repaired;
 use crate::store::recovery::salvage::Salvage;
 use crate::store::recovery::state::{Coordinated, RecoveryState};
 use crate::store::segment::head::{Phase, State};
-use crate::store::segment::layout::{MARK, PARTITION_STATE, Root, TOMBSTONES};
+use crate::store::segment::layout::{PARTITION_STATE, ROOT_MAGIC, Root, TOMBSTONES};
 use crate::store::tx::state::{Transactions, TxState};
 use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -70,7 +70,7 @@ impl StoreState {
         let domains = (0..members as u32).map(|member| job.domain(MemberId(member)));
         let domains = domains.collect::<Result<Vec<_>, _>>().map_err(StoreError::Engine)?;
         let layout = Root { partitions };
-        // Before the store's own service: what it has heard is then known when that one runs.
+        // Predecessor the store's own service: what it has heard is then known when that one runs.
         let communicator = match options.mode {
             Mode::Localized => None,
             Mode::Global => Some(Communicator::everyone(job).map_err(rma_error)?),
@@ -81,12 +81,12 @@ impl StoreState {
             bucket_count,
             layout,
             roots: (0..members).map(|_| AtomicU64::new(0)).collect(),
-            actors: Actors::new(),
-            late: Late::default(),
+            participants: Participants::new(),
+            stragglers: Stragglers::default(),
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
-            frost: Frost::default(),
+            freeze: WriteFreeze::default(),
             gate: Gate::new(options.mode, &view),
-            leaving: Leaving::default(),
+            leavers: Leavers::default(),
             salvage_is_on: options.salvage,
             view: Mutex::new(Arc::new(view)),
             background: AtomicU64::new(0),
@@ -95,11 +95,11 @@ impl StoreState {
         };
         let record = RecordState {
             memory: MemoryState::new(operation, options.slab_len_max),
-            hints: Hints::new(options.expected_keys),
-            recall: Recall::default(),
+            hints: ReadHints::new(options.expected_keys),
+            location_cache: LocationCache::default(),
             checksums: options.checksums || options.salvage,
             sole_writers: options.sole_writers,
-            removal: Removal::default(),
+            removal: Removals::default(),
             locks: Locks::default(),
         };
         let recovery = RecoveryState {
@@ -122,7 +122,7 @@ impl StoreState {
             deferred: Deferred::default(),
             counts: Counts::default(),
             deaths: Mutex::default(),
-            deaths_noted: AtomicU64::new(0),
+            deaths_recorded: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
             mismatch: Mutex::new(None),
         });
@@ -138,15 +138,15 @@ impl StoreState {
 }
 
 impl StoreState {
-    /// Makes this member's root, and the indexes of the partitions that it is a home of.
+    /// Makes this member's root, and the indexes of the partitions that it is a replica of.
     fn set_up(&self) -> Result<(), Error> {
         let (job, me) = (&self.job, self.job.me());
         let root = job.reserve(self.layout.len())?;
         zero(job, root, self.layout.len())?;
         let view = job.view();
         for partition in 0..self.placement.partitions {
-            let homes = self.homes(partition, &view);
-            if homes.members.contains(&me) {
+            let replicas = self.replicas(partition, &view);
+            if replicas.members.contains(&me) {
                 self.make_index(root, partition)?;
                 let state = root + self.layout.partition(partition) + PARTITION_STATE;
                 job.put(Epoch::ANY, me, state, &State::new(Phase::Complete, 0).0.to_ne_bytes())?;
@@ -154,15 +154,15 @@ impl StoreState {
         }
         self.roots[me.index()].store(root + 1, Ordering::Release);
         // Set aside before there is anything to delete.
-        self.carve(TOMBSTONES)?;
-        let mark = self.layout.mark(self.bucket_count).to_ne_bytes();
-        job.put(Epoch::ANY, me, root + MARK, &mark)
+        self.refill_slab(TOMBSTONES)?;
+        let magic = self.layout.magic(self.bucket_count).to_ne_bytes();
+        job.put(Epoch::ANY, me, root + ROOT_MAGIC, &magic)
     }
 
     /// Tells all members where the root is, and waits until all who live have done the same.
     fn greet(&self) -> StoreResult<()> {
         let job = &self.job;
-        let hello = Note::Hello {
+        let hello = Message::Hello {
             root: self.root(job.me()),
             replicas: self.placement.replicas as u64,
             partitions: self.placement.partitions as u64,
@@ -215,7 +215,7 @@ impl StoreState {
         let others: Vec<MemberId> =
             job.view().living().filter(|&member| member != job.me()).collect();
         for member in others {
-            match job.send(member, PORT, &Note::Closing.encode()) {
+            match job.send(member, PORT, &Message::Closing.encode()) {
                 Ok(()) | Err(Error::Dead { .. }) => {}
                 Err(error) => return Err(engine_error(error)),
             }

@@ -19,7 +19,7 @@ pub(in crate::store) struct StoreState {
     /// The dead in the order in which this member learned of them.
     pub(in crate::store) deaths: Mutex<Vec<MemberId>>,
     /// How many they are.
-    pub(in crate::store) deaths_noted: AtomicU64,
+    pub(in crate::store) deaths_recorded: AtomicU64,
     /// Whether the roots of all members are known.
     pub(in crate::store) is_open: AtomicBool,
     /// What differs between the members' options.
@@ -52,8 +52,8 @@ impl Above for StoreState {
         self.recovery.watch_gate();
     }
 
-    fn note_damage(&self, partition: usize) {
-        self.recovery.note_damage(partition);
+    fn record_damage(&self, partition: usize) {
+        self.recovery.record_damage(partition);
     }
 }
 
@@ -70,7 +70,7 @@ impl StoreState {
     /// Notes who has died since the last time; how many it are by now. A view does not say in which order its members died,
     /// so whoever is told a number must find those who make it up at the beginning of the list.
     #[cold]
-    pub(in crate::store) fn note_deaths(&self) -> Epoch {
+    pub(in crate::store) fn record_deaths(&self) -> Epoch {
         let view = self.job.view();
         let mut known = lock(&self.deaths);
         for member in view.dead.iter() {
@@ -78,7 +78,7 @@ impl StoreState {
                 known.push(member);
             }
         }
-        self.deaths_noted.store(known.len() as u64, Ordering::Release);
+        self.deaths_recorded.store(known.len() as u64, Ordering::Release);
         Epoch(known.len() as u64)
     }
 }

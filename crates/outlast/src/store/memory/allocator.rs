@@ -1,9 +1,9 @@
-//! Blocks of memory at the homes: taking, retiring and reusing them.
+//! Blocks of memory at the replicas: taking, retiring and reusing them.
 //!
-//! A home's segment is carved into blocks of size classes by the home itself, which puts them onto one stack per class.
-//! Members take blocks from there into *magazines*, one for each actor, and work from those. A block that was swapped
-//! out of a head word is *retired* by whoever swapped it out, and is used again once every actor that was inside an
-//! operation at that time has left it, or is dead. What a magazine has no room for goes back onto its home's stack.
+//! A replica's segment is carved into blocks of size classes by the replica itself, which puts them onto one stack per class.
+//! Members take blocks from there into *magazines*, one for each participant, and work from those. A block that was swapped
+//! out of a head word is *retired* by whoever swapped it out, and is used again once every participant that was inside an
+//! operation at that time has left it, or is dead. What a magazine has no room for goes back onto its replica's stack.
 //!
 //! A block goes onto a stack only when it is new, or right after such a wait. So a member that is inside an operation
 //! and has read the top of a stack never finds the same block there again with another successor: the swap of the
@@ -11,11 +11,11 @@
 //!
 //! | the block is | its holder word names | its taker dies here |
 //! |---|---|---|
-//! | on its home's stack | nobody | |
-//! | taken off the stack, not stamped yet | nobody | it is lost: a few blocks for each death at this very step |
-//! | in a magazine, being filled, or retired | who has it | its home takes it back: see `reclaim.rs` |
+//! | on its replica's stack | nobody | |
+//! | taken off the stack, not numbered yet | nobody | it is lost: a few blocks for each death at this very step |
+//! | in a magazine, being filled, or retired | who has it | its replica takes it back: see `reclaim.rs` |
 //! | named by a head word, or a node of the index | who filled it | it stays what it is |
-//! | swapped out, not stamped yet | who filled it | its home takes it back, if both are dead |
+//! | swapped out, not numbered yet | who filled it | its replica takes it back, if both are dead |
 
 use crate::engine::{Engine, Epoch, Error, MemberId, Time};
 use crate::store::error::StoreError;
@@ -23,9 +23,9 @@ use crate::store::memory::magazine::ROOM_MAX;
 use crate::store::memory::slab::Slabs;
 use crate::store::memory::state::{MemoryOp, MemoryState};
 use crate::store::mutant::mutant;
-use crate::store::operation::error::{Halt, Step, check_place};
-use crate::store::operation::grace_period::Grace;
-use crate::store::operation::message::{Note, PORT};
+use crate::store::operation::error::{OpError, OpResult, check_place};
+use crate::store::operation::grace_period::GracePeriod;
+use crate::store::operation::message::{Message, PORT};
 use crate::store::segment::layout::{BLOCK_HOLDER, HOLDER_MASK, TOMBSTONES, class_size, holder};
 use crate::store::segment::place::{KEPT_LEN_MAX, Place};
 use crate::store::steps;
@@ -35,15 +35,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How many bytes of one home and class a magazine keeps at most; of large blocks one, so that they can alternate. Where homes are
+/// How many bytes of one replica and class a magazine keeps at most; of large blocks one, so that they can alternate. Where replicas are
 /// far away a few, unless they are very large: each one that is given back and had again takes requests.
-const WAY_BYTES: u64 = 32 << 10;
+const RING_BYTES: u64 = 32 << 10;
 
-const WAY_BLOCKS_FAR: usize = 4;
+const RING_BLOCKS_FAR: usize = 4;
 
 const FAR_LEN_MAX: u64 = 128 << 10;
 
-/// How many blocks, or bytes, that no magazine has room for are retired together before the actors are looked at. More where
+/// How many blocks, or bytes, that no magazine has room for are retired together before the participants are looked at. More where
 /// members are far away: each look is a request to everybody.
 const BATCH_BLOCKS: u64 = 96;
 
@@ -59,9 +59,9 @@ const BATCHES_FAR: usize = 3;
 /// How many batches are looked at whose wait is not over.
 const LOOKED_AT: usize = 8;
 
-/// How long the background waits for a home that is to carve blocks, or to salvage a partition; what the home does later is
+/// How long the background waits for a replica that is to refill_slab blocks, or to salvage a partition; what the replica does later is
 /// there at the next try.
-pub(in crate::store) const HURRY: Duration = Duration::from_millis(20);
+pub(in crate::store) const BACKGROUND_WAIT: Duration = Duration::from_millis(20);
 
 /// How long the background waits before it looks again whether they may go.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -75,11 +75,11 @@ pub(in crate::store) fn kept(class: usize, is_far: bool) -> usize {
         return 0;
     }
     let size = class_size(class);
-    let least = if is_far && size <= FAR_LEN_MAX { WAY_BLOCKS_FAR } else { 1 };
-    if size > KEPT_LEN_MAX { 0 } else { ((WAY_BYTES / size) as usize).clamp(least, 128) }
+    let least = if is_far && size <= FAR_LEN_MAX { RING_BLOCKS_FAR } else { 1 };
+    if size > KEPT_LEN_MAX { 0 } else { ((RING_BYTES / size) as usize).clamp(least, 128) }
 }
 
-/// Whether there are so many blocks of one home and class that a magazine soon has no room for them all: the others would have
+/// Whether there are so many blocks of one replica and class that a magazine soon has no room for them all: the others would have
 /// to be given back, and had again.
 fn fills_magazine(blocks: &[Place]) -> bool {
     let mut counts = BTreeMap::new();
@@ -93,12 +93,12 @@ fn fills_magazine(blocks: &[Place]) -> bool {
 /// Blocks that wait until those who may have seen them are gone.
 struct Batch {
     blocks: Vec<Place>,
-    grace: Grace,
+    grace: GracePeriod,
 }
 
-/// What the actors of this member share.
+/// What the participants of this member share.
 #[derive(Default)]
-pub(in crate::store) struct Space {
+pub(in crate::store) struct Allocator {
     /// Blocks that were taken and not used, and that no magazine had room for; by kind.
     spare: Mutex<BTreeMap<u64, Vec<u64>>>,
     spare_count: AtomicUsize,
@@ -108,205 +108,214 @@ pub(in crate::store) struct Space {
     batch_count: AtomicUsize,
     /// Whether the background is to look after blocks that are too large to be kept.
     has_large: AtomicBool,
-    /// What this member, as a home, has carved.
+    /// What this member, as a replica, has carved.
     pub(in crate::store) slabs: Mutex<Slabs>,
-    /// What homes have answered to requests for blocks of a class.
+    /// What replicas have answered to requests for blocks of a class.
     answers: Mutex<BTreeMap<(MemberId, usize), Answers>>,
 }
 
-/// How often a home has answered, and why it refused, if it did the last time.
+/// How often a replica has answered, and why it refused, if it did the last time.
 type Answers = (u64, Option<String>);
 
-impl Space {
-    /// Notes what a home has answered: that it has carved blocks of a class, or why not.
-    pub(in crate::store) fn answered(&self, home: MemberId, class: usize, refusal: Option<String>) {
+impl Allocator {
+    /// Notes what a replica has answered: that it has carved blocks of a class, or why not.
+    pub(in crate::store) fn answered(
+        &self,
+        replica: MemberId,
+        class: usize,
+        refusal: Option<String>,
+    ) {
         let mut answers = lock(&self.answers);
-        let (count, last) = answers.entry((home, class)).or_default();
+        let (count, last) = answers.entry((replica, class)).or_default();
         *count += 1;
         *last = refusal;
     }
 
-    fn answers(&self, home: MemberId, class: usize) -> Answers {
-        lock(&self.answers).get(&(home, class)).cloned().unwrap_or_default()
+    fn answers(&self, replica: MemberId, class: usize) -> Answers {
+        lock(&self.answers).get(&(replica, class)).cloned().unwrap_or_default()
     }
 }
 
 impl<'a> MemoryOp<'a> {
-    /// Takes a block at a home: from the magazine, from the home's stack, or from what the home carves when asked.
+    /// Takes a block at a replica: from the magazine, from the replica's stack, or from what the replica carves when asked.
     #[inline]
-    pub(in crate::store) fn take_block(&self, home: MemberId, class: usize) -> Step<u64> {
-        match self.magazine().take(home, class) {
+    pub(in crate::store) fn take_block(&self, replica: MemberId, class: usize) -> OpResult<u64> {
+        match self.magazine().take(replica, class) {
             Some(offset) => Ok(offset),
-            None => self.take_elsewhere(home, class),
+            None => self.take_elsewhere(replica, class),
         }
     }
 
     /// The same for when it has none.
     #[cold]
     #[inline(never)]
-    pub(in crate::store) fn take_elsewhere(&self, home: MemberId, class: usize) -> Step<u64> {
-        let kind = Place::new(home, class, 0).kind();
+    pub(in crate::store) fn take_elsewhere(
+        &self,
+        replica: MemberId,
+        class: usize,
+    ) -> OpResult<u64> {
+        let kind = Place::new(replica, class, 0).kind();
         self.reuse();
-        let taken = self.magazine().take(home, class);
+        let taken = self.magazine().take(replica, class);
         if let Some(offset) = taken.or_else(|| self.take_spare(kind)) {
             return Ok(offset);
         }
-        if let Some(offset) = self.pop_several(home, class)? {
+        if let Some(offset) = self.pop_several(replica, class)? {
             return Ok(offset);
         }
         self.flush_retired();
-        // Before the home is asked for more: all that is this member's.
+        // Predecessor the replica is asked for more: all that is this member's.
         self.reuse_or_give_back(true, usize::MAX);
-        let taken = self.magazine().take(home, class);
+        let taken = self.magazine().take(replica, class);
         if let Some(offset) = taken.or_else(|| self.take_spare(kind)) {
             return Ok(offset);
         }
-        let (job, space) = (&self.store.job, &self.store.space);
-        // The background has other work, which must not wait for a home that is stopped.
-        let limit = if self.store.is_background() { HURRY } else { job.time_limit() };
+        let (job, allocator) = (&self.store.job, &self.store.allocator);
+        // The background has other work, which must not wait for a replica that is stopped.
+        let limit = if self.store.is_background() { BACKGROUND_WAIT } else { job.time_limit() };
         let until = job.now().after(limit);
         let mut asked = None;
         loop {
             let bell = job.bell();
-            if home == job.me() {
+            if replica == job.me() {
                 self.store
-                    .carve(class)
-                    .map_err(|error| self.no_room(home, class, error.to_string()))?;
+                    .refill_slab(class)
+                    .map_err(|error| self.no_room(replica, class, error.to_string()))?;
             }
-            // A home that has not answered until then is not asked for its stack either, which would take as long again.
+            // A replica that has not answered until then is not asked for its stack either, which would take as long again.
             if asked.is_some() && !job.is_mapped() && job.now() >= until {
-                return Err(Halt::Fail(StoreError::Timeout { member: home, limit }));
+                return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
             }
-            // Before the stack is looked at: what was granted is there then, unless others have taken it.
-            let (count, refusal) = space.answers(home, class);
-            if let Some(offset) = self.pop_several(home, class)? {
+            // Predecessor the stack is looked at: what was granted is there then, unless others have taken it.
+            let (count, refusal) = allocator.answers(replica, class);
+            if let Some(offset) = self.pop_several(replica, class)? {
                 return Ok(offset);
             }
-            if home == job.me() {
+            if replica == job.me() {
                 continue;
             }
             match (asked, refusal) {
                 (Some(before), _) if before == count => {}
                 (Some(_), Some(reason)) => {
-                    return Err(self.no_room(home, class, reason));
+                    return Err(self.no_room(replica, class, reason));
                 }
                 // Not asked yet; or others have taken what was granted.
                 _ => {
                     asked = Some(count);
-                    job.send(home, PORT, &Note::Need { class: class as u64 }.encode())?;
+                    job.send(replica, PORT, &Message::Need { class: class as u64 }.encode())?;
                 }
             }
             if job.now() >= until {
-                return Err(Halt::Fail(StoreError::Timeout { member: home, limit }));
+                return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
             }
-            // Whoever waits serves: the home may itself be waiting for blocks here, with its background.
+            // Whoever waits serves: the replica may itself be waiting for blocks here, with its background.
             self.store.serve_messages();
-            // The home's answer rings; its death too, and then the next call of the engine says so.
+            // The replica's answer rings; its death too, and then the next call of the engine says so.
             job.park(bell, until);
         }
     }
 
-    /// There is no room. What this actor has retired is of use to the next operation at least.
-    fn no_room(&self, member: MemberId, class: usize, reason: String) -> Halt {
+    /// There is no room. What this participant has retired is of use to the next operation at least.
+    fn no_room(&self, member: MemberId, class: usize, reason: String) -> OpError {
         self.flush_retired();
         if class == TOMBSTONES {
             self.lacks_tombstone.set(true);
         }
-        Halt::Fail(StoreError::OutOfMemory { member, reason })
+        OpError::Fail(StoreError::OutOfMemory { member, reason })
     }
 
     fn take_spare(&self, kind: u64) -> Option<u64> {
-        let space = &self.store.space;
-        if space.spare_count.load(Ordering::Relaxed) == 0 {
+        let allocator = &self.store.allocator;
+        if allocator.spare_count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let offset = lock(&space.spare).get_mut(&kind)?.pop()?;
-        space.spare_count.fetch_sub(1, Ordering::Relaxed);
+        let offset = lock(&allocator.spare).get_mut(&kind)?.pop()?;
+        allocator.spare_count.fetch_sub(1, Ordering::Relaxed);
         Some(offset)
     }
 
     /// Keeps a block that was taken and that nobody else has seen.
-    pub(in crate::store) fn keep(&self, home: MemberId, class: usize, offset: u64) {
-        let place = Place::new(home, class, offset);
+    pub(in crate::store) fn keep(&self, replica: MemberId, class: usize, offset: u64) {
+        let place = Place::new(replica, class, offset);
         if !self.magazine().keep(place) {
-            let space = &self.store.space;
-            lock(&space.spare).entry(place.kind()).or_default().push(offset);
-            space.spare_count.fetch_add(1, Ordering::Relaxed);
+            let allocator = &self.store.allocator;
+            lock(&allocator.spare).entry(place.kind()).or_default().push(offset);
+            allocator.spare_count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Moves a few blocks from the home's stack into the magazine; one of them is for the caller.
-    fn pop_several(&self, home: MemberId, class: usize) -> Step<Option<u64>> {
+    /// Moves a few blocks from the replica's stack into the magazine; one of them is for the caller.
+    fn pop_several(&self, replica: MemberId, class: usize) -> OpResult<Option<u64>> {
         let mut first = None;
         for _ in 0..TAKE.min(kept(class, false).max(1)) {
-            match self.pop(home, class) {
+            match self.pop(replica, class) {
                 Ok(None) => break,
                 Ok(Some(offset)) if first.is_none() => first = Some(offset),
-                Ok(Some(offset)) => self.keep(home, class, offset),
-                Err(halt) => {
-                    // What was taken is not lost. But whoever went on would wait for a late home once more.
+                Ok(Some(offset)) => self.keep(replica, class, offset),
+                Err(error) => {
+                    // What was taken is not lost. But whoever went on would wait for a late replica once more.
                     if let Some(offset) = first {
-                        self.keep(home, class, offset);
+                        self.keep(replica, class, offset);
                     }
-                    return Err(halt);
+                    return Err(error);
                 }
             }
         }
         Ok(first)
     }
 
-    pub(in crate::store) fn pop(&self, home: MemberId, class: usize) -> Step<Option<u64>> {
-        let top_word = self.store.root(home) + self.store.layout.stack(class);
+    pub(in crate::store) fn pop(&self, replica: MemberId, class: usize) -> OpResult<Option<u64>> {
+        let top_word = self.store.root(replica) + self.store.layout.stack(class);
         loop {
-            let top = self.load(home, top_word)?;
+            let top = self.load(replica, top_word)?;
             if top == 0 {
                 return Ok(None);
             }
-            check_place(home, top)?;
-            let next = self.load(home, top)?;
-            if self.swap(home, top_word, top, next)? {
+            check_place(replica, top)?;
+            let next = self.load(replica, top)?;
+            if self.swap(replica, top_word, top, next)? {
                 // Under any view: the block is this member's now.
                 self.store
                     .job
                     .put(
                         Epoch::ANY,
-                        home,
+                        replica,
                         top + BLOCK_HOLDER,
                         &holder(self.store.me()).to_ne_bytes(),
                     )
-                    .map_err(|error| self.noted(home, error))?;
+                    .map_err(|error| self.noted(replica, error))?;
                 return Ok(Some(top));
             }
         }
     }
 
     /// Keeps a block that was not used, since somebody was faster or the view has changed: after a refusal nothing was written.
-    /// After a timeout something may still be, whenever the home goes on: the block must not be used for anything else.
-    pub(in crate::store) fn keep_unless_late<T>(
+    /// After a timeout something may still be, whenever the replica goes on: the block must not be used for anything else.
+    pub(in crate::store) fn keep_unless_timed_out<T>(
         &self,
-        home: MemberId,
+        replica: MemberId,
         class: usize,
         offset: u64,
-        result: &Step<T>,
+        result: &OpResult<T>,
     ) {
-        if let Ok(_) | Err(Halt::Again) = result {
-            self.keep(home, class, offset);
+        if let Ok(_) | Err(OpError::Again) = result {
+            self.keep(replica, class, offset);
         }
     }
 
     /// Retires a block that this operation has swapped out of a head word. Its holder is this member already.
     #[inline(always)]
-    pub(in crate::store) fn retire(&self, home: MemberId, class: usize, offset: u64) {
+    pub(in crate::store) fn retire(&self, replica: MemberId, class: usize, offset: u64) {
         if mutant("reuse-early") {
-            return self.keep(home, class, offset);
+            return self.keep(replica, class, offset);
         }
-        let place = Place::new(home, class, offset);
+        let place = Place::new(replica, class, offset);
         if !self.magazine().retire(place) {
             self.retire_together(vec![place]);
         }
     }
 
-    /// At the end of an operation: frees what the actor has retired, if nobody else is inside an operation; otherwise it
+    /// At the end of an operation: frees what the participant has retired, if nobody else is inside an operation; otherwise it
     /// waits. This operation itself sees nothing of it any more.
     #[cold]
     #[inline(never)]
@@ -316,7 +325,7 @@ impl<'a> MemoryOp<'a> {
             return self.retire_together(self.magazine().take_retired());
         }
         steps::enter(steps::Step::Retire);
-        let mut grace = Grace::begin_without(self.store, self.actor);
+        let mut grace = GracePeriod::begin_without(self.store, self.participant);
         if grace.is_over(self.store) && grace.has_no_pins() {
             self.give_back(self.magazine().free_retired());
         } else {
@@ -324,12 +333,12 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// Lets what this actor has retired be used again by others, though it may retire nothing more for long.
+    /// Lets what this participant has retired be used again by others, though it may retire nothing more for long.
     pub(in crate::store) fn flush_retired(&self) {
         let mut blocks = self.magazine().take_retired();
-        blocks.append(&mut *lock(&self.store.space.retired));
+        blocks.append(&mut *lock(&self.store.allocator.retired));
         if !blocks.is_empty() {
-            self.add_batch(blocks, Grace::begin(self.store));
+            self.add_batch(blocks, GracePeriod::begin(self.store));
         }
     }
 
@@ -337,7 +346,7 @@ impl<'a> MemoryOp<'a> {
     #[cold]
     #[inline(never)]
     fn retire_together(&self, mut blocks: Vec<Place>) {
-        let space = &self.store.space;
+        let allocator = &self.store.allocator;
         steps::enter(steps::Step::Retire);
         // With as many blocks as there are members, the requests for each are as few, however many members there are.
         let members = self.store.job.members() as u64;
@@ -346,7 +355,7 @@ impl<'a> MemoryOp<'a> {
         let (least, least_bytes) =
             (members.max(BATCH_BLOCKS), (members * BATCH_BYTES_PER_MEMBER).max(batch_bytes));
         let is_enough = {
-            let mut retired = lock(&space.retired);
+            let mut retired = lock(&allocator.retired);
             retired.append(&mut blocks);
             let bytes: u64 = retired.iter().map(|place| class_size(place.class())).sum();
             if retired.len() as u64 >= least
@@ -358,45 +367,45 @@ impl<'a> MemoryOp<'a> {
             !blocks.is_empty()
         };
         if is_enough {
-            self.add_batch(blocks, Grace::begin(self.store));
+            self.add_batch(blocks, GracePeriod::begin(self.store));
         }
     }
 
-    fn add_batch(&self, blocks: Vec<Place>, grace: Grace) {
-        let space = &self.store.space;
+    fn add_batch(&self, blocks: Vec<Place>, grace: GracePeriod) {
+        let allocator = &self.store.allocator;
         let is_large = blocks.iter().any(Place::is_large);
         let count = {
-            let mut batches = lock(&space.batches);
+            let mut batches = lock(&allocator.batches);
             batches.push(Batch { blocks, grace });
             batches.len()
         };
-        space.batch_count.store(count, Ordering::Relaxed);
+        allocator.batch_count.store(count, Ordering::Relaxed);
         if count > if self.store.job.is_mapped() { 1 } else { BATCHES_FAR } {
             self.reuse();
         }
         if is_large {
-            space.has_large.store(true, Ordering::Release);
+            allocator.has_large.store(true, Ordering::Release);
             let _ = self.store.job.ring(self.store.me());
         }
     }
 
-    /// Takes back the blocks of batches for which the wait is over. Where homes are far away one batch after the other, so that
+    /// Takes back the blocks of batches for which the wait is over. Where replicas are far away one batch after the other, so that
     /// there is room for them: what is given back is had again by requests. But when somebody was inside an operation for long
     /// there are many, and all but a few are for others, too.
     fn reuse(&self) {
-        let count = self.store.space.batch_count.load(Ordering::Relaxed);
+        let count = self.store.allocator.batch_count.load(Ordering::Relaxed);
         let few = count.saturating_sub(BATCHES_FAR).max(1);
         self.reuse_or_give_back(true, if self.store.job.is_mapped() { usize::MAX } else { few });
     }
 
-    /// The same for so many batches; if this actor is not to keep any, all go to the stacks of their homes.
+    /// The same for so many batches; if this participant is not to keep any, all go to the stacks of their replicas.
     pub(in crate::store) fn reuse_or_give_back(&self, keeps: bool, mut wanted: usize) {
-        let (store, space) = (self.store, &self.store.space);
-        if space.batch_count.load(Ordering::Relaxed) == 0 {
+        let (store, allocator) = (self.store, &self.store.allocator);
+        if allocator.batch_count.load(Ordering::Relaxed) == 0 {
             return;
         }
         // Taken out, so that no lock is held while the counters are read; two who do this work on different batches.
-        let mut batches = std::mem::take(&mut *lock(&space.batches));
+        let mut batches = std::mem::take(&mut *lock(&allocator.batches));
         let mut excess = Vec::new();
         let mut pinned = Vec::new();
         // Whoever keeps one from being over was inside an operation before it, and so keeps those that came later, too: if
@@ -407,7 +416,8 @@ impl<'a> MemoryOp<'a> {
             left -= usize::from(left > 0 && !is_over);
             wanted -= usize::from(is_over);
             if is_over {
-                let is_pinned = |place: &Place| batch.grace.is_pinned(place.home(), place.offset());
+                let is_pinned =
+                    |place: &Place| batch.grace.is_pinned(place.replica(), place.offset());
                 pinned.extend(batch.blocks.extract_if(.., |place| is_pinned(place)));
                 excess.extend(
                     batch.blocks.iter().filter(|&&place| !keeps || !self.magazine().keep(place)),
@@ -417,35 +427,35 @@ impl<'a> MemoryOp<'a> {
         });
         if !pinned.is_empty() {
             // Those alone wait on.
-            batches.push(Batch { blocks: pinned, grace: Grace::begin(store) });
+            batches.push(Batch { blocks: pinned, grace: GracePeriod::begin(store) });
         }
         {
-            let mut kept = lock(&space.batches);
+            let mut kept = lock(&allocator.batches);
             // In their order, oldest first.
             batches.append(&mut kept);
             *kept = batches;
-            space.batch_count.store(kept.len(), Ordering::Relaxed);
+            allocator.batch_count.store(kept.len(), Ordering::Relaxed);
         }
         self.give_back(excess);
     }
 
-    /// Gives blocks back to their homes, right after the wait for all who might have seen them.
+    /// Gives blocks back to their replicas, right after the wait for all who might have seen them.
     fn give_back(&self, excess: Vec<Place>) {
         if excess.is_empty() {
             return;
         }
         let store = self.store;
-        let mut by_home: BTreeMap<MemberId, Vec<Place>> = BTreeMap::new();
+        let mut by_replica: BTreeMap<MemberId, Vec<Place>> = BTreeMap::new();
         for place in excess {
-            by_home.entry(place.home()).or_default().push(place);
+            by_replica.entry(place.replica()).or_default().push(place);
         }
-        for (home, places) in by_home {
-            if home == store.me() {
-                store.take_back(home, &places);
+        for (replica, places) in by_replica {
+            if replica == store.me() {
+                store.take_back(replica, &places);
             } else {
-                // By a message, so that nobody waits for a home that is stopped. If it cannot be sent the home is dead, or
+                // By a message, so that nobody waits for a replica that is stopped. If it cannot be sent the replica is dead, or
                 // the blocks stay with their holder.
-                let _ = store.job.send(home, PORT, &Note::Give { places }.encode());
+                let _ = store.job.send(replica, PORT, &Message::Give { places }.encode());
             }
         }
     }
@@ -453,40 +463,42 @@ impl<'a> MemoryOp<'a> {
     /// Makes this member the holder of a block that it has taken out of use.
     pub(in crate::store) fn hold(
         &self,
-        home: MemberId,
+        replica: MemberId,
         offset: u64,
     ) -> Result<(), crate::engine::Error> {
         let job = &self.store.job;
-        let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER)?;
+        let word = job.load(Epoch::ANY, replica, offset + BLOCK_HOLDER)?;
         let word = word & !HOLDER_MASK | holder(self.store.me());
-        job.put(Epoch::ANY, home, offset + BLOCK_HOLDER, &word.to_ne_bytes())
+        job.put(Epoch::ANY, replica, offset + BLOCK_HOLDER, &word.to_ne_bytes())
     }
 }
 
 impl MemoryState {
-    /// The background's part: blocks that are too large to be kept go back to their homes also if this member retires
+    /// The background's part: blocks that are too large to be kept go back to their replicas also if this member retires
     /// nothing more; when it wants to run again.
     pub(in crate::store) fn give_back_some(&self) -> Time {
-        let space = &self.space;
-        if !space.has_large.swap(false, Ordering::AcqRel) {
+        let allocator = &self.allocator;
+        if !allocator.has_large.swap(false, Ordering::AcqRel) {
             return Time::NEVER;
         }
         if let Ok(op) = MemoryOp::begin(self) {
             op.reuse();
         }
-        if !lock(&space.batches).iter().any(|batch| batch.blocks.iter().any(Place::is_large)) {
+        if !lock(&allocator.batches).iter().any(|batch| batch.blocks.iter().any(Place::is_large)) {
             return Time::NEVER;
         }
-        space.has_large.store(true, Ordering::Release);
+        allocator.has_large.store(true, Ordering::Release);
         self.job.now().after(PATIENCE)
     }
 
-    /// Puts blocks of this home that `from` holds back onto its stacks, after the wait for all who might have seen them.
+    /// Puts blocks of this replica that `from` holds back onto its stacks, after the wait for all who might have seen them.
     /// What it does not hold is not believed, and what is no block neither.
     pub(in crate::store) fn take_back(&self, from: MemberId, places: &[Place]) {
         let (job, me) = (&self.job, self.job.me());
         for place in places {
-            if place.home() != me || !lock(&self.space.slabs).has(place.class(), place.offset()) {
+            if place.replica() != me
+                || !lock(&self.allocator.slabs).has(place.class(), place.offset())
+            {
                 continue;
             }
             let offset = place.offset();
@@ -515,19 +527,19 @@ impl MemoryState {
     /// The blocks that this member has at hand, anywhere.
     #[cfg(all(test, feature = "sim"))]
     pub(in crate::store) fn known_blocks(&self) -> Vec<(MemberId, u64)> {
-        let space = &self.space;
-        let mut places = lock(&space.retired).clone();
-        lock(&space.batches).iter().for_each(|batch| places.extend(&batch.blocks));
-        for (&kind, offsets) in &*lock(&space.spare) {
+        let allocator = &self.allocator;
+        let mut places = lock(&allocator.retired).clone();
+        lock(&allocator.batches).iter().for_each(|batch| places.extend(&batch.blocks));
+        for (&kind, offsets) in &*lock(&allocator.spare) {
             places.extend(offsets.iter().map(|&offset| Place::of_kind(kind, offset)));
         }
         self.magazines().for_each(|magazine| places.extend(magazine.places()));
-        places.iter().map(|place| (place.home(), place.offset())).collect()
+        places.iter().map(|place| (place.replica(), place.offset())).collect()
     }
 
     /// Whether blocks wait until nobody can still see them.
     pub(in crate::store) fn has_batches(&self) -> bool {
-        self.space.batch_count.load(Ordering::Relaxed) > 0
+        self.allocator.batch_count.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -541,7 +553,7 @@ mod tests {
     fn a_place_keeps_what_it_is_given() {
         let place = Place::new(MemberId(4095), 103, ((1u64 << 40) - 1) << 4);
         assert_eq!(
-            (place.home(), place.class(), place.offset()),
+            (place.replica(), place.class(), place.offset()),
             (MemberId(4095), 103, ((1u64 << 40) - 1) << 4)
         );
     }
@@ -550,7 +562,7 @@ mod tests {
     fn of_large_blocks_one_is_kept_and_of_very_large_ones_none() {
         assert_eq!((kept(0, false), kept(52, false), kept(80, true)), (128, 1, 0));
     }
-    /// A home has no more room. What a member has freed there is in several batches, and what it wants is in the last.
+    /// A replica has no more room. What a member has freed there is in several batches, and what it wants is in the last.
     #[cfg(feature = "sim")]
     #[test]
     fn there_is_room_while_there_are_blocks_in_any_batch() {
@@ -566,20 +578,21 @@ mod tests {
         sim::run(&options, move |job: crate::Job| {
             let store = Store::open(&job, Options::new().replicas(1).partitions(1)).expect("open");
             if job.me() == MemberId(1) {
-                let (inner, home) = (&store.state, MemberId(0));
+                let (inner, replica) = (&store.state, MemberId(0));
                 let [small, large] = [2000, 50_000].map(|len| class_of(len).expect("a class"));
                 let op = RecordOp::begin(inner).expect("begun");
-                let others = [(); 2].map(|()| vec![op.take_block(home, small).expect("a block")]);
+                let others =
+                    [(); 2].map(|()| vec![op.take_block(replica, small).expect("a block")]);
                 let blocks: Vec<u64> =
-                    std::iter::from_fn(|| op.take_block(home, large).ok()).collect();
+                    std::iter::from_fn(|| op.take_block(replica, large).ok()).collect();
                 assert!(blocks.len() > 10, "{} blocks", blocks.len());
                 for (class, blocks) in [(small, &others[0]), (small, &others[1]), (large, &blocks)]
                 {
-                    blocks.iter().for_each(|&offset| op.retire(home, class, offset));
+                    blocks.iter().for_each(|&offset| op.retire(replica, class, offset));
                     op.flush_retired();
                 }
                 drop(op);
-                let mut batches = std::mem::take(&mut *lock(&inner.space.batches));
+                let mut batches = std::mem::take(&mut *lock(&inner.allocator.batches));
                 assert_eq!(batches.len(), 3);
                 for batch in &mut batches {
                     let until = job.now().after(Duration::from_secs(10));
@@ -588,9 +601,9 @@ mod tests {
                         job.sleep(Duration::from_millis(1));
                     }
                 }
-                *lock(&inner.space.batches) = batches;
+                *lock(&inner.allocator.batches) = batches;
                 let op = RecordOp::begin(inner).expect("begun");
-                assert!(op.take_block(home, large).is_ok(), "there is room");
+                assert!(op.take_block(replica, large).is_ok(), "there is room");
                 drop(op);
                 is_over.set(true);
             }

@@ -1,9 +1,9 @@
-//! The blocks that one actor has at hand, and those that it has retired.
+//! The blocks that one participant has at hand, and those that it has retired.
 //!
-//! Only the operation that has claimed the actor touches them, and claiming orders one operation after the other: plain
+//! Only the operation that has claimed the participant touches them, and claiming orders one operation after the other: plain
 //! loads and stores will do.
 //!
-//! Blocks of one home and class are in one *way*, a ring in which they go round without being moved: who writes the same
+//! Blocks of one replica and class are in one *way*, a ring in which they go round without being moved: who writes the same
 //! key again takes one at the front and retires another one at the back.
 //!
 //! ```text
@@ -14,9 +14,9 @@
 //! | step | true afterwards |
 //! |---|---|
 //! | a block is retired | it lies before `put`; someone may still see it |
-//! | at the end of an operation, when enough are retired: the counters of all other actors are looked at | |
+//! | at the end of an operation, when enough are retired: the counters of all other participants are looked at | |
 //! | nobody is inside an operation: `free` is set to `put` | nobody sees what was retired |
-//! | somebody is: what was retired leaves the ring and waits, for all actors of the member, in `space.rs` | |
+//! | somebody is: what was retired leaves the ring and waits, for all participants of the member, in `space.rs` | |
 //! | a block is taken, from before `free` | it is the taker's alone |
 //!
 //! The ring is private memory: if its member dies, its blocks are found by what is written in them (see `space.rs`).
@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// How many blocks a way has room for; of those to be used it keeps fewer.
 const RING: usize = 128;
 
-/// How many blocks are retired in one way before the actors are looked at, at most.
+/// How many blocks are retired in one way before the participants are looked at, at most.
 const TURN_MAX: usize = 32;
 
 /// How many that are to be used a way keeps at most.
@@ -41,24 +41,24 @@ pub(in crate::store) const ROOM_MAX: usize = RING - 2 * TURN_MAX;
 const PROBES: usize = 8;
 
 pub(in crate::store) struct Magazine {
-    /// Whether homes are far away.
+    /// Whether replicas are far away.
     is_far: bool,
-    ways: Vec<Way>,
-    /// Whether the actors should be looked at.
+    ways: Vec<BlockRing>,
+    /// Whether the participants should be looked at.
     is_due: AtomicBool,
     /// The ways with retired blocks.
     fresh: Mutex<Vec<usize>>,
 }
 
-/// Blocks of one home and class. The positions only grow, modulo 2^64.
+/// Blocks of one replica and class. The positions only grow, modulo 2^64.
 #[repr(align(64))]
-pub(in crate::store) struct Way {
+pub(in crate::store) struct BlockRing {
     /// The kind of the blocks, plus 1; 0 while there were none.
     kind: AtomicU64,
     taken: AtomicUsize,
     free: AtomicUsize,
     put: AtomicUsize,
-    /// One less than how many are retired before the actors are looked at: a power of two.
+    /// One less than how many are retired before the participants are looked at: a power of two.
     turn_mask: AtomicUsize,
     /// How many that are to be used it keeps.
     room: AtomicUsize,
@@ -71,9 +71,9 @@ fn load(position: &AtomicUsize) -> usize {
     position.load(Ordering::Relaxed)
 }
 
-impl Way {
-    fn new(index: usize) -> Way {
-        Way {
+impl BlockRing {
+    fn new(index: usize) -> BlockRing {
+        BlockRing {
             kind: AtomicU64::new(0),
             taken: AtomicUsize::new(0),
             free: AtomicUsize::new(0),
@@ -150,27 +150,27 @@ impl Way {
 
 impl Magazine {
     pub(in crate::store) fn new(members: usize, is_far: bool) -> Magazine {
-        // For a few classes at each home; more of them share.
+        // For a few classes at each replica; more of them share.
         let ways = (8 * members).next_power_of_two().clamp(16, 512);
         Magazine {
             is_far,
-            ways: (0..ways).map(Way::new).collect(),
+            ways: (0..ways).map(BlockRing::new).collect(),
             is_due: AtomicBool::new(false),
             fresh: Mutex::default(),
         }
     }
 
     #[inline(always)]
-    fn probe(&self, kind: u64, probe: usize) -> &Way {
-        // Eight for each home, as long as there are so many; neighbouring classes side by side.
+    fn probe(&self, kind: u64, probe: usize) -> &BlockRing {
+        // Eight for each replica, as long as there are so many; neighbouring classes side by side.
         let first = (kind >> CLASS_BITS << 3) ^ (kind & CLASS_MASK);
         &self.ways[(first as usize).wrapping_add(probe) & (self.ways.len() - 1)]
     }
 
-    /// The way of a home and class, if it has one.
+    /// The way of a replica and class, if it has one.
     #[inline(always)]
-    pub(in crate::store) fn way(&self, home: MemberId, class: usize) -> Option<&Way> {
-        let kind = Place::new(home, class, 0).kind();
+    pub(in crate::store) fn way(&self, replica: MemberId, class: usize) -> Option<&BlockRing> {
+        let kind = Place::new(replica, class, 0).kind();
         let first = self.probe(kind, 0);
         if first.kind.load(Ordering::Relaxed) == kind + 1 {
             Some(first)
@@ -181,14 +181,14 @@ impl Magazine {
 
     #[cold]
     #[inline(never)]
-    fn other_way(&self, kind: u64) -> Option<&Way> {
+    fn other_way(&self, kind: u64) -> Option<&BlockRing> {
         let mut others = (1..PROBES).map(|probe| self.probe(kind, probe));
         others.find(|way| way.kind.load(Ordering::Relaxed) == kind + 1)
     }
 
-    /// The way of a home and class; an empty one, if it has none.
-    fn way_or_new(&self, place: Place) -> Option<&Way> {
-        if let Some(way) = self.way(place.home(), place.class()) {
+    /// The way of a replica and class; an empty one, if it has none.
+    fn way_or_new(&self, place: Place) -> Option<&BlockRing> {
+        if let Some(way) = self.way(place.replica(), place.class()) {
             return Some(way);
         }
         let way =
@@ -201,10 +201,10 @@ impl Magazine {
         Some(way)
     }
 
-    /// Takes a block of a home and class, if there is one.
+    /// Takes a block of a replica and class, if there is one.
     #[inline]
-    pub(in crate::store) fn take(&self, home: MemberId, class: usize) -> Option<u64> {
-        self.way(home, class)?.take().map(|(offset, _)| offset)
+    pub(in crate::store) fn take(&self, replica: MemberId, class: usize) -> Option<u64> {
+        self.way(replica, class)?.take().map(|(offset, _)| offset)
     }
 
     /// Keeps a block that nobody sees, if there is room.
@@ -221,7 +221,7 @@ impl Magazine {
 
     /// The same for a block of this way.
     #[inline(always)]
-    pub(in crate::store) fn retire_in(&self, way: &Way, offset: u64) -> bool {
+    pub(in crate::store) fn retire_in(&self, way: &BlockRing, offset: u64) -> bool {
         let put = load(&way.put);
         if put.wrapping_sub(load(&way.taken)) >= RING {
             return false;
@@ -231,7 +231,7 @@ impl Magazine {
         way.put.store(put, Ordering::Relaxed);
         let since = put.wrapping_sub(load(&way.free));
         if since == 1 {
-            self.note_fresh(way.index);
+            self.record_fresh(way.index);
         }
         if since & load(&way.turn_mask) == 0 {
             self.is_due.store(true, Ordering::Relaxed);
@@ -241,11 +241,11 @@ impl Magazine {
 
     #[cold]
     #[inline(never)]
-    fn note_fresh(&self, way: usize) {
+    fn record_fresh(&self, way: usize) {
         lock(&self.fresh).push(way);
     }
 
-    /// Whether something is to be gained by a look at the actors.
+    /// Whether something is to be gained by a look at the participants.
     #[inline(always)]
     pub(in crate::store) fn is_due(&self) -> bool {
         self.is_due.load(Ordering::Relaxed)
@@ -254,7 +254,7 @@ impl Magazine {
     /// All blocks that are in it.
     #[cfg(all(test, feature = "sim"))]
     pub(in crate::store) fn places(&self) -> Vec<Place> {
-        let of = |way: &Way| {
+        let of = |way: &BlockRing| {
             let [taken, put] = [&way.taken, &way.put].map(load);
             way.places(taken, put.wrapping_sub(taken)).collect::<Vec<_>>()
         };

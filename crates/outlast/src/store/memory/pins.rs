@@ -4,7 +4,7 @@ use crate::engine::{Engine, Epoch, Error, MemberId};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::memory::state::MemoryState;
 use crate::store::operation::error::engine_error;
-use crate::store::segment::layout::{ACTORS_USED, PIN_WORDS, PINS, PINS_SHIFT};
+use crate::store::segment::layout::{PARTICIPANTS_USED, PIN_WORDS, PINS, PINS_SHIFT};
 use crate::store::segment::place::pin_word;
 use crate::sync::lock;
 use std::sync::Mutex;
@@ -38,15 +38,15 @@ impl MemoryState {
         places: &[(MemberId, u64)],
     ) -> Result<(), Error> {
         let mut bytes = [0; PIN_WORDS * 8];
-        for (chunk, &(home, offset)) in bytes.chunks_exact_mut(8).zip(places) {
-            chunk.copy_from_slice(&pin_word(home, offset).to_ne_bytes());
+        for (chunk, &(replica, offset)) in bytes.chunks_exact_mut(8).zip(places) {
+            chunk.copy_from_slice(&pin_word(replica, offset).to_ne_bytes());
         }
         self.job.put(Epoch::ANY, self.me(), self.root(self.me()) + self.layout.pin(slot), &bytes)
     }
 
     /// P1.
     pub(in crate::store) fn announce_pins(&self, slot: usize) -> StoreResult<()> {
-        let (job, me, word) = (&self.job, self.me(), self.root(self.me()) + ACTORS_USED);
+        let (job, me, word) = (&self.job, self.me(), self.root(self.me()) + PARTICIPANTS_USED);
         loop {
             let used = job.load(Epoch::ANY, me, word).map_err(engine_error)?;
             if used >> PINS_SHIFT > slot as u64 {

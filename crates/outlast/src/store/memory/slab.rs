@@ -3,17 +3,17 @@
 use crate::engine::{Engine, Epoch, Error};
 use crate::job::Job;
 use crate::store::memory::state::{MemoryOp, MemoryState};
-use crate::store::operation::error::Step;
+use crate::store::operation::error::OpResult;
 use crate::store::segment::layout::{CLASSES, PARTITION_BUCKETS, TOMBSTONES, class_of, class_size};
 use crate::sync::lock;
 use std::collections::BTreeMap;
 
-/// How many tombstones a home sets aside at once, and for how many other blocks there is to be one.
+/// How many tombstones a replica sets aside at once, and for how many other blocks there is to be one.
 const TOMBSTONES_TOGETHER: u64 = 64;
 
 const BLOCKS_PER_TOMBSTONE: u64 = 16;
 
-/// The slabs of a home.
+/// The slabs of a replica.
 #[derive(Default)]
 pub(in crate::store) struct Slabs {
     /// By where each begins: of which class its blocks are, and how many there are.
@@ -35,30 +35,30 @@ impl Slabs {
 impl MemoryState {
     /// Carves new blocks of a class out of this member's segment and puts them onto the stack; why not, if not. Some
     /// tombstones are set aside with them.
-    pub(in crate::store) fn carve(&self, class: usize) -> Result<(), Error> {
+    pub(in crate::store) fn refill_slab(&self, class: usize) -> Result<(), Error> {
         if class != TOMBSTONES {
             let count = |is_tombstone: bool| {
-                let slabs = lock(&self.space.slabs);
+                let slabs = lock(&self.allocator.slabs);
                 let of =
                     slabs.all.values().filter(|(class, _)| (*class == TOMBSTONES) == is_tombstone);
                 of.map(|(_, count)| count).sum::<u64>()
             };
             if count(true) * BLOCKS_PER_TOMBSTONE < count(false) {
-                self.carve_blocks(TOMBSTONES)?;
+                self.refill_slab_of_class(TOMBSTONES)?;
             }
         }
-        self.carve_blocks(class)
+        self.refill_slab_of_class(class)
     }
 
-    fn carve_blocks(&self, class: usize) -> Result<(), Error> {
+    fn refill_slab_of_class(&self, class: usize) -> Result<(), Error> {
         let size = class_size(class);
         let times = {
-            let mut slabs = lock(&self.space.slabs);
+            let mut slabs = lock(&self.allocator.slabs);
             let times = slabs.times.entry(class).or_default();
             *times += 1;
             *times
         };
-        // Each time twice as many, up to a bound, so that a home is asked seldom.
+        // Each time twice as many, up to a bound, so that a replica is asked seldom.
         let count = if class == TOMBSTONES { TOMBSTONES_TOGETHER } else { 8u64 << times.min(10) };
         let count = count.min((self.slab_len_max / size).max(1));
         let (count, base) = match self.job.reserve(count * size) {
@@ -73,7 +73,7 @@ impl MemoryState {
                 let header = [next.to_ne_bytes(), [0; 8], [0; 8]].concat();
                 self.job.put(Epoch::ANY, me, base + index * size, &header)?;
             }
-            lock(&self.space.slabs).all.insert(base, (class, count));
+            lock(&self.allocator.slabs).all.insert(base, (class, count));
             let last = base + (count - 1) * size;
             loop {
                 let top = self.job.load(Epoch::ANY, me, top_word)?;
@@ -120,7 +120,7 @@ pub(in crate::store) fn zero(job: &Job, offset: u64, len: u64) -> Result<(), Err
 
 impl<'a> MemoryOp<'a> {
     /// Makes an empty index for a partition at this member. Where all memory is in blocks already, it takes one of those.
-    pub(in crate::store) fn make_index(&self, partition: usize) -> Step<()> {
+    pub(in crate::store) fn make_index(&self, partition: usize) -> OpResult<()> {
         let (store, me) = (self.store, self.store.me());
         let Err(error) = store.make_index(store.root(me), partition) else { return Ok(()) };
         let first = class_of(store.bucket_count as u64 * 8).unwrap_or(CLASSES);

@@ -2,20 +2,20 @@
 
 use crate::engine::Engine;
 use crate::engine::mapped::Direct;
-use crate::store::memory::allocator::Space;
+use crate::store::memory::allocator::Allocator;
 use crate::store::memory::magazine::Magazine;
 use crate::store::memory::pins::Pins;
-use crate::store::operation::error::Step;
+use crate::store::operation::error::OpResult;
 use crate::store::operation::op::Op;
 use crate::store::operation::state::OperationState;
-use crate::store::segment::layout::ACTORS;
+use crate::store::segment::layout::PARTICIPANTS;
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
 /// The state of the memory layer, with that of the layer below.
 pub(in crate::store) struct MemoryState {
     pub(in crate::store) operation: OperationState,
-    pub(in crate::store) space: Space,
+    pub(in crate::store) allocator: Allocator,
     pub(in crate::store) pins: Pins,
     pub(in crate::store) slab_len_max: u64,
     magazines: Vec<ParticipantMagazine>,
@@ -30,10 +30,10 @@ impl MemoryState {
     pub(in crate::store) fn new(operation: OperationState, slab_len_max: u64) -> MemoryState {
         MemoryState {
             operation,
-            space: Space::default(),
+            allocator: Allocator::default(),
             pins: Pins::default(),
             slab_len_max,
-            magazines: (0..ACTORS).map(|_| ParticipantMagazine::default()).collect(),
+            magazines: (0..PARTICIPANTS).map(|_| ParticipantMagazine::default()).collect(),
         }
     }
 
@@ -71,7 +71,7 @@ impl<'a> MemoryOp<'a> {
 
     /// As [`Op::begin`].
     #[inline]
-    pub(in crate::store) fn begin(store: &'a MemoryState) -> Step<MemoryOp<'a>> {
+    pub(in crate::store) fn begin(store: &'a MemoryState) -> OpResult<MemoryOp<'a>> {
         Ok(MemoryOp { op: Op::begin(&store.operation)?, store })
     }
 
@@ -83,7 +83,7 @@ impl<'a> MemoryOp<'a> {
     /// The blocks of this operation's participant.
     #[inline(always)]
     pub(in crate::store) fn magazine(&self) -> &'a Magazine {
-        let magazine = &self.store.magazines[self.actor].0;
+        let magazine = &self.store.magazines[self.participant].0;
         match magazine.get() {
             Some(magazine) => magazine,
             None => {
@@ -114,7 +114,7 @@ impl Drop for MemoryOp<'_> {
     /// Frees what the participant has retired, if there is enough of it; then the operation itself ends.
     #[inline]
     fn drop(&mut self) {
-        let magazine = self.store.magazines[self.actor].0.get();
+        let magazine = self.store.magazines[self.participant].0.get();
         if magazine.is_some_and(|magazine| magazine.is_due()) {
             self.turn();
         }

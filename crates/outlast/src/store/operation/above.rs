@@ -26,7 +26,7 @@ pub(in crate::store) trait Above: Send + Sync {
     fn watch_gate(&self);
 
     /// Records that keys of a partition are lost.
-    fn note_damage(&self, partition: usize);
+    fn record_damage(&self, partition: usize);
 }
 
 impl OperationState {
@@ -66,11 +66,11 @@ impl OperationState {
         }
     }
 
-    /// See [`Above::note_damage`].
+    /// See [`Above::record_damage`].
     #[cold]
-    pub(in crate::store) fn note_damage(&self, partition: usize) {
+    pub(in crate::store) fn record_damage(&self, partition: usize) {
         if let Some(above) = self.above() {
-            above.note_damage(partition);
+            above.record_damage(partition);
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::engine::MemberId;
 use crate::store::mutant::mutant;
-use crate::store::operation::error::{Halt, Step, check_place};
+use crate::store::operation::error::{OpError, OpResult, check_place};
 use crate::store::operation::op::Op;
-use crate::store::placement::{HOMES_MAX, Homes};
+use crate::store::placement::{Assignment, REPLICA_LIST_MAX};
 use crate::store::segment::head::{Head, Phase, State};
 use crate::store::segment::layout::{PARTITION_BUCKETS, PARTITION_STATE};
 use crate::store::steps;
@@ -14,40 +14,40 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A configuration of a partition, as this member has entered it.
 #[derive(Debug)]
 #[repr(C)]
-pub(in crate::store) struct Config {
+pub(in crate::store) struct Configuration {
     /// The newest epoch for which this configuration is known to be the right one.
     epoch: AtomicU64,
-    /// The configuration's number, which stamps the heads written under it.
-    pub(in crate::store) stamp: u64,
-    /// Which of the homes decides the order of writes.
+    /// The configuration's number, which configuration numbers the heads written under it.
+    pub(in crate::store) config_number: u64,
+    /// Which of the replicas decides the order of writes.
     pub(in crate::store) primary: usize,
-    /// A bit for each home that has an index: it is filling or complete, and stays so.
+    /// A bit for each replica that has an index: it is filling or complete, and stays so.
     ready: AtomicU64,
-    pub(in crate::store) homes: HomeList,
-    /// Where the root of each home is.
-    pub(in crate::store) roots: [u64; HOMES_MAX],
-    /// Where the buckets of each home are, 0 while unknown.
-    pub(in crate::store) buckets: [AtomicU64; HOMES_MAX],
+    pub(in crate::store) replicas: ReplicaList,
+    /// Where the root of each replica is.
+    pub(in crate::store) roots: [u64; REPLICA_LIST_MAX],
+    /// Where the buckets of each replica are, 0 while unknown.
+    pub(in crate::store) buckets: [AtomicU64; REPLICA_LIST_MAX],
     /// The configuration that came after this one.
-    next: OnceLock<Box<Config>>,
+    next: OnceLock<Box<Configuration>>,
 }
 
-/// The homes of a partition, the most preferred one first; in place, so that it costs no further line of the cache.
+/// The replicas of a partition, the most preferred one first; in place, so that it costs no further line of the cache.
 #[derive(Debug)]
-pub(in crate::store) struct HomeList {
+pub(in crate::store) struct ReplicaList {
     len: u32,
-    pub(in crate::store) members: [MemberId; HOMES_MAX],
+    pub(in crate::store) members: [MemberId; REPLICA_LIST_MAX],
 }
 
-impl HomeList {
-    fn new(homes: &[MemberId]) -> HomeList {
-        let mut members = [MemberId(0); HOMES_MAX];
-        members[..homes.len()].copy_from_slice(homes);
-        HomeList { len: homes.len() as u32, members }
+impl ReplicaList {
+    fn new(replicas: &[MemberId]) -> ReplicaList {
+        let mut members = [MemberId(0); REPLICA_LIST_MAX];
+        members[..replicas.len()].copy_from_slice(replicas);
+        ReplicaList { len: replicas.len() as u32, members }
     }
 }
 
-impl std::ops::Deref for HomeList {
+impl std::ops::Deref for ReplicaList {
     type Target = [MemberId];
 
     #[inline(always)]
@@ -56,66 +56,66 @@ impl std::ops::Deref for HomeList {
     }
 }
 
-impl Config {
-    pub(in crate::store) fn is_ready(&self, home: usize) -> bool {
-        self.ready.load(Ordering::Acquire) & 1 << home != 0
+impl Configuration {
+    pub(in crate::store) fn is_ready(&self, replica: usize) -> bool {
+        self.ready.load(Ordering::Acquire) & 1 << replica != 0
     }
 
     /// Makes sure that no operation that begins from now on takes this for the right configuration, unless it is.
-    fn forget_unless(&self, homes: &Homes) {
-        if !self.is_same(homes) {
+    fn forget_unless(&self, replicas: &Assignment) {
+        if !self.is_same(replicas) {
             self.epoch.store(u64::MAX, Ordering::SeqCst);
         }
     }
 
     /// The same for this one and all that came after it.
-    pub(in crate::store) fn forget_all_unless(&self, homes: &Homes) {
+    pub(in crate::store) fn forget_all_unless(&self, replicas: &Assignment) {
         let mut config = Some(self);
         while let Some(known) = config {
-            known.forget_unless(homes);
+            known.forget_unless(replicas);
             config = known.next.get().map(Box::as_ref);
         }
     }
 
-    /// Whether a home has an index that is not among `done`, a bit for each. Other threads share what is known: a home
-    /// that one of them has just found is news to everyone whose list of homes is older.
+    /// Whether a replica has an index that is not among `done`, a bit for each. Other threads share what is known: a replica
+    /// that one of them has just found is news to everyone whose list of replicas is older.
     pub(in crate::store) fn has_others_than(&self, done: u64) -> bool {
         self.ready.load(Ordering::Acquire) & !done != 0 && !mutant("miss-news")
     }
 
-    pub(in crate::store) fn ready_homes(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.homes.len()).filter(|&home| self.is_ready(home))
+    pub(in crate::store) fn ready_replicas(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.replicas.len()).filter(|&replica| self.is_ready(replica))
     }
 
     #[inline(always)]
     pub(in crate::store) fn are_all_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire) == (1 << self.homes.len()) - 1
+        self.ready.load(Ordering::Acquire) == (1 << self.replicas.len()) - 1
     }
 
-    /// The head of a new record. Before the first death there is nothing that could be brought up from elsewhere.
+    /// The head of a new record. Predecessor the first death there is nothing that could be brought up from elsewhere.
     pub(in crate::store) fn empty_head(&self) -> Head {
-        let head = Head::new(self.stamp, 0);
-        if self.stamp == 1 { head.stable() } else { head }
+        let head = Head::new(self.config_number, 0);
+        if self.config_number == 1 { head.stable() } else { head }
     }
 
-    fn is_same(&self, homes: &Homes) -> bool {
-        self.stamp == homes.configuration && *self.homes == *homes.members
+    fn is_same(&self, replicas: &Assignment) -> bool {
+        self.config_number == replicas.configuration && *self.replicas == *replicas.members
     }
 }
 
 impl<'a> Op<'a> {
     /// The configuration of a partition under this operation's view; enters it if nobody of this member has.
     #[inline]
-    pub(in crate::store) fn config(&self, partition: usize) -> Step<&'a Config> {
+    pub(in crate::store) fn config(&self, partition: usize) -> OpResult<&'a Configuration> {
         match self.known_config(partition) {
             Some(config) => Ok(config),
-            None => self.enter_config(partition),
+            None => self.enter_configuration(partition),
         }
     }
 
     /// The configuration of a partition under this operation's view, if it was entered.
     #[inline(always)]
-    pub(in crate::store) fn known_config(&self, partition: usize) -> Option<&'a Config> {
+    pub(in crate::store) fn known_config(&self, partition: usize) -> Option<&'a Configuration> {
         let mut known = self.store.partitions[partition].first.get();
         while let Some(config) = known {
             if config.epoch.load(Ordering::Acquire) == self.epoch.0 {
@@ -127,23 +127,23 @@ impl<'a> Op<'a> {
     }
 
     #[cold]
-    fn enter_config(&self, partition: usize) -> Step<&'a Config> {
+    fn enter_configuration(&self, partition: usize) -> OpResult<&'a Configuration> {
         let store = self.store;
-        let view = store.view(self.epoch).ok_or(Halt::Again)?;
-        let leaving = store.leaving.version();
-        let homes = store.homes(partition, &view);
+        let view = store.view(self.epoch).ok_or(OpError::Again)?;
+        let leaving = store.leavers.version();
+        let replicas = store.replicas(partition, &view);
         let mut entered = None;
         loop {
             // If somebody has begun to leave, operations that begin later must not find an old list, not even until this
             // one looks again: so nobody begins to leave while it is made known.
-            let is_known = store.leaving.unless_changed(leaving, || {
+            let is_known = store.leavers.unless_changed(leaving, || {
                 let first = &store.partitions[partition].first;
                 let mut known = match first.get() {
                     None => entered.take().map(|entered| first.get_or_init(|| entered)),
                     known => known,
                 };
                 while let Some(config) = known {
-                    if config.is_same(&homes) {
+                    if config.is_same(&replicas) {
                         // Also if it was forgotten, by someone who did not know of the last death.
                         let epoch = config.epoch.load(Ordering::Acquire);
                         if epoch < self.epoch.0 || epoch == u64::MAX {
@@ -151,8 +151,8 @@ impl<'a> Op<'a> {
                         }
                         return Ok(known);
                     }
-                    if config.stamp > homes.configuration {
-                        return Err(Halt::Again);
+                    if config.config_number > replicas.configuration {
+                        return Err(OpError::Again);
                     }
                     known = match config.next.get() {
                         None => entered
@@ -163,27 +163,32 @@ impl<'a> Op<'a> {
                 }
                 Ok(None)
             });
-            if let Some(config) = is_known.ok_or(Halt::Again)?? {
+            if let Some(config) = is_known.ok_or(OpError::Again)?? {
                 return Ok(config);
             }
-            entered = Some(self.enter(partition, &homes)?);
+            entered = Some(self.enter(partition, &replicas)?);
         }
     }
 
-    /// Enters a configuration: stamps the states of the homes that are not complete, so that a late repairer of an
+    /// Enters a configuration: configuration numbers the states of the replicas that are not complete, so that a late repairer of an
     /// older configuration cannot complete them, and finds the primary.
-    fn enter(&self, partition: usize, homes: &Homes) -> Step<Config> {
-        let (mut primary, mut ready, stamp) = (None, 0, homes.configuration);
-        for (index, &home) in homes.members.iter().enumerate() {
+    fn enter(&self, partition: usize, replicas: &Assignment) -> OpResult<Configuration> {
+        let (mut primary, mut ready, config_number) = (None, 0, replicas.configuration);
+        for (index, &replica) in replicas.members.iter().enumerate() {
             let state = loop {
-                let state = self.state(home, partition)?;
-                if state.phase() == Phase::Complete || state.configuration() == stamp {
+                let state = self.state(replica, partition)?;
+                if state.phase() == Phase::Complete || state.configuration() == config_number {
                     break state;
                 }
-                if state.configuration() > stamp {
-                    return Err(Halt::Again);
+                if state.configuration() > config_number {
+                    return Err(OpError::Again);
                 }
-                self.swap_state(home, partition, state, State::new(state.phase(), stamp))?;
+                self.swap_state(
+                    replica,
+                    partition,
+                    state,
+                    State::new(state.phase(), config_number),
+                )?;
             };
             match state.phase() {
                 Phase::Absent | Phase::Lost => {}
@@ -193,25 +198,31 @@ impl<'a> Op<'a> {
                 }
                 Phase::Complete => {
                     ready |= 1 << index;
-                    if state.configuration() < stamp && primary.is_none() {
+                    if state.configuration() < config_number && primary.is_none() {
                         primary = Some(index);
                     }
                 }
             }
         }
-        let primary = primary.ok_or(Halt::Lost(partition))?;
-        Ok(self.new_config(stamp, &homes.members, primary, ready))
+        let primary = primary.ok_or(OpError::Lost(partition))?;
+        Ok(self.new_configuration(config_number, &replicas.members, primary, ready))
     }
 
-    fn new_config(&self, stamp: u64, homes: &[MemberId], primary: usize, ready: u64) -> Config {
-        Config {
+    fn new_configuration(
+        &self,
+        config_number: u64,
+        replicas: &[MemberId],
+        primary: usize,
+        ready: u64,
+    ) -> Configuration {
+        Configuration {
             epoch: AtomicU64::new(self.epoch.0),
-            stamp,
+            config_number,
             primary,
             ready: AtomicU64::new(ready),
-            homes: HomeList::new(homes),
-            roots: std::array::from_fn(|home| {
-                homes.get(home).map_or(0, |&home| self.store.root(home))
+            replicas: ReplicaList::new(replicas),
+            roots: std::array::from_fn(|replica| {
+                replicas.get(replica).map_or(0, |&replica| self.store.root(replica))
             }),
             buckets: std::array::from_fn(|_| AtomicU64::new(0)),
             next: OnceLock::new(),
@@ -219,71 +230,79 @@ impl<'a> Op<'a> {
     }
 
     /// A configuration in which this member is alone, for what nobody else sees yet.
-    pub(in crate::store) fn config_alone(&self, stamp: u64) -> Config {
-        self.new_config(stamp, &[self.store.me()], 0, 1)
+    pub(in crate::store) fn config_alone(&self, config_number: u64) -> Configuration {
+        self.new_configuration(config_number, &[self.store.me()], 0, 1)
     }
 
-    pub(in crate::store) fn state(&self, home: MemberId, partition: usize) -> Step<State> {
-        Ok(State(self.load(home, self.partition_word(home, partition, PARTITION_STATE))?))
+    pub(in crate::store) fn state(&self, replica: MemberId, partition: usize) -> OpResult<State> {
+        Ok(State(self.load(replica, self.partition_word(replica, partition, PARTITION_STATE))?))
     }
 
     pub(in crate::store) fn swap_state(
         &self,
-        home: MemberId,
+        replica: MemberId,
         partition: usize,
         from: State,
         to: State,
-    ) -> Step<bool> {
-        self.swap(home, self.partition_word(home, partition, PARTITION_STATE), from.0, to.0)
+    ) -> OpResult<bool> {
+        self.swap(replica, self.partition_word(replica, partition, PARTITION_STATE), from.0, to.0)
     }
 
     #[inline(always)]
     pub(in crate::store) fn partition_word(
         &self,
-        home: MemberId,
+        replica: MemberId,
         partition: usize,
         field: u64,
     ) -> u64 {
-        self.store.root(home) + self.store.layout.partition(partition) + field
+        self.store.root(replica) + self.store.layout.partition(partition) + field
     }
 
     pub(in crate::store) fn buckets(
         &self,
-        config: &Config,
-        home: usize,
+        config: &Configuration,
+        replica: usize,
         partition: usize,
-    ) -> Step<u64> {
-        let known = config.buckets[home].load(Ordering::Acquire);
+    ) -> OpResult<u64> {
+        let known = config.buckets[replica].load(Ordering::Acquire);
         if known != 0 {
             return Ok(known);
         }
-        let member = config.homes[home];
+        let member = config.replicas[replica];
         let buckets =
             self.load(member, self.partition_word(member, partition, PARTITION_BUCKETS))?;
         check_place(member, buckets)?;
-        config.buckets[home].store(buckets, Ordering::Release);
+        config.buckets[replica].store(buckets, Ordering::Release);
         Ok(buckets)
     }
 
-    /// Looks whether homes that had no index have one now.
-    pub(in crate::store) fn find_new_homes(&self, config: &Config, partition: usize) -> Step<()> {
-        for home in (0..config.homes.len()).filter(|&home| !config.is_ready(home)) {
+    /// Looks whether replicas that had no index have one now.
+    pub(in crate::store) fn find_new_replicas(
+        &self,
+        config: &Configuration,
+        partition: usize,
+    ) -> OpResult<()> {
+        for replica in (0..config.replicas.len()).filter(|&replica| !config.is_ready(replica)) {
             steps::enter(steps::Step::WriteCatchUp);
-            if !self.state(config.homes[home], partition)?.is_absent() {
-                config.ready.fetch_or(1 << home, Ordering::AcqRel);
+            if !self.state(config.replicas[replica], partition)?.is_absent() {
+                config.ready.fetch_or(1 << replica, Ordering::AcqRel);
             }
         }
         Ok(())
     }
 
     /// Whether the configuration is still the right one.
-    pub(in crate::store) fn is_still(&mut self, config: &Config, partition: usize) -> Step<bool> {
+    pub(in crate::store) fn is_still_current(
+        &mut self,
+        config: &Configuration,
+        partition: usize,
+    ) -> OpResult<bool> {
         while !self.is_current() {
             self.renew();
             match self.config(partition) {
-                Ok(now) if now.stamp == config.stamp => {}
+                Ok(now) if now.config_number == config.config_number => {}
                 Ok(_) => return Ok(false),
-                Err(Halt::Again) => {}
+                Err(OpError::Again) => {}
                 Err(fail) => return Err(fail),
             }
         }
@@ -295,21 +314,21 @@ impl<'a> Op<'a> {
 mod tests {
     use super::*;
 
-    /// Two threads of a member write under one configuration while a home begins to fill: the one that did not find it out
+    /// Two threads of a member write under one configuration while a replica begins to fill: the one that did not find it out
     /// itself has to install its version there all the same.
     #[test]
     fn a_home_that_another_thread_has_found_is_news() {
-        let config = Config {
+        let config = Configuration {
             epoch: AtomicU64::new(1),
-            stamp: 3,
+            config_number: 3,
             primary: 0,
             ready: AtomicU64::new(0b011),
-            homes: HomeList::new(&[MemberId(4), MemberId(1), MemberId(7)]),
-            roots: [0; HOMES_MAX],
+            replicas: ReplicaList::new(&[MemberId(4), MemberId(1), MemberId(7)]),
+            roots: [0; REPLICA_LIST_MAX],
             buckets: std::array::from_fn(|_| AtomicU64::new(0)),
             next: OnceLock::new(),
         };
-        let done = config.ready_homes().fold(0, |done, home| done | 1 << home);
+        let done = config.ready_replicas().fold(0, |done, replica| done | 1 << replica);
         assert!(!config.has_others_than(done));
         config.ready.fetch_or(0b100, Ordering::AcqRel);
         assert!(config.has_others_than(done) && config.are_all_ready());

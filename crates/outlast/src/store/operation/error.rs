@@ -8,7 +8,7 @@ use crate::store::segment::place::is_place;
 
 /// Why an operation cannot go on as it is.
 #[derive(Debug)]
-pub(in crate::store) enum Halt {
+pub(in crate::store) enum OpError {
     /// The view has changed, or someone else was faster: begin again.
     Again,
     /// The store is frozen: begin again when it is not.
@@ -21,25 +21,27 @@ pub(in crate::store) enum Halt {
     Fail(StoreError),
 }
 
-impl From<Error> for Halt {
-    fn from(error: Error) -> Halt {
+impl From<Error> for OpError {
+    fn from(error: Error) -> OpError {
         match error {
             // Both say that the view is newer than the operation.
-            Error::Stale { .. } | Error::Dead { .. } => Halt::Again,
-            Error::Timeout { member, limit } => Halt::Fail(StoreError::Timeout { member, limit }),
-            Error::Ended => Halt::Fail(StoreError::Closed),
-            other => Halt::Fail(StoreError::Engine(other)),
+            Error::Stale { .. } | Error::Dead { .. } => OpError::Again,
+            Error::Timeout { member, limit } => {
+                OpError::Fail(StoreError::Timeout { member, limit })
+            }
+            Error::Ended => OpError::Fail(StoreError::Closed),
+            other => OpError::Fail(StoreError::Engine(other)),
         }
     }
 }
 
-impl From<StoreError> for Halt {
-    fn from(error: StoreError) -> Halt {
-        Halt::Fail(error)
+impl From<StoreError> for OpError {
+    fn from(error: StoreError) -> OpError {
+        OpError::Fail(error)
     }
 }
 
-pub(in crate::store) type Step<T> = Result<T, Halt>;
+pub(in crate::store) type OpResult<T> = Result<T, OpError>;
 
 /// What keeps an operation from going on.
 #[derive(Debug)]
@@ -51,17 +53,17 @@ pub(in crate::store) struct Blocker {
 /// The transaction that a call waits for, and until when.
 pub(in crate::store) type Blocked = Option<(IntentId, Time)>;
 
-pub(in crate::store) fn blocked(id: IntentId, key: &KeyRef<'_>) -> Halt {
-    Halt::Blocked(Box::new(Blocker { id, key: key.key.to_vec() }))
+pub(in crate::store) fn blocked(id: IntentId, key: &KeyRef<'_>) -> OpError {
+    OpError::Blocked(Box::new(Blocker { id, key: key.key.to_vec() }))
 }
 
 /// The same as an error.
 #[inline]
-pub(in crate::store) fn check_place(member: MemberId, offset: u64) -> Step<()> {
+pub(in crate::store) fn check_place(member: MemberId, offset: u64) -> OpResult<()> {
     if is_place(offset) {
         return Ok(());
     }
-    Err(Halt::Fail(StoreError::Corrupt { member, what: "a block is nowhere" }))
+    Err(OpError::Fail(StoreError::Corrupt { member, what: "a block is nowhere" }))
 }
 
 pub(in crate::store) fn engine_error(error: Error) -> StoreError {

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Until when no write begins; 0 if they do.
 #[derive(Default)]
-pub(in crate::store) struct Frost(pub(in crate::store) AtomicU64);
+pub(in crate::store) struct WriteFreeze(pub(in crate::store) AtomicU64);
 
-impl Frost {
+impl WriteFreeze {
     #[inline(always)]
     pub(in crate::store) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != 0
@@ -17,12 +17,12 @@ impl Frost {
 }
 
 impl OperationState {
-    /// Waits until writes may begin; bounded by the frost's own end.
+    /// Waits until writes may begin; bounded by the freeze's own end.
     #[cold]
-    pub(in crate::store) fn wait_for_thaw(&self) -> StoreResult<()> {
+    pub(in crate::store) fn wait_for_unfreeze(&self) -> StoreResult<()> {
         loop {
             let bell = self.job.bell();
-            let until = self.frost.0.load(Ordering::SeqCst);
+            let until = self.freeze.0.load(Ordering::SeqCst);
             if until == 0 {
                 return Ok(());
             }
@@ -31,7 +31,8 @@ impl OperationState {
             }
             if self.job.now() >= Time(until) {
                 // Whoever froze it is late, and will notice that it no longer is.
-                let _ = self.frost.0.compare_exchange(until, 0, Ordering::SeqCst, Ordering::SeqCst);
+                let _ =
+                    self.freeze.0.compare_exchange(until, 0, Ordering::SeqCst, Ordering::SeqCst);
                 continue;
             }
             // Whoever waits serves: this may be the background.

@@ -16,7 +16,7 @@ pub(in crate::store) struct Gate {
     /// How many recoveries this member has seen.
     pub(in crate::store) recoveries: AtomicU64,
     pub(in crate::store) deaths: Mutex<GateDeaths>,
-    /// Actors that only read, for as long as they like; see `cut`.
+    /// Participants that only read, for as long as they like; see `cut`.
     pub(in crate::store) readers: Mutex<Vec<usize>>,
 }
 
@@ -73,13 +73,13 @@ impl OperationState {
     /// Whether a call may go on under this epoch; inside its operation.
     #[inline(always)]
     pub(in crate::store) fn check_gate(&self, epoch: Epoch) -> StoreResult<()> {
-        if self.gate.lets_through(epoch) { Ok(()) } else { self.look_at_gate(epoch) }
+        if self.gate.lets_through(epoch) { Ok(()) } else { self.recheck_gate(epoch) }
     }
 
     /// The view is newer than the gate, or the gate is closed.
     #[cold]
     #[inline(never)]
-    fn look_at_gate(&self, epoch: Epoch) -> StoreResult<()> {
+    fn recheck_gate(&self, epoch: Epoch) -> StoreResult<()> {
         if self.is_closed.load(Ordering::SeqCst) {
             return Err(StoreError::Closed);
         }

@@ -1,6 +1,6 @@
 //! Waiting until everyone who was inside an operation at some moment has left it, or is dead.
 //!
-//! Each actor has a counter in its member's segment, odd while it is inside an operation. Whoever wants to use
+//! Each participant has a counter in its member's segment, odd while it is inside an operation. Whoever wants to use
 //! something again that others may have seen looks at all counters after it was taken away, and then, now and then, at
 //! those that were odd. An operation that begins later cannot come to see it. No call waits for this: a member
 //! that is stopped inside an operation keeps memory from being reused, and nothing else.
@@ -10,15 +10,17 @@
 
 use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::store::operation::state::OperationState;
-use crate::store::segment::layout::{ACTORS, ACTORS_USED, LATE, PIN_WORDS, PINS, PINS_SHIFT};
+use crate::store::segment::layout::{
+    PARTICIPANTS, PARTICIPANTS_USED, PIN_WORDS, PINS, PINS_SHIFT, STRAGGLERS,
+};
 use crate::store::segment::place::pin_word;
 use std::time::Duration;
 
 /// Such a wait, as it stands.
-pub(in crate::store) struct Grace {
+pub(in crate::store) struct GracePeriod {
     /// What is not known yet, and who has not left yet.
     open: Vec<Question>,
-    /// The actor that is not waited for.
+    /// The participant that is not waited for.
     own: (MemberId, usize),
     /// What has still to be asked when all have left.
     then: Vec<(MemberId, About)>,
@@ -37,16 +39,16 @@ struct Question {
 
 #[derive(Clone, Copy)]
 enum About {
-    /// How many actors the member has.
-    Actors,
+    /// How many participants the member has.
+    Participants,
     /// Whether this one is inside an operation.
-    Actor(usize),
+    Participant(usize),
     /// Whether this one is still inside the operation with this number.
     Inside(usize, u64),
     /// Whether requests of the member that timed out may still land; see `late.rs`.
-    Late,
+    Stragglers,
     /// Whether those may that may have been under way when the late word had this number.
-    StillLate(u64),
+    SameStragglers(u64),
     /// What the first slots of the member's table of pins hold.
     Pins(usize),
 }
@@ -60,9 +62,11 @@ impl Question {
     fn answer(&mut self, store: &OperationState) -> Option<Option<Done>> {
         let member = self.member;
         let offset = match self.about {
-            About::Actors => store.root(member) + ACTORS_USED,
-            About::Actor(actor) | About::Inside(actor, _) => store.counter_word(member, actor),
-            About::Late | About::StillLate(_) => store.root(member) + LATE,
+            About::Participants => store.root(member) + PARTICIPANTS_USED,
+            About::Participant(participant) | About::Inside(participant, _) => {
+                store.counter_word(member, participant)
+            }
+            About::Stragglers | About::SameStragglers(_) => store.root(member) + STRAGGLERS,
             About::Pins(_) => store.root(member) + store.layout.pin(0),
         };
         let is_mapped = store.job.is_mapped();
@@ -88,16 +92,16 @@ impl Question {
     }
 }
 
-impl Grace {
+impl GracePeriod {
     /// Begins a wait for all who are inside an operation now.
-    pub(in crate::store) fn begin(store: &OperationState) -> Grace {
-        Grace::begin_without(store, ACTORS)
+    pub(in crate::store) fn begin(store: &OperationState) -> GracePeriod {
+        GracePeriod::begin_without(store, PARTICIPANTS)
     }
 
-    /// The same, but not for this actor of this member: its operation sees nothing any more of what is waited for.
-    pub(in crate::store) fn begin_without(store: &OperationState, own: usize) -> Grace {
+    /// The same, but not for this participant of this member: its operation sees nothing any more of what is waited for.
+    pub(in crate::store) fn begin_without(store: &OperationState, own: usize) -> GracePeriod {
         let (view, own) = (store.current_view(), (store.me(), own));
-        let mut grace = Grace {
+        let mut grace = GracePeriod {
             open: Vec::new(),
             own,
             then: Vec::new(),
@@ -107,46 +111,47 @@ impl Grace {
         };
         if store.job.is_mapped() {
             for member in view.living() {
-                grace.ask_directly(store, member);
+                grace.ask_mapped(store, member);
             }
             grace.ask_then();
         } else {
-            grace.open = view.living().map(|member| Question::new(member, About::Actors)).collect();
+            grace.open =
+                view.living().map(|member| Question::new(member, About::Participants)).collect();
             // Where all members map the memory, an operation has happened or not when its call returns.
-            grace.then = view.living().map(|member| (member, About::Late)).collect();
+            grace.then = view.living().map(|member| (member, About::Stragglers)).collect();
             grace.is_over(store);
         }
         grace
     }
 
-    /// Looks at all actors of a member where that takes no time: mostly nobody is inside, and nothing is to be noted.
-    fn ask_directly(&mut self, store: &OperationState, member: MemberId) {
+    /// Looks at all participants of a member where that takes no time: mostly nobody is inside, and nothing is to be noted.
+    fn ask_mapped(&mut self, store: &OperationState, member: MemberId) {
         let load = |offset: u64| match store.job.load(Epoch::ANY, member, offset) {
             Ok(word) => Some(word),
             Err(Error::Dead { .. }) => Some(0),
             Err(_) => None,
         };
-        let Some(used) = load(store.root(member) + ACTORS_USED) else {
-            return self.open.push(Question::new(member, About::Actors));
+        let Some(used) = load(store.root(member) + PARTICIPANTS_USED) else {
+            return self.open.push(Question::new(member, About::Participants));
         };
         let pins = ((used >> PINS_SHIFT) as usize).min(PINS);
         if pins > 0 {
             self.then.push((member, About::Pins(pins)));
         }
-        for actor in
-            (0..(used as u32 as usize).min(ACTORS)).filter(|&actor| (member, actor) != self.own)
+        for participant in (0..(used as u32 as usize).min(PARTICIPANTS))
+            .filter(|&participant| (member, participant) != self.own)
         {
-            match load(store.counter_word(member, actor)) {
+            match load(store.counter_word(member, participant)) {
                 Some(counter) if counter % 2 == 0 => {}
                 Some(counter) => {
-                    self.open.push(Question::new(member, About::Inside(actor, counter)))
+                    self.open.push(Question::new(member, About::Inside(participant, counter)))
                 }
-                None => self.open.push(Question::new(member, About::Actor(actor))),
+                None => self.open.push(Question::new(member, About::Participant(participant))),
             }
         }
     }
 
-    /// [`Grace::is_over`] for a background, which runs whenever something has happened, the answer to a question included:
+    /// [`GracePeriod::is_over`] for a background, which runs whenever something has happened, the answer to a question included:
     /// it looks soon at first and then ever more seldom, since somebody may be stopped; otherwise when to look again.
     pub(in crate::store) fn is_over_or_due(&mut self, store: &OperationState) -> Result<(), Time> {
         let now = store.job.now();
@@ -174,8 +179,8 @@ impl Grace {
     }
 
     /// Whether a block is pinned, once all have left: it must not be used yet.
-    pub(in crate::store) fn is_pinned(&self, home: MemberId, offset: u64) -> bool {
-        !self.pinned.is_empty() && self.pinned.contains(&pin_word(home, offset))
+    pub(in crate::store) fn is_pinned(&self, replica: MemberId, offset: u64) -> bool {
+        !self.pinned.is_empty() && self.pinned.contains(&pin_word(replica, offset))
     }
 
     /// Whether all of them have left. Never waits.
@@ -199,30 +204,33 @@ impl Grace {
                 _ => None,
             };
             match (about, answer) {
-                (About::Actors, Some(used)) => {
+                (About::Participants, Some(used)) => {
                     let pins = ((used >> PINS_SHIFT) as usize).min(PINS);
                     if pins > 0 {
                         self.then.push((member, About::Pins(pins)));
                     }
                     let own = self.own;
-                    let actors = (0..(used as u32 as usize).min(ACTORS))
-                        .filter(|&actor| (member, actor) != own);
-                    self.open
-                        .extend(actors.map(|actor| Question::new(member, About::Actor(actor))));
+                    let participants = (0..(used as u32 as usize).min(PARTICIPANTS))
+                        .filter(|&participant| (member, participant) != own);
+                    self.open.extend(
+                        participants.map(|participant| {
+                            Question::new(member, About::Participant(participant))
+                        }),
+                    );
                 }
-                (About::Actor(actor), Some(counter)) if counter % 2 == 1 => {
-                    question.about = About::Inside(actor, counter);
+                (About::Participant(participant), Some(counter)) if counter % 2 == 1 => {
+                    question.about = About::Inside(participant, counter);
                     index += 1;
                     continue;
                 }
-                (About::Inside(_, before) | About::StillLate(before), Some(counter))
+                (About::Inside(_, before) | About::SameStragglers(before), Some(counter))
                     if counter == before =>
                 {
                     index += 1;
                     continue;
                 }
-                (About::Late, Some(number)) if number % 2 == 1 => {
-                    question.about = About::StillLate(number);
+                (About::Stragglers, Some(number)) if number % 2 == 1 => {
+                    question.about = About::SameStragglers(number);
                     index += 1;
                     continue;
                 }

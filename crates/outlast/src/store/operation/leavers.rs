@@ -7,24 +7,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a member knows of those who leave.
 #[derive(Default)]
-pub(in crate::store) struct Leaving {
+pub(in crate::store) struct Leavers {
     /// Who has said that it leaves.
     pub(in crate::store) members: Mutex<MemberSet>,
     /// Whose copies may be handed on: all members have noted that it leaves.
     pub(in crate::store) handed: Mutex<MemberSet>,
     /// Raised whenever `members` grows.
     pub(in crate::store) version: AtomicU64,
-    /// Answers that are due when these actors of this member have left their operations.
+    /// Answers that are due when these participants of this member have left their operations.
     pub(in crate::store) due: Mutex<Vec<Due>>,
-    pub(in crate::store) own: Mutex<Own>,
+    pub(in crate::store) own: Mutex<OwnLeave>,
 }
 
-/// Who is to be answered, and which actors have to leave the operation with this number first.
+/// Who is to be answered, and which participants have to leave the operation with this number first.
 pub(in crate::store) type Due = (MemberId, Vec<(usize, u64)>);
 
 /// How far this member's own leaving is.
 #[derive(Default)]
-pub(in crate::store) struct Own {
+pub(in crate::store) struct OwnLeave {
     pub(in crate::store) is_leaving: bool,
     pub(in crate::store) is_handing: bool,
     /// Who has answered.
@@ -33,8 +33,8 @@ pub(in crate::store) struct Own {
     pub(in crate::store) remind: Option<Time>,
 }
 
-impl Leaving {
-    /// Who leaves, and the version of that; for the computation of homes.
+impl Leavers {
+    /// Who leaves, and the version of that; for the computation of replicas.
     pub(in crate::store) fn members(&self) -> MemberSet {
         lock(&self.members).clone()
     }
@@ -56,8 +56,8 @@ impl Leaving {
     }
 
     /// Whether copies are handed on from everyone of these who leaves.
-    pub(in crate::store) fn may_fill(&self, homes: &[MemberId]) -> bool {
+    pub(in crate::store) fn may_fill(&self, replicas: &[MemberId]) -> bool {
         let (members, handed) = (lock(&self.members).clone(), lock(&self.handed).clone());
-        homes.iter().all(|&home| !members.contains(home) || handed.contains(home))
+        replicas.iter().all(|&replica| !members.contains(replica) || handed.contains(replica))
     }
 }

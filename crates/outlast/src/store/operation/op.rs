@@ -3,10 +3,10 @@
 use crate::engine::mapped::{Direct, Memory, Reach};
 use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending};
 use crate::store::error::StoreError;
-use crate::store::operation::error::{Halt, Step};
+use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::participants::{CROWDED, LAST, announce};
 use crate::store::operation::state::OperationState;
-use crate::store::segment::layout::{ACTOR_OUTCOME, ACTORS};
+use crate::store::segment::layout::{PARTICIPANT_OUTCOME, PARTICIPANTS};
 use crate::store::steps;
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
@@ -14,33 +14,34 @@ use std::sync::atomic::{Ordering, fence};
 /// An operation that is under way: while it exists, nothing that it may have seen is reused.
 pub(in crate::store) struct Op<'a> {
     pub(in crate::store) store: &'a OperationState,
-    pub(in crate::store) actor: usize,
+    pub(in crate::store) participant: usize,
     pub(in crate::store) epoch: Epoch,
-    /// The operation's number: the actor's counter, which is odd.
+    /// The operation's number: the participant's counter, which is odd.
     pub(in crate::store) number: u64,
     /// This member's own memory.
     mine: Reach<'a>,
-    /// Where in it the actor's counter is.
+    /// Where in it the participant's counter is.
     word: u64,
-    /// Whether a home had no tombstone left; they come back when deleted keys have been removed.
+    /// Whether a replica had no tombstone left; they come back when deleted keys have been removed.
     pub(in crate::store) lacks_tombstone: Cell<bool>,
 }
 
 impl<'a> Op<'a> {
-    /// Begins an operation with the actor that this thread used last, if that can be had at once.
+    /// Begins an operation with the participant that this thread used last, if that can be had at once.
     #[inline(always)]
     pub(in crate::store) fn begin_again<D: Direct<'a>>(
         store: &'a OperationState,
         direct: D,
     ) -> Option<Op<'a>> {
         let (id, index) = LAST.with(Cell::get);
-        // Its actor is known to the others since then.
-        let actor = store.actors.actors.get(index).filter(|_| id == store.actors.id)?;
+        // Its participant is known to the others since then.
+        let participant =
+            store.participants.participants.get(index).filter(|_| id == store.participants.id)?;
         let me = store.job.me();
         steps::enter(steps::Step::WriteEnter);
         direct.known_epoch()?;
         let mine = direct.reach(me)?;
-        let even = actor.counter.load(Ordering::Relaxed);
+        let even = participant.counter.load(Ordering::Relaxed);
         // As in `claim`.
         let word = store.counter_word(me, index);
         if mine.swap(word, even, even + 1) != Some(true) {
@@ -48,7 +49,7 @@ impl<'a> Op<'a> {
         }
         let mut op = Op {
             store,
-            actor: index,
+            participant: index,
             epoch: Epoch::ANY,
             number: even + 1,
             mine: mine.into(),
@@ -61,42 +62,42 @@ impl<'a> Op<'a> {
 
     /// Begins an operation under the current view.
     #[inline]
-    pub(in crate::store) fn begin(store: &'a OperationState) -> Step<Op<'a>> {
+    pub(in crate::store) fn begin(store: &'a OperationState) -> OpResult<Op<'a>> {
         let (id, last) = LAST.with(Cell::get);
-        let first = if id == store.actors.id { last } else { 0 };
+        let first = if id == store.participants.id { last } else { 0 };
         match Op::claim(store, first)? {
             Some(op) => Ok(op),
             None => Op::begin_crowded(store, first),
         }
     }
 
-    /// Tries this actor, then all of them: the first ones are used most, so that few have blocks at hand.
+    /// Tries this participant, then all of them: the first ones are used most, so that few have blocks at hand.
     #[inline]
-    fn claim(store: &'a OperationState, first: usize) -> Step<Option<Op<'a>>> {
+    fn claim(store: &'a OperationState, first: usize) -> OpResult<Option<Op<'a>>> {
         let (job, me) = (&store.job, store.job.me());
         steps::enter(steps::Step::WriteEnter);
         let mine = job.reach(Epoch::ANY, me)?;
-        for index in std::iter::once(first).chain(0..ACTORS) {
-            if store.actors.announced.load(Ordering::Acquire) <= index {
+        for index in std::iter::once(first).chain(0..PARTICIPANTS) {
+            if store.participants.announced.load(Ordering::Acquire) <= index {
                 announce(store, index)?;
             }
-            let actor = &store.actors.actors[index];
+            let participant = &store.participants.participants[index];
             let word = store.counter_word(me, index);
-            let mut even = actor.counter.load(Ordering::Relaxed);
-            // Whoever frees something after this sees that the actor is inside; what it freed before, this cannot see.
-            // A second try if another thread has used the actor since it was last seen.
+            let mut even = participant.counter.load(Ordering::Relaxed);
+            // Whoever frees something after this sees that the participant is inside; what it freed before, this cannot see.
+            // A second try if another thread has used the participant since it was last seen.
             for _ in 0..2 {
                 let Some(is_claimed) = mine.swap(word, even, even + 1) else {
                     // The ordinary call says why, or has learned that the segment is longer by now.
                     job.load(Epoch::ANY, me, word)?;
-                    return Err(Halt::Again);
+                    return Err(OpError::Again);
                 };
                 if is_claimed {
-                    LAST.with(|last| last.set((store.actors.id, index)));
+                    LAST.with(|last| last.set((store.participants.id, index)));
                     let (epoch, lacks_tombstone) = (job.epoch(), Cell::new(false));
                     return Ok(Some(Op {
                         store,
-                        actor: index,
+                        participant: index,
                         epoch,
                         number: even + 1,
                         mine,
@@ -113,9 +114,9 @@ impl<'a> Op<'a> {
         Ok(None)
     }
 
-    /// Begins an operation with this very actor, if it was ever used and is not in use.
+    /// Begins an operation with this very participant, if it was ever used and is not in use.
     pub(in crate::store) fn begin_as(store: &'a OperationState, index: usize) -> Option<Op<'a>> {
-        if store.actors.announced.load(Ordering::Acquire) <= index {
+        if store.participants.announced.load(Ordering::Acquire) <= index {
             return None;
         }
         let (job, me, word) =
@@ -129,7 +130,7 @@ impl<'a> Op<'a> {
         let lacks_tombstone = Cell::new(false);
         Some(Op {
             store,
-            actor: index,
+            participant: index,
             epoch: job.epoch(),
             number: even + 1,
             mine,
@@ -138,10 +139,10 @@ impl<'a> Op<'a> {
         })
     }
 
-    /// All actors are in use: waits for one.
+    /// All participants are in use: waits for one.
     #[cold]
     #[inline(never)]
-    fn begin_crowded(store: &'a OperationState, first: usize) -> Step<Op<'a>> {
+    fn begin_crowded(store: &'a OperationState, first: usize) -> OpResult<Op<'a>> {
         let job = &store.job;
         let until = job.now().after(job.time_limit());
         loop {
@@ -152,7 +153,7 @@ impl<'a> Op<'a> {
             let now = job.now();
             if now >= until {
                 let (member, limit) = (job.me(), job.time_limit());
-                return Err(Halt::Fail(StoreError::Timeout { member, limit }));
+                return Err(OpError::Fail(StoreError::Timeout { member, limit }));
             }
             job.park(bell, until.min(now.after(CROWDED)));
         }
@@ -164,27 +165,27 @@ impl<'a> Op<'a> {
     }
 
     #[inline(always)]
-    pub(in crate::store) fn load(&self, home: MemberId, offset: u64) -> Step<u64> {
-        self.store.job.load(self.epoch, home, offset).map_err(|error| self.noted(home, error))
+    pub(in crate::store) fn load(&self, replica: MemberId, offset: u64) -> OpResult<u64> {
+        self.store.job.load(self.epoch, replica, offset).map_err(|error| self.noted(replica, error))
     }
 
-    /// Loads words of several homes, those of one home in this order: in one round trip, where that is what it takes.
+    /// Loads words of several replicas, those of one replica in this order: in one round trip, where that is what it takes.
     #[inline(always)]
     pub(in crate::store) fn load_each<const N: usize>(
         &self,
         places: impl IntoIterator<Item = (MemberId, u64)>,
-    ) -> Step<[u64; N]> {
+    ) -> OpResult<[u64; N]> {
         let mut words = [0; N];
         let job = &self.store.job;
         if job.is_mapped() {
-            for (word, (home, offset)) in words.iter_mut().zip(places) {
-                *word = self.load(home, offset)?;
+            for (word, (replica, offset)) in words.iter_mut().zip(places) {
+                *word = self.load(replica, offset)?;
             }
             return Ok(words);
         }
         let mut started = [const { None }; N];
-        for (pending, (home, offset)) in started.iter_mut().zip(places) {
-            *pending = Some(job.start(self.epoch, home, Operation::Load { offset }));
+        for (pending, (replica, offset)) in started.iter_mut().zip(places) {
+            *pending = Some(job.start(self.epoch, replica, Operation::Load { offset }));
         }
         for (word, pending) in words.iter_mut().zip(started) {
             let Some(pending) = pending else { break };
@@ -197,36 +198,52 @@ impl<'a> Op<'a> {
     #[inline(always)]
     pub(in crate::store) fn swap(
         &self,
-        home: MemberId,
+        replica: MemberId,
         offset: u64,
         expected: u64,
         new: u64,
-    ) -> Step<bool> {
-        let found = self.store.job.compare_and_swap(self.epoch, home, offset, expected, new);
-        found.map(|found| found == expected).map_err(|error| self.noted(home, error))
+    ) -> OpResult<bool> {
+        let found = self.store.job.compare_and_swap(self.epoch, replica, offset, expected, new);
+        found.map(|found| found == expected).map_err(|error| self.noted(replica, error))
     }
 
     #[inline(always)]
-    pub(in crate::store) fn put(&self, home: MemberId, offset: u64, bytes: &[u8]) -> Step<()> {
-        self.store.job.put(self.epoch, home, offset, bytes).map_err(|error| self.noted(home, error))
+    pub(in crate::store) fn put(
+        &self,
+        replica: MemberId,
+        offset: u64,
+        bytes: &[u8],
+    ) -> OpResult<()> {
+        self.store
+            .job
+            .put(self.epoch, replica, offset, bytes)
+            .map_err(|error| self.noted(replica, error))
     }
 
     #[inline(always)]
-    pub(in crate::store) fn get(&self, home: MemberId, offset: u64, bytes: &mut [u8]) -> Step<()> {
-        self.store.job.get(self.epoch, home, offset, bytes).map_err(|error| self.noted(home, error))
+    pub(in crate::store) fn get(
+        &self,
+        replica: MemberId,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> OpResult<()> {
+        self.store
+            .job
+            .get(self.epoch, replica, offset, bytes)
+            .map_err(|error| self.noted(replica, error))
     }
 
     /// Swaps a word of a block that is this operation's, under any view; whether it was as expected.
     #[inline]
     pub(in crate::store) fn swap_own(
         &self,
-        home: MemberId,
+        replica: MemberId,
         offset: u64,
         expected: u64,
         new: u64,
-    ) -> Step<bool> {
-        let found = self.store.job.compare_and_swap(Epoch::ANY, home, offset, expected, new);
-        found.map(|found| found == expected).map_err(|error| self.noted(home, error))
+    ) -> OpResult<bool> {
+        let found = self.store.job.compare_and_swap(Epoch::ANY, replica, offset, expected, new);
+        found.map(|found| found == expected).map_err(|error| self.noted(replica, error))
     }
 
     /// Waits for what was started; if the time of the call is over already, it has been answered or is late.
@@ -234,7 +251,7 @@ impl<'a> Op<'a> {
         &self,
         mut pending: Pending,
         is_patient: bool,
-    ) -> Step<Done> {
+    ) -> OpResult<Done> {
         let (job, member) = (&self.store.job, pending.target);
         let answer = if is_patient {
             job.wait(pending)
@@ -248,9 +265,9 @@ impl<'a> Op<'a> {
     /// Notes what a call failed with: a request that was not answered in time may still land.
     #[cold]
     #[inline(never)]
-    pub(in crate::store) fn noted(&self, home: MemberId, error: Error) -> Halt {
+    pub(in crate::store) fn noted(&self, replica: MemberId, error: Error) -> OpError {
         if let Error::Timeout { .. } = &error {
-            self.store.note_late(home);
+            self.store.record_straggler(replica);
         }
         error.into()
     }
@@ -260,22 +277,24 @@ impl<'a> Op<'a> {
         self.store.job.epoch() == self.epoch
     }
 
-    /// Where this actor's outcome word is.
+    /// Where this participant's outcome word is.
     pub(in crate::store) fn outcome_word(&self) -> u64 {
-        self.store.root(self.store.job.me()) + self.store.layout.actor(self.actor) + ACTOR_OUTCOME
+        self.store.root(self.store.job.me())
+            + self.store.layout.participant(self.participant)
+            + PARTICIPANT_OUTCOME
     }
 }
 
 impl Drop for Op<'_> {
     #[inline]
     fn drop(&mut self) {
-        let actor = &self.store.actors.actors[self.actor];
+        let participant = &self.store.participants.participants[self.participant];
         steps::enter(steps::Step::LeaveOperation);
         // What the operation read and wrote comes before the word that says that it has ended.
         fence(Ordering::Release);
         let even = self.number + 1;
-        // Refused only when this member has ended, and then nobody waits for its actors.
+        // Refused only when this member has ended, and then nobody waits for its participants.
         self.mine.put_words(self.word, [even]);
-        actor.counter.store(even, Ordering::Relaxed);
+        participant.counter.store(even, Ordering::Relaxed);
     }
 }

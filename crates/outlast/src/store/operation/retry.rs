@@ -2,14 +2,14 @@
 
 use crate::engine::{Engine, Time};
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::operation::error::{Halt, Step};
+use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::state::OperationState;
 use std::time::Duration;
 
 /// How often to begin anew before the clock is looked at.
 const ATTEMPTS: u32 = 256;
 
-/// How long to wait where a home has no room, for a delete or for what is published already, and how often to look.
+/// How long to wait where a replica has no room, for a delete or for what is published already, and how often to look.
 pub(in crate::store) const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 
 const ROOM_PAUSE: Duration = Duration::from_millis(2);
@@ -68,7 +68,7 @@ impl OperationState {
     pub(in crate::store) fn retry<T>(
         &self,
         rank: u32,
-        mut attempt: impl FnMut() -> (Step<T>, bool),
+        mut attempt: impl FnMut() -> (OpResult<T>, bool),
     ) -> StoreResult<T> {
         let mut patience = Patience::default();
         let mut blocked = None;
@@ -77,13 +77,13 @@ impl OperationState {
             match result {
                 Ok(value) => return Ok(value),
                 // Outside the operation, which others wait for before they remove what was deleted.
-                Err(Halt::Fail(StoreError::OutOfMemory { .. }))
+                Err(OpError::Fail(StoreError::OutOfMemory { .. }))
                     if lacks_tombstone && patience.wait_for_room(self) => {}
-                Err(Halt::Fail(error)) => return Err(error),
-                Err(Halt::Lost(partition)) => self.await_salvage(partition)?,
-                Err(Halt::Frozen) => self.wait_for_thaw()?,
-                Err(Halt::Again) => patience.check(self)?,
-                Err(Halt::Blocked(blocker)) => {
+                Err(OpError::Fail(error)) => return Err(error),
+                Err(OpError::Lost(partition)) => self.await_salvage(partition)?,
+                Err(OpError::Frozen) => self.wait_for_unfreeze()?,
+                Err(OpError::Again) => patience.check(self)?,
+                Err(OpError::Blocked(blocker)) => {
                     self.clear(&blocker, rank, &mut blocked)?;
                     patience.check(self)?;
                 }

@@ -3,14 +3,14 @@
 use crate::engine::{Engine, Epoch, MemberId, View};
 use crate::job::Job;
 use crate::store::operation::above::Above;
-use crate::store::operation::configuration::Config;
-use crate::store::operation::freeze::Frost;
+use crate::store::operation::configuration::Configuration;
+use crate::store::operation::freeze::WriteFreeze;
 use crate::store::operation::gate::Gate;
-use crate::store::operation::leavers::Leaving;
-use crate::store::operation::participants::Actors;
-use crate::store::operation::stragglers::Late;
-use crate::store::placement::{Homes, Placement};
-use crate::store::segment::layout::{ACTOR_COUNTER, Root};
+use crate::store::operation::leavers::Leavers;
+use crate::store::operation::participants::Participants;
+use crate::store::operation::stragglers::Stragglers;
+use crate::store::placement::{Assignment, Placement};
+use crate::store::segment::layout::{PARTICIPANT_COUNTER, Root};
 use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -23,14 +23,14 @@ pub(in crate::store) struct OperationState {
     pub(in crate::store) layout: Root,
     /// Where each member's root is, plus 1; 0 while unknown.
     pub(in crate::store) roots: Vec<AtomicU64>,
-    pub(in crate::store) actors: Actors,
-    pub(in crate::store) late: Late,
+    pub(in crate::store) participants: Participants,
+    pub(in crate::store) stragglers: Stragglers,
     /// Per partition: its order of preference, and the configurations that were entered.
     pub(in crate::store) partitions: Vec<Partition>,
     pub(in crate::store) view: Mutex<Arc<View>>,
-    pub(in crate::store) frost: Frost,
+    pub(in crate::store) freeze: WriteFreeze,
     pub(in crate::store) gate: Gate,
-    pub(in crate::store) leaving: Leaving,
+    pub(in crate::store) leavers: Leavers,
     /// Whether survivors read the memory of the dead.
     pub(in crate::store) salvage_is_on: bool,
     /// The activity that does the background's work now, plus 1; 0 if none does.
@@ -45,7 +45,7 @@ pub(in crate::store) struct OperationState {
 #[derive(Default)]
 pub(in crate::store) struct Partition {
     preference: OnceLock<Vec<MemberId>>,
-    pub(in crate::store) first: OnceLock<Config>,
+    pub(in crate::store) first: OnceLock<Configuration>,
 }
 
 impl OperationState {
@@ -74,9 +74,9 @@ impl OperationState {
         self.partitions[partition].preference.get_or_init(|| self.placement.preference(partition))
     }
 
-    /// The homes of a partition under a view.
-    pub(in crate::store) fn homes(&self, partition: usize, view: &View) -> Homes {
-        self.placement.homes(self.preference(partition), view, &self.leaving.members())
+    /// The replicas of a partition under a view.
+    pub(in crate::store) fn replicas(&self, partition: usize, view: &View) -> Assignment {
+        self.placement.replicas(self.preference(partition), view, &self.leavers.members())
     }
 
     /// The view of an epoch, if it is the current one.
@@ -95,7 +95,7 @@ impl OperationState {
         self.view(self.job.epoch()).unwrap_or_else(|| lock(&self.view).clone())
     }
 
-    /// Whether this is the background at its own work: it waits for no home for long.
+    /// Whether this is the background at its own work: it waits for no replica for long.
     pub(in crate::store) fn is_background(&self) -> bool {
         self.background.load(Ordering::Relaxed) == self.job.activity() + 1
     }
@@ -106,9 +106,9 @@ impl OperationState {
         self.background.store(activity, Ordering::Relaxed);
     }
 
-    /// Where an actor's counter is.
+    /// Where an participant's counter is.
     #[inline]
-    pub(in crate::store) fn counter_word(&self, member: MemberId, actor: usize) -> u64 {
-        self.root(member) + self.layout.actor(actor) + ACTOR_COUNTER
+    pub(in crate::store) fn counter_word(&self, member: MemberId, participant: usize) -> u64 {
+        self.root(member) + self.layout.participant(participant) + PARTICIPANT_COUNTER
     }
 }

@@ -6,20 +6,20 @@
 //!
 //! | | step | true afterwards |
 //! |---|---|---|
-//! | L1 | behind the request, the operation starts a load at the same home | requests of one activity to one home keep their order: when the load is answered, the request has landed, or never will |
+//! | L1 | behind the request, the operation starts a load at the same replica | requests of one activity to one replica keep their order: when the load is answered, the request has landed, or never will |
 //! | L2 | it makes its member's late word odd | |
-//! | L3 | it leaves its actor | whoever was waiting for the actor looks at the late word after it and finds it odd |
-//! | L4 | all such loads are answered, or their homes dead: the background, or one who waits for it, makes the word even | |
+//! | L3 | it leaves its participant | whoever was waiting for the participant looks at the late word after it and finds it odd |
+//! | L4 | all such loads are answered, or their replicas dead: the background, or one who waits for it, makes the word even | |
 //!
 //! A member that is to change nothing any more, before a recovery or a cut, waits until its own word is even.
 //!
-//! A wait ([`crate::store::operation::grace_period::Grace`]) looks at the late words after it has seen all actors leave, so that it finds one of the
+//! A wait ([`crate::store::operation::grace_period::GracePeriod`]) looks at the late words after it has seen all participants leave, so that it finds one of the
 //! two. The member dies at any of these steps: its requests go nowhere once the view has it, and nobody waits for it. The
-//! home is stopped: what was freed meanwhile waits until it goes on, and nothing else does.
+//! replica is stopped: what was freed meanwhile waits until it goes on, and nothing else does.
 
 use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::store::operation::state::OperationState;
-use crate::store::segment::layout::LATE;
+use crate::store::segment::layout::STRAGGLERS;
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What this member waits for.
 #[derive(Default)]
-pub(in crate::store) struct Late(Mutex<Loads>);
+pub(in crate::store) struct Stragglers(Mutex<Loads>);
 
 #[derive(Default)]
 struct Loads {
@@ -40,38 +40,42 @@ struct Loads {
     number: u64,
 }
 
-fn start_load(store: &OperationState, home: MemberId) -> Pending {
-    store.job.start(Epoch::ANY, home, Operation::Load { offset: store.root(home) + LATE })
+fn start_load(store: &OperationState, replica: MemberId) -> Pending {
+    store.job.start(
+        Epoch::ANY,
+        replica,
+        Operation::Load { offset: store.root(replica) + STRAGGLERS },
+    )
 }
 
 impl OperationState {
-    /// L1 and L2: a request of the calling activity to this home was not answered in time.
-    pub(in crate::store) fn note_late(&self, home: MemberId) {
-        let load = start_load(self, home);
+    /// L1 and L2: a request of the calling activity to this replica was not answered in time.
+    pub(in crate::store) fn record_straggler(&self, replica: MemberId) {
+        let load = start_load(self, replica);
         let number = {
-            let mut loads = lock(&self.late.0);
+            let mut loads = lock(&self.stragglers.0);
             loads.under_way.push(load);
             loads.number |= 1;
             loads.number
         };
-        self.raise_late(number);
+        self.raise_straggler_word(number);
         // The background looks when the answer rings; it may have come already.
         let _ = self.job.ring(self.me());
     }
 
-    /// A home at which a request of this member may still land. Whoever waits for that looks itself: the background may be
-    /// waiting for the end of a frost, or for another home.
-    pub(in crate::store) fn late_home(&self) -> Option<MemberId> {
-        self.look_for_late();
-        let loads = lock(&self.late.0);
-        // If another activity is just looking, this member stands for the home.
-        let home = loads.under_way.first().map_or(self.me(), |load| load.target);
-        (!loads.number.is_multiple_of(2)).then_some(home)
+    /// A replica at which a request of this member may still land. Whoever waits for that looks itself: the background may be
+    /// waiting for the end of a freeze, or for another replica.
+    pub(in crate::store) fn straggling_replica(&self) -> Option<MemberId> {
+        self.clear_stragglers();
+        let loads = lock(&self.stragglers.0);
+        // If another activity is just looking, this member stands for the replica.
+        let replica = loads.under_way.first().map_or(self.me(), |load| load.target);
+        (!loads.number.is_multiple_of(2)).then_some(replica)
     }
 
     /// Raises the late word. It is in the own memory, which fails only when this member has ended.
-    fn raise_late(&self, number: u64) {
-        let (job, me, word) = (&self.job, self.me(), self.root(self.me()) + LATE);
+    fn raise_straggler_word(&self, number: u64) {
+        let (job, me, word) = (&self.job, self.me(), self.root(self.me()) + STRAGGLERS);
         while let Ok(found) = job.load(Epoch::ANY, me, word) {
             // Not back, if another activity has raised it further.
             if found >= number
@@ -83,10 +87,10 @@ impl OperationState {
     }
 
     /// L4, by the background or by one who waits for it; when the background wants to look again.
-    pub(in crate::store) fn look_for_late(&self) -> Time {
+    pub(in crate::store) fn clear_stragglers(&self) -> Time {
         // Taken out: nobody calls the engine under the lock.
         let (mut loads, is_over) = {
-            let mut known = lock(&self.late.0);
+            let mut known = lock(&self.stragglers.0);
             let is_over = known.under_way.is_empty() && known.looking == 0;
             known.looking += usize::from(!is_over);
             (std::mem::take(&mut known.under_way), is_over)
@@ -104,7 +108,7 @@ impl OperationState {
             }
         });
         let number = {
-            let mut known = lock(&self.late.0);
+            let mut known = lock(&self.stragglers.0);
             known.under_way.append(&mut loads);
             known.looking -= 1;
             // What another activity looks at is not answered, as far as is known here.
@@ -114,7 +118,7 @@ impl OperationState {
             known.number
         };
         if number.is_multiple_of(2) {
-            self.raise_late(number);
+            self.raise_straggler_word(number);
             return Time::NEVER;
         }
         self.job.now().after(PATIENCE)
@@ -125,7 +129,7 @@ impl OperationState {
 mod tests {
     use crate::engine::Fault;
     use crate::engine::sim::{self, Link, Options as SimOptions};
-    use crate::store::operation::grace_period::Grace;
+    use crate::store::operation::grace_period::GracePeriod;
     use crate::store::record::state::RecordOp;
     use crate::store::testing::nap;
     use crate::store::{Options, Store};
@@ -136,7 +140,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    /// One member's swap at a home ends with a timeout. When another member, which begins to wait after that operation has
+    /// One member's swap at a replica ends with a timeout. When another member, which begins to wait after that operation has
     /// ended, finds that nobody is inside any more, then the swap has landed.
     #[test]
     fn a_wait_outlasts_requests_that_timed_out() {
@@ -158,11 +162,11 @@ mod tests {
         let sleep = |time| {
             job.sleep(time);
         };
-        let home = MemberId(0);
+        let replica = MemberId(0);
         match job.me().0 {
             0 => {
                 let offset = job.reserve(64).expect("room");
-                job.put(Epoch::ANY, home, offset, &[0; 8]).expect("put");
+                job.put(Epoch::ANY, replica, offset, &[0; 8]).expect("put");
                 *word.lock().expect("not poisoned") = Some((offset, false));
             }
             1 => loop {
@@ -174,13 +178,14 @@ mod tests {
                 let op = RecordOp::begin(inner).expect("begun");
                 // What is under way before it makes it slow.
                 let put = || crate::engine::Operation::Put { offset: offset + 8, data: &[0; 8] };
-                let puts: Vec<_> = (0..500).map(|_| job.start(Epoch::ANY, home, put())).collect();
+                let puts: Vec<_> =
+                    (0..500).map(|_| job.start(Epoch::ANY, replica, put())).collect();
                 // As if the time limit were over at once: the request is on its way.
                 let swap = crate::engine::Operation::CompareAndSwap { offset, expected: 0, new: 1 };
-                let mut swap = job.start(Epoch::ANY, home, swap);
+                let mut swap = job.start(Epoch::ANY, replica, swap);
                 op.noted(
-                    home,
-                    crate::engine::Error::Timeout { member: home, limit: Duration::ZERO },
+                    replica,
+                    crate::engine::Error::Timeout { member: replica, limit: Duration::ZERO },
                 );
                 drop((op, puts));
                 late.fetch_add(u64::from(job.poll(&mut swap).is_none()), Ordering::Relaxed);
@@ -193,11 +198,11 @@ mod tests {
                     sleep(Duration::from_micros(1));
                     continue;
                 };
-                let mut grace = Grace::begin(inner);
+                let mut grace = GracePeriod::begin(inner);
                 while !grace.is_over(inner) {
                     sleep(Duration::from_micros(1));
                 }
-                assert_eq!(job.load(Epoch::ANY, home, offset), Ok(1), "it has landed");
+                assert_eq!(job.load(Epoch::ANY, replica, offset), Ok(1), "it has landed");
                 break;
             },
         }
@@ -205,7 +210,7 @@ mod tests {
         let _ = job.leave();
     }
 
-    /// One home is stopped with a request of this member under way, others answer. While the background looks at the one load,
+    /// One replica is stopped with a request of this member under way, others answer. While the background looks at the one load,
     /// this member looks at another: that one's answer says nothing about the first.
     #[test]
     fn an_answer_that_another_activity_sees_does_not_hide_a_request_that_is_under_way() {
@@ -221,16 +226,19 @@ mod tests {
                 job.sleep(Duration::from_secs(1));
                 if job.me() == MemberId(1) {
                     job.inject(Fault::Stop(stopped)).expect("a fault");
-                    inner.note_late(stopped);
+                    inner.record_straggler(stopped);
                     for _ in 0..100 {
-                        inner.note_late(MemberId(2));
+                        inner.record_straggler(MemberId(2));
                         for _ in 0..10 {
-                            assert!(inner.late_home().is_some(), "the first one has not landed");
+                            assert!(
+                                inner.straggling_replica().is_some(),
+                                "the first one has not landed"
+                            );
                             job.sleep(Duration::from_micros(1));
                         }
                     }
                     job.inject(Fault::Resume(stopped)).expect("a fault");
-                    nap(&job, "the last answer", || inner.late_home().is_none());
+                    nap(&job, "the last answer", || inner.straggling_replica().is_none());
                     is_over.set(true);
                 }
                 nap(&job, "the one with late requests", || is_over.get());

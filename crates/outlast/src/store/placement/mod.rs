@@ -1,11 +1,11 @@
 //! Where copies belong.
 //!
-//! For each partition all members stand in an order of preference that never changes; its homes are the first ones of
-//! that order that are active and live. So a death moves only what the dead held, and a home stays a home as long as
+//! For each partition all members stand in an order of preference that never changes; its replicas are the first ones of
+//! that order that are active and live. So a death moves only what the dead held, and a replica stays a replica as long as
 //! it lives; the protocol depends on that. The order begins with as many regular members as there are copies, then come
 //! the spares, which thereby take the place of the dead, then the other regular members, each group by rendezvous hash.
 //!
-//! Where failure domains are given, homes are first taken from different outermost domains, in the order, and only then
+//! Where failure domains are given, replicas are first taken from different outermost domains, in the order, and only then
 //! from the rest. Taking at most one of each domain in a fixed order has the property that is needed here: when one is
 //! taken away, the others stay, and at most one comes in. A spare that is activated would break it, whether it stands in
 //! the middle of the order or brings a new domain; so the spares then come last, and only among the rest.
@@ -13,17 +13,17 @@
 pub(in crate::store) mod heir;
 
 use crate::engine::{MemberId, MemberSet, View};
-use crate::store::segment::head::STAMP_MAX;
+use crate::store::segment::head::CONFIG_NUMBER_MAX;
 
 /// The most copies of a value.
 pub const REPLICAS_MAX: usize = 8;
 
-/// The most members that leave and are homes of one partition meanwhile. Members leave one after the other; only when the
+/// The most members that leave and are replicas of one partition meanwhile. Members leave one after the other; only when the
 /// record that sees to that was lost can there be several.
 const LEAVERS_MAX: usize = 2;
 
-/// The longest list of homes.
-pub(in crate::store) const HOMES_MAX: usize = REPLICAS_MAX + LEAVERS_MAX;
+/// The longest list of replicas.
+pub(in crate::store) const REPLICA_LIST_MAX: usize = REPLICAS_MAX + LEAVERS_MAX;
 
 /// Computes where the copies of each partition belong.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ pub(in crate::store) struct Placement {
 
 /// Where the copies of one partition belong under one view.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::store) struct Homes {
-    /// The homes, the most preferred one first.
+pub(in crate::store) struct Assignment {
+    /// The replicas, the most preferred one first.
     pub(in crate::store) members: Vec<MemberId>,
     /// Grows exactly when the list changes; 1 while nobody has died.
     pub(in crate::store) configuration: u64,
@@ -110,15 +110,15 @@ impl Placement {
         self.domains.iter().any(|domain| !domain.is_empty())
     }
 
-    /// The homes under a view, from the partition's order of preference; those who leave are homes beside the R.
-    pub(in crate::store) fn homes(
+    /// The replicas under a view, from the partition's order of preference; those who leave are replicas beside the R.
+    pub(in crate::store) fn replicas(
         &self,
         preference: &[MemberId],
         view: &View,
         leaving: &MemberSet,
-    ) -> Homes {
+    ) -> Assignment {
         let is_leaving = |member: MemberId| leaving.contains(member) && view.is_living(member);
-        // The spares that will be active when those who leave are gone: they are homes from now on, or the copies would be
+        // The spares that will be active when those who leave are gone: they are replicas from now on, or the copies would be
         // handed on to others, whom the spares then replace.
         let later;
         let active = if leaving.iter().any(is_leaving) {
@@ -164,8 +164,8 @@ impl Placement {
             .filter(|(_, chosen)| **chosen)
             .map(|(member, _)| *member)
             .collect();
-        // The dead and the leaving that stand before the last home: their number grows exactly when the list changes.
-        // With too few homes, or with domains, by which the last home may stand further to the front than the one before,
+        // The dead and the leaving that stand before the last replica: their number grows exactly when the list changes.
+        // With too few replicas, or with domains, by which the last replica may stand further to the front than the one before,
         // all of them: more changes than needed, but none is missed. A member that leaves counts once, and once more
         // when it is gone.
         let last = chosen.last().filter(|_| count == self.replicas && !self.has_domains());
@@ -175,13 +175,16 @@ impl Placement {
         let before = &preference[..last];
         let dead = before.iter().filter(|&&member| !view.is_living(member)).count();
         let leavers = before.iter().filter(|&&member| is_leaving(member)).count();
-        let is_home = |member: &MemberId| {
+        let is_replica = |member: &MemberId| {
             chosen.contains(member) || is_leaving(*member) && view.is_active(*member)
         };
-        let members = before.iter().copied().filter(is_home).collect();
+        let members = before.iter().copied().filter(is_replica).collect();
         // Only the last one of the most members that a job may have comes beyond it: nobody is left whom it could be mistaken
         // by, and its number must not be the mark of removed records.
-        Homes { members, configuration: ((1 + 2 * dead + leavers) as u64).min(STAMP_MAX) }
+        Assignment {
+            members,
+            configuration: ((1 + 2 * dead + leavers) as u64).min(CONFIG_NUMBER_MAX),
+        }
     }
 }
 
@@ -200,11 +203,12 @@ mod tests {
         let placement = placement(members, 0, 3);
         let preference = placement.preference(0);
         let dead: Vec<u32> = preference[..members - 1].iter().map(|member| member.0).collect();
-        let last = placement.homes(&preference, &view(members, 0, &dead), &MemberSet::new());
-        let before = placement.homes(&preference, &view(members, 0, &dead[1..]), &MemberSet::new());
+        let last = placement.replicas(&preference, &view(members, 0, &dead), &MemberSet::new());
+        let before =
+            placement.replicas(&preference, &view(members, 0, &dead[1..]), &MemberSet::new());
         assert_eq!(last.members, [preference[members - 1]]);
         assert!(
-            before.configuration < last.configuration && last.configuration <= STAMP_MAX,
+            before.configuration < last.configuration && last.configuration <= CONFIG_NUMBER_MAX,
             "{last:?}"
         );
     }
@@ -219,14 +223,14 @@ mod tests {
                     for dead in (0..(regulars + spares) as u32).filter(|&dead| dead != leaver) {
                         for dead in [&[][..], &[dead]] {
                             let leaving = [MemberId(leaver)].into_iter().collect();
-                            let before = placement.homes(
+                            let before = placement.replicas(
                                 &preference,
                                 &view(regulars, spares, dead),
                                 &leaving,
                             );
                             let dead = [dead, &[leaver]].concat();
                             let gone = view(regulars, spares, &dead);
-                            let after = placement.homes(&preference, &gone, &leaving);
+                            let after = placement.replicas(&preference, &gone, &leaving);
                             let stay = before.members.iter().filter(|member| member.0 != leaver);
                             assert!(stay.eq(&after.members), "{before:?}, then {after:?}");
                             assert!(
@@ -255,8 +259,10 @@ mod tests {
             let view = view(64, 0, &[]);
             for key in 0..100_000u64 {
                 let partition = placement.partition(hash_key(format!("key/{key}").as_bytes()));
-                for home in placement.homes(&orders[partition], &view, &MemberSet::new()).members {
-                    load[home.index()] += 1;
+                for replica in
+                    placement.replicas(&orders[partition], &view, &MemberSet::new()).members
+                {
+                    load[replica.index()] += 1;
                 }
             }
             let mean = 100_000 * replicas / 64;
@@ -268,7 +274,7 @@ mod tests {
         }
     }
 
-    /// Over random sequences of deaths: a home stays a home while it lives, and the number grows with each change.
+    /// Over random sequences of deaths: a replica stays a replica while it lives, and the number grows with each change.
     #[test]
     fn only_what_was_lost_moves() {
         only_what_was_lost_moves_in(&placement(8, 3, 3));
@@ -282,16 +288,17 @@ mod tests {
             for sequence in 0..32u64 {
                 let mut dead: Vec<u32> = Vec::new();
                 let mut before =
-                    placement.homes(&preference, &view(8, 3, &dead), &MemberSet::new());
+                    placement.replicas(&preference, &view(8, 3, &dead), &MemberSet::new());
                 for step in 0..9 {
                     let living: Vec<u32> =
                         (0..11).filter(|member| !dead.contains(member)).collect();
                     dead.push(living[(mix(sequence * 100 + step) % living.len() as u64) as usize]);
-                    let after = placement.homes(&preference, &view(8, 3, &dead), &MemberSet::new());
-                    for home in &before.members {
+                    let after =
+                        placement.replicas(&preference, &view(8, 3, &dead), &MemberSet::new());
+                    for replica in &before.members {
                         assert!(
-                            dead.contains(&home.0) || after.members.contains(home),
-                            "{home} was displaced"
+                            dead.contains(&replica.0) || after.members.contains(replica),
+                            "{replica} was displaced"
                         );
                     }
                     assert_eq!(
@@ -309,8 +316,8 @@ mod tests {
         }
     }
 
-    /// Over random sequences of deaths, announcements of leaving, and departures: a home stays one while it lives, also
-    /// while it leaves; the number grows with each change; and R homes, or all that there are, stay.
+    /// Over random sequences of deaths, announcements of leaving, and departures: a replica stays one while it lives, also
+    /// while it leaves; the number grows with each change; and R replicas, or all that there are, stay.
     #[test]
     fn who_leaves_stays_a_home_until_it_is_gone() {
         let racks = |member: usize| format!("rack{}", mix(member as u64) % 4);
@@ -320,7 +327,7 @@ mod tests {
                 let preference = placement.preference(partition);
                 for sequence in 0..32u64 {
                     let (mut dead, mut leaving) = (Vec::new(), MemberSet::new());
-                    let mut before = placement.homes(&preference, &view(8, 0, &dead), &leaving);
+                    let mut before = placement.replicas(&preference, &view(8, 0, &dead), &leaving);
                     for step in 0..12 {
                         let member = (mix(sequence * 100 + step) % 8) as u32;
                         if dead.len() == 6 || dead.contains(&member) {
@@ -333,18 +340,19 @@ mod tests {
                         } else {
                             dead.push(member);
                         }
-                        let after = placement.homes(&preference, &view(8, 0, &dead), &leaving);
-                        let stays =
-                            |home: &MemberId| !leaving.contains(*home) && !dead.contains(&home.0);
-                        for home in &before.members {
+                        let after = placement.replicas(&preference, &view(8, 0, &dead), &leaving);
+                        let stays = |replica: &MemberId| {
+                            !leaving.contains(*replica) && !dead.contains(&replica.0)
+                        };
+                        for replica in &before.members {
                             assert!(
-                                dead.contains(&home.0) || after.members.contains(home),
-                                "{home} was displaced"
+                                dead.contains(&replica.0) || after.members.contains(replica),
+                                "{replica} was displaced"
                             );
                         }
                         let staying = (0..8).map(MemberId).filter(stays).count();
                         assert_eq!(
-                            after.members.iter().filter(|home| stays(home)).count(),
+                            after.members.iter().filter(|replica| stays(replica)).count(),
                             staying.min(2)
                         );
                         assert!(after.configuration >= before.configuration);
@@ -363,9 +371,10 @@ mod tests {
         let placement = placement(6, 1, 2);
         for partition in 0..100 {
             let preference = placement.preference(partition);
-            let before = placement.homes(&preference, &view(6, 1, &[]), &MemberSet::new()).members;
+            let before =
+                placement.replicas(&preference, &view(6, 1, &[]), &MemberSet::new()).members;
             let after = placement
-                .homes(&preference, &view(6, 1, &[before[0].0]), &MemberSet::new())
+                .replicas(&preference, &view(6, 1, &[before[0].0]), &MemberSet::new())
                 .members;
             assert_eq!(after, [before[1], MemberId(6)]);
         }
@@ -378,15 +387,15 @@ mod tests {
         for partition in 0..64 {
             let preference = placement.preference(partition);
             for dead in [vec![], vec![preference[0].0], vec![preference[0].0, preference[1].0]] {
-                let homes =
-                    placement.homes(&preference, &view(6, 0, &dead), &MemberSet::new()).members;
-                let mut racks: Vec<u32> = homes.iter().map(|home| home.0 / 2).collect();
+                let replicas =
+                    placement.replicas(&preference, &view(6, 0, &dead), &MemberSet::new()).members;
+                let mut racks: Vec<u32> = replicas.iter().map(|replica| replica.0 / 2).collect();
                 racks.sort_unstable();
                 racks.dedup();
                 let mut living: Vec<u32> =
                     (0..6).filter(|member| !dead.contains(member)).map(|m| m / 2).collect();
                 living.dedup();
-                assert_eq!(racks.len(), living.len().min(3), "{homes:?} after {dead:?}");
+                assert_eq!(racks.len(), living.len().min(3), "{replicas:?} after {dead:?}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, Epoch, MemberId};
 use crate::store::error::StoreError;
-use crate::store::operation::error::{Halt, Step};
+use crate::store::operation::error::{OpError, OpResult};
 use crate::store::record::state::RecordOp;
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{
@@ -20,24 +20,24 @@ const LARGE_LEN: u64 = 1 << 20;
 const SHORT_LEN_MAX: usize = 224;
 
 /// What a block is filled with: the header, in one piece with a short value, and the value otherwise.
-pub(in crate::store) struct Content<'v> {
+pub(in crate::store) struct BlockImage<'v> {
     begin: [u8; BLOCK_HEADER_LEN as usize + SHORT_LEN_MAX],
     begin_len: usize,
     rest: &'v [u8],
 }
 
-impl<'v> Content<'v> {
+impl<'v> BlockImage<'v> {
     #[inline]
-    pub(in crate::store) fn new(block: &Block, value: &'v [u8]) -> Content<'v> {
+    pub(in crate::store) fn new(block: &Block, value: &'v [u8]) -> BlockImage<'v> {
         const HEADER: usize = BLOCK_HEADER_LEN as usize;
         let mut begin = [0; HEADER + SHORT_LEN_MAX];
         begin[..HEADER].copy_from_slice(&block.encode());
         if value.len() > SHORT_LEN_MAX {
-            return Content { begin, begin_len: HEADER, rest: value };
+            return BlockImage { begin, begin_len: HEADER, rest: value };
         }
         begin[HEADER..HEADER + value.len()].copy_from_slice(value);
         // Whole words: a part of one would have to be exchanged.
-        Content { begin, begin_len: (HEADER + value.len()).next_multiple_of(8), rest: &[] }
+        BlockImage { begin, begin_len: (HEADER + value.len()).next_multiple_of(8), rest: &[] }
     }
 
     /// Where in a block its parts go; the second may be empty.
@@ -49,33 +49,33 @@ impl<'v> Content<'v> {
 
 /// The size class of a version's block.
 #[inline]
-pub(in crate::store) fn block_class(block: &Block, home: MemberId) -> Step<usize> {
+pub(in crate::store) fn block_class(block: &Block, replica: MemberId) -> OpResult<usize> {
     if block.is_deleted {
         return Ok(TOMBSTONES);
     }
     class_of(value_start(block.len) + block.len).ok_or_else(|| {
-        Halt::Fail(StoreError::OutOfMemory {
-            member: home,
+        OpError::Fail(StoreError::OutOfMemory {
+            member: replica,
             reason: format!("a value of {} bytes is larger than any block", block.len),
         })
     })
 }
 
 impl<'a> RecordOp<'a> {
-    pub(in crate::store) fn read_block(&self, home: MemberId, offset: u64) -> Step<Block> {
+    pub(in crate::store) fn read_block(&self, replica: MemberId, offset: u64) -> OpResult<Block> {
         let mut bytes = [0; BLOCK_HEADER_LEN as usize];
-        self.get(home, offset, &mut bytes)?;
+        self.get(replica, offset, &mut bytes)?;
         let block = Block::decode(&bytes);
-        self.check_block(home, offset, &block).map(|()| block)
+        self.check_block(replica, offset, &block).map(|()| block)
     }
 
     /// What others have written is looked at before anything is made of it.
     pub(in crate::store) fn check_block(
         &self,
-        home: MemberId,
+        replica: MemberId,
         offset: u64,
         block: &Block,
-    ) -> Step<()> {
+    ) -> OpResult<()> {
         let is_possible = block.writer.index() < self.store.job.members()
             && block.counter < COUNTER_MAX
             && class_of(value_start(block.len) + block.len).is_some();
@@ -83,61 +83,62 @@ impl<'a> RecordOp<'a> {
         let is_possible = is_possible
             && (block.len < LARGE_LEN
                 || offset + value_start(block.len) + block.len
-                    <= self.store.job.segment_len(home)?);
+                    <= self.store.job.segment_len(replica)?);
         match is_possible {
             true => Ok(()),
-            false => {
-                Err(Halt::Fail(StoreError::Corrupt { member: home, what: "a value cannot be" }))
-            }
+            false => Err(OpError::Fail(StoreError::Corrupt {
+                member: replica,
+                what: "a value cannot be",
+            })),
         }
     }
 
     /// The counter of the version that a head names; 0 if it names none.
-    pub(in crate::store) fn counter(&self, home: MemberId, head: Head) -> Step<u64> {
-        head.offset().map_or(Ok(0), |offset| self.load(home, offset))
+    pub(in crate::store) fn counter(&self, replica: MemberId, head: Head) -> OpResult<u64> {
+        head.offset().map_or(Ok(0), |offset| self.load(replica, offset))
     }
 
-    /// Fills a block at a home with a version.
+    /// Fills a block at a replica with a version.
     pub(in crate::store) fn fill_block(
         &self,
-        home: MemberId,
+        replica: MemberId,
         block: &Block,
         value: &[u8],
-    ) -> Step<u64> {
+    ) -> OpResult<u64> {
         steps::enter(steps::Step::WriteFill);
-        let class = block_class(block, home)?;
+        let class = block_class(block, replica)?;
         let block = Block { holder: holder(self.store.me()), ..*block };
-        let offset = self.take_block(home, class)?;
-        self.fill(home, class, offset, &Content::new(&block, value))
+        let offset = self.take_block(replica, class)?;
+        self.fill(replica, class, offset, &BlockImage::new(&block, value))
     }
 
     /// Fills this block.
     #[inline]
     pub(in crate::store) fn fill(
         &self,
-        home: MemberId,
+        replica: MemberId,
         class: usize,
         offset: u64,
-        content: &Content<'_>,
-    ) -> Step<u64> {
-        let mut places = content.places(offset).into_iter().filter(|(_, bytes)| !bytes.is_empty());
-        let filled = places.try_for_each(|(offset, bytes)| self.put(home, offset, bytes));
+        image: &BlockImage<'_>,
+    ) -> OpResult<u64> {
+        let mut places = image.places(offset).into_iter().filter(|(_, bytes)| !bytes.is_empty());
+        let filled = places.try_for_each(|(offset, bytes)| self.put(replica, offset, bytes));
         if filled.is_err() {
-            self.keep_unless_late(home, class, offset, &filled);
+            self.keep_unless_timed_out(replica, class, offset, &filled);
         }
         filled.map(|()| offset)
     }
 
     /// Retires the block that a head named, after it was swapped out: under any view, since nobody else does. Whatever fails,
     /// it was swapped out all the same.
-    pub(in crate::store) fn retire_head(&self, home: MemberId, head: Head) {
+    pub(in crate::store) fn retire_head(&self, replica: MemberId, head: Head) {
         let Some(offset) = head.offset() else { return };
         let mut bytes = [0; BLOCK_HEADER_LEN as usize];
-        let read = self.store.job.get(Epoch::ANY, home, offset, &mut bytes);
-        if read.map_err(|error| self.noted(home, error)).is_ok() {
+        let read = self.store.job.get(Epoch::ANY, replica, offset, &mut bytes);
+        if read.map_err(|error| self.noted(replica, error)).is_ok() {
             let block = Block::decode(&bytes);
-            let _ = block_class(&block, home)
-                .and_then(|class| self.retire_block(home, offset, &block, class));
+            let _ = block_class(&block, replica)
+                .and_then(|class| self.retire_block(replica, offset, &block, class));
         }
     }
 
@@ -145,21 +146,21 @@ impl<'a> RecordOp<'a> {
     #[inline(always)]
     pub(in crate::store) fn retire_block(
         &self,
-        home: MemberId,
+        replica: MemberId,
         offset: u64,
         block: &Block,
         class: usize,
-    ) -> Step<()> {
+    ) -> OpResult<()> {
         let me = holder(self.store.me());
         if block.holder != me {
             let (old, new) = (block.length_word(), Block { holder: me, ..*block }.length_word());
             // Under any view: nobody else may take it, whatever has happened since. By a swap, since a request that comes
             // late may find it taken back from its dead holder, whose word never comes again, and used for another version.
-            if !self.swap_own(home, offset + BLOCK_HOLDER, old, new)? {
+            if !self.swap_own(replica, offset + BLOCK_HOLDER, old, new)? {
                 return Ok(());
             }
         }
-        self.retire(home, class, offset);
+        self.retire(replica, class, offset);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::engine::MemberId;
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::operation::error::{Halt, Step};
+use crate::store::operation::error::{OpError, OpResult};
 use crate::store::placement::{hash_key, mix};
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::{RecordOp, RecordState};
@@ -54,9 +54,10 @@ fn hash(seed: u64, bytes: &[u8]) -> u64 {
 /// The checksum of a version of the key with this hash.
 #[inline]
 pub(in crate::store) fn checksum(key_hash: u64, block: &Block, value: &[u8]) -> u64 {
-    let Block { counter, writer, actor, operation, len, is_deleted, kind, owner, .. } = *block;
+    let Block { counter, writer, participant, operation, len, is_deleted, kind, owner, .. } =
+        *block;
     let mut state = key_hash;
-    let who = operation << 18 | (actor as u64) << 12 | u64::from(writer.0);
+    let who = operation << 18 | (participant as u64) << 12 | u64::from(writer.0);
     for word in
         [counter, who, len << 3 | (kind as u64) << 1 | u64::from(is_deleted), u64::from(owner.0)]
     {
@@ -114,27 +115,27 @@ impl<'a> RecordOp<'a> {
     pub(in crate::store) fn get_value(
         &self,
         key: &[u8],
-        home: MemberId,
+        replica: MemberId,
         offset: u64,
         block: &Block,
         value: &mut [u8],
-    ) -> Step<()> {
-        self.get(home, offset + value_start(block.len), value)?;
-        self.store.check_value(key, home, block, value).map_err(Halt::Fail)
+    ) -> OpResult<()> {
+        self.get(replica, offset + value_start(block.len), value)?;
+        self.store.check_value(key, replica, block, value).map_err(OpError::Fail)
     }
 
     /// Checks a value of which parts are to be used.
     pub(in crate::store) fn check_whole(
         &self,
         key: &KeyRef<'_>,
-        home: MemberId,
+        replica: MemberId,
         offset: u64,
         block: &Block,
-    ) -> Step<()> {
+    ) -> OpResult<()> {
         if !self.store.checksums {
             return Ok(());
         }
-        self.get_value(key.key, home, offset, block, &mut vec![0; block.len as usize])
+        self.get_value(key.key, replica, offset, block, &mut vec![0; block.len as usize])
     }
 
     /// What a transaction has in its hands lies inside of the block of a version: that one is checked, and the part that is
@@ -142,21 +143,21 @@ impl<'a> RecordOp<'a> {
     pub(in crate::store) fn resealed(
         &self,
         key: &KeyRef<'_>,
-        home: MemberId,
+        replica: MemberId,
         offset: u64,
         block: &Block,
         (seen_at, seen): (u64, Block),
-    ) -> Step<(u64, Block)> {
+    ) -> OpResult<(u64, Block)> {
         if !self.store.checksums {
             return Ok((seen_at, seen));
         }
         let mut whole = vec![0; block.len as usize];
-        self.get_value(key.key, home, offset, block, &mut whole)?;
+        self.get_value(key.key, replica, offset, block, &mut whole)?;
         let from = (seen_at + value_start(seen.len)).wrapping_sub(offset + value_start(block.len))
             as usize;
         let part = whole.get(from..).and_then(|rest| rest.get(..seen.len as usize));
         let what = "a part of a value is not in it";
-        let part = part.ok_or(Halt::Fail(StoreError::Corrupt { member: home, what }))?;
+        let part = part.ok_or(OpError::Fail(StoreError::Corrupt { member: replica, what }))?;
         Ok((seen_at, Block { checksum: checksum(key.hash, &seen, part), ..seen }))
     }
 }
@@ -172,7 +173,7 @@ mod tests {
         let block = Block {
             counter: 7,
             writer: MemberId(5),
-            actor: 3,
+            participant: 3,
             operation: 9,
             len: 200,
             is_deleted: false,

@@ -1,8 +1,8 @@
 //! The hot path over a network: a handle writes its key again, in one message and one answer for the primary, and then for
-//! each other home at the same time.
+//! each other replica at the same time.
 //!
 //! The same steps as in `write.rs`, for the case that nothing has changed since the handle wrote the key. What the handle
-//! remembers is not looked at first, but by the home itself, in a *series* of operations that goes on only while each of
+//! has_cached is not looked at first, but by the replica itself, in a *series* of operations that goes on only while each of
 //! them finds what it expects (`Engine::start_compound`). In this order, as in the ordinary way:
 //!
 //! | at the primary | why |
@@ -17,9 +17,9 @@
 //! The look at the head must come before that at the counter: a block that was freed before this operation began still has
 //! its old counter until somebody fills it again, and a head could name it by the time of the swap.
 //!
-//! | at each other home, once the primary has it | why |
+//! | at each other replica, once the primary has it | why |
 //! |---|---|
-//! | put the block (W4) | only the head of this very home is to name it: it may be filled after W5 |
+//! | put the block (W4) | only the head of this very replica is to name it: it may be filled after W5 |
 //! | the count of removals is as it was | |
 //! | swap the head from what the handle left there (W6) | the primary's chain had no other version in between |
 //!
@@ -28,8 +28,8 @@
 //! answer to the series is waited for first, and the put is not forgotten before it.
 //!
 //! A series that stops before W5 has published nothing: the handle forgets what it remembered, and the ordinary way is taken.
-//! One that stops before W6 leaves that home to the ordinary way. Who dies leaves what it would leave there: a block that
-//! nobody names, or a version that whoever meets it finishes. A series is refused as a whole if the home's view is newer; if
+//! One that stops before W6 leaves that replica to the ordinary way. Who dies leaves what it would leave there: a block that
+//! nobody names, or a version that whoever meets it finishes. A series is refused as a whole if the replica's view is newer; if
 //! the view changes in its middle, its swap succeeds only where nobody has sealed the record under the newer
 //! configuration, as in `hot.rs`.
 
@@ -38,14 +38,14 @@ use crate::engine::{
 };
 use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
-use crate::store::operation::configuration::Config;
-use crate::store::operation::error::{Halt, Step};
-use crate::store::placement::HOMES_MAX;
-use crate::store::record::block_io::Content;
+use crate::store::operation::configuration::Configuration;
+use crate::store::operation::error::{OpError, OpResult};
+use crate::store::placement::REPLICA_LIST_MAX;
+use crate::store::record::block_io::BlockImage;
 use crate::store::record::key::KeyRef;
-use crate::store::record::location::Remembered;
+use crate::store::record::location::CachedLocation;
 use crate::store::record::state::RecordOp;
-use crate::store::record::write::{Before, Draft, Shape};
+use crate::store::record::write::{NewVersion, Predecessor, VersionAttributes};
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{PARTITION_WAITERS, REMOVALS};
 use crate::store::steps;
@@ -55,178 +55,185 @@ use crate::store::value::Version;
 const PARTS_MAX: usize = 8;
 
 impl<'a> RecordOp<'a> {
-    /// Puts a value by what a handle remembers, if it knows where everybody has it.
-    pub(in crate::store) fn put_assumed(
+    /// Puts a value by what a handle has_cached, if it knows where everybody has it.
+    pub(in crate::store) fn put_cached_remote(
         &mut self,
         key: &KeyRef<'_>,
-        memory: &mut Remembered,
+        cached: &mut CachedLocation,
         value: &[u8],
-    ) -> Step<Option<Version>> {
+    ) -> OpResult<Option<Version>> {
         // The ordinary way says what is to be waited for.
-        if self.store.job.is_mapped() || self.store.frost.is_set() {
+        if self.store.job.is_mapped() || self.store.freeze.is_set() {
             return Ok(None);
         }
         let config = self.config(key.partition)?;
-        let is_known = memory.stamp == config.stamp
+        let is_known = cached.config_number == config.config_number
             && config.are_all_ready()
-            && !memory.block.is_deleted
-            && memory.at[..config.homes.len()]
+            && !cached.block.is_deleted
+            && cached.at[..config.replicas.len()]
                 .iter()
                 .all(|at| at.word != 0 && at.head.offset().is_some());
         if !is_known {
             return Ok(None);
         }
-        let shape = Shape::plain(false, memory.block.owner);
-        self.replace(config, key, Before::assumed(config, memory), value, shape)
+        let shape = VersionAttributes::plain(false, cached.block.owner);
+        self.replace(config, key, Predecessor::assumed(config, cached), value, shape)
     }
 
     /// W2 to W8; whether it was published. See the module's tables.
-    pub(in crate::store) fn publish_in_series(
+    pub(in crate::store) fn publish_compound(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
-        before: &mut Before<'_>,
-        draft: &mut Draft<'_>,
-    ) -> Step<bool> {
+        predecessor: &mut Predecessor<'_>,
+        new_version: &mut NewVersion<'_>,
+    ) -> OpResult<bool> {
         steps::enter(steps::Step::WriteFill);
-        for (home, &member) in config.homes.iter().enumerate() {
-            match self.take_block(member, draft.class) {
-                Ok(offset) => draft.offsets[home] = offset,
+        for (replica, &member) in config.replicas.iter().enumerate() {
+            match self.take_block(member, new_version.class) {
+                Ok(offset) => new_version.offsets[replica] = offset,
                 // Whether it may be left out is decided in the ordinary way.
-                Err(Halt::Fail(StoreError::OutOfMemory { .. })) => return Ok(false),
-                Err(halt) => return Err(halt),
+                Err(OpError::Fail(StoreError::OutOfMemory { .. })) => return Ok(false),
+                Err(error) => return Err(error),
             }
         }
-        let content = Content::new(&draft.block, draft.value);
-        let mut fills = Fills::start(self, config, draft, &content);
-        let mut published = self.publish_assumed(config, key, before, draft, &content, &mut fills);
-        if let Err(Halt::Fail(_)) = &published {
+        let image = BlockImage::new(&new_version.block, new_version.value);
+        let mut fills = Fills::start(self, config, new_version, &image);
+        let mut published =
+            self.publish_cached_remote(config, key, predecessor, new_version, &image, &mut fills);
+        if let Err(OpError::Fail(_)) = &published {
             // What was not answered may still land.
-            draft.offsets[config.primary] = 0;
+            new_version.offsets[config.primary] = 0;
         }
         if !matches!(&published, Ok(Some(_))) {
             // The blocks are kept for something else, so nothing may be on its way to them.
-            for home in 0..config.homes.len() {
-                if draft.offsets[home] == 0 {
+            for replica in 0..config.replicas.len() {
+                if new_version.offsets[replica] == 0 {
                     continue;
                 }
                 // Otherwise the time of the call is over.
-                let is_patient = !matches!(&published, Err(Halt::Fail(_)));
-                if let Err(Halt::Fail(error)) = fills.wait(self, home, is_patient) {
-                    draft.offsets[home] = 0;
-                    published = Err(Halt::Fail(error));
+                let is_patient = !matches!(&published, Err(OpError::Fail(_)));
+                if let Err(OpError::Fail(error)) = fills.wait(self, replica, is_patient) {
+                    new_version.offsets[replica] = 0;
+                    published = Err(OpError::Fail(error));
                 }
             }
-            self.keep_unused(config, draft);
-            draft.offsets = [0; HOMES_MAX];
+            self.keep_unused(config, new_version);
+            new_version.offsets = [0; REPLICA_LIST_MAX];
         }
         let Some((head, waiters)) = published? else { return Ok(false) };
-        self.note_published(config, before, draft, head);
-        let is_done = self.install_assumed(config, before, draft, &content, &mut fills);
-        self.conclude(config, key, before, draft, (head, Some(waiters)), is_done)
+        self.record_published(config, predecessor, new_version, head);
+        let is_done =
+            self.install_cached_remote(config, predecessor, new_version, &image, &mut fills);
+        self.conclude(config, key, predecessor, new_version, (head, Some(waiters)), is_done)
     }
 
     /// W3 to W5 at the primary; the new head and who waits for a change, if it was as remembered.
-    fn publish_assumed(
+    fn publish_cached_remote(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
-        before: &mut Before<'_>,
-        draft: &Draft<'_>,
-        content: &Content<'_>,
+        predecessor: &mut Predecessor<'_>,
+        new_version: &NewVersion<'_>,
+        image: &BlockImage<'_>,
         fills: &mut Fills,
-    ) -> Step<Option<(Head, u64)>> {
-        let (Some(memory), Some(block)) = (&before.memory, &before.block) else { return Ok(None) };
-        let (primary, offset) = (config.homes[config.primary], draft.offsets[config.primary]);
-        let (at, new) = (&memory.at[config.primary], Head::new(config.stamp, offset));
+    ) -> OpResult<Option<(Head, u64)>> {
+        let (Some(cached), Some(block)) = (&predecessor.cached, &predecessor.block) else {
+            return Ok(None);
+        };
+        let (primary, offset) =
+            (config.replicas[config.primary], new_version.offsets[config.primary]);
+        let (at, new) = (&cached.at[config.primary], Head::new(config.config_number, offset));
         steps::enter(steps::Step::WritePublish);
         loop {
-            let Some(old) = before.head.offset() else { return Ok(None) };
+            let Some(old) = predecessor.head.offset() else { return Ok(None) };
             let mut parts = Vec::with_capacity(PARTS_MAX);
             parts.push(CompoundStep::Expect {
                 offset: config.roots[config.primary] + REMOVALS,
                 word: at.removals,
             });
-            parts.push(CompoundStep::Expect { offset: before.word, word: before.head.0 });
+            parts.push(CompoundStep::Expect { offset: predecessor.word, word: predecessor.head.0 });
             if !mutant("assume-version") {
                 parts.push(CompoundStep::Expect { offset: old, word: block.counter });
             }
-            parts.extend(fills.parts(content, offset));
+            parts.extend(fills.parts(image, offset));
             parts.push(CompoundStep::Swap {
-                offset: before.word,
-                expected: before.head.0,
+                offset: predecessor.word,
+                expected: predecessor.head.0,
                 new: new.0,
             });
             parts.push(CompoundStep::Load {
                 offset: self.partition_word(primary, key.partition, PARTITION_WAITERS),
             });
             let series = self.store.job.start_compound(self.epoch, primary, &parts);
-            let (done, word) = self.await_series(series, true)?;
+            let (done, word) = self.await_compound(series, true)?;
             fills.wait(self, config.primary, true)?;
             if done == parts.len() {
                 return Ok(Some((new, word)));
             }
             // Somebody has looked, and has marked it as stable: the handle knows that it is.
-            let is_marked =
-                done == 1 && Head(word) == before.head.stable() && Head(word) != before.head;
+            let is_marked = done == 1
+                && Head(word) == predecessor.head.stable()
+                && Head(word) != predecessor.head;
             if !is_marked {
                 return Ok(None);
             }
-            before.head = Head(word);
+            predecessor.head = Head(word);
         }
     }
 
-    /// W6 at the other homes: a bit for each one that holds the version now. The others are looked up by the handle the next
+    /// W6 at the other replicas: a bit for each one that holds the version now. The others are looked up by the handle the next
     /// time, and the blocks that they were to have are filled.
-    fn install_assumed(
+    fn install_cached_remote(
         &self,
-        config: &Config,
-        before: &mut Before<'_>,
-        draft: &mut Draft<'_>,
-        content: &Content<'_>,
+        config: &Configuration,
+        predecessor: &mut Predecessor<'_>,
+        new_version: &mut NewVersion<'_>,
+        image: &BlockImage<'_>,
         fills: &mut Fills,
-    ) -> Step<u64> {
-        let (Some(memory), Some(block)) = (&mut before.memory, &before.block) else {
-            return Err(Halt::Again);
+    ) -> OpResult<u64> {
+        let (Some(cached), Some(block)) = (&mut predecessor.cached, &predecessor.block) else {
+            return Err(OpError::Again);
         };
         steps::enter(steps::Step::WriteInstall);
-        let mut started: [Option<(Pending, usize)>; HOMES_MAX] = std::array::from_fn(|_| None);
-        for (home, &member) in
-            config.homes.iter().enumerate().filter(|(home, _)| *home != config.primary)
+        let mut started: [Option<(Pending, usize)>; REPLICA_LIST_MAX] =
+            std::array::from_fn(|_| None);
+        for (replica, &member) in
+            config.replicas.iter().enumerate().filter(|(replica, _)| *replica != config.primary)
         {
-            let (at, offset) = (&memory.at[home], draft.offsets[home]);
-            let new = Head::new(config.stamp, offset);
+            let (at, offset) = (&cached.at[replica], new_version.offsets[replica]);
+            let new = Head::new(config.config_number, offset);
             let mut parts = Vec::with_capacity(PARTS_MAX);
-            parts.extend(fills.parts(content, offset));
+            parts.extend(fills.parts(image, offset));
             parts.push(CompoundStep::Expect {
-                offset: config.roots[home] + REMOVALS,
+                offset: config.roots[replica] + REMOVALS,
                 word: at.removals,
             });
             parts.push(CompoundStep::Swap { offset: at.word, expected: at.head.0, new: new.0 });
-            started[home] =
+            started[replica] =
                 Some((self.store.job.start_compound(self.epoch, member, &parts), parts.len()));
         }
         let mut is_done = Ok(1 << config.primary);
-        for (home, started) in started.into_iter().enumerate() {
+        for (replica, started) in started.into_iter().enumerate() {
             let Some((series, len)) = started else { continue };
-            let (member, at) = (config.homes[home], &mut memory.at[home]);
+            let (member, at) = (config.replicas[replica], &mut cached.at[replica]);
             // All were started together: when one is late, so are those that are not answered by then.
-            let is_patient = !matches!(is_done, Err(Halt::Fail(_)));
-            let answer = match self.await_series(series, is_patient) {
+            let is_patient = !matches!(is_done, Err(OpError::Fail(_)));
+            let answer = match self.await_compound(series, is_patient) {
                 // The block is not used for anything else, whatever is on its way to it.
-                Err(Halt::Fail(error)) => Err(Halt::Fail(error)),
+                Err(OpError::Fail(error)) => Err(OpError::Fail(error)),
                 // One that was refused here, since the view has changed, says nothing of the value before it, which is late if others are.
-                answer => fills.wait(self, home, is_patient).and(answer),
+                answer => fills.wait(self, replica, is_patient).and(answer),
             };
             match answer {
                 Ok((done, _)) if done == len => {
-                    let offset = std::mem::take(&mut draft.offsets[home]);
+                    let offset = std::mem::take(&mut new_version.offsets[replica]);
                     if let Some(old) = at.head.offset() {
                         // It was swapped out, whatever becomes of the rest.
-                        let _ = self.retire_block(member, old, block, memory.class);
+                        let _ = self.retire_block(member, old, block, cached.class);
                     }
-                    at.head = Head::new(config.stamp, offset);
-                    is_done = is_done.map(|is_done| is_done | 1 << home);
+                    at.head = Head::new(config.config_number, offset);
+                    is_done = is_done.map(|is_done| is_done | 1 << replica);
                 }
                 Ok((done, word)) => {
                     at.word = 0;
@@ -236,11 +243,11 @@ impl<'a> RecordOp<'a> {
                     }
                 }
                 // The view has changed, and nobody has seen the block.
-                Err(Halt::Again) if is_done.is_ok() => is_done = Err(Halt::Again),
-                Err(Halt::Again) => {}
+                Err(OpError::Again) if is_done.is_ok() => is_done = Err(OpError::Again),
+                Err(OpError::Again) => {}
                 Err(fail) => {
                     // What was not answered may still land.
-                    draft.offsets[home] = 0;
+                    new_version.offsets[replica] = 0;
                     is_done = Err(fail);
                 }
             }
@@ -249,7 +256,7 @@ impl<'a> RecordOp<'a> {
     }
 
     /// How many parts of a series were done, and the last word that was found.
-    fn await_series(&self, series: Pending, is_patient: bool) -> Step<(usize, u64)> {
+    fn await_compound(&self, series: Pending, is_patient: bool) -> OpResult<(usize, u64)> {
         match self.await_answer(series, is_patient)? {
             Done::Series { done, word } => Ok((done, word)),
             other => unreachable!("a series completed as {other:?}"),
@@ -257,24 +264,24 @@ impl<'a> RecordOp<'a> {
     }
 }
 
-/// What is on its way to the blocks of a draft: values that the series do not take along.
+/// What is on its way to the blocks of a new_version: values that the series do not take along.
 struct Fills {
     is_short: bool,
-    pending: [Option<Pending>; HOMES_MAX],
+    pending: [Option<Pending>; REPLICA_LIST_MAX],
 }
 
 impl Fills {
     fn start(
         op: &RecordOp<'_>,
-        config: &Config,
-        draft: &Draft<'_>,
-        content: &Content<'_>,
+        config: &Configuration,
+        new_version: &NewVersion<'_>,
+        image: &BlockImage<'_>,
     ) -> Fills {
-        let len: usize = content.places(0).iter().map(|(_, bytes)| bytes.len()).sum();
+        let len: usize = image.places(0).iter().map(|(_, bytes)| bytes.len()).sum();
         let is_short = len + PARTS_MAX * COMPOUND_STEP_LEN <= COMPOUND_LEN_MAX;
-        let pending = std::array::from_fn(|home| {
-            let member = *config.homes.get(home).filter(|_| !is_short)?;
-            let [_, (offset, data)] = content.places(draft.offsets[home]);
+        let pending = std::array::from_fn(|replica| {
+            let member = *config.replicas.get(replica).filter(|_| !is_short)?;
+            let [_, (offset, data)] = image.places(new_version.offsets[replica]);
             Some(op.store.job.start(op.epoch, member, Operation::Put { offset, data }))
         });
         Fills { is_short, pending }
@@ -283,18 +290,18 @@ impl Fills {
     /// The parts of a series that fill a block.
     fn parts<'c>(
         &self,
-        content: &'c Content<'_>,
+        image: &'c BlockImage<'_>,
         offset: u64,
     ) -> impl Iterator<Item = CompoundStep<'c>> {
         let count = if self.is_short { 2 } else { 1 };
         let places =
-            content.places(offset).into_iter().take(count).filter(|(_, data)| !data.is_empty());
+            image.places(offset).into_iter().take(count).filter(|(_, data)| !data.is_empty());
         places.map(|(offset, data)| CompoundStep::Put { offset, data })
     }
 
-    /// Waits until the block of a home is filled; only when no series behind that is wanted any more.
-    fn wait(&mut self, op: &RecordOp<'_>, home: usize, is_patient: bool) -> Step<()> {
-        self.pending[home]
+    /// Waits until the block of a replica is filled; only when no series behind that is wanted any more.
+    fn wait(&mut self, op: &RecordOp<'_>, replica: usize, is_patient: bool) -> OpResult<()> {
+        self.pending[replica]
             .take()
             .map_or(Ok(()), |pending| op.await_answer(pending, is_patient).map(drop))
     }
@@ -304,8 +311,8 @@ impl Fills {
 mod tests {
     use crate::engine::Fault;
     use crate::engine::sim::{self, Link, Options as SimOptions};
-    use crate::store::operation::configuration::Config;
-    use crate::store::record::location::Remembered;
+    use crate::store::operation::configuration::Configuration;
+    use crate::store::record::location::CachedLocation;
     use crate::store::record::state::RecordOp;
     use crate::store::record::write::Change;
     use crate::store::segment::layout::{
@@ -323,7 +330,7 @@ mod tests {
     const WRITER: MemberId = MemberId(3);
     const LIMIT: Duration = Duration::from_millis(200);
 
-    /// Runs four members over a network: one does this, and the others are its homes meanwhile.
+    /// Runs four members over a network: one does this, and the others are its replicas meanwhile.
     fn run(seed: u64, replicas: usize, write: impl Fn(&Job, &Store) + 'static) {
         run_with(SimOptions::new(4, seed), replicas, write);
     }
@@ -348,39 +355,41 @@ mod tests {
         .expect_ok();
     }
 
-    /// The homes of a key.
-    fn with_config<T>(store: &Store, key: &str, look: impl Fn(&Config) -> T) -> T {
+    /// The replicas of a key.
+    fn with_config<T>(store: &Store, key: &str, look: impl Fn(&Configuration) -> T) -> T {
         let op = RecordOp::begin(&store.state).expect("begun");
         let key = store.state.key_ref(key.as_bytes()).expect("a key");
-        look(op.config(key.partition).expect("homes"))
+        look(op.config(key.partition).expect("replicas"))
     }
 
-    /// A key with such homes, the writer not among them.
-    fn key_where(store: &Store, is_wanted: impl Fn(&Config) -> bool) -> String {
+    /// A key with such replicas, the writer not among them.
+    fn key_where(store: &Store, is_wanted: impl Fn(&Configuration) -> bool) -> String {
         let is_there = |key: &String| {
-            with_config(store, key, |config| is_wanted(config) && !config.homes.contains(&WRITER))
+            with_config(store, key, |config| {
+                is_wanted(config) && !config.replicas.contains(&WRITER)
+            })
         };
         (0..1000)
             .map(|number| format!("key {number}"))
             .find(is_there)
-            .expect("a key with such homes")
+            .expect("a key with such replicas")
     }
 
-    fn primary(config: &Config) -> MemberId {
-        config.homes[config.primary]
+    fn primary(config: &Configuration) -> MemberId {
+        config.replicas[config.primary]
     }
 
-    /// A large value is on its way to a home that is stopped, and its put ends with a timeout. Nobody waits for the value any more,
+    /// A large value is on its way to a replica that is stopped, and its put ends with a timeout. Nobody waits for the value any more,
     /// so that it may never be sent: then no head comes to name its block, there or at the primary.
     #[test]
     fn a_value_that_was_not_sent_is_not_published() {
         const LEN: usize = 20_000;
         for seed in 0..40 {
             run(seed, 2, move |job, store| {
-                // The primary, or the other home, is stopped.
+                // The primary, or the other replica, is stopped.
                 let (stopped, is_primary) = (MemberId(0), seed % 2 == 0);
                 let key = key_where(store, |config| {
-                    config.homes.contains(&stopped) && (primary(config) == stopped) == is_primary
+                    config.replicas.contains(&stopped) && (primary(config) == stopped) == is_primary
                 });
                 let slot = store.handle(key.as_bytes()).expect("a slot");
                 // Until there are blocks at hand.
@@ -390,7 +399,7 @@ mod tests {
                 job.inject(Fault::Stop(stopped)).expect("a fault");
                 assert_eq!(expect_timeout(slot.put(&[40; LEN])), stopped);
                 job.inject(Fault::Resume(stopped)).expect("a fault");
-                nap(job, "what was late", || store.state.late_home().is_none());
+                nap(job, "what was late", || store.state.straggling_replica().is_none());
                 if !is_primary {
                     job.inject(Fault::Kill(with_config(store, &key, primary))).expect("a fault");
                 }
@@ -400,31 +409,32 @@ mod tests {
         }
     }
 
-    /// Another key's record is taken out of the index of the second home: the next put looks its own up anew there, and the
+    /// Another key's record is taken out of the index of the second replica: the next put looks its own up anew there, and the
     /// one after it is one message again.
     #[test]
-    fn a_handle_takes_note_of_removals_at_other_homes() {
+    fn a_handle_takes_note_of_removals_at_other_replicas() {
         for seed in 0..5 {
             run(seed, 2, |job, store| {
-                let with_homes = |wanted: [u32; 2]| {
-                    let is_wanted = |config: &Config| {
-                        config.primary == 0 && config.homes[..] == wanted.map(MemberId)
+                let with_replicas = |wanted: [u32; 2]| {
+                    let is_wanted = |config: &Configuration| {
+                        config.primary == 0 && config.replicas[..] == wanted.map(MemberId)
                     };
                     key_where(store, is_wanted)
                 };
-                let (key, other) = (with_homes([0, 1]), with_homes([1, 2]));
+                let (key, other) = (with_replicas([0, 1]), with_replicas([1, 2]));
                 let key = store.state.key_ref(key.as_bytes()).expect("a key");
-                let mut memory = Remembered::NOTHING;
+                let mut cached = CachedLocation::NOTHING;
                 let mut put = || {
-                    store.state.put_again(&key, &mut memory, b"value").expect("put");
-                    (memory.at[1].word != 0).then_some(memory.at[1].removals)
+                    store.state.put_again(&key, &mut cached, b"value").expect("put");
+                    (cached.at[1].word != 0).then_some(cached.at[1].removals)
                 };
-                let home = MemberId(1);
+                let replica = MemberId(1);
                 let count = || {
-                    job.load(Epoch::ANY, home, store.state.root(home) + REMOVALS).expect("a count")
+                    job.load(Epoch::ANY, replica, store.state.root(replica) + REMOVALS)
+                        .expect("a count")
                 };
                 let before = count();
-                assert_eq!((put(), put()), (Some(before), Some(before)));
+                assert_eq!((put(), put()), (Some(predecessor), Some(predecessor)));
                 store.put(other.as_bytes(), b"value").expect("put");
                 store.delete(other.as_bytes()).expect("deleted");
                 nap(job, "the removal", || count() > before);
@@ -433,7 +443,7 @@ mod tests {
         }
     }
 
-    /// Two homes are stopped, and the call ends at its time limit all the same: when the version is published, and when the handle
+    /// Two replicas are stopped, and the call ends at its time limit all the same: when the version is published, and when the handle
     /// finds that it is not up to date while a large value is on its way.
     #[test]
     fn a_put_to_several_stopped_homes_takes_no_longer_than_to_one() {
@@ -460,14 +470,14 @@ mod tests {
                 stopped
                     .iter()
                     .for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
-                nap(job, "what was late", || store.state.late_home().is_none());
+                nap(job, "what was late", || store.state.straggling_replica().is_none());
                 slot.put(b"after it").expect("put");
             });
         }
     }
 
-    /// A member dies while a large value is on its way to two homes that are stopped: what comes after that is refused here, and
-    /// not at the homes, and the call ends at its time limit all the same.
+    /// A member dies while a large value is on its way to two replicas that are stopped: what comes after that is refused here, and
+    /// not at the replicas, and the call ends at its time limit all the same.
     #[test]
     fn a_death_makes_no_put_to_several_stopped_homes_longer() {
         let noticed = Duration::from_micros(60);
@@ -477,7 +487,7 @@ mod tests {
             run_with(options, 3, move |job, store| {
                 let dies = MemberId(4);
                 let key = key_where(store, |config| {
-                    primary(config) == MemberId(0) && !config.homes.contains(&dies)
+                    primary(config) == MemberId(0) && !config.replicas.contains(&dies)
                 });
                 let slot = store.handle(key.as_bytes()).expect("a slot");
                 for _ in 0..40 {
@@ -497,41 +507,42 @@ mod tests {
                 stopped
                     .iter()
                     .for_each(|&member| job.inject(Fault::Resume(member)).expect("a fault"));
-                nap(job, "what was late", || store.state.late_home().is_none());
+                nap(job, "what was late", || store.state.straggling_replica().is_none());
                 slot.put(b"after it").expect("put");
             });
         }
     }
 
-    /// The blocks that this member has at hand at all homes but one.
+    /// The blocks that this member has at hand at all replicas but one.
     fn at_hand(store: &Store, stopped: MemberId) -> BTreeSet<(MemberId, u64)> {
-        store.state.known_blocks().into_iter().filter(|(home, _)| *home != stopped).collect()
+        store.state.known_blocks().into_iter().filter(|(replica, _)| *replica != stopped).collect()
     }
 
-    /// Waits until this member has all these blocks at hand again, or has given them back, or a home has the key's value in one.
+    /// Waits until this member has all these blocks at hand again, or has given them back, or a replica has the key's value in one.
     fn expect_had_again(
         job: &Job,
         store: &Store,
         key: &str,
         stopped: MemberId,
-        before: &BTreeSet<(MemberId, u64)>,
+        predecessor: &BTreeSet<(MemberId, u64)>,
     ) {
-        let is_given_back = |&(home, offset): &(MemberId, u64)| {
-            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
+        let is_given_back = |&(replica, offset): &(MemberId, u64)| {
+            let word = job.load(Epoch::ANY, replica, offset + BLOCK_HOLDER).expect("a word");
             word & HOLDER_MASK != holder(job.me())
         };
-        let is_named = |&(home, offset): &(MemberId, u64)| {
+        let is_named = |&(replica, offset): &(MemberId, u64)| {
             let op = RecordOp::begin(&store.state).expect("begun");
             let key = store.state.key_ref(key.as_bytes()).expect("a key");
-            let config = op.config(key.partition).expect("homes");
-            let index = config.homes.iter().position(|&other| other == home).expect("a home");
+            let config = op.config(key.partition).expect("replicas");
+            let index =
+                config.replicas.iter().position(|&other| other == replica).expect("a replica");
             let found = op.find(config, index, &key).expect("found");
             found.is_some_and(|(_, head)| head.offset() == Some(offset))
         };
         let until = job.now().after(Duration::from_secs(1));
         loop {
             let now = at_hand(store, stopped);
-            let gone = before.difference(&now);
+            let gone = predecessor.difference(&now);
             let forgotten: Vec<_> = gone.filter(|at| !is_given_back(at) && !is_named(at)).collect();
             if forgotten.is_empty() {
                 return;
@@ -541,8 +552,8 @@ mod tests {
         }
     }
 
-    /// A home is stopped, and this member has no block at hand there, or nobody remembers where the key is: the blocks that were taken at
-    /// other homes are had again.
+    /// A replica is stopped, and this member has no block at hand there, or nobody has_cached where the key is: the blocks that were taken at
+    /// other replicas are had again.
     #[test]
     fn a_put_to_a_stopped_home_forgets_no_blocks_at_others() {
         for (seed, len, is_known) in
@@ -555,7 +566,7 @@ mod tests {
                 let value = vec![1; len];
                 let put = || match is_known {
                     true => slot.put(&value).map(Some),
-                    // This remembers nothing.
+                    // This has_cached nothing.
                     false => {
                         store.state.write(key.as_bytes(), false, |_, _| Ok(Change::Put(&value)))
                     }
@@ -572,20 +583,20 @@ mod tests {
                     drop(op);
                     job.sleep(Duration::from_millis(1));
                 }
-                let before = at_hand(store, stopped);
+                let predecessor = at_hand(store, stopped);
                 job.inject(Fault::Stop(stopped)).expect("a fault");
                 for _ in 0..5 {
                     assert_eq!(expect_timeout(put()), stopped);
-                    expect_had_again(job, store, &key, stopped, &before);
+                    expect_had_again(job, store, &key, stopped, &predecessor);
                 }
                 job.inject(Fault::Resume(stopped)).expect("a fault");
             });
         }
     }
 
-    /// The primary is stopped: the blocks that were taken at the other homes are had again.
+    /// The primary is stopped: the blocks that were taken at the other replicas are had again.
     #[test]
-    fn a_put_that_was_not_answered_forgets_no_blocks_at_other_homes() {
+    fn a_put_that_was_not_answered_forgets_no_blocks_at_other_replicas() {
         for (seed, len) in [(0, 8), (1, 20_000), (2, 8), (3, 20_000)] {
             run(seed, 3, move |job, store| {
                 let stopped = MemberId(0);
@@ -594,10 +605,10 @@ mod tests {
                 for _ in 0..40 {
                     slot.put(&vec![1; len]).expect("put");
                 }
-                let before = at_hand(store, stopped);
+                let predecessor = at_hand(store, stopped);
                 job.inject(Fault::Stop(stopped)).expect("a fault");
                 assert_eq!(expect_timeout(slot.put(&vec![2; len])), stopped);
-                assert_eq!(at_hand(store, stopped), before);
+                assert_eq!(at_hand(store, stopped), predecessor);
                 job.inject(Fault::Resume(stopped)).expect("a fault");
             });
         }

@@ -1,4 +1,4 @@
-//! Hints for reads by key: which memory to fetch ahead.
+//! ReadHints for reads by key: which memory to fetch ahead.
 
 use crate::engine::MemberId;
 use crate::engine::mapped::{Direct, Memory};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where keys that were read by key were found, by their hash: worth fetching all at once, before one place has told of
 /// the next, and no more than that. What is there is looked up all the same.
-pub(in crate::store) struct Hints {
+pub(in crate::store) struct ReadHints {
     /// For each the node and the block, as [`hint`] makes them; made when the first key is read.
     places: OnceLock<Box<[[AtomicU64; 2]]>>,
     count: usize,
@@ -22,9 +22,9 @@ pub(in crate::store) fn hint(member: MemberId, offset: u64) -> u64 {
     u64::from(member.0) << 48 | offset >> 4
 }
 
-impl Hints {
-    pub(in crate::store) fn new(expected_keys: usize) -> Hints {
-        Hints {
+impl ReadHints {
+    pub(in crate::store) fn new(expected_keys: usize) -> ReadHints {
+        ReadHints {
             places: OnceLock::new(),
             count: expected_keys.next_power_of_two().clamp(64, HINTS_MAX),
         }

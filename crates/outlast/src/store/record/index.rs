@@ -1,4 +1,4 @@
-//! The index of a partition at one of its homes: buckets of linked nodes, each with a key and its head word.
+//! The index of a partition at one of its replicas: buckets of linked nodes, each with a key and its head word.
 //!
 //! A node is linked in front by a swap of the bucket word, so that of two members that insert the same key one sees the
 //! other's node. What is true and what survivors find:
@@ -8,12 +8,12 @@
 //! | a block is taken and filled with key, head word and the bucket's first node | the block is its owner's, nobody sees it |
 //! | the bucket word is swapped | the node is there for all |
 //!
-//! Only the home itself unlinks nodes; a node's `next` is changed by nobody else.
+//! Only the replica itself unlinks nodes; a node's `next` is changed by nobody else.
 
 use crate::engine::MemberId;
 use crate::store::error::StoreError;
-use crate::store::operation::configuration::Config;
-use crate::store::operation::error::{Halt, Step, check_place};
+use crate::store::operation::configuration::Configuration;
+use crate::store::operation::error::{OpError, OpResult, check_place};
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::segment::head::Head;
@@ -45,51 +45,51 @@ pub(in crate::store) const CHAIN_MAX: usize = 1 << 20;
 
 /// Such a chain.
 #[cold]
-fn endless(member: MemberId) -> Halt {
-    Halt::Fail(StoreError::Corrupt { member, what: "a chain of records has no end" })
+fn endless(member: MemberId) -> OpError {
+    OpError::Fail(StoreError::Corrupt { member, what: "a chain of records has no end" })
 }
 
 impl<'a> RecordOp<'a> {
     pub(in crate::store) fn bucket(
         &self,
-        config: &Config,
-        home: usize,
+        config: &Configuration,
+        replica: usize,
         key: &KeyRef<'_>,
-    ) -> Step<u64> {
-        let buckets = self.buckets(config, home, key.partition)?;
+    ) -> OpResult<u64> {
+        let buckets = self.buckets(config, replica, key.partition)?;
         Ok(buckets + (key.hash & (self.store.bucket_count as u64 - 1)) * 8)
     }
 
-    /// The head word of the key's record at a home, and what it holds, if there is a record.
+    /// The head word of the key's record at a replica, and what it holds, if there is a record.
     #[inline]
     pub(in crate::store) fn find(
         &self,
-        config: &Config,
-        home: usize,
+        config: &Configuration,
+        replica: usize,
         key: &KeyRef<'_>,
-    ) -> Step<Option<(u64, Head)>> {
-        let bucket = self.bucket(config, home, key)?;
-        let first = self.load(config.homes[home], bucket)?;
-        self.find_from(config.homes[home], first, key)
+    ) -> OpResult<Option<(u64, Head)>> {
+        let bucket = self.bucket(config, replica, key)?;
+        let first = self.load(config.replicas[replica], bucket)?;
+        self.find_from(config.replicas[replica], first, key)
     }
 
     #[inline]
     pub(in crate::store) fn find_from(
         &self,
-        home: MemberId,
+        replica: MemberId,
         first: u64,
         key: &KeyRef<'_>,
-    ) -> Step<Option<(u64, Head)>> {
+    ) -> OpResult<Option<(u64, Head)>> {
         let wanted = node_word(key, 0);
         let mut at = first;
         for _ in 0..CHAIN_MAX {
             if at == 0 {
                 return Ok(None);
             }
-            check_place(home, at)?;
+            check_place(replica, at)?;
             // No block is shorter than this, and few keys are longer.
             let mut node = [0; NODE_READ];
-            self.get(home, at, &mut node)?;
+            self.get(replica, at, &mut node)?;
             let word = |offset: u64| {
                 let offset = offset as usize;
                 u64::from_ne_bytes(node[offset..offset + 8].try_into().expect("8 bytes"))
@@ -101,39 +101,39 @@ impl<'a> RecordOp<'a> {
                 // A node that is being removed is not the key's record any more.
                 if node[NODE_KEY as usize..].starts_with(begin)
                     && head != Head::REMOVED
-                    && self.ends_with(home, at + NODE_READ as u64, rest)?
+                    && self.ends_with(replica, at + NODE_READ as u64, rest)?
                 {
                     return Ok(Some((at + NODE_HEAD, head)));
                 }
             }
             at = word(NODE_NEXT);
         }
-        Err(endless(home))
+        Err(endless(replica))
     }
 
     /// Whether the rest of a key is this.
-    fn ends_with(&self, home: MemberId, offset: u64, rest: &[u8]) -> Step<bool> {
+    fn ends_with(&self, replica: MemberId, offset: u64, rest: &[u8]) -> OpResult<bool> {
         if rest.is_empty() {
             return Ok(true);
         }
         let mut found = vec![0; rest.len()];
-        self.get(home, offset, &mut found)?;
+        self.get(replica, offset, &mut found)?;
         Ok(found == rest)
     }
 
-    /// The head word of the key's record at a home; makes an empty record if there is none.
+    /// The head word of the key's record at a replica; makes an empty record if there is none.
     pub(in crate::store) fn find_or_insert(
         &self,
-        config: &Config,
-        home: usize,
+        config: &Configuration,
+        replica: usize,
         key: &KeyRef<'_>,
-    ) -> Step<u64> {
-        let (member, bucket) = (config.homes[home], self.bucket(config, home, key)?);
+    ) -> OpResult<u64> {
+        let (member, bucket) = (config.replicas[replica], self.bucket(config, replica, key)?);
         let class = class_of(NODE_KEY + key.key.len() as u64).expect("keys are short");
         let mut fresh = None;
         let result = self.link(member, bucket, key, config.empty_head(), class, &mut fresh);
         if let Some(unused) = fresh {
-            self.keep_unless_late(member, class, unused, &result);
+            self.keep_unless_timed_out(member, class, unused, &result);
         }
         result
     }
@@ -147,7 +147,7 @@ impl<'a> RecordOp<'a> {
         head: Head,
         class: usize,
         fresh: &mut Option<u64>,
-    ) -> Step<u64> {
+    ) -> OpResult<u64> {
         loop {
             let first = self.load(member, bucket)?;
             if let Some((word, _)) = self.find_from(member, first, key)? {
@@ -170,20 +170,20 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// The nodes of one bucket at a home.
+    /// The nodes of one bucket at a replica.
     pub(in crate::store) fn nodes(
         &self,
-        config: &Config,
-        home: usize,
+        config: &Configuration,
+        replica: usize,
         partition: usize,
         bucket: usize,
-    ) -> Step<Vec<Node>> {
-        let buckets = self.buckets(config, home, partition)?;
-        self.nodes_of(config.homes[home], buckets + bucket as u64 * 8)
+    ) -> OpResult<Vec<Node>> {
+        let buckets = self.buckets(config, replica, partition)?;
+        self.nodes_of(config.replicas[replica], buckets + bucket as u64 * 8)
     }
 
     /// The nodes of the bucket at this place.
-    pub(in crate::store) fn nodes_of(&self, member: MemberId, bucket: u64) -> Step<Vec<Node>> {
+    pub(in crate::store) fn nodes_of(&self, member: MemberId, bucket: u64) -> OpResult<Vec<Node>> {
         let mut at = self.load(member, bucket)?;
         let mut nodes = Vec::new();
         // A node that was met before: looked for among those at powers of two, so that a loop is noticed before it has filled

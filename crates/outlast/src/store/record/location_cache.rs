@@ -1,4 +1,4 @@
-//! What a member remembers of keys that it used by key, where memory is reached over a network: what a handle remembers of
+//! What a member has_cached of keys that it used by key, where memory is reached over a network: what a handle has_cached of
 //! its own (`slot.rs`). A call that finds its key here takes as many round trips as one through a handle.
 //!
 //! It is taken out while a call is under way, so a key is remembered by one call at a time; another one meanwhile looks
@@ -6,7 +6,7 @@
 
 use crate::store::error::StoreResult;
 use crate::store::record::key::KeyRef;
-use crate::store::record::location::Remembered;
+use crate::store::record::location::CachedLocation;
 use crate::sync::lock;
 use std::sync::{Mutex, OnceLock};
 
@@ -16,30 +16,30 @@ const PLACES: usize = 2048;
 const KEYS_EACH: usize = 4;
 
 /// The one that was used last is at the end.
-type Place = Mutex<Vec<Recalled>>;
+type Place = Mutex<Vec<CachedKey>>;
 
 /// A key, and what is remembered of it.
-struct Recalled {
+struct CachedKey {
     key: Box<[u8]>,
-    memory: Remembered,
+    cached: CachedLocation,
 }
 
 /// Made when the first key is used.
 #[derive(Default)]
-pub(in crate::store) struct Recall(OnceLock<Box<[Place]>>);
+pub(in crate::store) struct LocationCache(OnceLock<Box<[Place]>>);
 
-impl Recall {
+impl LocationCache {
     /// Makes a call with what is remembered of its key, and keeps what it has learned; nothing if it failed.
     pub(in crate::store) fn call<T>(
         &self,
         key: &KeyRef<'_>,
-        call: impl FnOnce(&mut Remembered) -> StoreResult<T>,
+        call: impl FnOnce(&mut CachedLocation) -> StoreResult<T>,
     ) -> StoreResult<T> {
         let places = self.0.get_or_init(|| (0..PLACES).map(|_| Place::default()).collect());
         let place = &places[key.hash as usize & (PLACES - 1)];
         let mut known = take(&mut lock(place), key)
-            .unwrap_or_else(|| Recalled { key: key.key.into(), memory: Remembered::NOTHING });
-        let result = call(&mut known.memory)?;
+            .unwrap_or_else(|| CachedKey { key: key.key.into(), cached: CachedLocation::NOTHING });
+        let result = call(&mut known.cached)?;
         let mut others = lock(place);
         // Another thread may have used the key meanwhile: one of them is enough.
         if take(&mut others, key).is_none() && others.len() == KEYS_EACH {
@@ -51,7 +51,7 @@ impl Recall {
 }
 
 /// Takes out what is remembered of a key.
-fn take(place: &mut Vec<Recalled>, key: &KeyRef<'_>) -> Option<Recalled> {
+fn take(place: &mut Vec<CachedKey>, key: &KeyRef<'_>) -> Option<CachedKey> {
     let index = place.iter().position(|known| *known.key == *key.key)?;
     Some(place.remove(index))
 }

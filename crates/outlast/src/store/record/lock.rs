@@ -15,8 +15,8 @@ const MAGIC: &[u8; 8] = b"\0\x9flock\x9f\x01";
 
 const LEN: usize = 24;
 
-/// How often, and at what intervals, the background looks for a stamp that may have been left. A call that did not end
-/// can have its effect a little after the home answers again.
+/// How often, and at what intervals, the background looks for a claim that may have been left. A call that did not end
+/// can have its effect a little after the replica answers again.
 const ROUNDS: u32 = 3;
 
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -27,22 +27,22 @@ const FORMER: MemberId = MemberId(u32::MAX);
 /// What becomes of a lock's value when it is restored from a snapshot: nobody of this job holds it, whatever its holder's
 /// number was, and the next one takes it over and is told. `None` if it is no lock's.
 pub(in crate::store) fn without_holder(value: &[u8]) -> Option<Vec<u8>> {
-    let stamp = Stamp::decode(value).ok()?;
-    Some(Stamp { holder: FORMER, ..stamp }.encode())
+    let claim = Claim::decode(value).ok()?;
+    Some(Claim { holder: FORMER, ..claim }.encode())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) struct Stamp {
+pub(in crate::store) struct Claim {
     pub(in crate::store) holder: MemberId,
     pub(in crate::store) nonce: u64,
 }
 
-impl Stamp {
+impl Claim {
     fn encode(self) -> Vec<u8> {
         [*MAGIC, u64::from(self.holder.0).to_le_bytes(), self.nonce.to_le_bytes()].concat()
     }
 
-    fn decode(bytes: &[u8]) -> StoreResult<Stamp> {
+    fn decode(bytes: &[u8]) -> StoreResult<Claim> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         if bytes.len() != LEN || bytes[..8] != *MAGIC {
             let what = format!(
@@ -51,16 +51,16 @@ impl Stamp {
             );
             return Err(StoreError::WrongType { what });
         }
-        Ok(Stamp { holder: MemberId(word(8) as u32), nonce: word(16) })
+        Ok(Claim { holder: MemberId(word(8) as u32), nonce: word(16) })
     }
 }
 
-/// A stamp that may have been left behind.
+/// A claim that may have been left behind.
 pub(in crate::store) struct Orphan {
     pub(in crate::store) key: Vec<u8>,
-    pub(in crate::store) stamp: Stamp,
-    /// The dead holder whose stamp it may have replaced.
-    pub(in crate::store) replaced: Option<Stamp>,
+    pub(in crate::store) claim: Claim,
+    /// The dead holder whose claim it may have replaced.
+    pub(in crate::store) replaced: Option<Claim>,
     pub(in crate::store) due: Time,
     pub(in crate::store) rounds: u32,
 }
@@ -72,7 +72,7 @@ pub(in crate::store) struct Locks {
     pub(in crate::store) orphans: Mutex<Vec<Orphan>>,
 }
 
-/// Whether the background has to look after the stamp: a home did not answer, or had no room for what a release leaves.
+/// Whether the background has to look after the claim: a replica did not answer, or had no room for what a release leaves.
 pub(in crate::store) fn is_unfinished(error: &StoreError) -> bool {
     matches!(
         error,
@@ -90,43 +90,43 @@ pub(in crate::store) enum Attempt {
 
 impl RecordState {
     /// L1: takes the lock if it is free or its holder is dead.
-    pub(in crate::store) fn try_lock(&self, key: &[u8], stamp: Stamp) -> StoreResult<Attempt> {
+    pub(in crate::store) fn try_lock(&self, key: &[u8], claim: Claim) -> StoreResult<Attempt> {
         let mut found = None;
         let written = self.write(key, true, |current, value| {
             found = match current {
                 None => None,
-                Some(_) => Some(Stamp::decode(value)?),
+                Some(_) => Some(Claim::decode(value)?),
             };
             let view = self.job.view();
             Ok(match found {
                 Some(other) if view.is_living(other.holder) => Change::Nothing,
-                _ => Change::Owned(stamp.encode()),
+                _ => Change::Owned(claim.encode()),
             })
         });
         match (written, found) {
             (Ok(Some(version)), found) => {
-                Ok(Attempt::Taken { version, abandoned_by: found.map(|stamp| stamp.holder) })
+                Ok(Attempt::Taken { version, abandoned_by: found.map(|claim| claim.holder) })
             }
             (Ok(None), Some(other)) => Ok(Attempt::Held(other.holder)),
             (Ok(None), None) => unreachable!("a free lock is taken"),
             (Err(error), found) => {
                 if is_unfinished(&error) {
-                    self.add_orphan(key, stamp, found);
+                    self.add_orphan(key, claim, found);
                 }
                 Err(error)
             }
         }
     }
 
-    /// L3: takes the stamp away, if it is there, and puts back a dead holder's.
+    /// L3: takes the claim away, if it is there, and puts back a dead holder's.
     pub(in crate::store) fn release_lock(
         &self,
         key: &[u8],
-        stamp: Stamp,
-        replaced: Option<Stamp>,
+        claim: Claim,
+        replaced: Option<Claim>,
     ) -> StoreResult<()> {
         self.write(key, true, |current, value| {
-            if current.is_none() || Stamp::decode(value) != Ok(stamp) {
+            if current.is_none() || Claim::decode(value) != Ok(claim) {
                 return Err(StoreError::Conflict { found: current.map(|current| current.version) });
             }
             Ok(match replaced {
@@ -137,14 +137,14 @@ impl RecordState {
         .map(|_| ())
     }
 
-    pub(in crate::store) fn add_orphan(&self, key: &[u8], stamp: Stamp, replaced: Option<Stamp>) {
+    pub(in crate::store) fn add_orphan(&self, key: &[u8], claim: Claim, replaced: Option<Claim>) {
         let due = self.job.now().after(INTERVAL);
-        let orphan = Orphan { key: key.to_vec(), stamp, replaced, due, rounds: ROUNDS };
+        let orphan = Orphan { key: key.to_vec(), claim, replaced, due, rounds: ROUNDS };
         lock(&self.locks.orphans).push(orphan);
         let _ = self.job.ring(self.me());
     }
 
-    /// The background's part: looks for stamps that may have been left; when it wants to run again.
+    /// The background's part: looks for claims that may have been left; when it wants to run again.
     pub(in crate::store) fn release_orphans(&self) -> Time {
         let now = self.job.now();
         let taken = {
@@ -155,7 +155,7 @@ impl RecordState {
                 .map(|index| orphans.swap_remove(index))
         };
         if let Some(mut orphan) = taken {
-            match self.release_lock(&orphan.key, orphan.stamp, orphan.replaced) {
+            match self.release_lock(&orphan.key, orphan.claim, orphan.replaced) {
                 // It may be on its way.
                 Err(StoreError::Conflict { .. }) => orphan.rounds -= 1,
                 Err(error) if is_unfinished(&error) => {}
@@ -177,11 +177,11 @@ mod tests {
 
     #[test]
     fn a_stamp_is_told_from_other_values() {
-        let stamp = Stamp { holder: MemberId(4095), nonce: u64::MAX - 1 };
-        let bytes = stamp.encode();
-        assert_eq!(Stamp::decode(&bytes), Ok(stamp));
+        let claim = Claim { holder: MemberId(4095), nonce: u64::MAX - 1 };
+        let bytes = claim.encode();
+        assert_eq!(Claim::decode(&bytes), Ok(claim));
         for other in [&bytes[..23], &[bytes.as_slice(), &[0]].concat(), &[0; 24][..], b""] {
-            assert!(matches!(Stamp::decode(other), Err(StoreError::WrongType { .. })), "{other:?}");
+            assert!(matches!(Claim::decode(other), Err(StoreError::WrongType { .. })), "{other:?}");
         }
     }
 }

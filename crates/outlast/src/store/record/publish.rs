@@ -2,180 +2,187 @@
 
 use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
-use crate::store::operation::configuration::Config;
-use crate::store::operation::error::{Halt, Step};
-use crate::store::record::block_io::{Content, block_class};
+use crate::store::operation::configuration::Configuration;
+use crate::store::operation::error::{OpError, OpResult};
+use crate::store::record::block_io::{BlockImage, block_class};
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::record::waiters::WAITER_BITS;
-use crate::store::record::write::{Before, Draft};
+use crate::store::record::write::{NewVersion, Predecessor};
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::value_start;
 use crate::store::steps;
 
 impl<'a> RecordOp<'a> {
-    /// W4 to W7: fills a block at each home and publishes the draft; whether it was published.
+    /// W4 to W7: fills a block at each replica and publishes the new_version; whether it was published.
     #[inline]
     pub(in crate::store) fn publish(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
-        before: &mut Before<'_>,
-        draft: &mut Draft<'_>,
-    ) -> Step<bool> {
-        if before.is_assumed {
-            return self.publish_in_series(config, key, before, draft);
+        predecessor: &mut Predecessor<'_>,
+        new_version: &mut NewVersion<'_>,
+    ) -> OpResult<bool> {
+        if predecessor.is_cached {
+            return self.publish_compound(config, key, predecessor, new_version);
         }
         steps::enter(steps::Step::WriteFill);
-        let content = Content::new(&draft.block, draft.value);
-        for home in config.ready_homes() {
-            let member = config.homes[home];
-            let offset = match self.take_block(member, draft.class) {
+        let image = BlockImage::new(&new_version.block, new_version.value);
+        for replica in config.ready_replicas() {
+            let member = config.replicas[replica];
+            let offset = match self.take_block(member, new_version.class) {
                 Ok(offset) => offset,
-                Err(halt) if self.may_omit(config, home, key.partition, &halt)? => {
-                    draft.omitted |= 1 << home;
+                Err(error) if self.may_skip(config, replica, key.partition, &error)? => {
+                    new_version.skipped |= 1 << replica;
                     continue;
                 }
-                Err(halt) => return Err(halt),
+                Err(error) => return Err(error),
             };
-            let is_late = mutant("publish-early") && home == config.primary;
-            let content = if is_late { &Content::new(&draft.block, &[]) } else { &content };
-            draft.offsets[home] = self.fill(member, draft.class, offset, content)?;
+            let is_late = mutant("publish-early") && replica == config.primary;
+            let image = if is_late { &BlockImage::new(&new_version.block, &[]) } else { &image };
+            new_version.offsets[replica] = self.fill(member, new_version.class, offset, image)?;
         }
-        // W2 for the other homes. Before anything is published: there may be no room for a record; and after the blocks, so
+        // W2 for the other replicas. Predecessor anything is published: there may be no room for a record; and after the blocks, so
         // that a put that has no room for its value leaves no records behind.
-        for home in config.ready_homes() {
-            if home == config.primary || draft.omitted & 1 << home != 0 || before.remembers(home) {
+        for replica in config.ready_replicas() {
+            if replica == config.primary
+                || new_version.skipped & 1 << replica != 0
+                || predecessor.has_cached(replica)
+            {
                 continue;
             }
-            match self.find_or_insert(config, home, key) {
-                Ok(word) => draft.words[home] = word,
-                Err(halt) if self.may_omit(config, home, key.partition, &halt)? => {
-                    draft.omitted |= 1 << home
+            match self.find_or_insert(config, replica, key) {
+                Ok(word) => new_version.words[replica] = word,
+                Err(error) if self.may_skip(config, replica, key.partition, &error)? => {
+                    new_version.skipped |= 1 << replica
                 }
-                Err(halt) => return Err(halt),
+                Err(error) => return Err(error),
             }
         }
-        for home in config.ready_homes().filter(|&home| draft.omitted & 1 << home != 0) {
-            // Before the publication, too: whoever is about to complete it, without room for this, has to begin anew.
-            self.omit(config, home, key.partition)?;
+        for replica in
+            config.ready_replicas().filter(|&replica| new_version.skipped & 1 << replica != 0)
+        {
+            // Predecessor the publication, too: whoever is about to complete it, without room for this, has to begin anew.
+            self.skip_full_replica(config, replica, key.partition)?;
         }
-        let primary = config.homes[config.primary];
+        let primary = config.replicas[config.primary];
         // Without the mark, also if nobody else is to hold it: whoever sees the mark rings nobody.
-        let head = Head::new(config.stamp, draft.offsets[config.primary]);
+        let head = Head::new(config.config_number, new_version.offsets[config.primary]);
         steps::enter(steps::Step::WritePublish);
-        match self.swap(primary, before.word, before.head.0, head.0) {
+        match self.swap(primary, predecessor.word, predecessor.head.0, head.0) {
             Ok(true) => {}
-            Err(Halt::Fail(error)) => {
+            Err(OpError::Fail(error)) => {
                 // The swap may still be made.
-                draft.offsets[config.primary] = 0;
-                return Err(Halt::Fail(error));
+                new_version.offsets[config.primary] = 0;
+                return Err(OpError::Fail(error));
             }
             not => return not,
         }
-        if mutant("publish-early") && !draft.value.is_empty() {
-            let offset = draft.offsets[config.primary] + value_start(draft.block.len);
-            self.put(primary, offset, draft.value)?;
+        if mutant("publish-early") && !new_version.value.is_empty() {
+            let offset = new_version.offsets[config.primary] + value_start(new_version.block.len);
+            self.put(primary, offset, new_version.value)?;
         }
-        self.note_published(config, before, draft, head);
-        self.conclude(config, key, before, draft, (head, None), Ok(1 << config.primary))
+        self.record_published(config, predecessor, new_version, head);
+        self.conclude(config, key, predecessor, new_version, (head, None), Ok(1 << config.primary))
     }
 
-    /// The primary's head names the draft.
-    pub(in crate::store) fn note_published(
+    /// The primary's head names the new_version.
+    pub(in crate::store) fn record_published(
         &self,
-        config: &Config,
-        before: &mut Before<'_>,
-        draft: &mut Draft<'_>,
+        config: &Configuration,
+        predecessor: &mut Predecessor<'_>,
+        new_version: &mut NewVersion<'_>,
         head: Head,
     ) {
-        (draft.offsets[config.primary], draft.is_published) = (0, true);
-        if let Some(memory) = &mut before.memory {
-            memory.at[config.primary].head = head;
+        (new_version.offsets[config.primary], new_version.is_published) = (0, true);
+        if let Some(cached) = &mut predecessor.cached {
+            cached.at[config.primary].head = head;
         }
     }
 
-    /// W6 to W8 for a draft that is published under this head, and retires what it took the place of. `is_done` has a bit for
-    /// each home that holds it already; with the head, who waits for a change, if that was looked at after the publication.
+    /// W6 to W8 for a new_version that is published under this head, and retires what it took the place of. `is_done` has a bit for
+    /// each replica that holds it already; with the head, who waits for a change, if that was looked at after the publication.
     pub(in crate::store) fn conclude(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
-        before: &mut Before<'_>,
-        draft: &mut Draft<'_>,
+        predecessor: &mut Predecessor<'_>,
+        new_version: &mut NewVersion<'_>,
         (head, waiters): (Head, Option<u64>),
-        is_done: Step<u64>,
-    ) -> Step<bool> {
-        let primary = config.homes[config.primary];
+        is_done: OpResult<u64>,
+    ) -> OpResult<bool> {
+        let primary = config.replicas[config.primary];
         let mut finished =
-            is_done.and_then(|is_done| self.finish(config, key, before, draft, is_done));
-        // Before the mark: whoever builds on that tells nobody that the version happened.
+            is_done.and_then(|is_done| self.finish(config, key, predecessor, new_version, is_done));
+        // Predecessor the mark: whoever builds on that tells nobody that the version happened.
         if finished.is_ok() && self.is_late() {
-            finished = Err(Halt::Again);
+            finished = Err(OpError::Again);
         }
         // It was swapped out, whatever has become of the rest.
-        let retired = match (before.head.offset(), &before.block) {
+        let retired = match (predecessor.head.offset(), &predecessor.block) {
             (Some(offset), Some(block)) => block_class(block, primary)
                 .and_then(|class| self.retire_block(primary, offset, block, class)),
             _ => Ok(()),
         };
         if finished.is_ok() {
-            // The version has happened: every complete home of the configuration holds it, or something later, so no
+            // The version has happened: every complete replica of the configuration holds it, or something later, so no
             // failure from here on can undo it. A primary that was just late is not waited for a second time.
-            let is_tidy = !matches!(retired, Err(Halt::Fail(_)))
-                && self.tidy_up(config, key, before, head, waiters).is_ok();
-            if !is_tidy && let Some(memory) = &mut before.memory {
+            let is_tidy = !matches!(retired, Err(OpError::Fail(_)))
+                && self.mark_stable(config, key, predecessor, head, waiters).is_ok();
+            if !is_tidy && let Some(cached) = &mut predecessor.cached {
                 // Who waits may not have been rung: whoever reads the version, were it this handle, does that first.
-                memory.forget();
+                cached.forget();
             }
         }
         finished.map(|()| true)
     }
 
-    /// W6 and W7: makes every home hold the version; `is_done` has a bit for each one that does.
+    /// W6 and W7: makes every replica hold the version; `is_done` has a bit for each one that does.
     pub(in crate::store) fn finish(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
-        before: &mut Before<'_>,
-        draft: &mut Draft<'_>,
+        predecessor: &mut Predecessor<'_>,
+        new_version: &mut NewVersion<'_>,
         mut is_done: u64,
-    ) -> Step<()> {
-        is_done |= u64::from(mutant("ack-early")) << (config.homes.len() - 1);
+    ) -> OpResult<()> {
+        is_done |= u64::from(mutant("ack-early")) << (config.replicas.len() - 1);
         loop {
-            for home in config.ready_homes() {
-                if is_done & 1 << home != 0 {
+            for replica in config.ready_replicas() {
+                if is_done & 1 << replica != 0 {
                     continue;
                 }
-                is_done |= 1 << home;
+                is_done |= 1 << replica;
                 if mutant("skip-epoch") && !self.is_current() {
                     continue;
                 }
-                let is_omitted = draft.omitted & 1 << home != 0;
-                if is_omitted
-                    && !self.state(config.homes[home], key.partition)?.is_filling(config.stamp)
+                let is_skipped = new_version.skipped & 1 << replica != 0;
+                if is_skipped
+                    && !self
+                        .state(config.replicas[replica], key.partition)?
+                        .is_filling(config.config_number)
                 {
                     // It was completed meanwhile.
-                    draft.omitted &= !(1 << home);
+                    new_version.skipped &= !(1 << replica);
                 }
-                let mut installed = match draft.omitted & 1 << home {
-                    0 => self.install_draft(config, home, key, before, draft),
-                    _ => self.omit(config, home, key.partition),
+                let mut installed = match new_version.skipped & 1 << replica {
+                    0 => self.install_new_version(config, replica, key, predecessor, new_version),
+                    _ => self.skip_full_replica(config, replica, key.partition),
                 };
-                if let Err(halt) = &installed
-                    && self.may_omit(config, home, key.partition, halt)?
+                if let Err(error) = &installed
+                    && self.may_skip(config, replica, key.partition, error)?
                 {
-                    draft.omitted |= 1 << home;
-                    installed = self.omit(config, home, key.partition);
+                    new_version.skipped |= 1 << replica;
+                    installed = self.skip_full_replica(config, replica, key.partition);
                 }
                 installed?;
-                if draft.omitted & 1 << home != 0 {
-                    self.forget_omitted(config, home, before, draft);
+                if new_version.skipped & 1 << replica != 0 {
+                    self.forget_skipped(config, replica, predecessor, new_version);
                 }
             }
-            // W7: homes that got their index since, whoever found it out.
+            // W7: replicas that got their index since, whoever found it out.
             if !config.are_all_ready() {
-                self.find_new_homes(config, key.partition)?;
+                self.find_new_replicas(config, key.partition)?;
             }
             if !config.has_others_than(is_done) {
                 return Ok(());
@@ -183,161 +190,164 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// W6 for one home.
-    fn install_draft(
+    /// W6 for one replica.
+    fn install_new_version(
         &self,
-        config: &Config,
-        home: usize,
+        config: &Configuration,
+        replica: usize,
         key: &KeyRef<'_>,
-        before: &mut Before<'_>,
-        draft: &mut Draft<'_>,
-    ) -> Step<()> {
-        let member = config.homes[home];
-        let offset = match std::mem::take(&mut draft.offsets[home]) {
+        predecessor: &mut Predecessor<'_>,
+        new_version: &mut NewVersion<'_>,
+    ) -> OpResult<()> {
+        let member = config.replicas[replica];
+        let offset = match std::mem::take(&mut new_version.offsets[replica]) {
             0 => {
-                // Repair may have brought it, to a home without room for a second one.
-                if let Some((_, head)) = self.find(config, home, key)?
-                    && head.stamp() == config.stamp
-                    && self.counter(member, head)? >= draft.block.counter
+                // Repair may have brought it, to a replica without room for a second one.
+                if let Some((_, head)) = self.find(config, replica, key)?
+                    && head.config_number() == config.config_number
+                    && self.counter(member, head)? >= new_version.block.counter
                 {
-                    before.memory.iter_mut().for_each(|memory| memory.at[home].word = 0);
+                    predecessor.cached.iter_mut().for_each(|cached| cached.at[replica].word = 0);
                     return Ok(());
                 }
-                self.fill_block(member, &draft.block, draft.value)?
+                self.fill_block(member, &new_version.block, new_version.value)?
             }
             offset => offset,
         };
         steps::enter(steps::Step::WriteInstall);
-        let installed = match self.install_again(config, home, before, offset) {
+        let installed = match self.install_cached(config, replica, predecessor, offset) {
             Ok(true) => return Ok(()),
-            Ok(false) => self.install(config, home, key, draft, offset),
-            Err(halt) => Err(halt),
+            Ok(false) => self.install(config, replica, key, new_version, offset),
+            Err(error) => Err(error),
         };
         let word = match installed {
             Ok(word) => word,
-            Err(halt) => {
-                if let Halt::Again | Halt::Fail(StoreError::OutOfMemory { .. }) = &halt {
+            Err(error) => {
+                if let OpError::Again | OpError::Fail(StoreError::OutOfMemory { .. }) = &error {
                     // The view has changed, or there was no room for a record, and nobody has seen the block.
-                    draft.offsets[home] = offset;
+                    new_version.offsets[replica] = offset;
                 }
-                return Err(halt);
+                return Err(error);
             }
         };
-        if let Some(memory) = &mut before.memory {
-            memory.at[home].word = word.unwrap_or(0);
-            memory.at[home].head = Head::new(config.stamp, offset);
+        if let Some(cached) = &mut predecessor.cached {
+            cached.at[replica].word = word.unwrap_or(0);
+            cached.at[replica].head = Head::new(config.config_number, offset);
         }
         Ok(())
     }
 
-    /// W6 for a home of which a handle remembers what it holds: whether it was still so, and holds the new block now.
+    /// W6 for a replica of which a handle has_cached what it holds: whether it was still so, and holds the new block now.
     #[inline]
-    fn install_again(
+    fn install_cached(
         &self,
-        config: &Config,
-        home: usize,
-        before: &mut Before<'_>,
+        config: &Configuration,
+        replica: usize,
+        predecessor: &mut Predecessor<'_>,
         offset: u64,
-    ) -> Step<bool> {
-        let (Some(memory), Some(block)) = (&mut before.memory, &before.block) else {
+    ) -> OpResult<bool> {
+        let (Some(cached), Some(block)) = (&mut predecessor.cached, &predecessor.block) else {
             return Ok(false);
         };
-        let (member, word, old) = (config.homes[home], memory.at[home].word, memory.at[home].head);
-        let new = Head::new(config.stamp, offset);
+        let (member, word, old) =
+            (config.replicas[replica], cached.at[replica].word, cached.at[replica].head);
+        let new = Head::new(config.config_number, offset);
         if word == 0 || !self.swap(member, word, old.0, new.0)? {
             return Ok(false);
         }
-        memory.at[home].head = new;
+        cached.at[replica].head = new;
         if let Some(offset) = old.offset() {
-            let _ = self.retire_block(member, offset, block, memory.class);
+            let _ = self.retire_block(member, offset, block, cached.class);
         }
         Ok(true)
     }
 
-    /// W6 for one home: makes it hold a version, or something later. The block is used, and the head word returned, or
+    /// W6 for one replica: makes it hold a version, or something later. The block is used, and the head word returned, or
     /// it is kept for later.
     fn install(
         &self,
-        config: &Config,
-        home: usize,
+        config: &Configuration,
+        replica: usize,
         key: &KeyRef<'_>,
-        draft: &Draft<'_>,
+        new_version: &NewVersion<'_>,
         offset: u64,
-    ) -> Step<Option<u64>> {
-        let (member, block) = (config.homes[home], &draft.block);
-        let word = match draft.words[home] {
-            0 => self.find_or_insert(config, home, key)?,
+    ) -> OpResult<Option<u64>> {
+        let (member, block) = (config.replicas[replica], &new_version.block);
+        let word = match new_version.words[replica] {
+            0 => self.find_or_insert(config, replica, key)?,
             word => word,
         };
         loop {
             let found = Head(self.load(member, word)?);
-            if found.stamp() > config.stamp {
-                return Err(Halt::Again);
+            if found.config_number() > config.config_number {
+                return Err(OpError::Again);
             }
-            if found.stamp() == config.stamp && self.counter(member, found)? >= block.counter {
+            if found.config_number() == config.config_number
+                && self.counter(member, found)? >= block.counter
+            {
                 self.keep(member, block_class(block, member)?, offset);
                 return Ok(None);
             }
-            if self.swap(member, word, found.0, Head::new(config.stamp, offset).0)? {
+            if self.swap(member, word, found.0, Head::new(config.config_number, offset).0)? {
                 self.retire_head(member, found);
                 return Ok(Some(word));
             }
         }
     }
 
-    /// A home was left out: a handle knows nothing of it, and a block that was filled there is for later.
+    /// A replica was left out: a handle knows nothing of it, and a block that was filled there is for later.
     #[cold]
-    fn forget_omitted(
+    fn forget_skipped(
         &self,
-        config: &Config,
-        home: usize,
-        before: &mut Before<'_>,
-        draft: &mut Draft<'_>,
+        config: &Configuration,
+        replica: usize,
+        predecessor: &mut Predecessor<'_>,
+        new_version: &mut NewVersion<'_>,
     ) {
-        if let Some(memory) = &mut before.memory {
-            memory.at[home].word = 0;
+        if let Some(cached) = &mut predecessor.cached {
+            cached.at[replica].word = 0;
         }
-        match std::mem::take(&mut draft.offsets[home]) {
+        match std::mem::take(&mut new_version.offsets[replica]) {
             0 => {}
-            offset => self.keep(config.homes[home], draft.class, offset),
+            offset => self.keep(config.replicas[replica], new_version.class, offset),
         }
     }
 
-    /// Whether a home may do without a version: it has no room, and is filling.
+    /// Whether a replica may do without a version: it has no room, and is filling.
     #[cold]
-    pub(in crate::store) fn may_omit(
+    pub(in crate::store) fn may_skip(
         &self,
-        config: &Config,
-        home: usize,
+        config: &Configuration,
+        replica: usize,
         partition: usize,
-        halt: &Halt,
-    ) -> Step<bool> {
-        let member = config.homes[home];
-        match halt {
-            Halt::Fail(StoreError::OutOfMemory { member: full, .. }) if *full == member => {
-                Ok(self.state(member, partition)?.is_filling(config.stamp))
+        error: &OpError,
+    ) -> OpResult<bool> {
+        let member = config.replicas[replica];
+        match error {
+            OpError::Fail(StoreError::OutOfMemory { member: full, .. }) if *full == member => {
+                Ok(self.state(member, partition)?.is_filling(config.config_number))
             }
             _ => Ok(false),
         }
     }
 
-    /// Leaves a filling home out, after the version was published at the primary: whoever is filling it has to begin anew,
+    /// Leaves a filling replica out, after the version was published at the primary: whoever is filling it has to begin anew,
     /// and comes to see the version.
     #[cold]
-    pub(in crate::store) fn omit(
+    pub(in crate::store) fn skip_full_replica(
         &self,
-        config: &Config,
-        home: usize,
+        config: &Configuration,
+        replica: usize,
         partition: usize,
-    ) -> Step<()> {
-        let member = config.homes[home];
+    ) -> OpResult<()> {
+        let member = config.replicas[replica];
         loop {
             let state = self.state(member, partition)?;
-            if !state.is_filling(config.stamp) {
+            if !state.is_filling(config.config_number) {
                 // Complete, with or without the version; or the configuration is another.
-                return Err(Halt::Again);
+                return Err(OpError::Again);
             }
-            if self.swap_state(member, partition, state, state.with_omission())? {
+            if self.swap_state(member, partition, state, state.with_skip())? {
                 return Ok(());
             }
         }
@@ -345,24 +355,24 @@ impl<'a> RecordOp<'a> {
 
     /// W8.
     #[inline]
-    fn tidy_up(
+    fn mark_stable(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
-        before: &mut Before<'_>,
+        predecessor: &mut Predecessor<'_>,
         head: Head,
         waiters: Option<u64>,
-    ) -> Step<()> {
-        let primary = config.homes[config.primary];
+    ) -> OpResult<()> {
+        let primary = config.replicas[config.primary];
         steps::enter(steps::Step::WriteMarkStable);
-        // Before the mark: whoever sees the mark rings nobody.
+        // Predecessor the mark: whoever sees the mark rings nobody.
         match waiters {
             Some(waiters) if waiters & WAITER_BITS == 0 => {}
             _ => self.ring_waiters(primary, key.partition)?,
         }
         // A handle knows without the mark, and writes the same key again; whoever else comes looks for itself.
-        if before.memory.is_none() {
-            self.swap(primary, before.word, head.0, head.stable().0)?;
+        if predecessor.cached.is_none() {
+            self.swap(primary, predecessor.word, head.0, head.stable().0)?;
         }
         Ok(())
     }

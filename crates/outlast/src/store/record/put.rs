@@ -3,11 +3,11 @@
 use crate::engine::Engine;
 use crate::engine::mapped::Directly;
 use crate::store::error::StoreResult;
-use crate::store::operation::error::Halt;
+use crate::store::operation::error::OpError;
 use crate::store::record::key::KeyRef;
-use crate::store::record::location::Remembered;
+use crate::store::record::location::CachedLocation;
 use crate::store::record::state::RecordState;
-use crate::store::record::write::{Change, Current};
+use crate::store::record::write::{Change, CurrentVersion};
 use crate::store::value::Version;
 
 impl RecordState {
@@ -18,32 +18,34 @@ impl RecordState {
             return Ok(written.expect("a put changes the key"));
         }
         let key = self.key_ref(key)?;
-        self.recall.call(&key, |memory| self.put_again(&key, memory, value))
+        self.location_cache.call(&key, |cached| self.put_again(&key, cached, value))
     }
 
-    /// A put with what a handle remembers.
+    /// A put with what a handle has_cached.
     #[inline]
     pub(in crate::store) fn put_again(
         &self,
         key: &KeyRef<'_>,
-        memory: &mut Remembered,
+        cached: &mut CachedLocation,
         value: &[u8],
     ) -> StoreResult<Version> {
         let done = match self.job.directly() {
-            Some(Directly::Shm(shm)) => self.put_directly(shm, key, memory, value),
+            Some(Directly::Shm(shm)) => self.put_mapped(shm, key, cached, value),
             #[cfg(feature = "sim")]
-            Some(Directly::Sim(sim)) => self.put_directly(sim, key, memory, value),
+            Some(Directly::Sim(sim)) => self.put_mapped(sim, key, cached, value),
             None => Ok(None),
         };
         match done {
             Ok(Some(version)) => return Ok(version),
-            Ok(None) | Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen | Halt::Lost(_)) => {}
-            Err(Halt::Fail(error)) => return Err(error),
+            Ok(None)
+            | Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen | OpError::Lost(_)) => {}
+            Err(OpError::Fail(error)) => return Err(error),
         }
-        let written = self.run_call(key, |op| match op.put_assumed(key, memory, value)? {
-            Some(version) => Ok(Some(version)),
-            None => op.try_write(key, Some(memory), &mut |_, _| Ok(Change::Put(value)), false),
-        })?;
+        let written =
+            self.run_call(key, |op| match op.put_cached_remote(key, cached, value)? {
+                Some(version) => Ok(Some(version)),
+                None => op.try_write(key, Some(cached), &mut |_, _| Ok(Change::Put(value)), false),
+            })?;
         Ok(written.expect("a put changes the key"))
     }
 
@@ -51,20 +53,20 @@ impl RecordState {
         &self,
         key: &[u8],
         needs_value: bool,
-        mut change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
+        mut change: impl FnMut(Option<&CurrentVersion>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
     ) -> StoreResult<Option<Version>> {
         let key = self.key_ref(key)?;
         self.run_call(&key, |op| op.try_write(&key, None, &mut change, needs_value))
     }
 
-    /// The same with what a handle remembers.
-    pub(in crate::store) fn write_again<'v>(
+    /// The same with what a handle has_cached.
+    pub(in crate::store) fn write_cached<'v>(
         &self,
         key: &KeyRef<'_>,
-        memory: &mut Remembered,
+        cached: &mut CachedLocation,
         needs_value: bool,
-        mut change: impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
+        mut change: impl FnMut(Option<&CurrentVersion>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
     ) -> StoreResult<Option<Version>> {
-        self.run_call(key, |op| op.try_write(key, Some(memory), &mut change, needs_value))
+        self.run_call(key, |op| op.try_write(key, Some(cached), &mut change, needs_value))
     }
 }

@@ -3,10 +3,10 @@
 use crate::engine::mapped::Directly;
 use crate::engine::{COMPOUND_LEN_MAX, Done, Engine, MemberId, Operation};
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::operation::configuration::Config;
-use crate::store::operation::error::{Halt, Step};
+use crate::store::operation::configuration::Configuration;
+use crate::store::operation::error::{OpError, OpResult};
 use crate::store::record::key::KeyRef;
-use crate::store::record::location::Remembered;
+use crate::store::record::location::CachedLocation;
 use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{Block, Kind, REMOVALS, value_start};
@@ -15,7 +15,7 @@ use crate::store::value::{Value, Version};
 
 /// A version that a reader has found.
 pub(in crate::store) struct Found {
-    pub(in crate::store) home: MemberId,
+    pub(in crate::store) replica: MemberId,
     pub(in crate::store) offset: u64,
     pub(in crate::store) block: Block,
     /// The value, if it came along.
@@ -23,7 +23,7 @@ pub(in crate::store) struct Found {
 }
 
 impl Found {
-    pub(in crate::store) fn to_value(&self, op: &RecordOp<'_>, key: &[u8]) -> Step<Value> {
+    pub(in crate::store) fn to_value(&self, op: &RecordOp<'_>, key: &[u8]) -> OpResult<Value> {
         let mut bytes = vec![0; self.block.len as usize];
         self.copy(op, key, &mut bytes)?;
         Ok(Value { bytes, version: self.block.version(), owner: self.block.owner })
@@ -36,12 +36,12 @@ impl Found {
         op: &RecordOp<'_>,
         key: &[u8],
         target: &mut [u8],
-    ) -> Step<()> {
+    ) -> OpResult<()> {
         match &self.value {
-            None => op.get_value(key, self.home, self.offset, &self.block, target),
+            None => op.get_value(key, self.replica, self.offset, &self.block, target),
             Some(value) => {
                 target.copy_from_slice(value);
-                op.store.check_value(key, self.home, &self.block, target).map_err(Halt::Fail)
+                op.store.check_value(key, self.replica, &self.block, target).map_err(OpError::Fail)
             }
         }
     }
@@ -52,13 +52,13 @@ impl RecordState {
     pub(in crate::store) fn read<T>(
         &self,
         key: &[u8],
-        mut take: impl FnMut(&RecordOp<'_>, &Found) -> Step<T>,
+        mut take: impl FnMut(&RecordOp<'_>, &Found) -> OpResult<T>,
     ) -> StoreResult<Option<T>> {
         let key = self.key_ref(key)?;
         if self.job.is_mapped() {
             return self.run_call(&key, |op| op.try_read(&key, None, &mut take));
         }
-        self.recall.call(&key, |memory| self.read_again(&key, memory, take))
+        self.location_cache.call(&key, |cached| self.read_cached(&key, cached, take))
     }
 
     /// Copies a value into a buffer.
@@ -66,23 +66,23 @@ impl RecordState {
     pub(in crate::store) fn read_into(
         &self,
         key: &KeyRef<'_>,
-        mut memory: Option<&mut Remembered>,
+        mut cached: Option<&mut CachedLocation>,
         buffer: &mut [u8],
     ) -> StoreResult<Option<(usize, Version)>> {
         let done = match self.job.directly() {
-            Some(Directly::Shm(shm)) => self.get_directly(shm, key, memory.as_deref_mut(), buffer),
+            Some(Directly::Shm(shm)) => self.get_mapped(shm, key, cached.as_deref_mut(), buffer),
             #[cfg(feature = "sim")]
-            Some(Directly::Sim(sim)) => self.get_directly(sim, key, memory.as_deref_mut(), buffer),
+            Some(Directly::Sim(sim)) => self.get_mapped(sim, key, cached.as_deref_mut(), buffer),
             None => None,
         };
         if let Some(done) = done {
             return done;
         }
         self.run_call(key, |op| {
-            op.try_read(key, memory.as_deref_mut(), &mut |op, found| {
+            op.try_read(key, cached.as_deref_mut(), &mut |op, found| {
                 let (needed, given) = (found.block.len, buffer.len() as u64);
                 let Some(target) = buffer.get_mut(..needed as usize) else {
-                    return Err(Halt::Fail(StoreError::BufferTooSmall { needed, given }));
+                    return Err(OpError::Fail(StoreError::BufferTooSmall { needed, given }));
                 };
                 found.copy(op, key.key, target)?;
                 Ok((needed as usize, found.block.version()))
@@ -90,15 +90,15 @@ impl RecordState {
         })
     }
 
-    /// The same with what a handle remembers.
+    /// The same with what a handle has_cached.
     #[inline]
-    pub(in crate::store) fn read_again<T>(
+    pub(in crate::store) fn read_cached<T>(
         &self,
         key: &KeyRef<'_>,
-        memory: &mut Remembered,
-        mut take: impl FnMut(&RecordOp<'_>, &Found) -> Step<T>,
+        cached: &mut CachedLocation,
+        mut take: impl FnMut(&RecordOp<'_>, &Found) -> OpResult<T>,
     ) -> StoreResult<Option<T>> {
-        self.run_call(key, |op| op.try_read(key, Some(memory), &mut take))
+        self.run_call(key, |op| op.try_read(key, Some(cached), &mut take))
     }
 }
 
@@ -107,13 +107,13 @@ impl<'a> RecordOp<'a> {
     fn try_read<T>(
         &mut self,
         key: &KeyRef<'_>,
-        memory: Option<&mut Remembered>,
-        take: &mut impl FnMut(&RecordOp<'_>, &Found) -> Step<T>,
-    ) -> Step<Option<T>> {
+        cached: Option<&mut CachedLocation>,
+        take: &mut impl FnMut(&RecordOp<'_>, &Found) -> OpResult<T>,
+    ) -> OpResult<Option<T>> {
         let config = self.config(key.partition)?;
         let mut result = None;
         steps::enter(steps::Step::Read);
-        if let Some(mut found) = self.find_version(config, key, memory)? {
+        if let Some(mut found) = self.find_version(config, key, cached)? {
             if found.block.kind != Kind::Plain {
                 (found.offset, found.block) =
                     self.visible(config, key, found.offset, &found.block)?;
@@ -125,51 +125,55 @@ impl<'a> RecordOp<'a> {
         }
         if self.store.job.has_ended() {
             // What was read may be what another thread wrote after the end, and nobody else sees.
-            return Err(Halt::Fail(StoreError::Closed));
+            return Err(OpError::Fail(StoreError::Closed));
         }
-        if self.is_current() || self.is_still(config, key.partition)? {
+        if self.is_current() || self.is_still_current(config, key.partition)? {
             Ok(result)
         } else {
-            Err(Halt::Again)
+            Err(OpError::Again)
         }
     }
 
-    /// The settled version of a key at the primary, if there is one.
+    /// The reconciled version of a key at the primary, if there is one.
     #[inline]
     fn find_version(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
-        mut memory: Option<&mut Remembered>,
-    ) -> Step<Option<Found>> {
-        if let Some(memory) = memory.as_deref().filter(|_| !self.store.job.is_mapped())
-            && let Some(found) = self.find_again(config, memory)?
+        mut cached: Option<&mut CachedLocation>,
+    ) -> OpResult<Option<Found>> {
+        if let Some(cached) = cached.as_deref().filter(|_| !self.store.job.is_mapped())
+            && let Some(found) = self.find_cached_remote(config, cached)?
         {
             return Ok(Some(found));
         }
-        let Some(head) = self.find_head(config, key, memory.as_deref_mut())? else {
+        let Some(head) = self.find_head(config, key, cached.as_deref_mut())? else {
             return Ok(None);
         };
         let Some(offset) = head.offset() else { return Ok(None) };
-        let home = config.homes[config.primary];
-        let block = self.read_block(home, offset)?;
-        if let Some(memory) = memory {
-            (memory.hint, memory.hint_len) = (offset, block.len);
+        let replica = config.replicas[config.primary];
+        let block = self.read_block(replica, offset)?;
+        if let Some(cached) = cached {
+            (cached.hint, cached.hint_len) = (offset, block.len);
         }
-        Ok(Some(Found { home, offset, block, value: None }))
+        Ok(Some(Found { replica, offset, block, value: None }))
     }
 
     /// The same in one round trip, if the key is as it was when a handle read or wrote it last. In the order of the ordinary way, which
     /// is that of the requests: the count of removals, the head, and what it names.
-    fn find_again(&self, config: &Config, memory: &Remembered) -> Step<Option<Found>> {
-        let (home, at) = (config.homes[config.primary], &memory.at[config.primary]);
-        let (offset, len) = (memory.hint, value_start(memory.hint_len) + memory.hint_len);
-        let is_known = memory.stamp == config.stamp && at.word != 0 && offset != 0;
+    fn find_cached_remote(
+        &self,
+        config: &Configuration,
+        cached: &CachedLocation,
+    ) -> OpResult<Option<Found>> {
+        let (replica, at) = (config.replicas[config.primary], &cached.at[config.primary]);
+        let (offset, len) = (cached.hint, value_start(cached.hint_len) + cached.hint_len);
+        let is_known = cached.config_number == config.config_number && at.word != 0 && offset != 0;
         // What turns out to be another version was sent in vain.
         if !is_known || len > COMPOUND_LEN_MAX as u64 {
             return Ok(None);
         }
-        let start = |operation| self.store.job.start(self.epoch, home, operation);
+        let start = |operation| self.store.job.start(self.epoch, replica, operation);
         let removals = start(Operation::Load { offset: config.roots[config.primary] + REMOVALS });
         let head = start(Operation::Load { offset: at.word });
         let whole = start(Operation::Get { offset, len: len as usize });
@@ -178,64 +182,64 @@ impl<'a> RecordOp<'a> {
         let Done::Get(mut bytes) = self.await_answer(whole, true)? else { return Ok(None) };
         let Some(block) = bytes.first_chunk().map(Block::decode) else { return Ok(None) };
         // What this handle has written itself has happened, whoever may have marked it or not.
-        let is_own = head == at.head && block.identity() == memory.block.identity();
+        let is_own = head == at.head && block.identity() == cached.block.identity();
         let is_there = removals == at.removals
-            && head.stamp() == config.stamp
+            && head.config_number() == config.config_number
             && head.offset() == Some(offset)
             && (head.is_stable() || is_own);
-        if !is_there || block.len != memory.hint_len {
+        if !is_there || block.len != cached.hint_len {
             return Ok(None);
         }
-        self.check_block(home, offset, &block)?;
+        self.check_block(replica, offset, &block)?;
         let value = Some(bytes.split_off(value_start(block.len) as usize));
-        Ok(Some(Found { home, offset, block, value }))
+        Ok(Some(Found { replica, offset, block, value }))
     }
 
-    /// The settled head of a key at the primary, for a reader; `None` if there is no record.
+    /// The reconciled head of a key at the primary, for a reader; `None` if there is no record.
     #[inline]
     pub(in crate::store) fn find_head(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
-        memory: Option<&mut Remembered>,
-    ) -> Step<Option<Head>> {
-        let found = match memory {
-            Some(memory) => self.find_by_memory(config, key, memory)?,
+        cached: Option<&mut CachedLocation>,
+    ) -> OpResult<Option<Head>> {
+        let found = match cached {
+            Some(cached) => self.find_cached_head(config, key, cached)?,
             None => self.find(config, config.primary, key)?,
         };
         let Some((word, head)) = found else { return Ok(None) };
-        if head.stamp() == config.stamp && head.is_stable() {
+        if head.config_number() == config.config_number && head.is_stable() {
             return Ok(Some(head));
         }
-        self.settled(config, key, word).map(Some)
+        self.reconciled(config, key, word).map(Some)
     }
 
-    /// The head word of a key at the primary and what it holds: where a handle remembers it to be, or looked up anew.
+    /// The head word of a key at the primary and what it holds: where a handle has_cached it to be, or looked up anew.
     #[inline]
-    fn find_by_memory(
+    fn find_cached_head(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
-        memory: &mut Remembered,
-    ) -> Step<Option<(u64, Head)>> {
-        let home = config.primary;
-        let primary = config.homes[home];
-        let word = memory.at[home].word;
-        let is_known = memory.stamp == config.stamp && word != 0;
-        let place = if is_known { word } else { self.bucket(config, home, key)? };
-        let [removals, loaded] =
-            self.load_each([config.roots[home] + REMOVALS, place].map(|offset| (primary, offset)))?;
-        if is_known && memory.at[home].removals == removals && Head(loaded) != Head::REMOVED {
+        cached: &mut CachedLocation,
+    ) -> OpResult<Option<(u64, Head)>> {
+        let replica = config.primary;
+        let primary = config.replicas[replica];
+        let word = cached.at[replica].word;
+        let is_known = cached.config_number == config.config_number && word != 0;
+        let place = if is_known { word } else { self.bucket(config, replica, key)? };
+        let [removals, loaded] = self
+            .load_each([config.roots[replica] + REMOVALS, place].map(|offset| (primary, offset)))?;
+        if is_known && cached.at[replica].removals == removals && Head(loaded) != Head::REMOVED {
             return Ok(Some((word, Head(loaded))));
         }
         let found = if is_known {
-            self.find(config, home, key)?
+            self.find(config, replica, key)?
         } else {
             self.find_from(primary, loaded, key)?
         };
-        *memory = Remembered { stamp: config.stamp, ..Remembered::NOTHING };
-        memory.at[home].removals = removals;
-        memory.at[home].word = found.map_or(0, |(word, _)| word);
+        *cached = CachedLocation { config_number: config.config_number, ..CachedLocation::NOTHING };
+        cached.at[replica].removals = removals;
+        cached.at[replica].word = found.map_or(0, |(word, _)| word);
         Ok(found)
     }
 }
@@ -264,41 +268,46 @@ mod tests {
                 return drop(job.leave());
             }
             store.put_if(b"key", b"value", Expect::Absent).expect("put");
-            let mut memory = Remembered::NOTHING;
-            store.state.read_again(&key, &mut memory, |_, _| Ok(())).expect("read").expect("there");
+            let mut cached = CachedLocation::NOTHING;
+            store
+                .state
+                .read_cached(&key, &mut cached, |_, _| Ok(()))
+                .expect("read")
+                .expect("there");
             let op = RecordOp::begin(&store.state).expect("begun");
-            let config = op.config(key.partition).expect("homes");
-            let (home, primary) = (config.primary, config.homes[config.primary]);
-            let is_found =
-                |memory: &Remembered| op.find_again(config, memory).expect("read").is_some();
-            assert!(is_found(&memory));
-            let moved = |change: &dyn Fn(&mut Remembered)| {
-                let mut moved = memory;
+            let config = op.config(key.partition).expect("replicas");
+            let (replica, primary) = (config.primary, config.replicas[config.primary]);
+            let is_found = |cached: &CachedLocation| {
+                op.find_cached_remote(config, cached).expect("read").is_some()
+            };
+            assert!(is_found(&cached));
+            let moved = |change: &dyn Fn(&mut CachedLocation)| {
+                let mut moved = cached;
                 change(&mut moved);
                 moved
             };
             assert!(
-                !is_found(&moved(&|memory| memory.at[home].removals += 1)),
+                !is_found(&moved(&|cached| cached.at[replica].removals += 1)),
                 "records were taken out"
             );
             assert!(
-                !is_found(&moved(&|memory| memory.hint_len = 8)),
+                !is_found(&moved(&|cached| cached.hint_len = 8)),
                 "the value has another length"
             );
             // Somebody's who has not finished it, or whose handle knows that it has.
-            let word = memory.at[home].word;
+            let word = cached.at[replica].word;
             let stable = Head(op.load(primary, word).expect("a head"));
-            let head = Head::new(stable.stamp(), memory.hint);
+            let head = Head::new(stable.config_number(), cached.hint);
             assert!(
                 stable == head.stable()
                     && op.swap(primary, word, stable.0, head.0).expect("swapped")
             );
-            assert!(!is_found(&memory), "it may be unfinished");
-            let block = op.read_block(primary, memory.hint).expect("a block");
+            assert!(!is_found(&cached), "it may be unfinished");
+            let block = op.read_block(primary, cached.hint).expect("a block");
             let own = |counter: u64| {
-                moved(&|memory| {
-                    memory.at[home].head = head;
-                    memory.block = Block { counter, ..block };
+                moved(&|cached| {
+                    cached.at[replica].head = head;
+                    cached.block = Block { counter, ..block };
                 })
             };
             assert!(is_found(&own(block.counter)), "it has happened");
@@ -324,7 +333,7 @@ mod tests {
             let block = |holder: u64, len: u64| Block {
                 counter: 1,
                 writer: MemberId(0),
-                actor: 0,
+                participant: 0,
                 operation: 1,
                 len,
                 is_deleted: false,
@@ -333,15 +342,15 @@ mod tests {
                 owner: MemberId(0),
                 checksum: 0,
             };
-            let (home, offset) = (job.me(), op.take_block(job.me(), 0).expect("a block"));
+            let (replica, offset) = (job.me(), op.take_block(job.me(), 0).expect("a block"));
             // It was someone's who is dead, and is now a third one's, with another length.
-            op.put(home, offset, &block(5, 9).encode()).expect("put");
-            op.retire_block(home, offset, &block(4, 8), 0).expect("no error");
-            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
+            op.put(replica, offset, &block(5, 9).encode()).expect("put");
+            op.retire_block(replica, offset, &block(4, 8), 0).expect("no error");
+            let word = job.load(Epoch::ANY, replica, offset + BLOCK_HOLDER).expect("a word");
             assert_eq!(word, block(5, 9).length_word());
             // What is as it was read is this member's afterwards.
-            op.retire_block(home, offset, &block(5, 9), 0).expect("no error");
-            let word = job.load(Epoch::ANY, home, offset + BLOCK_HOLDER).expect("a word");
+            op.retire_block(replica, offset, &block(5, 9), 0).expect("no error");
+            let word = job.load(Epoch::ANY, replica, offset + BLOCK_HOLDER).expect("a word");
             assert_eq!(word, block(holder(job.me()), 9).length_word());
             drop(op);
             store.close().expect("close");

@@ -8,23 +8,23 @@
 //! | | step | dies or stops here |
 //! |---|---|---|
 //! | D1 | wait until all who were inside an operation when the tombstone was stable have left it | the tombstone stays |
-//! | D2 | all homes are complete; raise the floor of the partition at each of them to the tombstone's counter | the next version of any key of the partition is greater than it need be |
-//! | D3 | swap the primary's head from the tombstone, settled, to "being removed" | the key's next record is a new one, and its versions begin above the floor; another home that still has the tombstone has nothing that is not deleted |
-//! | D4 | the same at the other homes | as D3 |
-//! | D5 | each home takes such nodes out of its index, raises its count of removals, and retires them | they stay in the way of whoever looks for keys of that bucket, and are passed over |
+//! | D2 | all replicas are complete; raise the floor of the partition at each of them to the tombstone's counter | the next version of any key of the partition is greater than it need be |
+//! | D3 | swap the primary's head from the tombstone, reconciled, to "being removed" | the key's next record is a new one, and its versions begin above the floor; another replica that still has the tombstone has nothing that is not deleted |
+//! | D4 | the same at the other replicas | as D3 |
+//! | D5 | each replica takes such nodes out of its index, raises its count of removals, and retires them | they stay in the way of whoever looks for keys of that bucket, and are passed over |
 //!
-//! Without D1 a late actor that holds an older version could install it at a home where there is nothing left to tell that
+//! Without D1 a late participant that holds an older version could install it at a replica where there is nothing left to tell that
 //! it is old. Without the floor a version could come twice: a key that is put again begins above it. The count of removals
 //! is raised before a node can be used again: a handle that finds the count as it was knows inside its operation that the
 //! record is where it was, and stays there until the operation is over.
 //!
-//! Only its home changes the successors of nodes in an index, one activity at a time; others only swap a bucket's first.
+//! Only its replica changes the successors of nodes in an index, one activity at a time; others only swap a bucket's first.
 
 use crate::engine::{Engine, Epoch, Error, MemberId, Time};
 use crate::store::error::StoreError;
-use crate::store::operation::error::{Halt, Step};
-use crate::store::operation::grace_period::Grace;
-use crate::store::operation::message::{Note, PORT};
+use crate::store::operation::error::{OpError, OpResult};
+use crate::store::operation::grace_period::GracePeriod;
+use crate::store::operation::message::{Message, PORT};
 use crate::store::placement::hash_key;
 use crate::store::record::block_io::block_class;
 use crate::store::record::index::CHAIN_MAX;
@@ -32,7 +32,8 @@ use crate::store::record::key::KeyRef;
 use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::segment::head::{Head, Phase};
 use crate::store::segment::layout::{
-    ACTORS, Block, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTITION_BUCKETS, REMOVALS, class_of,
+    Block, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTICIPANTS, PARTITION_BUCKETS, REMOVALS,
+    class_of,
 };
 use crate::store::segment::place::is_place;
 use crate::sync::lock;
@@ -40,13 +41,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// When to look at the actors for the first time.
+/// When to look at the participants for the first time.
 const COLLECT: Duration = Duration::from_millis(5);
 
 /// How many are removed in one piece of work.
 const PIECE: usize = 32;
 
-/// How long to wait until homes that are filling are looked at again.
+/// How long to wait until replicas that are filling are looked at again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What the time between looks at retired blocks becomes.
@@ -61,10 +62,10 @@ type Tombstones = BTreeSet<(Vec<u8>, u64)>;
 
 /// The tombstones that this member is to remove.
 #[derive(Default)]
-pub(in crate::store) struct Removal {
+pub(in crate::store) struct Removals {
     fresh: Mutex<Tombstones>,
-    /// Those that wait for actors.
-    waiting: Mutex<Vec<(Tombstones, Grace)>>,
+    /// Those that wait for participants.
+    waiting: Mutex<Vec<(Tombstones, GracePeriod)>>,
     /// Those that can be removed.
     due: Mutex<Tombstones>,
     /// The buckets of this member in which nodes are to be taken out, by partition and bucket.
@@ -76,7 +77,7 @@ pub(in crate::store) struct Removal {
 
 impl RecordState {
     /// Notes a tombstone that is stable, or a record that may have been left empty (0), for removal.
-    pub(in crate::store) fn note_tombstone(&self, key: &[u8], counter: u64) {
+    pub(in crate::store) fn record_tombstone(&self, key: &[u8], counter: u64) {
         let is_first = {
             let mut fresh = lock(&self.removal.fresh);
             if fresh.len() >= REMEMBERED_MAX {
@@ -91,7 +92,7 @@ impl RecordState {
     }
 
     /// Notes buckets of this member whose nodes were marked as being removed.
-    pub(in crate::store) fn note_marked(&self, buckets: &[u64]) {
+    pub(in crate::store) fn record_marked_buckets(&self, buckets: &[u64]) {
         let is_known = |&place: &u64| {
             (place >> 32) < self.placement.partitions as u64
                 && (place & 0xffff_ffff) < self.bucket_count as u64
@@ -122,7 +123,7 @@ impl RecordState {
                 let _ = op.take_out((place >> 32) as usize, (place & 0xffff_ffff) as usize);
             }
             op.flush_retired();
-            self.note_retired();
+            self.record_retired();
         }
         let mut waiting = std::mem::take(&mut *lock(&removal.waiting));
         let mut over = Tombstones::new();
@@ -141,7 +142,7 @@ impl RecordState {
         if waiting.is_empty() {
             let fresh = std::mem::take(&mut *lock(&removal.fresh));
             if !fresh.is_empty() {
-                waiting.push((fresh, Grace::begin(self)));
+                waiting.push((fresh, GracePeriod::begin(self)));
                 next = now.after(COLLECT);
             }
         }
@@ -160,7 +161,7 @@ impl RecordState {
             for (key, counter) in tombstones {
                 match self.remove(op.as_ref().ok(), &key, counter, &mut marked) {
                     Ok(true) => {}
-                    // Not now, but later: some home is not complete, or does not answer.
+                    // Not now, but later: some replica is not complete, or does not answer.
                     Ok(false) => {
                         is_late = true;
                         lock(&removal.fresh).insert((key, counter));
@@ -172,14 +173,14 @@ impl RecordState {
                 && !is_more
             {
                 op.flush_retired();
-                self.note_retired();
+                self.record_retired();
             }
         }
-        for (home, buckets) in marked {
-            if home == self.me() {
-                self.note_marked(&buckets);
+        for (replica, buckets) in marked {
+            if replica == self.me() {
+                self.record_marked_buckets(&buckets);
             } else {
-                let _ = self.job.send(home, PORT, &Note::Marked { buckets }.encode());
+                let _ = self.job.send(replica, PORT, &Message::Marked { buckets }.encode());
             }
         }
         next = next.min(self.reuse_removed());
@@ -191,7 +192,7 @@ impl RecordState {
     }
 
     /// Notes that the blocks of removed records wait until nobody can still see them.
-    fn note_retired(&self) {
+    fn record_retired(&self) {
         *lock(&self.removal.retired) = Some((self.job.now().after(COLLECT), COLLECT));
     }
 
@@ -203,8 +204,8 @@ impl RecordState {
             return due;
         }
         // Whoever has deleted may retire nothing for long.
-        (0..ACTORS)
-            .filter_map(|actor| RecordOp::begin_as(self, actor))
+        (0..PARTICIPANTS)
+            .filter_map(|participant| RecordOp::begin_as(self, participant))
             .for_each(|op| op.flush_retired());
         if let Ok(op) = RecordOp::begin(self) {
             op.reuse_or_give_back(false, usize::MAX);
@@ -216,7 +217,7 @@ impl RecordState {
         if self.has_batches() { next } else { Time::NEVER }
     }
 
-    /// D2 to D4 for one key; whether it is settled, one way or the other.
+    /// D2 to D4 for one key; whether it is reconciled, one way or the other.
     fn remove(
         &self,
         op: Option<&RecordOp<'_>>,
@@ -228,18 +229,18 @@ impl RecordState {
         let key = KeyRef { key, hash, partition: self.placement.partition(hash) };
         let bucket = (key.partition as u64) << 32 | hash & (self.bucket_count as u64 - 1);
         // Without an operation: later.
-        let result = op.map_or(Err(Halt::Again), |op| op.remove(&key, counter, bucket, marked));
+        let result = op.map_or(Err(OpError::Again), |op| op.remove(&key, counter, bucket, marked));
         match result {
-            Ok(is_settled) => Ok(is_settled),
+            Ok(is_reconciled) => Ok(is_reconciled),
             Err(
-                Halt::Again
-                | Halt::Blocked(_)
-                | Halt::Frozen
-                | Halt::Fail(StoreError::Timeout { .. }),
+                OpError::Again
+                | OpError::Blocked(_)
+                | OpError::Frozen
+                | OpError::Fail(StoreError::Timeout { .. }),
             ) => Ok(false),
-            Err(Halt::Lost(_)) if self.salvage_is_on => Ok(false),
-            Err(Halt::Lost(partition)) => Err(StoreError::DataLost { partition }),
-            Err(Halt::Fail(error)) => Err(error),
+            Err(OpError::Lost(_)) if self.salvage_is_on => Ok(false),
+            Err(OpError::Lost(partition)) => Err(StoreError::DataLost { partition }),
+            Err(OpError::Fail(error)) => Err(error),
         }
     }
 }
@@ -251,17 +252,17 @@ impl<'a> RecordOp<'a> {
         counter: u64,
         bucket: u64,
         marked: &mut BTreeMap<MemberId, Vec<u64>>,
-    ) -> Step<bool> {
+    ) -> OpResult<bool> {
         let config = self.config(key.partition)?;
-        for &home in config.homes.iter() {
-            if self.state(home, key.partition)?.phase() != Phase::Complete {
+        for &replica in config.replicas.iter() {
+            if self.state(replica, key.partition)?.phase() != Phase::Complete {
                 return Ok(false);
             }
         }
         let Some((word, _)) = self.find(config, config.primary, key)? else { return Ok(true) };
-        let head = self.settled(config, key, word)?;
-        let primary = config.homes[config.primary];
-        let is_wanted = |member: MemberId, head: Head| -> Step<Option<Option<Block>>> {
+        let head = self.reconciled(config, key, word)?;
+        let primary = config.replicas[config.primary];
+        let is_wanted = |member: MemberId, head: Head| -> OpResult<Option<Option<Block>>> {
             let block = head.offset().map(|offset| self.read_block(member, offset)).transpose()?;
             let found = block.map_or((true, 0), |block| (block.is_deleted, block.counter));
             Ok((found == (true, counter)).then_some(block))
@@ -271,21 +272,21 @@ impl<'a> RecordOp<'a> {
             return Ok(true);
         };
         // D2.
-        for &home in config.homes.iter() {
-            self.raise_floor(home, key.partition, counter)?;
+        for &replica in config.replicas.iter() {
+            self.raise_floor(replica, key.partition, counter)?;
         }
-        // D3. The state is looked at again: a home that fills now may have got its floor before it was raised.
+        // D3. The state is looked at again: a replica that fills now may have got its floor before it was raised.
         if !self.is_current() || !self.swap(primary, word, head.0, Head::REMOVED.0)? {
             return Ok(false);
         }
         marked.entry(primary).or_default().push(bucket);
         self.retire_removed(primary, head, block)?;
         // D4.
-        for (home, &member) in
-            config.homes.iter().enumerate().filter(|(home, _)| *home != config.primary)
+        for (replica, &member) in
+            config.replicas.iter().enumerate().filter(|(replica, _)| *replica != config.primary)
         {
-            let Some((word, head)) = self.find(config, home, key)? else { continue };
-            if head.stamp() != config.stamp {
+            let Some((word, head)) = self.find(config, replica, key)? else { continue };
+            if head.config_number() != config.config_number {
                 continue;
             }
             if let Some(block) = is_wanted(member, head)?
@@ -299,10 +300,10 @@ impl<'a> RecordOp<'a> {
     }
 
     /// Retires the block of a record that is being removed, if it had one.
-    fn retire_removed(&self, home: MemberId, head: Head, block: Option<Block>) -> Step<()> {
+    fn retire_removed(&self, replica: MemberId, head: Head, block: Option<Block>) -> OpResult<()> {
         match (head.offset(), block) {
             (Some(offset), Some(block)) => {
-                self.retire_block(home, offset, &block, block_class(&block, home)?)
+                self.retire_block(replica, offset, &block, block_class(&block, replica)?)
             }
             _ => Ok(()),
         }

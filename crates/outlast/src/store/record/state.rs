@@ -3,25 +3,25 @@
 use crate::engine::mapped::Direct;
 use crate::store::error::StoreResult;
 use crate::store::memory::state::{MemoryOp, MemoryState};
-use crate::store::operation::error::{Halt, Step};
-use crate::store::record::hints::Hints;
+use crate::store::operation::error::{OpError, OpResult};
+use crate::store::record::hints::ReadHints;
 use crate::store::record::key::KeyRef;
-use crate::store::record::location_cache::Recall;
+use crate::store::record::location_cache::LocationCache;
 use crate::store::record::lock::Locks;
-use crate::store::record::remove::Removal;
+use crate::store::record::remove::Removals;
 use crate::store::value::RESERVED;
 use std::ops::{Deref, DerefMut};
 
 /// The state of the record layer, with those of the layers below.
 pub(in crate::store) struct RecordState {
     pub(in crate::store) memory: MemoryState,
-    pub(in crate::store) hints: Hints,
-    pub(in crate::store) recall: Recall,
+    pub(in crate::store) hints: ReadHints,
+    pub(in crate::store) location_cache: LocationCache,
     /// Whether values have checksums.
     pub(in crate::store) checksums: bool,
     /// Whether each key is written by one handle alone between two recoveries.
     pub(in crate::store) sole_writers: bool,
-    pub(in crate::store) removal: Removal,
+    pub(in crate::store) removal: Removals,
     pub(in crate::store) locks: Locks,
 }
 
@@ -52,7 +52,7 @@ impl<'a> RecordOp<'a> {
 
     /// As [`crate::store::operation::op::Op::begin`].
     #[inline]
-    pub(in crate::store) fn begin(store: &'a RecordState) -> Step<RecordOp<'a>> {
+    pub(in crate::store) fn begin(store: &'a RecordState) -> OpResult<RecordOp<'a>> {
         Ok(RecordOp { op: MemoryOp::begin(&store.memory)?, store })
     }
 
@@ -82,7 +82,7 @@ impl RecordState {
     /// Runs an operation until it is done, beginning anew whenever the view has changed under it.
     pub(in crate::store) fn run<T>(
         &self,
-        attempt: impl FnMut(&mut RecordOp<'_>) -> Step<T>,
+        attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
     ) -> StoreResult<T> {
         self.run_as(0, attempt)
     }
@@ -91,21 +91,21 @@ impl RecordState {
     pub(in crate::store) fn run_as<T>(
         &self,
         rank: u32,
-        mut attempt: impl FnMut(&mut RecordOp<'_>) -> Step<T>,
+        mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
     ) -> StoreResult<T> {
         self.retry(rank, || match RecordOp::begin(self) {
             Ok(mut op) => (attempt(&mut op), op.lacks_tombstone.get()),
-            Err(halt) => (Err(halt), false),
+            Err(error) => (Err(error), false),
         })
     }
 
     /// The same; `None` if the partition that it needs is lost, or is being salvaged.
     pub(in crate::store) fn run_or_lost<T>(
         &self,
-        mut attempt: impl FnMut(&mut RecordOp<'_>) -> Step<T>,
+        mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
     ) -> StoreResult<Option<T>> {
         self.run(|op| match attempt(op) {
-            Err(Halt::Lost(_)) => Ok(None),
+            Err(OpError::Lost(_)) => Ok(None),
             other => other.map(Some),
         })
     }
@@ -115,7 +115,7 @@ impl RecordState {
     pub(in crate::store) fn run_call<T>(
         &self,
         key: &KeyRef<'_>,
-        mut attempt: impl FnMut(&mut RecordOp<'_>) -> Step<T>,
+        mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
     ) -> StoreResult<T> {
         let is_own = key.key.starts_with(RESERVED);
         self.run(|op| {

@@ -3,21 +3,21 @@
 use crate::engine::{Engine, MemberId};
 use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
-use crate::store::operation::configuration::Config;
-use crate::store::operation::error::{Halt, Step, blocked};
+use crate::store::operation::configuration::Configuration;
+use crate::store::operation::error::{OpError, OpResult, blocked};
 use crate::store::placement::hash_key;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::segment::intent::{
-    INTENT_HEAD, Intent, IntentId, IntentState, PROVISIONAL_HEAD, Provisional, RESTORED_HEAD,
-    VERDICT_HEAD, Verdict, decode_restored, intent_key,
+    INTENT_HEAD, Intent, IntentId, IntentState, PROVISIONAL_HEAD, Provisional,
+    RECOVERY_DECISION_HEAD, RESTORED_HEAD, RecoveryDecision, decode_restored, intent_key,
 };
 use crate::store::segment::layout::{Block, Kind, value_start};
 use crate::store::value::Version;
 
 /// How a transaction stands, as its intent says.
-pub(in crate::store) struct Standing {
-    /// `None`: there is no such intent any more. `Joined`: to a recovery for which there is no verdict.
+pub(in crate::store) struct IntentStanding {
+    /// `None`: there is no such intent any more. `Joined`: to a recovery for which there is no recovery_decision.
     pub(in crate::store) state: Option<IntentState>,
     pub(in crate::store) rank: u32,
     /// The recovery that it is joined to, or 0.
@@ -31,38 +31,38 @@ impl<'a> RecordOp<'a> {
     #[inline(never)]
     pub(in crate::store) fn visible(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
         offset: u64,
         block: &Block,
-    ) -> Step<(u64, Block)> {
+    ) -> OpResult<(u64, Block)> {
         self.visible_as(config, key, offset, block, false)
     }
 
     pub(in crate::store) fn visible_as(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
         offset: u64,
         block: &Block,
         is_frozen: bool,
-    ) -> Step<(u64, Block)> {
+    ) -> OpResult<(u64, Block)> {
         if block.kind == Kind::Plain {
             return Ok((offset, *block));
         }
         let seen = self.seen_in(config, key, offset, block, is_frozen)?;
-        self.resealed(key, config.homes[config.primary], offset, block, seen)
+        self.resealed(key, config.replicas[config.primary], offset, block, seen)
     }
 
     fn seen_in(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
         offset: u64,
         block: &Block,
         is_frozen: bool,
-    ) -> Step<(u64, Block)> {
-        let primary = config.homes[config.primary];
+    ) -> OpResult<(u64, Block)> {
+        let primary = config.replicas[config.primary];
         match block.kind {
             Kind::Plain => return Ok((offset, *block)),
             Kind::Restored => return self.restored(primary, offset, block),
@@ -73,7 +73,7 @@ impl<'a> RecordOp<'a> {
         let standing = self.standing(&found.id)?;
         // The intent is in another partition: what was read of it counts only if the view is the same.
         if !self.is_current() {
-            return Err(Halt::Again);
+            return Err(OpError::Again);
         }
         let start = offset + value_start(block.len);
         let (old_at, new_at) = found.places();
@@ -106,11 +106,11 @@ impl<'a> RecordOp<'a> {
             Some(IntentState::Pending | IntentState::Aborted | IntentState::Joined) => {
                 Ok((start + old_at - value_start(old.len), old))
             }
-            Some(IntentState::Doubt) if mutant("tx-read-past") => {
+            Some(IntentState::Validating) if mutant("tx-read-past") => {
                 Ok((start + old_at - value_start(old.len), old))
             }
             None if is_frozen => Ok((start + old_at - value_start(old.len), old)),
-            Some(IntentState::Doubt) | None => Err(blocked(found.id, key)),
+            Some(IntentState::Validating) | None => Err(blocked(found.id, key)),
         }
     }
 
@@ -123,7 +123,7 @@ impl<'a> RecordOp<'a> {
         primary: MemberId,
         offset: u64,
         block: &Block,
-    ) -> Step<(u64, Block)> {
+    ) -> OpResult<(u64, Block)> {
         match block.kind {
             Kind::Provisional => {
                 Err(blocked(self.read_provisional(primary, offset, block)?.id, key))
@@ -138,21 +138,21 @@ impl<'a> RecordOp<'a> {
 
     /// A key that is lost. Whoever is told so can give it up, also if it has not heard of it otherwise yet.
     #[cold]
-    pub(in crate::store) fn lost(&self, key: &KeyRef<'_>) -> Halt {
-        self.store.note_damage(key.partition);
-        Halt::Fail(StoreError::DataLost { partition: key.partition })
+    pub(in crate::store) fn lost(&self, key: &KeyRef<'_>) -> OpError {
+        self.store.record_damage(key.partition);
+        OpError::Fail(StoreError::DataLost { partition: key.partition })
     }
 
     /// The version that a restored one stands for, as a place and a header.
     pub(in crate::store) fn restored(
         &self,
-        home: MemberId,
+        replica: MemberId,
         offset: u64,
         block: &Block,
-    ) -> Step<(u64, Block)> {
+    ) -> OpResult<(u64, Block)> {
         let mut bytes = [0; RESTORED_HEAD];
         let start = offset + value_start(block.len);
-        self.get(home, start, &mut bytes)?;
+        self.get(replica, start, &mut bytes)?;
         let Version { counter, writer } = decode_restored(&bytes);
         let len = block.len.saturating_sub(RESTORED_HEAD as u64);
         let block = Block { counter, writer, len, kind: Kind::Plain, ..*block };
@@ -161,42 +161,40 @@ impl<'a> RecordOp<'a> {
 
     pub(in crate::store) fn read_provisional(
         &self,
-        home: MemberId,
+        replica: MemberId,
         offset: u64,
         block: &Block,
-    ) -> Step<Provisional> {
+    ) -> OpResult<Provisional> {
         let mut bytes = [0; PROVISIONAL_HEAD];
-        self.get(home, offset + value_start(block.len), &mut bytes)?;
+        self.get(replica, offset + value_start(block.len), &mut bytes)?;
         Provisional::decode(&bytes, block.len)
             .filter(|found| found.id.member.index() < self.store.job.members())
-            .ok_or(Halt::Fail(StoreError::Corrupt {
-                member: home,
+            .ok_or(OpError::Fail(StoreError::Corrupt {
+                member: replica,
                 what: "a provisional version cannot be",
             }))
     }
 
     /// How a transaction stands.
-    pub(in crate::store) fn standing(&self, id: &IntentId) -> Step<Standing> {
-        let standing = self.said_by_intent(id)?;
+    pub(in crate::store) fn standing(&self, id: &IntentId) -> OpResult<IntentStanding> {
+        let standing = self.read_intent(id)?;
         if standing.state != Some(IntentState::Joined) {
             return Ok(standing);
         }
-        let state = match self.verdict_of(standing.recovery)? {
+        let state = match self.decision_of(standing.recovery)? {
             Some(true) => IntentState::Committed,
             Some(false) => IntentState::Aborted,
-            // The verdict is overwritten by the next recovery, when all intents of this one have been ended: as long as this
+            // The recovery_decision is overwritten by the next recovery, when all intents of this one have been ended: as long as this
             // one is there, there was none.
-            None if self.said_by_intent(id)?.state == Some(IntentState::Joined) => {
-                IntentState::Joined
-            }
-            None => return Err(Halt::Again),
+            None if self.read_intent(id)?.state == Some(IntentState::Joined) => IntentState::Joined,
+            None => return Err(OpError::Again),
         };
-        Ok(Standing { state: Some(state), ..standing })
+        Ok(IntentStanding { state: Some(state), ..standing })
     }
 
     /// What the intent itself says.
-    pub(in crate::store) fn said_by_intent(&self, id: &IntentId) -> Step<Standing> {
-        let gone = Standing { state: None, rank: 0, recovery: 0 };
+    pub(in crate::store) fn read_intent(&self, id: &IntentId) -> OpResult<IntentStanding> {
+        let gone = IntentStanding { state: None, rank: 0, recovery: 0 };
         const JOINED: usize = INTENT_HEAD + 8;
         let mut bytes = [0; JOINED];
         let len = self.read_own(&intent_key(id.member, id.slot), &mut bytes, INTENT_HEAD)?;
@@ -205,7 +203,8 @@ impl<'a> RecordOp<'a> {
         else {
             return Ok(gone);
         };
-        let mut standing = Standing { state: Some(intent.state), rank: intent.rank, recovery: 0 };
+        let mut standing =
+            IntentStanding { state: Some(intent.state), rank: intent.rank, recovery: 0 };
         if intent.state == IntentState::Joined {
             let len = self.read_own(&intent_key(id.member, id.slot), &mut bytes, JOINED)?;
             match Intent::decode_head(&bytes[..len]) {
@@ -213,29 +212,30 @@ impl<'a> RecordOp<'a> {
                     standing.recovery =
                         u64::from_le_bytes(bytes[INTENT_HEAD..].try_into().expect("8 bytes"));
                 }
-                _ => return Err(Halt::Again),
+                _ => return Err(OpError::Again),
             }
         }
         Ok(standing)
     }
 
-    /// Whether a recovery is committed or aborted; `None` if the verdict is about another one.
-    fn verdict_of(&self, recovery: u64) -> Step<Option<bool>> {
-        let mut bytes = [0; VERDICT_HEAD];
-        let len = self.read_own(&Verdict::key(), &mut bytes, VERDICT_HEAD)?;
-        let verdict = Verdict::decode_head(&bytes[..len]).filter(|&(about, _)| about == recovery);
-        Ok(verdict.map(|(_, is_committed)| is_committed))
+    /// Whether a recovery is committed or aborted; `None` if the recovery_decision is about another one.
+    fn decision_of(&self, recovery: u64) -> OpResult<Option<bool>> {
+        let mut bytes = [0; RECOVERY_DECISION_HEAD];
+        let len = self.read_own(&RecoveryDecision::key(), &mut bytes, RECOVERY_DECISION_HEAD)?;
+        let recovery_decision =
+            RecoveryDecision::decode_head(&bytes[..len]).filter(|&(about, _)| about == recovery);
+        Ok(recovery_decision.map(|(_, is_committed)| is_committed))
     }
 
     /// The first bytes of one of the store's own records; how many, 0 if it has fewer than `len` or is not there.
-    fn read_own(&self, key: &[u8], bytes: &mut [u8], len: usize) -> Step<usize> {
+    fn read_own(&self, key: &[u8], bytes: &mut [u8], len: usize) -> OpResult<usize> {
         let key = self.key_ref(key);
         let config = self.config(key.partition)?;
         let Some(offset) = self.find_head(config, &key, None)?.and_then(|head| head.offset())
         else {
             return Ok(0);
         };
-        let primary = config.homes[config.primary];
+        let primary = config.replicas[config.primary];
         let block = self.read_block(primary, offset)?;
         if block.kind == Kind::Lost {
             return Err(self.lost(&key));

@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, MemberId};
 use crate::store::error::StoreResult;
-use crate::store::operation::error::Step;
+use crate::store::operation::error::OpResult;
 use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::segment::layout::PARTITION_WAITERS;
 
@@ -21,7 +21,7 @@ impl RecordState {
         let bit = waiter_bit(self.me());
         self.run(|op| {
             let config = op.config(key.partition)?;
-            let primary = config.homes[config.primary];
+            let primary = config.replicas[config.primary];
             let word = op.partition_word(primary, key.partition, PARTITION_WAITERS);
             loop {
                 let waiters = op.load(primary, word)?;
@@ -38,7 +38,11 @@ impl RecordState {
 
 impl<'a> RecordOp<'a> {
     #[inline(always)]
-    pub(in crate::store) fn ring_waiters(&self, primary: MemberId, partition: usize) -> Step<()> {
+    pub(in crate::store) fn ring_waiters(
+        &self,
+        primary: MemberId,
+        partition: usize,
+    ) -> OpResult<()> {
         let word = self.partition_word(primary, partition, PARTITION_WAITERS);
         match self.load(primary, word)? {
             waiters if waiters & WAITER_BITS == 0 => Ok(()),
@@ -47,7 +51,7 @@ impl<'a> RecordOp<'a> {
     }
 
     #[cold]
-    fn ring_each(&self, primary: MemberId, word: u64, waiters: u64) -> Step<()> {
+    fn ring_each(&self, primary: MemberId, word: u64, waiters: u64) -> OpResult<()> {
         let members = self.store.job.members() as u32;
         for member in (0..members).map(MemberId).filter(|&member| waiters & waiter_bit(member) != 0)
         {

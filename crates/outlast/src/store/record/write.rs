@@ -3,13 +3,13 @@
 use crate::engine::{Engine, MemberId};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
-use crate::store::operation::configuration::Config;
-use crate::store::operation::error::{Halt, Step};
+use crate::store::operation::configuration::Configuration;
+use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::retry::{Patience, ROOM_PATIENCE};
-use crate::store::placement::HOMES_MAX;
+use crate::store::placement::REPLICA_LIST_MAX;
 use crate::store::record::block_io::block_class;
 use crate::store::record::key::KeyRef;
-use crate::store::record::location::Remembered;
+use crate::store::record::location::CachedLocation;
 use crate::store::record::state::RecordOp;
 use crate::store::segment::head::Head;
 use crate::store::segment::intent::is_intent;
@@ -19,7 +19,7 @@ use crate::store::value::Version;
 
 /// What is there when a change is decided.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::store) struct Current {
+pub(in crate::store) struct CurrentVersion {
     pub(in crate::store) version: Version,
 }
 
@@ -36,7 +36,7 @@ pub(in crate::store) enum Change<'a> {
 }
 
 /// What a new version is, beside its value.
-pub(in crate::store) struct Shape {
+pub(in crate::store) struct VersionAttributes {
     pub(in crate::store) kind: Kind,
     pub(in crate::store) is_deleted: bool,
     pub(in crate::store) owner: MemberId,
@@ -47,71 +47,81 @@ pub(in crate::store) struct Shape {
     pub(in crate::store) is_above_floor: bool,
 }
 
-impl Shape {
-    pub(in crate::store) fn plain(is_deleted: bool, owner: MemberId) -> Shape {
-        Shape { kind: Kind::Plain, is_deleted, owner, author: None, is_above_floor: is_deleted }
+impl VersionAttributes {
+    pub(in crate::store) fn plain(is_deleted: bool, owner: MemberId) -> VersionAttributes {
+        VersionAttributes {
+            kind: Kind::Plain,
+            is_deleted,
+            owner,
+            author: None,
+            is_above_floor: is_deleted,
+        }
     }
 }
 
 /// A version that is being written.
-pub(in crate::store) struct Draft<'v> {
+pub(in crate::store) struct NewVersion<'v> {
     pub(in crate::store) block: Block,
     pub(in crate::store) value: &'v [u8],
     pub(in crate::store) class: usize,
-    /// The block that was taken or filled at each home, 0 if none, or if it is used, or if a request that was not answered may
+    /// The block that was taken or filled at each replica, 0 if none, or if it is used, or if a request that was not answered may
     /// still come to it or name it.
-    pub(in crate::store) offsets: [u64; HOMES_MAX],
-    /// The record at each home that is known to have one, 0 otherwise.
-    pub(in crate::store) words: [u64; HOMES_MAX],
-    /// A bit for each home that is filling and has no room.
-    pub(in crate::store) omitted: u64,
+    pub(in crate::store) offsets: [u64; REPLICA_LIST_MAX],
+    /// The record at each replica that is known to have one, 0 otherwise.
+    pub(in crate::store) words: [u64; REPLICA_LIST_MAX],
+    /// A bit for each replica that is filling and has no room.
+    pub(in crate::store) skipped: u64,
     /// Whether the primary's head names it, or has named it.
     pub(in crate::store) is_published: bool,
 }
 
-impl<'v> Draft<'v> {
-    pub(in crate::store) fn new(block: Block, value: &'v [u8], class: usize) -> Draft<'v> {
-        Draft {
+impl<'v> NewVersion<'v> {
+    pub(in crate::store) fn new(block: Block, value: &'v [u8], class: usize) -> NewVersion<'v> {
+        NewVersion {
             block,
             value,
             class,
-            offsets: [0; HOMES_MAX],
-            words: [0; HOMES_MAX],
-            omitted: 0,
+            offsets: [0; REPLICA_LIST_MAX],
+            words: [0; REPLICA_LIST_MAX],
+            skipped: 0,
             is_published: false,
         }
     }
 }
 
-/// What a draft is to take the place of.
-pub(in crate::store) struct Before<'m> {
-    /// The head word at the primary, and the settled head that it holds.
+/// What a new_version is to take the place of.
+pub(in crate::store) struct Predecessor<'m> {
+    /// The head word at the primary, and the reconciled head that it holds.
     pub(in crate::store) word: u64,
     pub(in crate::store) head: Head,
     /// The version that the head names; `None` if there is none.
     pub(in crate::store) block: Option<Block>,
-    /// Where the homes have it.
-    pub(in crate::store) memory: Option<&'m mut Remembered>,
+    /// Where the replicas have it.
+    pub(in crate::store) cached: Option<&'m mut CachedLocation>,
     /// Whether nobody has looked yet whether it is so: the publication does, see `series.rs`.
-    pub(in crate::store) is_assumed: bool,
+    pub(in crate::store) is_cached: bool,
 }
 
-impl<'m> Before<'m> {
-    /// What a handle remembers, without a look.
-    pub(in crate::store) fn assumed(config: &Config, memory: &'m mut Remembered) -> Before<'m> {
-        let at = &memory.at[config.primary];
-        Before {
+impl<'m> Predecessor<'m> {
+    /// What a handle has_cached, without a look.
+    pub(in crate::store) fn assumed(
+        config: &Configuration,
+        cached: &'m mut CachedLocation,
+    ) -> Predecessor<'m> {
+        let at = &cached.at[config.primary];
+        Predecessor {
             word: at.word,
             head: at.head,
-            block: Some(memory.block),
-            is_assumed: true,
-            memory: Some(memory),
+            block: Some(cached.block),
+            is_cached: true,
+            cached: Some(cached),
         }
     }
 
-    /// Whether a handle knows where a home has the record.
-    pub(in crate::store) fn remembers(&self, home: usize) -> bool {
-        self.block.is_some() && self.memory.as_ref().is_some_and(|memory| memory.at[home].word != 0)
+    /// Whether a handle knows where a replica has the record.
+    pub(in crate::store) fn has_cached(&self, replica: usize) -> bool {
+        self.block.is_some()
+            && self.cached.as_ref().is_some_and(|cached| cached.at[replica].word != 0)
     }
 
     /// What is there, as a place and a header.
@@ -120,8 +130,8 @@ impl<'m> Before<'m> {
     }
 
     /// The head alone; what it names is taken care of.
-    pub(in crate::store) fn unknown(head: Head) -> Before<'static> {
-        Before { word: 0, head, block: None, memory: None, is_assumed: false }
+    pub(in crate::store) fn unknown(head: Head) -> Predecessor<'static> {
+        Predecessor { word: 0, head, block: None, cached: None, is_cached: false }
     }
 }
 
@@ -130,27 +140,27 @@ impl<'a> RecordOp<'a> {
     pub(in crate::store) fn try_write<'v>(
         &mut self,
         key: &KeyRef<'_>,
-        memory: Option<&mut Remembered>,
-        change: &mut impl FnMut(Option<&Current>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
+        cached: Option<&mut CachedLocation>,
+        change: &mut impl FnMut(Option<&CurrentVersion>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
         needs_value: bool,
-    ) -> Step<Option<Version>> {
+    ) -> OpResult<Option<Version>> {
         let store = self.store;
         // What decides about transactions waits elsewhere.
-        if store.frost.is_set() && !is_intent(key.key) {
-            return Err(Halt::Frozen);
+        if store.freeze.is_set() && !is_intent(key.key) {
+            return Err(OpError::Frozen);
         }
         let config = self.config(key.partition)?;
-        let primary = config.homes[config.primary];
+        let primary = config.replicas[config.primary];
         steps::enter(steps::Step::WriteFind);
-        let before = self.find_before(config, key, memory)?;
+        let predecessor = self.find_before(config, key, cached)?;
         let mut buffer = Vec::new();
         let (mut current, mut owner) = (None, store.me());
-        if let Some((offset, block)) = before.found().filter(|(_, block)| !block.is_deleted) {
+        if let Some((offset, block)) = predecessor.found().filter(|(_, block)| !block.is_deleted) {
             let (offset, block) = match block.kind {
                 Kind::Plain => (offset, block),
                 _ => self.free_of_transactions(key, primary, offset, &block)?,
             };
-            current = Some(Current { version: block.version() });
+            current = Some(CurrentVersion { version: block.version() });
             owner = block.owner;
             if needs_value {
                 buffer.resize(block.len as usize, 0);
@@ -175,126 +185,132 @@ impl<'a> RecordOp<'a> {
             }
             Change::Delete => (&[][..], true),
             Change::Nothing => {
-                return if self.is_still(config, key.partition)? {
+                return if self.is_still_current(config, key.partition)? {
                     Ok(None)
                 } else {
-                    Err(Halt::Again)
+                    Err(OpError::Again)
                 };
             }
         };
-        self.replace(config, key, before, value, Shape::plain(is_deleted, owner))
+        self.replace(config, key, predecessor, value, VersionAttributes::plain(is_deleted, owner))
     }
 
     #[inline]
     fn find_before<'m>(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
-        memory: Option<&'m mut Remembered>,
-    ) -> Step<Before<'m>> {
-        match memory {
-            None => self.find_settled(config, key, None, false),
-            Some(memory) => match self.find_remembered(config, memory)? {
-                Ok(before) => Ok(before),
-                Err(memory) => self.find_settled(config, key, Some(memory), false),
+        cached: Option<&'m mut CachedLocation>,
+    ) -> OpResult<Predecessor<'m>> {
+        match cached {
+            None => self.find_reconciled(config, key, None, false),
+            Some(cached) => match self.find_cached(config, cached)? {
+                Ok(predecessor) => Ok(predecessor),
+                Err(cached) => self.find_reconciled(config, key, Some(cached), false),
             },
         }
     }
 
-    /// W2 and W3 by what a handle remembers, if that is still so.
+    /// W2 and W3 by what a handle has_cached, if that is still so.
     #[inline]
-    fn find_remembered<'m>(
+    fn find_cached<'m>(
         &self,
-        config: &Config,
-        memory: &'m mut Remembered,
-    ) -> Step<Result<Before<'m>, &'m mut Remembered>> {
-        if memory.stamp != config.stamp || !config.are_all_ready() {
-            return Ok(Err(memory));
+        config: &Configuration,
+        cached: &'m mut CachedLocation,
+    ) -> OpResult<Result<Predecessor<'m>, &'m mut CachedLocation>> {
+        if cached.config_number != config.config_number || !config.are_all_ready() {
+            return Ok(Err(cached));
         }
-        let primary = config.homes[config.primary];
-        let (word, known) = (memory.at[config.primary].word, memory.at[config.primary].head);
-        let Some(offset) = known.offset().filter(|_| word != 0) else { return Ok(Err(memory)) };
-        let counts: [u64; HOMES_MAX] = self.load_each(self.removals(config))?;
-        let known_counts = memory.at.iter().map(|at| at.removals).take(config.homes.len());
+        let primary = config.replicas[config.primary];
+        let (word, known) = (cached.at[config.primary].word, cached.at[config.primary].head);
+        let Some(offset) = known.offset().filter(|_| word != 0) else { return Ok(Err(cached)) };
+        let counts: [u64; REPLICA_LIST_MAX] = self.load_each(self.removals(config))?;
+        let known_counts = cached.at.iter().map(|at| at.removals).take(config.replicas.len());
         if !counts.into_iter().zip(known_counts).all(|(count, known)| count == known) {
-            return Ok(Err(memory));
+            return Ok(Err(cached));
         }
         let head = Head(self.load(primary, word)?);
         // A block is used again, and its head looks the same: only the version tells.
-        if head.stable() != known.stable() || self.load(primary, offset)? != memory.block.counter {
-            return Ok(Err(memory));
+        if head.stable() != known.stable() || self.load(primary, offset)? != cached.block.counter {
+            return Ok(Err(cached));
         }
-        let block = Some(memory.block);
-        Ok(Ok(Before { word, head, block, memory: Some(memory), is_assumed: false }))
+        let block = Some(cached.block);
+        Ok(Ok(Predecessor { word, head, block, cached: Some(cached), is_cached: false }))
     }
 
-    /// W2 and W3: the settled head of a key's record at the primary, and what it names. If there is no record, one is made
+    /// W2 and W3: the reconciled head of a key's record at the primary, and what it names. If there is no record, one is made
     /// if `must_exist`; otherwise the head word is 0: a call that changes nothing leaves nothing behind.
-    pub(in crate::store) fn find_settled<'m>(
+    pub(in crate::store) fn find_reconciled<'m>(
         &self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
-        memory: Option<&'m mut Remembered>,
+        cached: Option<&'m mut CachedLocation>,
         must_exist: bool,
-    ) -> Step<Before<'m>> {
-        let (mut memory, primary) = (memory, config.homes[config.primary]);
+    ) -> OpResult<Predecessor<'m>> {
+        let (mut cached, primary) = (cached, config.replicas[config.primary]);
         let bucket = (primary, self.bucket(config, config.primary, key)?);
-        let first = match &mut memory {
+        let first = match &mut cached {
             None => self.load(bucket.0, bucket.1)?,
-            Some(memory) => {
-                **memory = Remembered { stamp: config.stamp, ..Remembered::NOTHING };
+            Some(cached) => {
+                **cached = CachedLocation {
+                    config_number: config.config_number,
+                    ..CachedLocation::NOTHING
+                };
                 // The counts before anything is looked up, so that a removal after that is noticed.
                 let places = self.removals(config).chain([bucket]);
-                let words: [u64; HOMES_MAX + 1] = self.load_each(places)?;
-                for (at, removals) in memory.at.iter_mut().zip(&words[..config.homes.len()]) {
+                let words: [u64; REPLICA_LIST_MAX + 1] = self.load_each(places)?;
+                for (at, removals) in cached.at.iter_mut().zip(&words[..config.replicas.len()]) {
                     at.removals = *removals;
                 }
-                words[config.homes.len()]
+                words[config.replicas.len()]
             }
         };
         let word = match self.find_from(primary, first, key)? {
             Some((word, _)) => word,
             None if must_exist => self.find_or_insert(config, config.primary, key)?,
             None => {
-                return Ok(Before {
+                return Ok(Predecessor {
                     head: config.empty_head(),
-                    memory,
-                    ..Before::unknown(Head(0))
+                    cached,
+                    ..Predecessor::unknown(Head(0))
                 });
             }
         };
-        let head = self.settled(config, key, word)?;
+        let head = self.reconciled(config, key, word)?;
         let block = head.offset().map(|offset| self.read_block(primary, offset)).transpose()?;
-        if let Some(memory) = &mut memory {
-            memory.at[config.primary].word = word;
+        if let Some(cached) = &mut cached {
+            cached.at[config.primary].word = word;
         }
-        Ok(Before { word, head, block, memory, is_assumed: false })
+        Ok(Predecessor { word, head, block, cached, is_cached: false })
     }
 
-    /// Where the homes count the records that they have taken out of their indexes.
-    fn removals<'c>(&'c self, config: &'c Config) -> impl Iterator<Item = (MemberId, u64)> + 'c {
-        config.homes.iter().zip(&config.roots).map(|(&member, root)| (member, root + REMOVALS))
+    /// Where the replicas count the records that they have taken out of their indexes.
+    fn removals<'c>(
+        &'c self,
+        config: &'c Configuration,
+    ) -> impl Iterator<Item = (MemberId, u64)> + 'c {
+        config.replicas.iter().zip(&config.roots).map(|(&member, root)| (member, root + REMOVALS))
     }
 
     /// W4 to W9: puts a version in the place of what was found.
     #[inline]
     pub(in crate::store) fn replace(
         &mut self,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
-        mut before: Before<'_>,
+        mut predecessor: Predecessor<'_>,
         value: &[u8],
-        shape: Shape,
-    ) -> Step<Option<Version>> {
-        let (store, primary) = (self.store, config.homes[config.primary]);
-        if before.word == 0
-            && let Err(halt) = self.make_record(config, key, &mut before)
+        shape: VersionAttributes,
+    ) -> OpResult<Option<Version>> {
+        let (store, primary) = (self.store, config.replicas[config.primary]);
+        if predecessor.word == 0
+            && let Err(error) = self.make_record(config, key, &mut predecessor)
         {
-            store.note_tombstone(key.key, 0);
-            return Err(halt);
+            store.record_tombstone(key.key, 0);
+            return Err(error);
         }
         // The floor after the record was found: what was removed before had raised it.
-        let counter = match before.block {
+        let counter = match predecessor.block {
             None => self.floor(primary, key.partition)?,
             // The tombstone may be one that was removed elsewhere.
             Some(block) if block.is_deleted && mutant("forget-tombstone") => 0,
@@ -306,7 +322,7 @@ impl<'a> RecordOp<'a> {
         let block = Block {
             counter: counter + 1,
             writer: shape.author.unwrap_or(store.me()),
-            actor: if shape.author.is_some() { 0 } else { self.actor },
+            participant: if shape.author.is_some() { 0 } else { self.participant },
             operation: if shape.author.is_some() { 0 } else { self.number & OPERATION_MASK },
             len: value.len() as u64,
             is_deleted: shape.is_deleted,
@@ -317,43 +333,43 @@ impl<'a> RecordOp<'a> {
         };
         let block = store.with_checksum(key, block, value);
         let class = block_class(&block, primary)?;
-        let mut draft = Draft::new(block, value, class);
-        let result = self.publish(config, key, &mut before, &mut draft);
+        let mut new_version = NewVersion::new(block, value, class);
+        let result = self.publish(config, key, &mut predecessor, &mut new_version);
         match &result {
             Ok(true) => {
-                if let Some(memory) = before.memory {
-                    (memory.block, memory.class) = (block, class);
-                    memory.hint = memory.at[config.primary].head.offset().unwrap_or(0);
-                    memory.hint_len = block.len;
+                if let Some(cached) = predecessor.cached {
+                    (cached.block, cached.class) = (block, class);
+                    cached.hint = cached.at[config.primary].head.offset().unwrap_or(0);
+                    cached.hint_len = block.len;
                 }
                 if shape.is_deleted {
-                    store.note_tombstone(key.key, block.counter);
+                    store.record_tombstone(key.key, block.counter);
                 }
             }
             _ => {
-                if let Some(memory) = before.memory {
-                    memory.forget();
+                if let Some(cached) = predecessor.cached {
+                    cached.forget();
                 }
-                self.keep_unused(config, &draft);
-                if result.is_err() && before.block.is_none() {
+                self.keep_unused(config, &new_version);
+                if result.is_err() && predecessor.block.is_none() {
                     // The record may stay empty.
-                    store.note_tombstone(key.key, 0);
+                    store.record_tombstone(key.key, 0);
                 }
             }
         }
         match result {
-            Ok(false) => Err(Halt::Again),
+            Ok(false) => Err(OpError::Again),
             // Another thread has ended the membership: the last swap may have gone nowhere.
-            Ok(true) if store.job.has_ended() => Err(Halt::Fail(StoreError::Closed)),
+            Ok(true) if store.job.has_ended() => Err(OpError::Fail(StoreError::Closed)),
             Ok(true) => Ok(Some(block.version())),
             // Whoever makes a version that others make too looks again whether it is still to be made.
-            Err(Halt::Again) if shape.author.is_some() => Err(Halt::Again),
-            Err(Halt::Again) => self.redo(key, &block),
-            // A home was completed meanwhile and has no room, but others can see the version.
-            Err(Halt::Fail(StoreError::OutOfMemory { .. })) if draft.is_published => {
+            Err(OpError::Again) if shape.author.is_some() => Err(OpError::Again),
+            Err(OpError::Again) => self.confirm(key, &block),
+            // A replica was completed meanwhile and has no room, but others can see the version.
+            Err(OpError::Fail(StoreError::OutOfMemory { .. })) if new_version.is_published => {
                 match shape.author {
-                    None => self.redo(key, &block),
-                    Some(_) => Err(Halt::Again),
+                    None => self.confirm(key, &block),
+                    Some(_) => Err(OpError::Again),
                 }
             }
             Err(fail) => Err(fail),
@@ -361,52 +377,61 @@ impl<'a> RecordOp<'a> {
     }
 
     /// W2 and W3 for a key that had no record: makes one. `Again` if there is something by now.
-    fn make_record(&self, config: &Config, key: &KeyRef<'_>, before: &mut Before<'_>) -> Step<()> {
-        before.word = self.find_or_insert(config, config.primary, key)?;
-        before.head = self.settled(config, key, before.word)?;
-        if let Some(memory) = &mut before.memory {
-            memory.at[config.primary].word = before.word;
+    fn make_record(
+        &self,
+        config: &Configuration,
+        key: &KeyRef<'_>,
+        predecessor: &mut Predecessor<'_>,
+    ) -> OpResult<()> {
+        predecessor.word = self.find_or_insert(config, config.primary, key)?;
+        predecessor.head = self.reconciled(config, key, predecessor.word)?;
+        if let Some(cached) = &mut predecessor.cached {
+            cached.at[config.primary].word = predecessor.word;
         }
-        if before.head.offset().is_none() { Ok(()) } else { Err(Halt::Again) }
+        if predecessor.head.offset().is_none() { Ok(()) } else { Err(OpError::Again) }
     }
 
-    /// Whether the view has changed, where that matters to a version that all homes of the configuration hold: those who
+    /// Whether the view has changed, where that matters to a version that all replicas of the configuration hold: those who
     /// live keep it whatever happens, but what the dead have may have been salvaged before it was there.
     #[inline]
     pub(in crate::store) fn is_late(&self) -> bool {
         self.store.salvage_is_on && !self.is_current() && !mutant("salvage-late")
     }
 
-    /// Keeps the blocks of a draft that nobody has seen for the next time.
-    pub(in crate::store) fn keep_unused(&self, config: &Config, draft: &Draft<'_>) {
+    /// Keeps the blocks of a new_version that nobody has seen for the next time.
+    pub(in crate::store) fn keep_unused(
+        &self,
+        config: &Configuration,
+        new_version: &NewVersion<'_>,
+    ) {
         for (&member, &offset) in
-            config.homes.iter().zip(&draft.offsets).filter(|(_, offset)| **offset != 0)
+            config.replicas.iter().zip(&new_version.offsets).filter(|(_, offset)| **offset != 0)
         {
-            self.keep(member, draft.class, offset);
+            self.keep(member, new_version.class, offset);
         }
     }
 
     /// The view has changed in the middle: finds out whether the version happened.
     #[cold]
-    pub(in crate::store) fn redo(
+    pub(in crate::store) fn confirm(
         &mut self,
         key: &KeyRef<'_>,
         block: &Block,
-    ) -> Step<Option<Version>> {
+    ) -> OpResult<Option<Version>> {
         let mut patience = Patience::default();
         loop {
             self.renew();
             match self.has_happened(key, block) {
                 Ok(true) => return Ok(Some(block.version())),
-                Ok(false) => return Err(Halt::Again),
-                Err(Halt::Again) => patience.check(self.store)?,
+                Ok(false) => return Err(OpError::Again),
+                Err(OpError::Again) => patience.check(self.store)?,
                 // What is salvaged tells.
-                Err(Halt::Lost(partition)) => self.store.await_salvage(partition)?,
+                Err(OpError::Lost(partition)) => self.store.await_salvage(partition)?,
                 // Nobody can tell whether the version stays.
-                Err(Halt::Fail(StoreError::OutOfMemory { member, .. })) => {
+                Err(OpError::Fail(StoreError::OutOfMemory { member, .. })) => {
                     if !patience.wait_for_room(self.store) {
                         let limit = ROOM_PATIENCE.min(self.store.job.time_limit());
-                        return Err(Halt::Fail(StoreError::Timeout { member, limit }));
+                        return Err(OpError::Fail(StoreError::Timeout { member, limit }));
                     }
                 }
                 Err(fail) => return Err(fail),
@@ -414,11 +439,11 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    fn has_happened(&mut self, key: &KeyRef<'_>, block: &Block) -> Step<bool> {
+    fn has_happened(&mut self, key: &KeyRef<'_>, block: &Block) -> OpResult<bool> {
         steps::enter(steps::Step::WriteConfirm);
         let config = self.config(key.partition)?;
-        let before = self.find_settled(config, key, None, true)?;
-        if before.block.is_some_and(|found| found.identity() == block.identity()) {
+        let predecessor = self.find_reconciled(config, key, None, true)?;
+        if predecessor.block.is_some_and(|found| found.identity() == block.identity()) {
             return Ok(true);
         }
         Ok(self.load(self.store.me(), self.outcome_word())? == block.operation)

@@ -1,6 +1,6 @@
 //! Global mode: the first death stops everybody, and all recover together; docs/protocol.md, "Global mode".
 //!
-//! Below is the same store: copies, settling, repair and transactions work as in localized mode. What this module adds is
+//! Below is the same store: copies, reconciling, repair and transactions work as in localized mode. What this module adds is
 //! a gate that all calls pass, closed from the first death on (or from [`Store::revoke`] on), and the recovery that opens it
 //! again. The members of the store have a communicator; its agreements tell all of them the same, whoever dies when, so
 //! that all take the same way through the table.
@@ -13,29 +13,29 @@
 //! | G4 | run the procedure: it reads the state before and keeps its changes to itself | nothing is provisional | | as G3, found at G6 |
 //! | G5 | X1 and X2 for its changes, with an intent that says *joined to this attempt* instead of pending | | readers see the values before | an intent that is not decided: its heir, or the next attempt, rolls it back |
 //! | G6 | agree that all are prepared | everyone has done G5, or says that it failed | all know whether to go on | as G3, and all roll back what they have prepared |
-//! | G7 | decide: the *verdict*, one record of the store, says committed for this attempt unless it says something for it already | all are prepared | **the recovery has happened, at all members**, or never will; whoever finds a provisional version of a joined intent looks there | its heir finishes what it has prepared, by the verdict; the death is the next one |
-//! | G8 | X5 for the own changes; open the gate | the verdict is stable | back to normal | as G7 |
+//! | G7 | decide: the *recovery_decision*, one record of the store, says committed for this attempt unless it says something for it already | all are prepared | **the recovery has happened, at all members**, or never will; whoever finds a provisional version of a joined intent looks there | its heir finishes what it has prepared, by the recovery_decision; the death is the next one |
+//! | G8 | X5 for the own changes; open the gate | the recovery_decision is stable | back to normal | as G7 |
 //!
 //! *One answer.* A survivor branches only on what an agreement returned, which is the same at all (see `rma::agreement`), and
-//! on the verdict, which is written once for each attempt: the first who writes it decides, and the next attempt begins
+//! on the recovery_decision, which is written once for each attempt: the first who writes it decides, and the next attempt begins
 //! only when all members of this one have come back to G2. Somebody whose time limit is over in G6 says *aborted* in the
-//! verdict, if nothing is there, and so knows: either all lose, or the others had decided and it has happened here too. One
-//! who was stopped for long and wakes up finds the verdict, or finds the agreement broken, and in both cases goes back to
+//! recovery_decision, if nothing is there, and so knows: either all lose, or the others had decided and it has happened here too. One
+//! who was stopped for long and wakes up finds the recovery_decision, or finds the agreement broken, and in both cases goes back to
 //! G2 with the others.
 //!
 //! *Who comes back with another step.* After a timeout a member begins again at G2, where the others may be at G3 or G6:
 //! then some shrink and some agree, which the agreement tells all of them, and all begin again at G2.
 //!
 //! *The name of an attempt* is the identity of the communicator, which no other had or will have. An intent that is joined
-//! to an attempt for which the verdict has nothing is not decided. The verdict is overwritten by the next attempt, which is
+//! to an attempt for which the recovery_decision has nothing is not decided. The recovery_decision is overwritten by the next attempt, which is
 //! why G3 waits for the end of all intents that are joined to an earlier one.
 //!
 //! *Loss.* Nobody waits in G1 or G3 for an intent that is lost: it cannot be found any more, and its keys are rolled back once
-//! the loss is accepted. If the verdict is lost, G3 says `DataLost` until that is accepted, and the intents that are joined to its
-//! attempt stay in the way of G3 until they are ended after that: whoever met one later would ask for its verdict, and
+//! the loss is accepted. If the recovery_decision is lost, G3 says `DataLost` until that is accepted, and the intents that are joined to its
+//! attempt stay in the way of G3 until they are ended after that: whoever met one later would ask for its recovery_decision, and
 //! write one over that of a later recovery.
 //!
-//! *Why nobody reads past it.* Doubt (X3) is needed where others may change what a transaction only read. From G2 to G7
+//! *Why nobody reads past it.* Validating (X3) is needed where others may change what a transaction only read. From G2 to G7
 //! nobody changes anything: whoever began to write has ended (G1), in every living member, and others find the gate closed
 //! after they have entered the operation. The dead write nothing after the view has them.
 
@@ -46,7 +46,7 @@ use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::engine_error;
 use crate::store::options::Mode;
 use crate::store::recovery::state::{Coordinated, RecoveryState};
-use crate::store::segment::layout::{ACTOR_COUNTER, ACTORS};
+use crate::store::segment::layout::{PARTICIPANT_COUNTER, PARTICIPANTS};
 use crate::store::steps::{self, within};
 use crate::sync::lock;
 use std::sync::atomic::Ordering;
@@ -87,7 +87,7 @@ impl RecoveryState {
             return;
         }
         let view = self.job.view();
-        self.look_at_deaths(&view, is_revoked, recoveries);
+        self.update_gate(&view, is_revoked, recoveries);
         if gate.is_closed() {
             tracing::info!(dead = %view.dead, "the store is revoked: all members have to recover");
             // Those who wait.
@@ -96,7 +96,7 @@ impl RecoveryState {
     }
 
     /// `is_revoked`: the communicator was, when there had been so many recoveries.
-    pub(in crate::store) fn look_at_deaths(&self, view: &View, is_revoked: bool, recoveries: u64) {
+    pub(in crate::store) fn update_gate(&self, view: &View, is_revoked: bool, recoveries: u64) {
         let gate = &self.gate;
         let mut deaths = lock(&gate.deaths);
         // The last recovery was from that, if another thread has recovered meanwhile.
@@ -125,35 +125,38 @@ impl RecoveryState {
         communicator.revoke().map_err(rma_error)?;
         let _ = self.job.ring(self.me());
         let mut under_way = Vec::new();
-        for actor in 0..ACTORS {
-            under_way.push((actor, self.actor_counter(actor)?));
+        for participant in 0..PARTICIPANTS {
+            under_way.push((participant, self.actor_counter(participant)?));
         }
         under_way.retain(|(_, count)| count % 2 == 1);
-        self.wait_for_peace(until, self.me(), || {
+        self.poll_until(until, self.me(), || {
             let readers = lock(&self.gate.readers).clone();
             let mut left = Vec::new();
-            for &(actor, count) in under_way.iter().filter(|(actor, _)| !readers.contains(actor)) {
-                if self.actor_counter(actor)? == count {
-                    left.push((actor, count));
+            for &(participant, count) in
+                under_way.iter().filter(|(participant, _)| !readers.contains(participant))
+            {
+                if self.actor_counter(participant)? == count {
+                    left.push((participant, count));
                 }
             }
             under_way = left;
-            let is_quiet = under_way.is_empty() && !self.transactions.is_deciding();
+            let is_quiet = under_way.is_empty() && !self.transactions.is_committing();
             // After that: whoever leaves its operation has noted before what may still land.
-            match self.late_home() {
+            match self.straggling_replica() {
                 None => Ok(is_quiet.then_some(())),
                 Some(member) => Err(StoreError::Timeout { member, limit: self.job.time_limit() }),
             }
         })
     }
 
-    fn actor_counter(&self, actor: usize) -> StoreResult<u64> {
-        let word = self.root(self.me()) + self.layout.actor(actor) + ACTOR_COUNTER;
+    fn actor_counter(&self, participant: usize) -> StoreResult<u64> {
+        let word =
+            self.root(self.me()) + self.layout.participant(participant) + PARTICIPANT_COUNTER;
         self.job.load(Epoch::ANY, self.me(), word).map_err(engine_error)
     }
 
     /// Looks until there is an answer.
-    fn wait_for_peace<T>(
+    fn poll_until<T>(
         &self,
         until: Time,
         mut whom: MemberId,
@@ -181,14 +184,14 @@ impl RecoveryState {
         }
     }
 
-    /// G3, this member's part: whether all is settled and repaired; not if a member of the group is dead.
-    pub(in crate::store) fn wait_settled(
+    /// G3, this member's part: whether all is reconciled and repaired; not if a member of the group is dead.
+    pub(in crate::store) fn wait_until_repaired(
         &self,
         group: &[MemberId],
         gone: &MemberSet,
         until: Time,
     ) -> StoreResult<bool> {
-        self.wait_for_peace(until, self.me(), || {
+        self.poll_until(until, self.me(), || {
             let view = self.job.view();
             if group.iter().any(|&member| !view.is_living(member)) {
                 return Ok(Some(false));
@@ -197,11 +200,11 @@ impl RecoveryState {
                 return Ok(None);
             }
             // If that is lost, what is joined to its attempt cannot be ended before the loss is accepted.
-            self.verdict()?;
-            if !self.has_ended_those_of_the_dead(&view) {
+            self.recovery_decision()?;
+            if !self.are_orphaned_intents_ended(&view) {
                 return Ok(None);
             }
-            if let Some(member) = self.incomplete_home()? {
+            if let Some(member) = self.incomplete_replica()? {
                 return Err(StoreError::Timeout { member, limit: self.job.time_limit() });
             }
             Ok((self.job.epoch() == view.epoch).then_some(true))
@@ -220,7 +223,7 @@ impl RecoveryState {
             deaths.is_closed = false;
             gate.recoveries.fetch_add(1, Ordering::SeqCst) + 1
         };
-        self.look_at_deaths(&view, is_revoked, recoveries);
+        self.update_gate(&view, is_revoked, recoveries);
         tracing::info!(recovered_from = %view.dead, "recovered");
         let _ = self.job.ring(self.me());
     }

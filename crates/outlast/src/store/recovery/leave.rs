@@ -1,29 +1,29 @@
-//! Leaving: this member's copies are handed on before it goes: docs/protocol.md, "Leaving".
+//! Leavers: this member's copies are handed on before it goes: docs/protocol.md, "Leavers".
 //!
-//! A member that leaves stays a home, and may stay the primary, of what it holds, but no longer counts as one of the R:
-//! placement gives its partitions one home more, which is filled from it or from others like any new home.
+//! A member that leaves stays a replica, and may stay the primary, of what it holds, but no longer counts as one of the R:
+//! placement gives its partitions one replica more, which is filled from it or from others like any new replica.
 //!
 //! | | step | dies or stops here |
 //! |---|---|---|
-//! | V1 | tell all living members | whoever knows has one home more in its lists; dead, it is a death as any other |
+//! | V1 | tell all living members | whoever knows has one replica more in its lists; dead, it is a death as any other |
 //! | V2 | each member notes it, waits until its own operations of before have ended, and answers | the leaver waits for the answer, or for the death, of each |
-//! | V3 | all have answered: nobody writes by the old lists any more; tell all to fill the new homes | as V1 |
-//! | V4 | wait until the homes that stay are complete, of every partition that it is a home of | as V1; R copies are without the leaver |
+//! | V3 | all have answered: nobody writes by the old lists any more; tell all to fill the new replicas | as V1 |
+//! | V4 | wait until the replicas that stay are complete, of every partition that it is a replica of | as V1; R copies are without the leaver |
 //! | V5 | end the membership; the others see a death that is marked as left | |
 //!
 //! Members leave one after the other: V0 is a lock in the store, which is held until the leaver is gone.
 //!
 //! Between V1 and V3 some members write by the old lists and some by the new ones. The configuration numbers differ, so
-//! settling seals what is written under the new one; and no new home begins to fill before V3, since a writer of the old
+//! reconciling seals what is written under the new one; and no new replica begins to fill before V3, since a writer of the old
 //! list does not look at it. For the same reason repair of the leaver's partitions rests between V1 and V3.
 
 use crate::engine::{Engine, Epoch, MemberId, Time};
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::operation::error::{Halt, engine_error};
-use crate::store::operation::message::{Note, PORT};
+use crate::store::operation::error::{OpError, engine_error};
+use crate::store::operation::message::{Message, PORT};
 use crate::store::recovery::state::RecoveryState;
 use crate::store::segment::head::Phase;
-use crate::store::segment::layout::{ACTOR_COUNTER, ACTORS};
+use crate::store::segment::layout::{PARTICIPANT_COUNTER, PARTICIPANTS};
 use crate::sync::lock;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -45,15 +45,15 @@ impl RecoveryState {
         }
         let began = job.now();
         let mut pause = PATIENCE;
-        lock(&self.leaving.own).is_leaving = true;
+        lock(&self.leavers.own).is_leaving = true;
         // V1 to V3 are the background's.
         job.ring(me).map_err(engine_error)?;
         loop {
             let bell = job.bell();
-            let is_handing = lock(&self.leaving.own).is_handing;
+            let is_handing = lock(&self.leavers.own).is_handing;
             let in_the_way = match is_handing {
-                false => self.not_noted(),
-                true => self.incomplete_home()?,
+                false => self.not_acknowledged(),
+                true => self.incomplete_replica()?,
             };
             if is_handing && in_the_way.is_none() {
                 break;
@@ -76,26 +76,28 @@ impl RecoveryState {
     }
 
     /// A living member that has not answered yet.
-    fn not_noted(&self) -> Option<MemberId> {
-        let noted = lock(&self.leaving.own).noted.clone();
+    fn not_acknowledged(&self) -> Option<MemberId> {
+        let noted = lock(&self.leavers.own).noted.clone();
         self.job.view().living().find(|&member| !noted.contains(member))
     }
 
-    /// V4: a home that is to stay and is not complete, of a partition that this member is a home of.
-    pub(in crate::store) fn incomplete_home(&self) -> StoreResult<Option<MemberId>> {
-        let leaving = self.leaving.members();
+    /// V4: a replica that is to stay and is not complete, of a partition that this member is a replica of.
+    pub(in crate::store) fn incomplete_replica(&self) -> StoreResult<Option<MemberId>> {
+        let leaving = self.leavers.members();
         for partition in 0..self.placement.partitions {
             let incomplete = self.run(|op| {
                 let config = op.config(partition)?;
                 let mut incomplete = None;
-                if config.homes.contains(&self.me()) {
-                    for &home in config.homes.iter().filter(|&&home| !leaving.contains(home)) {
-                        if op.state(home, partition)?.phase() != Phase::Complete {
-                            incomplete = Some(home);
+                if config.replicas.contains(&self.me()) {
+                    for &replica in
+                        config.replicas.iter().filter(|&&replica| !leaving.contains(replica))
+                    {
+                        if op.state(replica, partition)?.phase() != Phase::Complete {
+                            incomplete = Some(replica);
                         }
                     }
                 }
-                if op.is_current() { Ok(incomplete) } else { Err(Halt::Again) }
+                if op.is_current() { Ok(incomplete) } else { Err(OpError::Again) }
             });
             match incomplete {
                 Ok(None) | Err(StoreError::DataLost { .. }) => {}
@@ -106,51 +108,52 @@ impl RecoveryState {
     }
 
     /// V2: notes that a member leaves; the answer follows when the operations of this member have ended.
-    pub(in crate::store) fn note_leaving(&self, member: MemberId) {
+    pub(in crate::store) fn record_leaver(&self, member: MemberId) {
         let is_new = {
-            let mut members = lock(&self.leaving.members);
+            let mut members = lock(&self.leavers.members);
             let is_new = members.insert(member);
-            self.leaving.version.fetch_add(u64::from(is_new), Ordering::SeqCst);
+            self.leavers.version.fetch_add(u64::from(is_new), Ordering::SeqCst);
             is_new
         };
         if is_new {
             tracing::info!(member = member.0, "a member is leaving");
             fence(Ordering::SeqCst);
-            // Whoever begins from here on computes the homes anew.
+            // Whoever begins from here on computes the replicas anew.
             let view = self.job.view();
             for (number, partition) in self.partitions.iter().enumerate() {
                 if let Some(first) = partition.first.get() {
-                    first.forget_all_unless(&self.homes(number, &view));
+                    first.forget_all_unless(&self.replicas(number, &view));
                 }
             }
         }
         let mut inside = Vec::new();
-        for actor in 0..ACTORS {
-            match self.own_counter(actor) {
-                Some(counter) if counter % 2 == 1 => inside.push((actor, counter)),
+        for participant in 0..PARTICIPANTS {
+            match self.own_counter(participant) {
+                Some(counter) if counter % 2 == 1 => inside.push((participant, counter)),
                 _ => {}
             }
         }
-        lock(&self.leaving.due).push((member, inside));
+        lock(&self.leavers.due).push((member, inside));
         let _ = self.job.ring(self.me());
     }
 
-    fn own_counter(&self, actor: usize) -> Option<u64> {
-        let word = self.root(self.me()) + self.layout.actor(actor) + ACTOR_COUNTER;
+    fn own_counter(&self, participant: usize) -> Option<u64> {
+        let word =
+            self.root(self.me()) + self.layout.participant(participant) + PARTICIPANT_COUNTER;
         self.job.load(Epoch::ANY, self.me(), word).ok()
     }
 
     /// A member has noted that this one leaves.
-    pub(in crate::store) fn leaving_noted(&self, from: MemberId) {
-        lock(&self.leaving.own).noted.insert(from);
+    pub(in crate::store) fn record_acknowledgement(&self, from: MemberId) {
+        lock(&self.leavers.own).noted.insert(from);
         let _ = self.job.ring(self.me());
     }
 
     /// V3: a member hands its copies on.
     pub(in crate::store) fn hand_over(&self, from: MemberId) {
-        if lock(&self.leaving.handed).insert(from) {
+        if lock(&self.leavers.handed).insert(from) {
             tracing::debug!(member = from.0, "the copies of a member that leaves are handed on");
-            self.look_at_all();
+            self.schedule_all_repairs();
         }
     }
 
@@ -163,35 +166,35 @@ impl RecoveryState {
 
     /// Answers those who leave once the operations of before have ended.
     fn answer_leavers(&self) -> Time {
-        let due = std::mem::take(&mut *lock(&self.leaving.due));
+        let due = std::mem::take(&mut *lock(&self.leavers.due));
         if due.is_empty() {
             return Time::NEVER;
         }
         let mut later = Vec::new();
         for (member, mut inside) in due {
-            inside.retain(|&(actor, counter)| self.own_counter(actor) == Some(counter));
+            inside.retain(|&(participant, counter)| self.own_counter(participant) == Some(counter));
             if !inside.is_empty() {
                 later.push((member, inside));
             } else if member == self.me() {
-                self.leaving_noted(member);
+                self.record_acknowledgement(member);
             } else {
                 // If it does not hear it, it asks again.
-                let _ = self.job.send(member, PORT, &Note::Noted.encode());
+                let _ = self.job.send(member, PORT, &Message::Noted.encode());
             }
         }
         let is_done = later.is_empty();
-        lock(&self.leaving.due).extend(later);
+        lock(&self.leavers.due).extend(later);
         if is_done { Time::NEVER } else { self.job.now().after(PATIENCE) }
     }
 
     /// V1 and V3 of this member's own leaving.
     fn lead_own(&self) -> Time {
-        if !lock(&self.leaving.own).is_leaving {
+        if !lock(&self.leavers.own).is_leaving {
             return Time::NEVER;
         }
         let (me, now, view) = (self.me(), self.job.now(), self.job.view());
         let is_handing = {
-            let mut own = lock(&self.leaving.own);
+            let mut own = lock(&self.leavers.own);
             if !own.is_handing && view.living().all(|member| own.noted.contains(member)) {
                 own.is_handing = true;
                 own.remind = None;
@@ -203,14 +206,14 @@ impl RecoveryState {
         };
         let note = if is_handing {
             self.hand_over(me);
-            Note::HandOver
+            Message::HandOver
         } else {
-            if !self.leaving.members().contains(me) {
-                self.note_leaving(me);
+            if !self.leavers.members().contains(me) {
+                self.record_leaver(me);
             }
-            Note::Leaving
+            Message::Leaving
         };
-        let noted = lock(&self.leaving.own).noted.clone();
+        let noted = lock(&self.leavers.own).noted.clone();
         for member in view.living().filter(|&member| member != me) {
             if is_handing || !noted.contains(member) {
                 // Whoever does not hear it is told again.
@@ -218,7 +221,7 @@ impl RecoveryState {
             }
         }
         let remind = self.job.now().after(REMIND);
-        lock(&self.leaving.own).remind = Some(remind);
+        lock(&self.leavers.own).remind = Some(remind);
         remind
     }
 }
@@ -227,25 +230,25 @@ impl RecoveryState {
 mod tests {
     use super::*;
     use crate::store::Store;
-    use crate::store::operation::leavers::Leaving;
+    use crate::store::operation::leavers::Leavers;
 
-    /// New homes of a partition are not filled while somebody may still write by the list of before: from V1 to V3.
+    /// New replicas of a partition are not filled while somebody may still write by the list of before: from V1 to V3.
     #[test]
     fn copies_are_handed_on_only_when_all_know() {
-        let leaving = Leaving::default();
-        let homes = [MemberId(0), MemberId(1), MemberId(2)];
-        assert!(leaving.may_fill(&homes));
+        let leaving = Leavers::default();
+        let replicas = [MemberId(0), MemberId(1), MemberId(2)];
+        assert!(leaving.may_fill(&replicas));
         lock(&leaving.members).insert(MemberId(1));
-        assert!(!leaving.may_fill(&homes), "it has only said so");
+        assert!(!leaving.may_fill(&replicas), "it has only said so");
         assert!(leaving.may_fill(&[MemberId(0), MemberId(2)]), "others are not held up");
         lock(&leaving.handed).insert(MemberId(1));
-        assert!(leaving.may_fill(&homes), "all know");
+        assert!(leaving.may_fill(&replicas), "all know");
         lock(&leaving.members).insert(MemberId(2));
-        assert!(!leaving.may_fill(&homes), "the next one");
+        assert!(!leaving.may_fill(&replicas), "the next one");
     }
 
     /// A member that has not heard yet that another one leaves has the lists, and numbers, of before. What that one, as the first
-    /// home, has given up meanwhile is not lost to it.
+    /// replica, has given up meanwhile is not lost to it.
     #[cfg(feature = "sim")]
     #[test]
     fn what_was_given_up_is_so_to_those_who_do_not_know_of_a_leaver() {
@@ -272,7 +275,7 @@ mod tests {
                     store.put(&key, b"value").expect("put");
                     job.inject(Fault::Stop(unaware)).expect("a fault");
                     stage.set(1);
-                    nap(&job, "the leaver", || store.state.leaving.members().contains(leaver));
+                    nap(&job, "the leaver", || store.state.leavers.members().contains(leaver));
                     job.inject(Fault::Kill(victim)).expect("killed");
                     nap(&job, "the death", || !job.view().is_living(victim));
                     let partition = store.partition_of(&key).expect("a key");

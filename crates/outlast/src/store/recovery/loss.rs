@@ -1,26 +1,26 @@
 //! Loss: which partitions have no complete copy left, and giving them up: docs/protocol.md, "Loss".
 //!
-//! A lost partition is given up by its first home, in the configuration c in which it is lost, whoever asks for it:
+//! A lost partition is given up by its first replica, in the configuration c in which it is lost, whoever asks for it:
 //!
 //! | | step | dies or stops here |
 //! |---|---|---|
-//! | A1 | enter c: look at the state of every home and stamp it with c. One is complete: not lost, done | nothing has happened; the next who asks asks the first home of the next configuration |
-//! | A2 | own state: swap `filling(c)` for `absent(c)` | the home has nothing, as before; what it held was incomplete |
-//! | A3 | a new, empty index; raise the floor of versions to c << 48 | nobody looks at an absent home |
-//! | A4 | swap `absent(c)` for `complete(d - 1)`, where d is c without those who are leaving | **the partition lives again**, empty; the other homes fill from it |
+//! | A1 | enter c: look at the state of every replica and config_number it with c. One is complete: not lost, done | nothing has happened; the next who asks asks the first replica of the next configuration |
+//! | A2 | own state: swap `filling(c)` for `absent(c)` | the replica has nothing, as before; what it held was incomplete |
+//! | A3 | a new, empty index; raise the floor of versions to c << 48 | nobody looks at an absent replica |
+//! | A4 | swap `absent(c)` for `complete(d - 1)`, where d is c without those who are leaving | **the partition lives again**, empty; the other replicas fill from it |
 //!
-//! A member that asks sends a message and waits; if the view changes it asks again. That all homes were asked under one
+//! A member that asks sends a message and waits; if the view changes it asks again. That all replicas were asked under one
 //! view (A1) is what keeps two lives apart: of two members with different views each has to ask one whom the other
 //! knows to be dead.
 //!
-//! A late actor of the old life can have one operation under way, at an address that it learned before: the index is
+//! A late participant of the old life can have one operation under way, at an address that it learned before: the index is
 //! new, so nothing of the new life is there. The counters of the old life began at a smaller configuration.
 
 use crate::engine::{Engine, MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
-use crate::store::operation::error::{Halt, Step, check_place, engine_error};
-use crate::store::operation::message::{Note, PORT};
+use crate::store::operation::error::{OpError, OpResult, check_place, engine_error};
+use crate::store::operation::message::{Message, PORT};
 use crate::store::record::state::RecordOp;
 use crate::store::record::version_floor::INCARNATION_SHIFT;
 use crate::store::recovery::salvage::Fate;
@@ -40,9 +40,9 @@ type Listener = Arc<dyn Fn(&[usize]) + Send + Sync>;
 
 /// What a member keeps about loss.
 pub(in crate::store) struct Loss {
-    /// Partitions that this member, as their first home, is asked to give up, and by whom.
+    /// Partitions that this member, as their first replica, is asked to give up, and by whom.
     wanted: Mutex<Vec<(MemberId, usize)>>,
-    /// What first homes could not do, until the one who asked has seen it.
+    /// What first replicas could not do, until the one who asked has seen it.
     refusals: Mutex<BTreeMap<usize, StoreError>>,
     pub(in crate::store) listeners: Mutex<Vec<Listener>>,
     /// The epoch under which the listeners were told last.
@@ -82,7 +82,7 @@ impl RecoveryState {
         Ok(lost)
     }
 
-    /// Asks the first home of a lost partition to give it up, and waits until the partition lives again.
+    /// Asks the first replica of a lost partition to give it up, and waits until the partition lives again.
     pub(in crate::store) fn accept_loss(&self, partition: usize) -> StoreResult<()> {
         let job = &self.job;
         let limit = job.time_limit();
@@ -98,8 +98,8 @@ impl RecoveryState {
                 return Err(error);
             }
             let view = job.view();
-            let homes = self.homes(partition, &view);
-            let &first = homes.members.first().ok_or(StoreError::DataLost { partition })?;
+            let replicas = self.replicas(partition, &view);
+            let &first = replicas.members.first().ok_or(StoreError::DataLost { partition })?;
             if job.now() >= until {
                 return Err(StoreError::Timeout { member: first, limit });
             }
@@ -108,9 +108,9 @@ impl RecoveryState {
                 if first == job.me() {
                     self.want_acceptance(first, partition);
                 } else {
-                    let note = Note::Accept { partition: partition as u64 };
+                    let note = Message::Accept { partition: partition as u64 };
                     match job.send(first, PORT, &note.encode()) {
-                        // Its death changes the view, and the next home is asked.
+                        // Its death changes the view, and the next replica is asked.
                         Ok(()) | Err(crate::engine::Error::Dead { .. }) => {}
                         Err(error) => return Err(engine_error(error)),
                     }
@@ -124,8 +124,8 @@ impl RecoveryState {
     }
 
     /// Notes that keys of a partition are lost, and has the listeners told, if it is news.
-    pub(in crate::store) fn note_damage(&self, partition: usize) {
-        if partition < self.placement.partitions && self.salvage.note_damaged(partition) {
+    pub(in crate::store) fn record_damage(&self, partition: usize) {
+        if partition < self.placement.partitions && self.salvage.add_damaged(partition) {
             self.loss.told.store(u64::MAX, Ordering::Release);
             let _ = self.job.ring(self.me());
         }
@@ -147,7 +147,7 @@ impl RecoveryState {
         }
     }
 
-    /// Notes that a first home could not give up a partition.
+    /// Notes that a first replica could not give up a partition.
     pub(in crate::store) fn acceptance_refused(
         &self,
         from: MemberId,
@@ -171,22 +171,22 @@ impl RecoveryState {
             let answer = match result {
                 Ok(Some(others)) => {
                     tracing::warn!(partition, "a lost partition was given up");
-                    self.look_at(partition);
-                    let note = Note::Fill { partition: partition as u64 }.encode();
+                    self.schedule_repair(partition);
+                    let note = Message::Fill { partition: partition as u64 }.encode();
                     // Whoever does not hear it is reminded by repair.
-                    others.iter().for_each(|&home| drop(self.job.send(home, PORT, &note)));
-                    Note::Accepted { partition: partition as u64 }
+                    others.iter().for_each(|&replica| drop(self.job.send(replica, PORT, &note)));
+                    Message::Accepted { partition: partition as u64 }
                 }
                 // Not this member's business: whoever asked learns of the newer view and asks another.
                 Ok(None) => continue,
                 Err(StoreError::Closed) => return,
                 Err(error) => {
-                    Note::NotAccepted { partition: partition as u64, reason: error.to_string() }
+                    Message::NotAccepted { partition: partition as u64, reason: error.to_string() }
                 }
             };
             if from != self.me() {
                 let _ = self.job.send(from, PORT, &answer.encode());
-            } else if let Note::NotAccepted { reason, .. } = answer {
+            } else if let Message::NotAccepted { reason, .. } = answer {
                 self.acceptance_refused(from, partition, reason);
             }
             let _ = self.job.ring(self.me());
@@ -194,7 +194,7 @@ impl RecoveryState {
     }
 
     /// Tells the listeners, once for each epoch; when to run again.
-    pub(in crate::store) fn tell_of_loss(&self) -> Time {
+    pub(in crate::store) fn notify_of_loss(&self) -> Time {
         let epoch = self.job.epoch();
         let listeners = lock(&self.loss.listeners).clone();
         if listeners.is_empty() || self.loss.told.load(Ordering::Acquire) == epoch.0 {
@@ -232,74 +232,81 @@ impl RecoveryState {
         if self.job.epoch() == epoch { Time::NEVER } else { self.job.now() }
     }
 
-    /// What incomplete homes of a partition have in their index: keys that were there at some time.
+    /// What incomplete replicas of a partition have in their index: keys that were there at some time.
     pub(in crate::store) fn keys_left(
         &self,
         op: &RecordOp<'_>,
         partition: usize,
-    ) -> Step<Vec<Vec<u8>>> {
+    ) -> OpResult<Vec<Vec<u8>>> {
         let store = self;
-        let view = store.view(op.epoch).ok_or(Halt::Again)?;
+        let view = store.view(op.epoch).ok_or(OpError::Again)?;
         let mut keys = Vec::new();
-        for home in store.homes(partition, &view).members {
-            if op.state(home, partition)?.phase() != Phase::Filling {
+        for replica in store.replicas(partition, &view).members {
+            if op.state(replica, partition)?.phase() != Phase::Filling {
                 continue;
             }
-            let buckets = op.load(home, op.partition_word(home, partition, PARTITION_BUCKETS))?;
-            check_place(home, buckets)?;
+            let buckets =
+                op.load(replica, op.partition_word(replica, partition, PARTITION_BUCKETS))?;
+            check_place(replica, buckets)?;
             for bucket in 0..store.bucket_count as u64 {
-                for node in op.nodes_of(home, buckets + bucket * 8)? {
+                for node in op.nodes_of(replica, buckets + bucket * 8)? {
                     let Some(offset) = node.head.offset() else { continue };
-                    if !op.read_block(home, offset)?.is_deleted {
+                    if !op.read_block(replica, offset)?.is_deleted {
                         keys.push(node.key);
                     }
                 }
             }
         }
-        if op.is_current() { Ok(keys) } else { Err(Halt::Again) }
+        if op.is_current() { Ok(keys) } else { Err(OpError::Again) }
     }
 
-    /// A1 to A4. The other homes, which are to fill now; none if the partition was not lost; `None` if another one
-    /// is the first home.
-    fn accept_loss_with(&self, op: &RecordOp<'_>, partition: usize) -> Step<Option<Vec<MemberId>>> {
+    /// A1 to A4. The other replicas, which are to fill now; none if the partition was not lost; `None` if another one
+    /// is the first replica.
+    fn accept_loss_with(
+        &self,
+        op: &RecordOp<'_>,
+        partition: usize,
+    ) -> OpResult<Option<Vec<MemberId>>> {
         let (store, me) = (self, self.me());
         // A1.
         match op.config(partition) {
-            Err(Halt::Lost(_)) => {}
+            Err(OpError::Lost(_)) => {}
             Ok(_) => return Ok(Some(Vec::new())),
-            Err(halt) => return Err(halt),
+            Err(error) => return Err(error),
         }
-        let view = store.view(op.epoch).ok_or(Halt::Again)?;
-        let homes = store.homes(partition, &view);
-        let stamp = homes.configuration;
-        if homes.members.first() != Some(&me) {
+        let view = store.view(op.epoch).ok_or(OpError::Again)?;
+        let replicas = store.replicas(partition, &view);
+        let config_number = replicas.configuration;
+        if replicas.members.first() != Some(&me) {
             return Ok(None);
         }
-        let (absent, lost) = (State::new(Phase::Absent, stamp), State::new(Phase::Lost, stamp));
+        let (absent, lost) =
+            (State::new(Phase::Absent, config_number), State::new(Phase::Lost, config_number));
         let state = op.state(me, partition)?;
         if store.salvage_is_on && state != lost {
             // It is being salvaged; whoever asked looks again.
             return Ok(None);
         }
         // A2.
-        if state.is_filling(stamp) || state == lost {
+        if state.is_filling(config_number) || state == lost {
             if !op.swap_state(me, partition, state, absent)? {
-                return Err(Halt::Again);
+                return Err(OpError::Again);
             }
         } else if state != absent {
-            return Err(Halt::Again);
+            return Err(OpError::Again);
         }
         // A3.
-        if !(state.is_filling(stamp) && mutant("accept-keeps")) {
+        if !(state.is_filling(config_number) && mutant("accept-keeps")) {
             op.make_index(partition)?;
         }
-        op.raise_floor(me, partition, stamp << INCARNATION_SHIFT)?;
-        // A4. Complete also to those who have not heard yet who is leaving: their number is smaller.
-        let unaware = store.placement.homes(store.preference(partition), &view, &MemberSet::new());
+        op.raise_floor(me, partition, config_number << INCARNATION_SHIFT)?;
+        // A4. Complete also to those who have not heard yet who is leavers: their number is smaller.
+        let unaware =
+            store.placement.replicas(store.preference(partition), &view, &MemberSet::new());
         let complete = State::new(Phase::Complete, unaware.configuration - 1);
         if !op.swap_state(me, partition, absent, complete)? {
-            return Err(Halt::Again);
+            return Err(OpError::Again);
         }
-        Ok(Some(homes.members.into_iter().filter(|&home| home != me).collect()))
+        Ok(Some(replicas.members.into_iter().filter(|&replica| replica != me).collect()))
     }
 }

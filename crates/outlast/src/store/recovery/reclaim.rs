@@ -1,6 +1,6 @@
 //! Taking back the blocks that dead members had at hand.
 //!
-//! A home knows from the holder words of its blocks what the dead had: taken and not used, filled and not published, swapped
+//! A replica knows from the holder words of its blocks what the dead had: taken and not used, filled and not published, swapped
 //! out and not given back. What they had published, and nodes of the index that they made, stay.
 //!
 //! | | step | true afterwards |
@@ -10,11 +10,11 @@
 //! | B3 | wait until all who are inside an operation have left it | whoever swapped a candidate out before B2, and lives, has made itself the holder |
 //! | B4 | candidates whose holder is still the dead: swap the holder to nobody, and put them onto the stack | a note of the dead that gives the same block back comes too late: it names a holder that is none any more |
 //!
-//! Done by the home's background, in pieces. A death in between: the next round begins when this one is over.
+//! Done by the replica's background, in pieces. A death in between: the next round begins when this one is over.
 
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
-use crate::store::operation::error::Step;
-use crate::store::operation::grace_period::Grace;
+use crate::store::operation::error::OpResult;
+use crate::store::operation::grace_period::GracePeriod;
 use crate::store::record::index::CHAIN_MAX;
 use crate::store::record::state::RecordOp;
 use crate::store::recovery::state::RecoveryState;
@@ -33,7 +33,7 @@ const PIECE: usize = 4096;
 /// When to go on if that cannot be done just now.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How far a home is with taking back.
+/// How far a replica is with taking back.
 #[derive(Default)]
 pub(in crate::store) struct Reclaim {
     /// The dead whose blocks were taken back.
@@ -49,7 +49,7 @@ struct Round {
     candidates: BTreeMap<u64, usize>,
     /// The buckets that were gone through, over all partitions.
     position: usize,
-    grace: Option<Grace>,
+    grace: Option<GracePeriod>,
 }
 
 impl RecoveryState {
@@ -63,7 +63,7 @@ impl RecoveryState {
                 Some(round) => Some(round),
                 None if view.dead.iter().all(|member| reclaim.done.contains(member)) => None,
                 None => {
-                    let all = lock(&self.space.slabs)
+                    let all = lock(&self.allocator.slabs)
                         .all
                         .iter()
                         .map(|(&base, &(class, count))| (base, class, count))
@@ -85,7 +85,7 @@ impl RecoveryState {
         self.job.drain_requests_of_dead();
         let result = match RecordOp::begin(self) {
             Ok(op) => self.reclaim_piece(&op, &mut round),
-            Err(halt) => Err(halt),
+            Err(error) => Err(error),
         };
         match result {
             Ok(Some(next)) => {
@@ -94,7 +94,7 @@ impl RecoveryState {
             }
             Ok(None) => self.job.now(),
             Err(_) if self.job.has_ended() => Time::NEVER,
-            // All actors are in use, or the own memory has just grown: nobody else knows of these dead.
+            // All participants are in use, or the own memory has just grown: nobody else knows of these dead.
             Err(_) => {
                 lock(&self.reclaim).round = Some(round);
                 self.job.now().after(PATIENCE)
@@ -137,7 +137,7 @@ enum What {
 }
 
 impl RecoveryState {
-    pub(in crate::store) fn survey(&self, op: &RecordOp<'_>) -> Step<MemoryUse> {
+    pub(in crate::store) fn survey(&self, op: &RecordOp<'_>) -> OpResult<MemoryUse> {
         let mut found = MemoryUse::default();
         self.for_each_block(op, |_, class, what| {
             let field = match what {
@@ -157,7 +157,7 @@ impl RecoveryState {
         &self,
         op: &RecordOp<'_>,
         mut each: impl FnMut(u64, usize, What),
-    ) -> Step<()> {
+    ) -> OpResult<()> {
         let (store, job, me) = (self, &self.job, self.me());
         let load = |offset: u64| job.load(Epoch::ANY, me, offset);
         let (mut nodes, mut values) = (BTreeSet::new(), BTreeSet::new());
@@ -174,7 +174,7 @@ impl RecoveryState {
         }
         let view = store.current_view();
         let slabs: Vec<_> =
-            lock(&store.space.slabs).all.iter().map(|(&base, &slab)| (base, slab)).collect();
+            lock(&store.allocator.slabs).all.iter().map(|(&base, &slab)| (base, slab)).collect();
         for (base, (class, count)) in slabs {
             let size = class_size(class);
             for offset in (0..count).map(|index| base + index * size) {
@@ -194,7 +194,7 @@ impl RecoveryState {
         Ok(())
     }
 
-    fn reclaim_piece(&self, op: &RecordOp<'_>, round: &mut Round) -> Step<Option<Time>> {
+    fn reclaim_piece(&self, op: &RecordOp<'_>, round: &mut Round) -> OpResult<Option<Time>> {
         let (store, job, me) = (self, &self.job, self.me());
         let load = |offset: u64| job.load(Epoch::ANY, me, offset);
         // B1.
@@ -250,7 +250,7 @@ impl RecoveryState {
             return Ok(Some(job.now()));
         }
         // B3.
-        let grace = round.grace.get_or_insert_with(|| Grace::begin(store));
+        let grace = round.grace.get_or_insert_with(|| GracePeriod::begin(store));
         if let Err(due) = grace.is_over_or_due(store) {
             return Ok(Some(due));
         }
@@ -281,15 +281,15 @@ mod tests {
     use crate::job::Job;
     use crate::store::Options;
     use crate::store::Store;
-    use crate::store::testing::{nap, settled};
+    use crate::store::testing::{nap, reconciled};
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
-    /// A block, as its home and its offset.
+    /// A block, as its replica and its offset.
     type At = (MemberId, u64);
 
-    /// A home dies in the middle of everything that the others do. When all is quiet, every block that no record names is known
-    /// to its holder, or on its home's stack. (The dead one writes nothing itself: what it had just swapped out, and not
+    /// A replica dies in the middle of everything that the others do. When all is quiet, every block that no record names is known
+    /// to its holder, or on its replica's stack. (The dead one writes nothing itself: what it had just swapped out, and not
     /// marked as its own, would be nobody's.)
     #[test]
     fn nobody_forgets_a_block_when_a_view_changes() {
@@ -337,7 +337,7 @@ mod tests {
                     let known: BTreeSet<At> = store.state.known_blocks().into_iter().collect();
                     (known, found)
                 };
-                let (known, found) = settled(&job, "its blocks", Duration::from_secs(10), look);
+                let (known, found) = reconciled(&job, "its blocks", Duration::from_secs(10), look);
                 known_here.borrow_mut().extend(known);
                 held_here.borrow_mut().extend(found);
                 looked_here.set(looked_here.get() + 1);

@@ -1,21 +1,21 @@
 //! Bringing up the copies that a death has taken: docs/protocol.md, steps R1 to R5.
 //!
-//! Each member's background goes through the partitions that it is a home of when the epoch has changed. A new home
-//! makes its index; the primary settles every record and copies it to the homes that are filling, then says that
+//! Each member's background goes through the partitions that it is a replica of when the epoch has changed. A new replica
+//! makes its index; the primary reconciles every record and copies it to the replicas that are filling, then says that
 //! they are complete. The work is done in small pieces, so that the background also serves.
 
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::operation::configuration::Config;
-use crate::store::operation::error::{Halt, Step};
-use crate::store::operation::message::{Note, PORT};
-use crate::store::placement::{HOMES_MAX, Homes, hash_key};
+use crate::store::operation::configuration::Configuration;
+use crate::store::operation::error::{OpError, OpResult};
+use crate::store::operation::message::{Message, PORT};
+use crate::store::placement::{Assignment, REPLICA_LIST_MAX, hash_key};
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::recovery::salvage::{Fate, Salvaged};
 use crate::store::recovery::state::RecoveryState;
 use crate::store::segment::head::{Phase, State};
-use crate::store::segment::layout::{ACTORS, Kind};
+use crate::store::segment::layout::{Kind, PARTICIPANTS};
 use crate::store::steps;
 use crate::sync::lock;
 use std::collections::VecDeque;
@@ -28,19 +28,19 @@ const PIECE: usize = 256;
 /// After how many records a piece of work ends.
 const PIECE_RECORDS: usize = 8;
 
-/// How long to wait for a home that has not made its index yet, or for a stopped repairer.
+/// How long to wait for a replica that has not made its index yet, or for a stopped repairer.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// A home that is stopped is looked at more and more seldom, down to this.
+/// A replica that is stopped is looked at more and more seldom, down to this.
 const PATIENCE_MAX: Duration = Duration::from_millis(100);
 
-/// The same for a home that has no room: every look goes through all records.
+/// The same for a replica that has no room: every look goes through all records.
 const FULL_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long the primary may do nothing at all before the next complete home takes its work over.
+/// How long the primary may do nothing at all before the next complete replica takes its work over.
 const TAKEOVER: Duration = Duration::from_secs(1);
 
-/// How long to wait before such a home is reminded.
+/// How long to wait before such a replica is reminded.
 const REMIND: Duration = Duration::from_millis(100);
 
 /// What this member has repaired since the store was opened.
@@ -58,7 +58,7 @@ pub(in crate::store) struct Repair {
     /// The epoch whose changes are in the list; `None` to look at all partitions.
     epoch: Option<Epoch>,
     left: VecDeque<Work>,
-    /// Partitions whose new home has not made its index yet.
+    /// Partitions whose new replica has not made its index yet.
     waiting: Vec<Work>,
     /// How long to wait before the next look at those.
     pause: Duration,
@@ -85,20 +85,20 @@ impl Default for Repair {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Work {
     partition: usize,
-    /// How far it has come: the homes and buckets that were gone through, in one number.
+    /// How far it has come: the replicas and buckets that were gone through, in one number.
     position: usize,
-    stamp: u64,
-    /// A bit for each home that had an index when the work began. One that gets its index later lacks what was copied
+    config_number: u64,
+    /// A bit for each replica that had an index when the work began. One that gets its index later lacks what was copied
     /// before, so it has to wait for the next round.
     ready: u64,
-    /// The states of those homes at that time: who leaves something out at one of them changes its state.
-    states: [State; HOMES_MAX],
-    /// A bit for each home that has no room for what it lacks.
+    /// The states of those replicas at that time: who leaves something out at one of them changes its state.
+    states: [State; REPLICA_LIST_MAX],
+    /// A bit for each replica that has no room for what it lacks.
     full: u64,
-    /// When to try again after a home had no room, and how long it was waited then.
+    /// When to try again after a replica had no room, and how long it was waited then.
     retry: Time,
     pause: Duration,
-    /// Since when a new home has had no index.
+    /// Since when a new replica has had no index.
     since: Option<Time>,
     /// Of a partition whose primary is another member: how many operations that one had begun when this member looked,
     /// and since when it has not begun any.
@@ -112,9 +112,9 @@ impl Work {
         Work {
             partition,
             position: 0,
-            stamp: 0,
+            config_number: 0,
             ready: 0,
-            states: [State(0); HOMES_MAX],
+            states: [State(0); REPLICA_LIST_MAX],
             full: 0,
             retry: Time(0),
             pause: PATIENCE,
@@ -168,20 +168,20 @@ impl RecoveryState {
         }
         let result = match RecordOp::begin(self) {
             Ok(op) => self.repair_piece(&op, work),
-            Err(halt) => Err(halt),
+            Err(error) => Err(error),
         };
         match &result {
-            Err(Halt::Lost(partition)) => {
+            Err(OpError::Lost(partition)) => {
                 tracing::error!(partition, "all copies of a partition are lost");
             }
-            Err(Halt::Fail(StoreError::Timeout { member, .. })) => {
+            Err(OpError::Fail(StoreError::Timeout { member, .. })) => {
                 tracing::debug!(
                     partition = work.partition,
                     member = member.0,
-                    "repair waits for a home"
+                    "repair waits for a replica"
                 );
             }
-            Err(Halt::Fail(error)) => {
+            Err(OpError::Fail(error)) => {
                 tracing::warn!(partition = work.partition, %error, "repair is held up");
             }
             _ => {}
@@ -193,19 +193,19 @@ impl RecoveryState {
             let mut repair = lock(&self.repair);
             repair.is_busy = false;
             repair.not_before = now.after(rest);
-            let is_waiting = matches!(result, Ok(Progress::Waiting(_)) | Err(Halt::Fail(_)));
+            let is_waiting = matches!(result, Ok(Progress::Waiting(_)) | Err(OpError::Fail(_)));
             repair.pause = if is_waiting { (repair.pause * 2).min(PATIENCE_MAX) } else { PATIENCE };
             match result {
                 Ok(Progress::Done) => {}
                 Ok(Progress::More(work)) => repair.left.push_front(work),
                 Ok(Progress::Waiting(work)) => repair.waiting.push(work),
                 // The view has changed: the list is made anew. Or it has not, and someone was faster.
-                Err(Halt::Again | Halt::Blocked(_) | Halt::Frozen) => {
+                Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen) => {
                     repair.left.push_back(Work::new(work.partition))
                 }
-                // Lost, or closed: there is nothing to bring up. A home that does not answer is tried again.
-                Err(Halt::Lost(_) | Halt::Fail(StoreError::Closed)) => {}
-                Err(Halt::Fail(_)) => {
+                // Lost, or closed: there is nothing to bring up. A replica that does not answer is tried again.
+                Err(OpError::Lost(_) | OpError::Fail(StoreError::Closed)) => {}
+                Err(OpError::Fail(_)) => {
                     let Work { partition, pulse, is_taken_over, .. } = work;
                     repair.waiting.push(Work { pulse, is_taken_over, ..Work::new(partition) });
                 }
@@ -241,7 +241,7 @@ impl RecoveryState {
     }
 
     /// Looks at a partition again: something has changed there without a change of the view.
-    pub(in crate::store) fn look_at(&self, partition: usize) {
+    pub(in crate::store) fn schedule_repair(&self, partition: usize) {
         if partition < self.placement.partitions {
             lock(&self.repair).left.push_back(Work::new(partition));
             let _ = self.job.ring(self.me());
@@ -249,7 +249,7 @@ impl RecoveryState {
     }
 
     /// Looks at all partitions again.
-    pub(in crate::store) fn look_at_all(&self) {
+    pub(in crate::store) fn schedule_all_repairs(&self) {
         lock(&self.repair).epoch = None;
         let _ = self.job.ring(self.me());
     }
@@ -260,18 +260,20 @@ impl RecoveryState {
             return Err(StoreError::Closed);
         }
         let mut status = RepairStatus { copies_missing: 0, partitions_lost: 0 };
-        let leaving = self.leaving.members();
+        let leaving = self.leavers.members();
         for partition in 0..self.placement.partitions {
             let counted = self.run_or_lost(|op| {
                 let config = op.config(partition)?;
                 let mut missing = 0;
-                if !only_mine || config.homes[config.primary] == self.me() {
-                    for &home in config.homes.iter().filter(|&&home| !leaving.contains(home)) {
+                if !only_mine || config.replicas[config.primary] == self.me() {
+                    for &replica in
+                        config.replicas.iter().filter(|&&replica| !leaving.contains(replica))
+                    {
                         missing +=
-                            usize::from(op.state(home, partition)?.phase() != Phase::Complete);
+                            usize::from(op.state(replica, partition)?.phase() != Phase::Complete);
                     }
                 }
-                if op.is_current() { Ok(missing) } else { Err(Halt::Again) }
+                if op.is_current() { Ok(missing) } else { Err(OpError::Again) }
             });
             match counted {
                 Ok(Some(count)) => status.copies_missing += count,
@@ -302,40 +304,40 @@ impl RepairStatus {
 }
 
 impl RecoveryState {
-    fn repair_piece(&self, op: &RecordOp<'_>, mut work: Work) -> Step<Progress> {
+    fn repair_piece(&self, op: &RecordOp<'_>, mut work: Work) -> OpResult<Progress> {
         let store = self;
         // Most partitions are not this member's business; that is known without asking anyone.
-        let view = store.view(op.epoch).ok_or(Halt::Again)?;
-        let homes = store.homes(work.partition, &view);
-        if !homes.members.contains(&store.me()) {
+        let view = store.view(op.epoch).ok_or(OpError::Again)?;
+        let replicas = store.replicas(work.partition, &view);
+        if !replicas.members.contains(&store.me()) {
             return Ok(Progress::Done);
         }
         let config = match op.config(work.partition) {
-            Err(Halt::Lost(_)) if store.salvage_is_on => {
-                return self.salvage_piece(op, work, &homes);
+            Err(OpError::Lost(_)) if store.salvage_is_on => {
+                return self.salvage_piece(op, work, &replicas);
             }
             config => config?,
         };
         if store.job.now() < work.retry {
             return Ok(Progress::Waiting(work));
         }
-        if work.stamp != config.stamp {
-            work = Work { stamp: config.stamp, ..Work::new(work.partition) };
+        if work.config_number != config.config_number {
+            work = Work { config_number: config.config_number, ..Work::new(work.partition) };
         }
-        let primary = config.homes[config.primary];
-        // Whoever still writes by the lists of before a member began to leave does not look at the new homes.
-        if !store.leaving.may_fill(&config.homes) {
+        let primary = config.replicas[config.primary];
+        // Whoever still writes by the lists of before a member began to leave does not look at the new replicas.
+        if !store.leavers.may_fill(&config.replicas) {
             return Ok(Progress::Done);
         }
-        let leaving = store.leaving.members();
+        let leaving = store.leavers.members();
         // R1: this member is new here.
         let state = op.state(store.me(), work.partition)?;
         if state.is_absent() && !leaving.contains(store.me()) {
             steps::enter(steps::Step::RepairMakeIndex);
             op.make_index(work.partition)?;
-            let filling = State::new(Phase::Filling, config.stamp);
+            let filling = State::new(Phase::Filling, config.config_number);
             if !op.swap_state(store.me(), work.partition, state, filling)? {
-                return Err(Halt::Again);
+                return Err(OpError::Again);
             }
             tracing::debug!(partition = work.partition, "a new copy is to be filled here");
             let _ = store.job.ring(primary);
@@ -350,35 +352,37 @@ impl RecoveryState {
         }
         // R2: whoever is filling now is seen by all who publish from now on.
         if work.position == 0 {
-            op.find_new_homes(config, work.partition)?;
-            let ready = (0..config.homes.len()).filter(|&home| config.is_ready(home));
-            let ready = ready.fold(0, |mask, home| mask | 1 << home);
+            op.find_new_replicas(config, work.partition)?;
+            let ready = (0..config.replicas.len()).filter(|&replica| config.is_ready(replica));
+            let ready = ready.fold(0, |mask, replica| mask | 1 << replica);
             if work.since.is_some() && work.ready == ready {
-                // The homes that were missing after the last round still are.
-                return Ok(self.wait_for_homes(op, work, config, &leaving));
+                // The replicas that were missing after the last round still are.
+                return Ok(self.wait_for_replicas(op, work, config, &leaving));
             }
             (work.ready, work.full) = (ready, 0);
-            for home in (0..config.homes.len()).filter(|&home| ready & 1 << home != 0) {
-                work.states[home] = op.state(config.homes[home], work.partition)?;
+            for replica in (0..config.replicas.len()).filter(|&replica| ready & 1 << replica != 0) {
+                work.states[replica] = op.state(config.replicas[replica], work.partition)?;
             }
         }
         let ready: Vec<usize> =
-            (0..config.homes.len()).filter(|&home| work.ready & 1 << home != 0).collect();
+            (0..config.replicas.len()).filter(|&replica| work.ready & 1 << replica != 0).collect();
         let mut filling = Vec::new();
-        for &home in &ready {
-            let is_full = work.full & 1 << home != 0;
-            if !is_full && op.state(config.homes[home], work.partition)?.phase() == Phase::Filling {
-                filling.push(home);
+        for &replica in &ready {
+            let is_full = work.full & 1 << replica != 0;
+            if !is_full
+                && op.state(config.replicas[replica], work.partition)?.phase() == Phase::Filling
+            {
+                filling.push(replica);
             }
         }
-        // R3: all buckets of all homes: a record that only another home has must be settled too.
+        // R3: all buckets of all replicas: a record that only another replica has must be reconciled too.
         let positions = ready.len() * store.bucket_count;
         let mut end = (work.position + PIECE).min(positions);
         let mut records = 0;
         for position in work.position..end {
-            let (home, bucket) =
+            let (replica, bucket) =
                 (ready[position / store.bucket_count], position % store.bucket_count);
-            for node in op.nodes(config, home, work.partition, bucket)? {
+            for node in op.nodes(config, replica, work.partition, bucket)? {
                 let hash = hash_key(&node.key);
                 let key = KeyRef { key: &node.key, hash, partition: work.partition };
                 for &target in &filling {
@@ -387,8 +391,8 @@ impl RecoveryState {
                     }
                     steps::enter(steps::Step::RepairCopy);
                     match op.copy_record(config, &key, target) {
-                        Err(Halt::Fail(StoreError::OutOfMemory { member, reason }))
-                            if member == config.homes[target] =>
+                        Err(OpError::Fail(StoreError::OutOfMemory { member, reason }))
+                            if member == config.replicas[target] =>
                         {
                             // The others go on, and this one is tried again.
                             tracing::warn!(partition = work.partition, member = member.0, %reason, "no room for a copy");
@@ -398,15 +402,15 @@ impl RecoveryState {
                     }
                 }
                 let word = op.find_or_insert(config, config.primary, &key)?;
-                let head = op.settled(config, &key, word)?;
+                let head = op.reconciled(config, &key, word)?;
                 // A tombstone whose deleter may be dead, or a record that was left empty.
                 match head.offset().map(|offset| op.read_block(primary, offset)).transpose()? {
-                    None => store.note_tombstone(&node.key, 0),
+                    None => store.record_tombstone(&node.key, 0),
                     Some(block) if block.is_deleted => {
-                        store.note_tombstone(&node.key, block.counter)
+                        store.record_tombstone(&node.key, block.counter)
                     }
                     Some(block) if block.kind == Kind::Lost => {
-                        self.tell_of_damage(op, work.partition)
+                        self.report_damage(op, work.partition)
                     }
                     Some(_) => {}
                 }
@@ -421,86 +425,95 @@ impl RecoveryState {
             return Ok(Progress::More(Work { position: end, ..work }));
         }
         if !op.is_current() {
-            return Err(Halt::Again);
+            return Err(OpError::Again);
         }
         // R4.
         let floor = op.floor(primary, work.partition)?;
-        for &home in &filling {
-            op.raise_floor(config.homes[home], work.partition, floor)?;
+        for &replica in &filling {
+            op.raise_floor(config.replicas[replica], work.partition, floor)?;
         }
         // R5.
         let mut is_left_out = false;
-        for home in filling.into_iter().filter(|&home| work.full & 1 << home == 0) {
+        for replica in filling.into_iter().filter(|&replica| work.full & 1 << replica == 0) {
             steps::enter(steps::Step::RepairComplete);
-            let (member, from) = (config.homes[home], work.states[home]);
+            let (member, from) = (config.replicas[replica], work.states[replica]);
             if op.swap_state(
                 member,
                 work.partition,
                 from,
-                State::new(Phase::Complete, config.stamp),
+                State::new(Phase::Complete, config.config_number),
             )? {
-                tracing::debug!(partition = work.partition, home = member.0, "a copy is complete");
+                tracing::debug!(
+                    partition = work.partition,
+                    replica = member.0,
+                    "a copy is complete"
+                );
                 store.repaired.copies.fetch_add(1, Ordering::Relaxed);
             } else {
-                is_left_out |= op.state(member, work.partition)?.is_filling(config.stamp);
+                is_left_out |= op.state(member, work.partition)?.is_filling(config.config_number);
             }
         }
         if work.full != 0 || is_left_out {
             // From the start, after a pause.
             let pause = (work.pause * 2).min(FULL_PAUSE_MAX);
             return Ok(Progress::Waiting(Work {
-                stamp: config.stamp,
+                config_number: config.config_number,
                 is_taken_over: work.is_taken_over,
                 retry: store.job.now().after(pause),
                 pause,
                 ..Work::new(work.partition)
             }));
         }
-        if !self.missing_homes(op, &work, config, &leaving).is_empty() {
-            return Ok(self.wait_for_homes(op, work, config, &leaving));
+        if !self.missing_replicas(op, &work, config, &leaving).is_empty() {
+            return Ok(self.wait_for_replicas(op, work, config, &leaving));
         }
         Ok(Progress::Done)
     }
 
     /// A piece of the salvage of a partition that is lost.
-    fn salvage_piece(&self, op: &RecordOp<'_>, work: Work, homes: &Homes) -> Step<Progress> {
+    fn salvage_piece(
+        &self,
+        op: &RecordOp<'_>,
+        work: Work,
+        replicas: &Assignment,
+    ) -> OpResult<Progress> {
         let (store, partition) = (self, work.partition);
-        let position = if work.stamp == homes.configuration { work.position } else { 0 };
-        match self.salvage(op, partition, homes, position)? {
+        let position = if work.config_number == replicas.configuration { work.position } else { 0 };
+        match self.salvage(op, partition, replicas, position)? {
             Salvaged::Until(position) => {
-                let stamp = homes.configuration;
-                Ok(Progress::More(Work { position, stamp, ..Work::new(partition) }))
+                let config_number = replicas.configuration;
+                Ok(Progress::More(Work { position, config_number, ..Work::new(partition) }))
             }
             Salvaged::All => {
                 tracing::warn!(partition, "a lost partition was salvaged");
-                let note = Note::Fill { partition: partition as u64 }.encode();
-                for &home in homes.members.iter().filter(|&&home| home != store.me()) {
+                let note = Message::Fill { partition: partition as u64 }.encode();
+                for &replica in replicas.members.iter().filter(|&&replica| replica != store.me()) {
                     // Whoever does not hear it is reminded by repair.
-                    let _ = store.job.send(home, PORT, &note);
+                    let _ = store.job.send(replica, PORT, &note);
                 }
                 Ok(Progress::More(Work::new(partition)))
             }
             Salvaged::ByAnother => Ok(Progress::Done),
-            Salvaged::Nothing => Err(Halt::Lost(partition)),
+            Salvaged::Nothing => Err(OpError::Lost(partition)),
         }
     }
 
-    /// Watches the primary, as another home: whether there is something left to watch. If the primary does nothing
+    /// Watches the primary, as another replica: whether there is something left to watch. If the primary does nothing
     /// at all for a while (it is stopped) the work is taken over; several repairers are harmless.
     fn watch(
         &self,
         op: &RecordOp<'_>,
         work: &mut Work,
-        config: &Config,
+        config: &Configuration,
         leaving: &MemberSet,
-    ) -> Step<bool> {
+    ) -> OpResult<bool> {
         let (store, me) = (self, self.me());
         let (mut is_incomplete, mut rank) = (false, 0);
         let mut own_rank = None;
-        for (index, &home) in config.homes.iter().enumerate() {
-            let is_complete = op.state(home, work.partition)?.phase() == Phase::Complete;
-            is_incomplete |= !is_complete && !leaving.contains(home);
-            if home == me {
+        for (index, &replica) in config.replicas.iter().enumerate() {
+            let is_complete = op.state(replica, work.partition)?.phase() == Phase::Complete;
+            is_incomplete |= !is_complete && !leaving.contains(replica);
+            if replica == me {
                 own_rank = is_complete.then_some(rank);
             }
             rank += u32::from(is_complete && index != config.primary);
@@ -510,10 +523,10 @@ impl RecoveryState {
         }
         // Not complete itself: it may become so, and then have to fill another one that began later.
         let Some(rank) = own_rank else { return Ok(true) };
-        let primary = config.homes[config.primary];
+        let primary = config.replicas[config.primary];
         let mut pulse = 0u64;
-        for actor in 0..ACTORS {
-            let count = op.load(primary, store.counter_word(primary, actor))?;
+        for participant in 0..PARTICIPANTS {
+            let count = op.load(primary, store.counter_word(primary, participant))?;
             pulse = u64::wrapping_add(pulse, count);
         }
         let now = store.job.now();
@@ -534,27 +547,34 @@ impl RecoveryState {
         Ok(true)
     }
 
-    /// The homes that had no index when the work began, and are to have one.
-    fn missing_homes(
+    /// The replicas that had no index when the work began, and are to have one.
+    fn missing_replicas(
         &self,
         _op: &RecordOp<'_>,
         work: &Work,
-        config: &Config,
+        config: &Configuration,
         leaving: &MemberSet,
     ) -> Vec<MemberId> {
-        let is_missing = |&(index, home): &(usize, MemberId)| {
-            work.ready & 1 << index == 0 && !leaving.contains(home)
+        let is_missing = |&(index, replica): &(usize, MemberId)| {
+            work.ready & 1 << index == 0 && !leaving.contains(replica)
         };
-        config.homes.iter().copied().enumerate().filter(is_missing).map(|(_, home)| home).collect()
+        config
+            .replicas
+            .iter()
+            .copied()
+            .enumerate()
+            .filter(is_missing)
+            .map(|(_, replica)| replica)
+            .collect()
     }
 
-    /// Waits for the missing homes. Whoever has not heard that the partition is to be filled (only a change of the view
+    /// Waits for the missing replicas. Whoever has not heard that the partition is to be filled (only a change of the view
     /// tells all) is told.
-    fn wait_for_homes(
+    fn wait_for_replicas(
         &self,
         op: &RecordOp<'_>,
         work: Work,
-        config: &Config,
+        config: &Configuration,
         leaving: &MemberSet,
     ) -> Progress {
         let job = &self.job;
@@ -562,9 +582,9 @@ impl RecoveryState {
         let mut since = work.since.unwrap_or(now);
         if now.since(since) >= REMIND {
             since = now;
-            let note = Note::Fill { partition: work.partition as u64 }.encode();
-            for home in self.missing_homes(op, &work, config, leaving) {
-                let _ = job.send(home, PORT, &note);
+            let note = Message::Fill { partition: work.partition as u64 }.encode();
+            for replica in self.missing_replicas(op, &work, config, leaving) {
+                let _ = job.send(replica, PORT, &note);
             }
         }
         Progress::Waiting(Work { position: 0, since: Some(since), ..work })

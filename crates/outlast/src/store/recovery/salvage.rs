@@ -1,16 +1,16 @@
 //! Salvage: what no living member has a complete copy of is read from the memory of the dead, where the engine keeps that
 //! ([`crate::store::Options::salvage`]); docs/protocol.md, "Salvage".
 //!
-//! A partition that is lost in configuration c is salvaged by its first home F, from the home L that was complete and died last:
+//! A partition that is lost in configuration c is salvaged by its first replica F, from the replica L that was complete and died last:
 //!
 //! | | step | true before | true afterwards | a survivor finds, if F dies or is stopped here |
 //! |---|---|---|---|---|
-//! | S1 | find L: from the last death backwards, the first member that was complete | no living home became complete before c | nothing that was acknowledged is missing at L | nothing has happened |
-//! | S2 | own state from `filling(c)` to `absent(c)`; a new, empty index | nobody looks at an absent home | what F held was incomplete, and is forgotten | as S1: the next first home begins anew, from L |
+//! | S1 | find L: from the last death backwards, the first member that was complete | no living replica became complete before c | nothing that was acknowledged is missing at L | nothing has happened |
+//! | S2 | own state from `filling(c)` to `absent(c)`; a new, empty index | nobody looks at an absent replica | what F held was incomplete, and is forgotten | as S1: the next first replica begins anew, from L |
 //! | S3 | for each record of L: check it; copy its version into the own index, a tombstone's counter into the floor; tell its writer that it happened. A damaged one: put a *lost* version in its place | L changes no more but by operations that were under way | F has what L had | as S2. Who was told finds its version at L, or one that came after it |
 //! | S4 | raise the own floor to L's | | versions go on | as S2 |
-//! | S5 | own state from `absent(c)` to `complete(c - 1)`, by swap | F has everything | **the partition lives again**, with all that was acknowledged; the other homes fill from F | if F dies now, it is the L of the next salvage |
-//! | S6 | when every partition has a complete home, and all operations of that time have ended, the memory of the dead goes back to the system | nobody will need it | memory is bounded | done again, harmlessly, by the next lowest member |
+//! | S5 | own state from `absent(c)` to `complete(c - 1)`, by swap | F has everything | **the partition lives again**, with all that was acknowledged; the other replicas fill from F | if F dies now, it is the L of the next salvage |
+//! | S6 | when every partition has a complete replica, and all operations of that time have ended, the memory of the dead goes back to the system | nobody will need it | memory is bounded | done again, harmlessly, by the next lowest member |
 //!
 //! If L's index cannot be read (a chain that leads nowhere, a key that does not match its hash) nobody can say what is
 //! missing: F's state becomes `lost(c)`, and the partition is lost as without salvage.
@@ -20,24 +20,24 @@
 
 use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::memory::allocator::HURRY;
+use crate::store::memory::allocator::BACKGROUND_WAIT;
 use crate::store::mutant::mutant;
-use crate::store::operation::configuration::Config;
-use crate::store::operation::error::{Halt, Step};
-use crate::store::operation::grace_period::Grace;
-use crate::store::operation::message::{Note, PORT};
-use crate::store::placement::{Homes, hash_key};
+use crate::store::operation::configuration::Configuration;
+use crate::store::operation::error::{OpError, OpResult};
+use crate::store::operation::grace_period::GracePeriod;
+use crate::store::operation::message::{Message, PORT};
+use crate::store::placement::{Assignment, hash_key};
 use crate::store::record::block_io::COUNTER_MAX;
 use crate::store::record::checksum::checksum;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::record::version_floor::INCARNATION_SHIFT;
-use crate::store::record::write::Shape;
+use crate::store::record::write::VersionAttributes;
 use crate::store::recovery::state::RecoveryState;
 use crate::store::segment::head::{Head, Phase, State};
 use crate::store::segment::layout::{
-    BLOCK_HEADER_LEN, Block, Kind, MARK, NODE_HEAD, NODE_KEY, PARTITION_BUCKETS, PARTITION_FLOOR,
-    PARTITION_STATE, class_of, value_start,
+    BLOCK_HEADER_LEN, Block, Kind, NODE_HEAD, NODE_KEY, PARTITION_BUCKETS, PARTITION_FLOOR,
+    PARTITION_STATE, ROOT_MAGIC, class_of, value_start,
 };
 use crate::store::segment::place::is_place;
 use crate::store::value::KEY_LEN_MAX;
@@ -79,7 +79,7 @@ pub(in crate::store) struct Salvage {
 struct Release {
     /// The epoch whose dead are not needed any more.
     done: Option<Epoch>,
-    grace: Option<(Epoch, Grace)>,
+    grace: Option<(Epoch, GracePeriod)>,
     due: Option<Time>,
 }
 
@@ -118,7 +118,7 @@ impl Salvage {
         lock(&self.damaged).iter().copied().collect()
     }
 
-    pub(in crate::store) fn note_damaged(&self, partition: usize) -> bool {
+    pub(in crate::store) fn add_damaged(&self, partition: usize) -> bool {
         lock(&self.damaged).insert(partition)
     }
 
@@ -137,13 +137,13 @@ impl RecoveryState {
             return Ok(Fate::Lost);
         }
         self.run(|op| {
-            let view = op.store.view(op.epoch).ok_or(Halt::Again)?;
-            let homes = op.store.homes(partition, &view).members;
-            let Some(&first) = homes.first() else { return Ok(Fate::Lost) };
+            let view = op.store.view(op.epoch).ok_or(OpError::Again)?;
+            let replicas = op.store.replicas(partition, &view).members;
+            let Some(&first) = replicas.first() else { return Ok(Fate::Lost) };
             let phase = op.state(first, partition)?.phase();
             match op.is_current() {
                 true => Ok(if phase == Phase::Lost { Fate::Lost } else { Fate::Pending }),
-                false => Err(Halt::Again),
+                false => Err(OpError::Again),
             }
         })
     }
@@ -157,7 +157,7 @@ impl RecoveryState {
         }
         let job = &self.job;
         // Two backgrounds may need what the other one has to salvage: each comes back to its own.
-        let limit = if self.is_background() { HURRY } else { job.time_limit() };
+        let limit = if self.is_background() { BACKGROUND_WAIT } else { job.time_limit() };
         let until = job.now().after(limit);
         loop {
             let bell = job.bell();
@@ -166,8 +166,8 @@ impl RecoveryState {
                 Fate::Lost => return Err(StoreError::DataLost { partition }),
                 Fate::Pending => {}
             }
-            let homes = self.homes(partition, &self.current_view()).members;
-            let &first = homes.first().ok_or(StoreError::DataLost { partition })?;
+            let replicas = self.replicas(partition, &self.current_view()).members;
+            let &first = replicas.first().ok_or(StoreError::DataLost { partition })?;
             let now = job.now();
             if now >= until {
                 return Err(StoreError::Timeout { member: first, limit });
@@ -181,7 +181,7 @@ impl RecoveryState {
     }
 
     /// S6, by the lowest member that lives; when to run again.
-    pub(in crate::store) fn release_remains(&self) -> Time {
+    pub(in crate::store) fn release_dead_segments(&self) -> Time {
         if !self.salvage_is_on {
             return Time::NEVER;
         }
@@ -209,7 +209,7 @@ impl RecoveryState {
                     return now.after(RELEASE_PAUSE);
                 }
                 // Whoever is inside an operation may still touch it.
-                Grace::begin(self)
+                GracePeriod::begin(self)
             }
         };
         if !grace.is_over(self) {
@@ -234,21 +234,22 @@ impl RecoveryState {
     pub(in crate::store) fn accept_marked(&self, partition: usize) -> StoreResult<()> {
         // First, so that nothing is forgotten that is noted meanwhile.
         self.salvage.forget_damaged(partition);
-        let bury = |key: Vec<u8>| {
+        let write_tombstone = |key: Vec<u8>| {
             let hash = hash_key(&key);
-            self.run(|op| self.bury(op, &KeyRef { key: &key, hash, partition }))
+            self.run(|op| self.write_tombstone(op, &KeyRef { key: &key, hash, partition }))
         };
-        let buried =
-            self.keys_marked(partition).and_then(|keys| keys.into_iter().try_for_each(bury));
+        let buried = self
+            .keys_marked(partition)
+            .and_then(|keys| keys.into_iter().try_for_each(write_tombstone));
         if buried.is_err() {
-            self.salvage.note_damaged(partition);
+            self.salvage.add_damaged(partition);
         }
         buried
     }
 }
 
 /// What a dead member has left of a partition.
-struct Remains<'a> {
+struct DeadSegment<'a> {
     store: &'a RecoveryState,
     member: MemberId,
     partition: usize,
@@ -269,9 +270,9 @@ enum Kept {
     Damaged,
 }
 
-impl Remains<'_> {
+impl DeadSegment<'_> {
     /// Fills the buffer; whether there is so much.
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> Step<bool> {
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> OpResult<bool> {
         match self.store.job.read_dead_segment(self.member, offset, buffer) {
             Ok(()) => Ok(true),
             Err(Error::OutOfRange { .. } | Error::Unaligned { .. } | Error::Dead { .. }) => {
@@ -281,13 +282,13 @@ impl Remains<'_> {
         }
     }
 
-    fn word(&self, offset: u64) -> Step<Option<u64>> {
+    fn word(&self, offset: u64) -> OpResult<Option<u64>> {
         let mut bytes = [0; 8];
         let is_read = self.read(offset, &mut bytes)?;
         Ok(is_read.then(|| u64::from_ne_bytes(bytes)))
     }
 
-    fn partition_word(&self, field: u64) -> Step<Option<u64>> {
+    fn partition_word(&self, field: u64) -> OpResult<Option<u64>> {
         let root = self.store.root(self.member);
         match root.checked_add(self.store.layout.partition(self.partition) + field) {
             // A member that has died before it opened the store.
@@ -297,7 +298,7 @@ impl Remains<'_> {
     }
 
     /// The records of a bucket; `None` if the index is damaged.
-    fn records(&self, bucket: usize) -> Step<Option<Vec<Found>>> {
+    fn records(&self, bucket: usize) -> OpResult<Option<Vec<Found>>> {
         let store = self.store;
         let Some(buckets) =
             self.partition_word(PARTITION_BUCKETS)?.filter(|&at| at != 0 && is_place(at))
@@ -333,13 +334,13 @@ impl Remains<'_> {
     }
 
     /// The version that a record has.
-    fn version(&self, found: &Found, stamp: u64) -> Step<Kept> {
+    fn version(&self, found: &Found, config_number: u64) -> OpResult<Kept> {
         for _ in 0..ATTEMPTS {
             let Some(head) = self.word(found.word)?.map(Head) else { return Ok(Kept::Damaged) };
             if head == Head::REMOVED {
                 return Ok(Kept::Nothing);
             }
-            if head.stamp() > stamp {
+            if head.config_number() > config_number {
                 return Ok(Kept::Damaged);
             }
             let Some(offset) = head.offset() else { return Ok(Kept::Nothing) };
@@ -355,7 +356,7 @@ impl Remains<'_> {
     }
 
     /// The version in a block, if it is one of this key.
-    fn block(&self, found: &Found, offset: u64) -> Step<Option<(Block, Vec<u8>)>> {
+    fn block(&self, found: &Found, offset: u64) -> OpResult<Option<(Block, Vec<u8>)>> {
         let mut bytes = [0; BLOCK_HEADER_LEN as usize];
         if !self.read(offset, &mut bytes)? {
             return Ok(None);
@@ -365,7 +366,7 @@ impl Remains<'_> {
             && block.counter < COUNTER_MAX
             && class_of(value_start(block.len) + block.len).is_some();
         let start = offset + value_start(block.len);
-        // Before room is made for it.
+        // Predecessor room is made for it.
         if !is_possible || block.len > 0 && !self.read(start + block.len - 1, &mut [0])? {
             return Ok(None);
         }
@@ -379,17 +380,17 @@ impl Remains<'_> {
     }
 
     /// The floor of the partition's versions; `None` if it cannot be.
-    fn floor(&self, stamp: u64) -> Step<Option<u64>> {
+    fn floor(&self, config_number: u64) -> OpResult<Option<u64>> {
         let floor = self.partition_word(PARTITION_FLOOR)?;
-        Ok(floor.filter(|floor| floor >> INCARNATION_SHIFT <= stamp))
+        Ok(floor.filter(|floor| floor >> INCARNATION_SHIFT <= config_number))
     }
 }
 
 /// Where a lost partition can be had from.
 enum Source<'a> {
     /// From this one.
-    Remains(Remains<'a>),
-    /// From nobody: all its homes died before they had opened the store, so nothing was ever there.
+    DeadSegment(DeadSegment<'a>),
+    /// From nobody: all its replicas died before they had opened the store, so nothing was ever there.
     Never,
     /// What was there last cannot be read.
     Unknown,
@@ -401,7 +402,7 @@ const SEARCH: usize = 1 << 16;
 impl RecoveryState {
     /// Whether it is known where the root of a dead member is, or can be found. One that had none had not opened the store,
     /// and nobody can have put anything there.
-    fn has_root(&self, _op: &RecordOp<'_>, member: MemberId) -> Step<bool> {
+    fn has_root(&self, _op: &RecordOp<'_>, member: MemberId) -> OpResult<bool> {
         let store = self;
         if store.knows_root(member) {
             return Ok(true);
@@ -410,7 +411,7 @@ impl RecoveryState {
             return Ok(false);
         }
         let (remains, wanted) =
-            (Remains { store, member, partition: 0 }, store.layout.mark(store.bucket_count));
+            (DeadSegment { store, member, partition: 0 }, store.layout.magic(store.bucket_count));
         let mut bytes = vec![0; SEARCH];
         let mut at = 0;
         loop {
@@ -422,7 +423,7 @@ impl RecoveryState {
                 }
                 continue;
             }
-            let mark = |line: &[u8]| line[MARK as usize..].starts_with(&wanted.to_ne_bytes());
+            let mark = |line: &[u8]| line[ROOT_MAGIC as usize..].starts_with(&wanted.to_ne_bytes());
             if let Some(line) = bytes.chunks_exact(64).position(mark) {
                 store.learn_root(member, at + line as u64 * 64);
                 return Ok(true);
@@ -433,39 +434,46 @@ impl RecoveryState {
         Ok(false)
     }
 
-    /// S1: the home that was complete and died last.
-    fn source<'a>(&'a self, op: &RecordOp<'_>, partition: usize, stamp: u64) -> Step<Source<'a>> {
+    /// S1: the replica that was complete and died last.
+    fn source<'a>(
+        &'a self,
+        op: &RecordOp<'_>,
+        partition: usize,
+        config_number: u64,
+    ) -> OpResult<Source<'a>> {
         let store = self;
-        let view = store.view(op.epoch).ok_or(Halt::Again)?;
+        let view = store.view(op.epoch).ok_or(OpError::Again)?;
         let Some(mut order) = store.job.death_order() else { return Ok(Source::Unknown) };
         if order.len() < op.epoch.0 as usize {
-            return Err(Halt::Again);
+            return Err(OpError::Again);
         }
         order.truncate(op.epoch.0 as usize);
         let spares = view.members - view.regulars;
         let first = View::new(view.regulars, spares, MemberSet::new(), MemberSet::new());
-        let initial =
-            store.placement.homes(store.preference(partition), &first, &MemberSet::new()).members;
+        let initial = store
+            .placement
+            .replicas(store.preference(partition), &first, &MemberSet::new())
+            .members;
         let mut places: Vec<usize> = (0..order.len()).rev().collect();
         if mutant("salvage-oldest") {
             places.reverse();
         }
         for place in places {
             let member = order[place];
-            // Whoever is complete was a home: a home stays one while it lives. Who was one is not computed, since that depends
+            // Whoever is complete was a replica: a replica stays one while it lives. Who was one is not computed, since that depends
             // on who was leaving at that time.
             if !self.has_root(op, member)? {
                 continue;
             }
-            let remains = Remains { store, member, partition };
+            let remains = DeadSegment { store, member, partition };
             let Some(state) = remains.partition_word(PARTITION_STATE)?.map(State) else {
                 return Ok(Source::Unknown);
             };
             match state.phase() {
-                Phase::Complete if state.configuration() < stamp => {
-                    return Ok(Source::Remains(remains));
+                Phase::Complete if state.configuration() < config_number => {
+                    return Ok(Source::DeadSegment(remains));
                 }
-                // Those who were homes at the beginning were complete ever since: the word is damaged.
+                // Those who were replicas at the beginning were complete ever since: the word is damaged.
                 _ if initial.contains(&member) => return Ok(Source::Unknown),
                 Phase::Absent | Phase::Filling => {}
                 Phase::Complete | Phase::Lost => return Ok(Source::Unknown),
@@ -479,35 +487,36 @@ impl RecoveryState {
         &self,
         op: &RecordOp<'_>,
         partition: usize,
-        homes: &Homes,
+        replicas: &Assignment,
         position: usize,
-    ) -> Step<Salvaged> {
-        let (store, me, stamp) = (self, self.me(), homes.configuration);
-        if homes.members.first() != Some(&me) {
+    ) -> OpResult<Salvaged> {
+        let (store, me, config_number) = (self, self.me(), replicas.configuration);
+        if replicas.members.first() != Some(&me) {
             return Ok(Salvaged::ByAnother);
         }
-        let (absent, lost) = (State::new(Phase::Absent, stamp), State::new(Phase::Lost, stamp));
+        let (absent, lost) =
+            (State::new(Phase::Absent, config_number), State::new(Phase::Lost, config_number));
         let state = op.state(me, partition)?;
         if state == lost {
             return Ok(Salvaged::Nothing);
         }
-        if state.is_filling(stamp) {
+        if state.is_filling(config_number) {
             // S2.
             if !op.swap_state(me, partition, state, absent)? {
-                return Err(Halt::Again);
+                return Err(OpError::Again);
             }
         } else if state != absent {
-            return Err(Halt::Again);
+            return Err(OpError::Again);
         }
         let give_up = |why: &str| {
             tracing::error!(partition, why, "nothing can be salvaged");
             match op.swap_state(me, partition, absent, lost)? {
                 true => Ok(Salvaged::Nothing),
-                false => Err(Halt::Again),
+                false => Err(OpError::Again),
             }
         };
-        let remains = match self.source(op, partition, stamp)? {
-            Source::Remains(remains) => Some(remains),
+        let remains = match self.source(op, partition, config_number)? {
+            Source::DeadSegment(remains) => Some(remains),
             Source::Never => None,
             Source::Unknown => return give_up("no source"),
         };
@@ -521,35 +530,35 @@ impl RecoveryState {
             position = 0;
         }
         if let Some(remains) = remains {
-            match self.copy_remains(op, &remains, stamp, position)? {
+            match self.copy_dead_segment(op, &remains, config_number, position)? {
                 Copied::Until(position) => return Ok(Salvaged::Until(position)),
                 Copied::All => {}
                 Copied::Damaged(why) => return give_up(why),
             }
         }
         if !op.is_current() {
-            return Err(Halt::Again);
+            return Err(OpError::Again);
         }
         // S5.
-        let complete = State::new(Phase::Complete, stamp - 1);
+        let complete = State::new(Phase::Complete, config_number - 1);
         if !op.swap_state(me, partition, absent, complete)? {
-            return Err(Halt::Again);
+            return Err(OpError::Again);
         }
         lock(&store.salvage.begun).remove(&partition);
         Ok(Salvaged::All)
     }
 
     /// A piece of S3, from this bucket on, and S4.
-    fn copy_remains(
+    fn copy_dead_segment(
         &self,
         op: &RecordOp<'_>,
-        remains: &Remains<'_>,
-        stamp: u64,
+        remains: &DeadSegment<'_>,
+        config_number: u64,
         position: usize,
-    ) -> Step<Copied> {
+    ) -> OpResult<Copied> {
         let store = self;
         // S3.
-        let config = op.config_alone(stamp);
+        let config = op.config_alone(config_number);
         let (mut end, mut records) = ((position + PIECE).min(store.bucket_count), 0);
         for bucket in position..end {
             let Some(found) = remains.records(bucket)? else {
@@ -568,7 +577,7 @@ impl RecoveryState {
             return Ok(Copied::Until(end));
         }
         // S4.
-        let Some(floor) = remains.floor(stamp)? else {
+        let Some(floor) = remains.floor(config_number)? else {
             return Ok(Copied::Damaged("the floor cannot be"));
         };
         op.raise_floor(store.me(), remains.partition, floor)?;
@@ -579,38 +588,38 @@ impl RecoveryState {
     fn salvage_record(
         &self,
         op: &RecordOp<'_>,
-        config: &Config,
-        remains: &Remains<'_>,
+        config: &Configuration,
+        remains: &DeadSegment<'_>,
         found: &Found,
-    ) -> Step<()> {
+    ) -> OpResult<()> {
         let (store, me) = (self, self.me());
-        let (partition, stamp) = (remains.partition, config.stamp);
+        let (partition, config_number) = (remains.partition, config.config_number);
         let key = KeyRef { key: &found.key, hash: found.hash, partition };
-        let (block, value) = match remains.version(found, stamp)? {
+        let (block, value) = match remains.version(found, config_number)? {
             Kept::Nothing => return Ok(()),
             Kept::Version(block, _) if block.is_deleted => {
                 op.raise_floor(me, partition, block.counter)?;
                 // An earlier version may have been copied before this was interrupted.
                 if let Some((word, head)) = op.find(config, 0, &key)? {
-                    self.put_own_head(op, word, head, Head::new(stamp, 0))?;
+                    self.put_own_head(op, word, head, Head::new(config_number, 0))?;
                 }
-                return op.tell_writer(&block);
+                return op.notify_writer(&block);
             }
             Kept::Version(block, value) => {
                 if block.kind == Kind::Lost {
-                    self.tell_of_damage(op, partition);
+                    self.report_damage(op, partition);
                 }
                 (block, value)
             }
             Kept::Damaged => {
                 let name = String::from_utf8_lossy(&found.key);
                 tracing::error!(partition, key = %name, "a value was damaged with its member, and is lost");
-                self.tell_of_damage(op, partition);
+                self.report_damage(op, partition);
                 // Greater than any version of this life.
                 let block = Block {
-                    counter: stamp << INCARNATION_SHIFT,
+                    counter: config_number << INCARNATION_SHIFT,
                     writer: me,
-                    actor: 0,
+                    participant: 0,
                     operation: 0,
                     len: 0,
                     is_deleted: false,
@@ -628,32 +637,32 @@ impl RecoveryState {
         let own = head.offset().map(|offset| op.read_block(me, offset)).transpose()?;
         if own.is_none_or(|own| own.identity() != block.identity()) {
             let offset = op.fill_block(me, &block, &value)?;
-            self.put_own_head(op, word, head, Head::new(stamp, offset))?;
+            self.put_own_head(op, word, head, Head::new(config_number, offset))?;
         }
-        if block.kind == Kind::Lost { Ok(()) } else { op.tell_writer(&block) }
+        if block.kind == Kind::Lost { Ok(()) } else { op.notify_writer(&block) }
     }
 
-    /// Replaces a head in the own index, which nobody else looks at while this home is absent.
-    fn put_own_head(&self, op: &RecordOp<'_>, word: u64, old: Head, new: Head) -> Step<()> {
+    /// Replaces a head in the own index, which nobody else looks at while this replica is absent.
+    fn put_own_head(&self, op: &RecordOp<'_>, word: u64, old: Head, new: Head) -> OpResult<()> {
         let me = self.me();
         match op.swap(me, word, old.0, new.0)? {
             true => {
                 op.retire_head(me, old);
                 Ok(())
             }
-            false => Err(Halt::Again),
+            false => Err(OpError::Again),
         }
     }
 
     /// Tells all members that keys of a partition are lost, before anyone can find out; once under each view, since whoever
     /// did so before may have died when it had told some of them.
-    pub(in crate::store) fn tell_of_damage(&self, op: &RecordOp<'_>, partition: usize) {
+    pub(in crate::store) fn report_damage(&self, op: &RecordOp<'_>, partition: usize) {
         let job = &self.job;
         if lock(&self.salvage.told).insert(partition, op.epoch) == Some(op.epoch) {
             return;
         }
-        self.note_damage(partition);
-        let note = Note::Damaged { partition: partition as u64 }.encode();
+        self.record_damage(partition);
+        let note = Message::Damaged { partition: partition as u64 }.encode();
         let view = self.current_view();
         for member in view.living().filter(|&member| member != job.me()) {
             // If this member dies before it is heard, whoever repairs or salvages the partition tells it again.
@@ -662,9 +671,9 @@ impl RecoveryState {
     }
 
     /// The keys of a partition that are lost, while it lives.
-    fn keys_marked_in(&self, op: &RecordOp<'_>, partition: usize) -> Step<Vec<Vec<u8>>> {
+    fn keys_marked_in(&self, op: &RecordOp<'_>, partition: usize) -> OpResult<Vec<Vec<u8>>> {
         let config = op.config(partition)?;
-        let primary = config.homes[config.primary];
+        let primary = config.replicas[config.primary];
         let mut keys = Vec::new();
         for bucket in 0..self.bucket_count {
             for node in op.nodes(config, config.primary, partition, bucket)? {
@@ -674,19 +683,23 @@ impl RecoveryState {
                 }
             }
         }
-        if op.is_current() { Ok(keys) } else { Err(Halt::Again) }
+        if op.is_current() { Ok(keys) } else { Err(OpError::Again) }
     }
 
     /// Puts a tombstone in the place of a lost version.
-    fn bury(&self, op: &mut RecordOp<'_>, key: &KeyRef<'_>) -> Step<()> {
+    fn write_tombstone(&self, op: &mut RecordOp<'_>, key: &KeyRef<'_>) -> OpResult<()> {
         let config = op.config(key.partition)?;
-        let before = op.find_settled(config, key, None, false)?;
+        let before = op.find_reconciled(config, key, None, false)?;
         let is_lost =
             before.block.is_some_and(|block| block.kind == Kind::Lost && !block.is_deleted);
         if !is_lost {
-            return if op.is_still(config, key.partition)? { Ok(()) } else { Err(Halt::Again) };
+            return if op.is_still_current(config, key.partition)? {
+                Ok(())
+            } else {
+                Err(OpError::Again)
+            };
         }
         let owner = self.me();
-        op.replace(config, key, before, &[], Shape::plain(true, owner)).map(|_| ())
+        op.replace(config, key, before, &[], VersionAttributes::plain(true, owner)).map(|_| ())
     }
 }

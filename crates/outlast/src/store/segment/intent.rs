@@ -31,12 +31,12 @@ pub(in crate::store) enum IntentState {
     /// It has not happened, and anyone may abort it.
     Pending = 1,
     /// As pending; but it may be that it is to come before what others have done since, so nobody reads past it.
-    Doubt = 2,
+    Validating = 2,
     /// It has happened.
     Committed = 3,
     /// It will never happen.
     Aborted = 4,
-    /// It happens if the recovery does that it is a part of: see [`Verdict`].
+    /// It happens if the recovery does that it is a part of: see [`RecoveryDecision`].
     Joined = 5,
 }
 
@@ -89,7 +89,7 @@ impl Intent {
     pub(in crate::store) fn decode_head(bytes: &[u8]) -> Option<Intent> {
         let state = match word(bytes, 1)? & 0xff {
             1 => IntentState::Pending,
-            2 => IntentState::Doubt,
+            2 => IntentState::Validating,
             3 => IntentState::Committed,
             4 => IntentState::Aborted,
             5 => IntentState::Joined,
@@ -121,7 +121,7 @@ impl Intent {
 /// that attempt. Four words (which attempt, whether it is committed, how many members follow, 0), then the members that the store
 /// has recovered from, four bytes each, and why it was aborted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::store) struct Verdict {
+pub(in crate::store) struct RecoveryDecision {
     pub(in crate::store) recovery: u64,
     pub(in crate::store) is_committed: bool,
     /// Who was dead in the last one that was committed.
@@ -129,12 +129,12 @@ pub(in crate::store) struct Verdict {
     pub(in crate::store) reason: String,
 }
 
-pub(in crate::store) const VERDICT_HEAD: usize = 32;
+pub(in crate::store) const RECOVERY_DECISION_HEAD: usize = 32;
 
-impl Verdict {
+impl RecoveryDecision {
     /// The key of the record.
     pub(in crate::store) fn key() -> Vec<u8> {
-        [RESERVED, INTENTS, b"verdict of the last recovery"].concat()
+        [RESERVED, INTENTS, b"recovery_decision of the last recovery"].concat()
     }
 
     pub(in crate::store) fn encode(&self) -> Vec<u8> {
@@ -150,14 +150,14 @@ impl Verdict {
         Some((word(bytes, 0)?, word(bytes, 1)? == 1))
     }
 
-    pub(in crate::store) fn decode(bytes: &[u8]) -> Option<Verdict> {
-        let (recovery, is_committed) = Verdict::decode_head(bytes)?;
+    pub(in crate::store) fn decode(bytes: &[u8]) -> Option<RecoveryDecision> {
+        let (recovery, is_committed) = RecoveryDecision::decode_head(bytes)?;
         let count = usize::try_from(word(bytes, 2)?).ok()?.checked_mul(4)?;
-        let (members, reason) = bytes.get(VERDICT_HEAD..)?.split_at_checked(count)?;
+        let (members, reason) = bytes.get(RECOVERY_DECISION_HEAD..)?.split_at_checked(count)?;
         let member =
             |bytes: &[u8]| MemberId(u32::from_le_bytes(bytes.try_into().expect("4 bytes")));
         let recovered = members.chunks_exact(4).map(member).collect();
-        Some(Verdict {
+        Some(RecoveryDecision {
             recovery,
             is_committed,
             recovered,
@@ -169,7 +169,7 @@ impl Verdict {
 /// A version of a key without its value: a number, or nothing since a certain number, in a certain configuration, whose number
 /// is in the place of the writer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) struct Mark {
+pub(in crate::store) struct ObservedVersion {
     pub(in crate::store) exists: bool,
     pub(in crate::store) version: Version,
 }
@@ -190,7 +190,7 @@ pub(in crate::store) enum New<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Provisional {
     pub(in crate::store) id: IntentId,
-    pub(in crate::store) old: Mark,
+    pub(in crate::store) old: ObservedVersion,
     pub(in crate::store) old_owner: MemberId,
     pub(in crate::store) old_len: u64,
     /// `None`: unchanged. `Some(None)`: deleted.
@@ -221,7 +221,7 @@ impl Provisional {
 
     pub(in crate::store) fn encode(
         id: IntentId,
-        old: Mark,
+        old: ObservedVersion,
         old_owner: MemberId,
         value: &[u8],
         new: New<'_>,
@@ -258,7 +258,7 @@ impl Provisional {
         let (member, slot) = halves(word(bytes, 0)?);
         let (writer, old_owner) = halves(word(bytes, 3)?);
         let (old_len, new_len) = (word(bytes, 4)?, word(bytes, 5)?);
-        let old = Mark {
+        let old = ObservedVersion {
             exists: old_len != NOTHING,
             version: Version { counter: word(bytes, 2)?, writer },
         };
@@ -282,7 +282,7 @@ impl Provisional {
     }
 }
 
-/// Before the value of a restored version: which version it was.
+/// Predecessor the value of a restored version: which version it was.
 pub(in crate::store) const RESTORED_HEAD: usize = 16;
 
 pub(in crate::store) fn encode_restored(version: Version, value: &[u8]) -> Vec<u8> {
@@ -304,7 +304,7 @@ mod tests {
         let keys = vec![b"a".to_vec(), vec![7; 1024], vec![0; 9]];
         for state in [
             IntentState::Pending,
-            IntentState::Doubt,
+            IntentState::Validating,
             IntentState::Committed,
             IntentState::Aborted,
             IntentState::Joined,
@@ -328,14 +328,21 @@ mod tests {
     fn a_verdict_keeps_what_it_is_given() {
         for (is_committed, reason) in [(true, ""), (false, "member 3 did not like it")] {
             let recovered = [MemberId(0), MemberId(70), MemberId(4095)].into_iter().collect();
-            let verdict =
-                Verdict { recovery: 1 << 44, is_committed, recovered, reason: reason.into() };
-            let bytes = verdict.encode();
-            assert_eq!(Verdict::decode(&bytes), Some(verdict));
-            assert_eq!(Verdict::decode_head(&bytes), Some((1 << 44, is_committed)));
-            assert!((0..VERDICT_HEAD + 12).all(|len| Verdict::decode(&bytes[..len]).is_none()));
+            let recovery_decision = RecoveryDecision {
+                recovery: 1 << 44,
+                is_committed,
+                recovered,
+                reason: reason.into(),
+            };
+            let bytes = recovery_decision.encode();
+            assert_eq!(RecoveryDecision::decode(&bytes), Some(recovery_decision));
+            assert_eq!(RecoveryDecision::decode_head(&bytes), Some((1 << 44, is_committed)));
+            assert!(
+                (0..RECOVERY_DECISION_HEAD + 12)
+                    .all(|len| RecoveryDecision::decode(&bytes[..len]).is_none())
+            );
         }
-        assert!(is_intent(&Verdict::key()));
+        assert!(is_intent(&RecoveryDecision::key()));
     }
 
     #[test]
@@ -349,7 +356,7 @@ mod tests {
         ];
         for (exists, value) in [(true, &b"before"[..]), (true, b""), (false, b"")] {
             for (new, new_len) in new {
-                let old = Mark { exists, version };
+                let old = ObservedVersion { exists, version };
                 let bytes = Provisional::encode(id, old, MemberId(8), value, new);
                 let head = bytes[..PROVISIONAL_HEAD].try_into().expect("long enough");
                 let found = Provisional::decode(head, bytes.len() as u64).expect("possible");

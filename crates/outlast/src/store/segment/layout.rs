@@ -1,6 +1,6 @@
 //! Where the store keeps things in a member's segment; docs/segment.md has the same, byte by byte.
 //!
-//! Each member has a *root*: its actors, its stacks of free blocks, and an entry for each partition. The root's
+//! Each member has a *root*: its participants, its stacks of free blocks, and an entry for each partition. The root's
 //! offset is told to the others when the store is opened. Everything else is blocks of size classes: index nodes,
 //! which hold a key and its head word, and value blocks, which hold one version of a value.
 
@@ -8,12 +8,12 @@ use crate::engine::MemberId;
 use crate::store::value::Version;
 
 /// How many operations a member may have under way at once.
-pub(in crate::store) const ACTORS: usize = 64;
+pub(in crate::store) const PARTICIPANTS: usize = 64;
 
-const ACTOR_LEN: u64 = 64;
+const PARTICIPANT_LEN: u64 = 64;
 
-/// The first word of a root: how many of the actors were ever used, and, in the upper half, how many pins.
-pub(in crate::store) const ACTORS_USED: u64 = 0;
+/// The first word of a root: how many of the participants were ever used, and, in the upper half, how many pins.
+pub(in crate::store) const PARTICIPANTS_USED: u64 = 0;
 
 pub(in crate::store) const PINS_SHIFT: u32 = 32;
 
@@ -21,18 +21,18 @@ pub(in crate::store) const PINS_SHIFT: u32 = 32;
 pub(in crate::store) const REMOVALS: u64 = 8;
 
 /// Odd while a request of this member that was not answered in time may still land; see `late.rs`.
-pub(in crate::store) const LATE: u64 = 16;
+pub(in crate::store) const STRAGGLERS: u64 = 16;
 
 /// Set when the root is complete: see [`Root::mark`].
-pub(in crate::store) const MARK: u64 = 24;
+pub(in crate::store) const ROOT_MAGIC: u64 = 24;
 
 const HEADER_LEN: u64 = 64;
 
-/// An actor's counter: odd while it is inside an operation.
-pub(in crate::store) const ACTOR_COUNTER: u64 = 0;
+/// An participant's counter: odd while it is inside an operation.
+pub(in crate::store) const PARTICIPANT_COUNTER: u64 = 0;
 
-/// An actor's outcome word: the number of its last operation of which a helper knows that it happened.
-pub(in crate::store) const ACTOR_OUTCOME: u64 = 8;
+/// An participant's outcome word: the number of its last operation of which a helper knows that it happened.
+pub(in crate::store) const PARTICIPANT_OUTCOME: u64 = 8;
 
 /// How many versions a member may have pinned at once, and the words of each: where its blocks are.
 pub(in crate::store) const PINS: usize = 64;
@@ -75,12 +75,12 @@ impl Root {
     }
 
     /// What the root's mark is: by it survivors find the root of one who died before it could say where that is.
-    pub(in crate::store) fn mark(self, buckets: usize) -> u64 {
+    pub(in crate::store) fn magic(self, buckets: usize) -> u64 {
         0x6f75_746c_6173_7421 ^ (self.partitions as u64) << 32 ^ buckets as u64
     }
 
-    pub(in crate::store) fn actor(self, actor: usize) -> u64 {
-        HEADER_LEN + actor as u64 * ACTOR_LEN
+    pub(in crate::store) fn participant(self, participant: usize) -> u64 {
+        HEADER_LEN + participant as u64 * PARTICIPANT_LEN
     }
 
     /// A slot of the table of pins.
@@ -90,7 +90,7 @@ impl Root {
 
     /// The top of a class's stack of free blocks.
     pub(in crate::store) fn stack(self, class: usize) -> u64 {
-        self.actor(ACTORS) + class as u64 * CLASS_LEN
+        self.participant(PARTICIPANTS) + class as u64 * CLASS_LEN
     }
 
     pub(in crate::store) fn partition(self, partition: usize) -> u64 {
@@ -133,7 +133,7 @@ pub(in crate::store) const BLOCK_HOLDER: u64 = 16;
 
 pub(in crate::store) const HOLDER_MASK: u64 = 0xffff;
 
-/// The holder of a block: who may use it again when no head names it. 0 is nobody: it is on its home's stack.
+/// The holder of a block: who may use it again when no head names it. 0 is nobody: it is on its replica's stack.
 pub(in crate::store) fn holder(member: MemberId) -> u64 {
     u64::from(member.0) + 1
 }
@@ -160,9 +160,9 @@ pub(in crate::store) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Block {
     pub(in crate::store) counter: u64,
-    /// The member that wrote it, which of its actors, and the lower 46 bits of that actor's operation number.
+    /// The member that wrote it, which of its participants, and the lower 46 bits of that participant's operation number.
     pub(in crate::store) writer: MemberId,
-    pub(in crate::store) actor: usize,
+    pub(in crate::store) participant: usize,
     pub(in crate::store) operation: u64,
     pub(in crate::store) len: u64,
     pub(in crate::store) is_deleted: bool,
@@ -191,14 +191,14 @@ impl Block {
 
     /// Which write made it.
     pub(in crate::store) fn identity(&self) -> (u64, MemberId, usize, u64) {
-        (self.counter, self.writer, self.actor, self.operation)
+        (self.counter, self.writer, self.participant, self.operation)
     }
 
     #[inline(always)]
     pub(in crate::store) fn words(&self) -> [u64; BLOCK_HEADER_LEN as usize / 8] {
         [
             self.counter,
-            self.operation << 18 | (self.actor as u64) << 12 | u64::from(self.writer.0),
+            self.operation << 18 | (self.participant as u64) << 12 | u64::from(self.writer.0),
             self.length_word(),
             self.checksum << 16 | u64::from(self.owner.0),
         ]
@@ -234,7 +234,7 @@ impl Block {
         Block {
             counter: words[0],
             writer: MemberId(words[1] as u32 & 0xfff),
-            actor: (words[1] >> 12) as usize & 63,
+            participant: (words[1] >> 12) as usize & 63,
             operation: words[1] >> 18,
             len: words[2] >> 16 & LEN_MASK,
             is_deleted: words[2] & DELETED != 0,
@@ -274,7 +274,7 @@ mod tests {
         let block = Block {
             counter: 1 << 50,
             writer: MemberId(4095),
-            actor: 63,
+            participant: 63,
             operation: OPERATION_MASK,
             len: (1 << 40) - 1,
             is_deleted: true,
@@ -296,7 +296,11 @@ mod tests {
         let root = Root { partitions: 1 };
         let rows = [
             ("header", 0, 64),
-            ("actors, 64 of them", root.actor(0), root.actor(1) - root.actor(0)),
+            (
+                "participants, 64 of them",
+                root.participant(0),
+                root.participant(1) - root.participant(0),
+            ),
             (
                 "stacks of free blocks, one for each of 104 classes and one for tombstones",
                 root.stack(0),
@@ -305,18 +309,18 @@ mod tests {
             ("partitions", root.partition(0), root.partition(1) - root.partition(0)),
             ("pins, 64 of them, after one partition", root.pin(0), root.pin(1) - root.pin(0)),
         ];
-        assert_eq!((ACTORS, CLASSES), (64, 104));
+        assert_eq!((PARTICIPANTS, CLASSES), (64, 104));
         for (name, offset, len) in rows {
             let row = format!("| {name} | {offset} | {len}");
             assert!(page.contains(&row), "docs/segment.md lacks `{row}`");
         }
         let words = [
-            ("header: actors used", ACTORS_USED),
+            ("header: participants used", PARTICIPANTS_USED),
             ("header: removals", REMOVALS),
-            ("header: late", LATE),
-            ("header: mark", MARK),
-            ("actor: counter", ACTOR_COUNTER),
-            ("actor: outcome", ACTOR_OUTCOME),
+            ("header: late", STRAGGLERS),
+            ("header: mark", ROOT_MAGIC),
+            ("participant: counter", PARTICIPANT_COUNTER),
+            ("participant: outcome", PARTICIPANT_OUTCOME),
             ("partition: state", PARTITION_STATE),
             ("partition: waiters", PARTITION_WAITERS),
             ("partition: floor", PARTITION_FLOOR),
@@ -342,7 +346,7 @@ mod tests {
         let block = Block {
             counter: 7,
             writer: MemberId(5),
-            actor: 3,
+            participant: 3,
             operation: 9,
             len: 2,
             is_deleted: true,

@@ -3,21 +3,21 @@
 use crate::engine::MemberId;
 use crate::store::segment::layout::class_size;
 
-/// How many bits of a kind are the class; the rest is the home.
+/// How many bits of a kind are the class; the rest is the replica.
 pub(in crate::store) const CLASS_BITS: u32 = 7;
 
 pub(in crate::store) const CLASS_MASK: u64 = (1 << CLASS_BITS) - 1;
 
-/// Blocks larger than this always go back to their home.
+/// Blocks larger than this always go back to their replica.
 pub(in crate::store) const KEPT_LEN_MAX: u64 = 16 << 20;
 
-/// A block: its home, its class and its offset, in one word.
+/// A block: its replica, its class and its offset, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Place(pub(in crate::store) u64);
 
 impl Place {
-    pub(in crate::store) fn new(home: MemberId, class: usize, offset: u64) -> Place {
-        Place((u64::from(home.0) << CLASS_BITS | class as u64) << 40 | offset >> 4)
+    pub(in crate::store) fn new(replica: MemberId, class: usize, offset: u64) -> Place {
+        Place((u64::from(replica.0) << CLASS_BITS | class as u64) << 40 | offset >> 4)
     }
 
     /// A block of a kind; see [`Place::kind`].
@@ -26,7 +26,7 @@ impl Place {
     }
 
     #[inline(always)]
-    pub(in crate::store) fn home(self) -> MemberId {
+    pub(in crate::store) fn replica(self) -> MemberId {
         MemberId((self.kind() >> CLASS_BITS) as u32)
     }
 
@@ -40,12 +40,12 @@ impl Place {
         (self.0 & ((1 << 40) - 1)) << 4
     }
 
-    /// Whether it always goes back to its home.
+    /// Whether it always goes back to its replica.
     pub(in crate::store) fn is_large(&self) -> bool {
         class_size(self.class()) > KEPT_LEN_MAX
     }
 
-    /// The home and the class.
+    /// The replica and the class.
     #[inline(always)]
     pub(in crate::store) fn kind(self) -> u64 {
         self.0 >> 40
@@ -58,7 +58,7 @@ pub(in crate::store) fn is_place(offset: u64) -> bool {
     offset.is_multiple_of(16) && offset < 1 << 44
 }
 
-/// Where a version is at one home, as a word of the table.
-pub(in crate::store) fn pin_word(home: MemberId, offset: u64) -> u64 {
-    (u64::from(home.0) + 1) << 40 | offset >> 4
+/// Where a version is at one replica, as a word of the table.
+pub(in crate::store) fn pin_word(replica: MemberId, offset: u64) -> u64 {
+    (u64::from(replica.0) + 1) << 40 | offset >> 4
 }

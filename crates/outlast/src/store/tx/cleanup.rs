@@ -21,7 +21,7 @@ const SHORT: usize = 1024;
 impl TxState {
     /// Brings an own transaction to its end, X5 or Y1 and Y2, or leaves that to the background. `is_committed` is how it was
     /// decided, if that is known; one that was not decided is aborted.
-    /// One that is joined to a recovery is over only when its record says no more that it is: the verdict may be
+    /// One that is joined to a recovery is over only when its record says no more that it is: the recovery_decision may be
     /// overwritten by the next attempt.
     pub(in crate::store) fn finish(
         &self,
@@ -58,7 +58,7 @@ impl TxState {
     ) {
         match ended {
             Ok(()) => {}
-            // Nobody finds it and asks for its verdict any more. Once the loss is accepted, its keys are rolled back.
+            // Nobody finds it and asks for its recovery_decision any more. Once the loss is accepted, its keys are rolled back.
             Err(StoreError::DataLost { .. })
                 if is_joined && self.is_intent_lost(id.member, id.slot) =>
             {
@@ -77,7 +77,7 @@ impl TxState {
                 recovery: 0,
                 keys: Vec::new(),
             };
-            let written = self.write_intent(id, &mut slot.memory, None, &empty);
+            let written = self.write_intent(id, &mut slot.cached, None, &empty);
             if is_joined && written.is_err() {
                 return self.finish_later(slot, id, keys, is_joined, false, LATER);
             }
@@ -93,11 +93,11 @@ impl TxState {
         id: IntentId,
         keys: Vec<Vec<u8>>,
         is_joined: bool,
-        is_deciding: bool,
+        is_committing: bool,
         pause: Duration,
     ) {
         let due = self.job.now().after(pause);
-        let unfinished = Unfinished { slot, id, keys, is_joined, due, is_deciding };
+        let unfinished = Unfinished { slot, id, keys, is_joined, due, is_committing };
         lock(&self.transactions.unfinished).push(unfinished);
         let _ = self.job.ring(self.me());
     }
@@ -105,7 +105,7 @@ impl TxState {
     /// The background's part: own transactions that could not be brought to their end, and those of the dead whose heir this
     /// member is; when to run again.
     pub(in crate::store) fn end_transactions(&self) -> Time {
-        self.end_unfinished().min(self.end_those_of_the_dead())
+        self.end_unfinished().min(self.end_orphaned_intents())
     }
 
     fn end_unfinished(&self) -> Time {
@@ -119,14 +119,14 @@ impl TxState {
         };
         match taken {
             // It may be decided until it is aborted, or found to be decided, or lost with all who could be told of it.
-            Some(Unfinished { slot, id, keys, is_joined, is_deciding: true, .. }) => {
+            Some(Unfinished { slot, id, keys, is_joined, is_committing: true, .. }) => {
                 let is_decided = match self.decision(id) {
                     Ok(_) => true,
                     Err(StoreError::DataLost { .. }) => self.is_intent_lost(id.member, id.slot),
                     Err(_) => false,
                 };
                 if is_decided {
-                    self.transactions.deciding.fetch_sub(1, Ordering::SeqCst);
+                    self.transactions.committing.fetch_sub(1, Ordering::SeqCst);
                 }
                 self.finish_later(slot, id, keys, is_joined, !is_decided, LATER);
             }
@@ -140,59 +140,59 @@ impl TxState {
 
     /// Whether the transactions of those who are dead in this view, as far as they are this member's to end, are ended, and
     /// its own that were joined to a recovery.
-    pub(in crate::store) fn has_ended_those_of_the_dead(&self, view: &View) -> bool {
-        let estate = lock(&self.transactions.estate);
-        let is_ended =
-            estate.epoch == Some(view.epoch) && estate.left.is_empty() && !estate.is_busy;
+    pub(in crate::store) fn are_orphaned_intents_ended(&self, view: &View) -> bool {
+        let orphaned_intents = lock(&self.transactions.orphaned_intents);
+        let is_ended = orphaned_intents.epoch == Some(view.epoch)
+            && orphaned_intents.left.is_empty()
+            && !orphaned_intents.is_busy;
         is_ended && self.transactions.joined.load(Ordering::SeqCst) == 0
     }
 
-    fn end_those_of_the_dead(&self) -> Time {
+    fn end_orphaned_intents(&self) -> Time {
         let (view, now) = (self.current_view(), self.job.now());
         let next = {
-            let mut estate = lock(&self.transactions.estate);
-            if estate.epoch != Some(view.epoch) {
-                estate.epoch = Some(view.epoch);
-                let heirless = view
-                    .dead
-                    .iter()
-                    .filter(|&dead| heir(dead, &view) == self.me() && !estate.done.contains(dead));
+            let mut orphaned_intents = lock(&self.transactions.orphaned_intents);
+            if orphaned_intents.epoch != Some(view.epoch) {
+                orphaned_intents.epoch = Some(view.epoch);
+                let heirless = view.dead.iter().filter(|&dead| {
+                    heir(dead, &view) == self.me() && !orphaned_intents.done.contains(dead)
+                });
                 let heirless: Vec<MemberId> = heirless.collect();
                 for dead in heirless {
-                    estate.done.insert(dead);
-                    estate.left.extend((0..SLOTS).map(|slot| (dead, slot)));
+                    orphaned_intents.done.insert(dead);
+                    orphaned_intents.left.extend((0..SLOTS).map(|slot| (dead, slot)));
                 }
             }
-            if let Some(due) = estate.not_before.filter(|&due| now < due) {
-                return if estate.left.is_empty() { Time::NEVER } else { due };
+            if let Some(due) = orphaned_intents.not_before.filter(|&due| now < due) {
+                return if orphaned_intents.left.is_empty() { Time::NEVER } else { due };
             }
-            let next = estate.left.pop();
-            estate.is_busy = next.is_some();
+            let next = orphaned_intents.left.pop();
+            orphaned_intents.is_busy = next.is_some();
             next
         };
         let Some((member, slot)) = next else { return Time::NEVER };
-        let ended = self.end_intent_of_the_dead(member, slot);
+        let ended = self.end_orphaned_intent(member, slot);
         let is_lost =
             matches!(ended, Err(StoreError::DataLost { .. })) && self.is_intent_lost(member, slot);
         let now = self.job.now();
-        let mut estate = lock(&self.transactions.estate);
-        estate.is_busy = false;
+        let mut orphaned_intents = lock(&self.transactions.orphaned_intents);
+        orphaned_intents.is_busy = false;
         match ended {
             // Lost: what it had locked is rolled back by whoever finds it, once the loss is accepted.
             Ok(()) | Err(StoreError::Closed) => {}
             Err(_) if is_lost => {}
-            // Also if the verdict is lost that it depends on: while the intent is there, somebody may come to ask for it, and
-            // that must not be when there is a verdict about a later recovery.
+            // Also if the recovery_decision is lost that it depends on: while the intent is there, somebody may come to ask for it, and
+            // that must not be when there is a recovery_decision about a later recovery.
             Err(_) => {
-                estate.left.insert(0, (member, slot));
-                estate.not_before = Some(now.after(LATER));
+                orphaned_intents.left.insert(0, (member, slot));
+                orphaned_intents.not_before = Some(now.after(LATER));
             }
         }
-        if estate.left.is_empty() { Time::NEVER } else { now }
+        if orphaned_intents.left.is_empty() { Time::NEVER } else { now }
     }
 
     /// X6 for the intent of a dead member: brings it to its end, and removes it.
-    pub(in crate::store) fn end_intent_of_the_dead(
+    pub(in crate::store) fn end_orphaned_intent(
         &self,
         member: MemberId,
         slot: u32,

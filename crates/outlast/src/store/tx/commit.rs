@@ -3,21 +3,21 @@
 use crate::engine::{Engine, MemberId};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
-use crate::store::operation::configuration::Config;
-use crate::store::operation::error::{Halt, Step, blocked};
+use crate::store::operation::configuration::Configuration;
+use crate::store::operation::error::{OpError, OpResult, blocked};
 use crate::store::placement::hash_key;
 use crate::store::record::key::KeyRef;
-use crate::store::record::location::Remembered;
+use crate::store::record::location::CachedLocation;
 use crate::store::record::state::RecordOp;
 use crate::store::record::version_floor::INCARNATION_SHIFT;
-use crate::store::record::write::{Change, Shape};
+use crate::store::record::write::{Change, VersionAttributes};
 use crate::store::segment::intent::{
-    Intent, IntentId, IntentState, Mark, New, Provisional, intent_key,
+    Intent, IntentId, IntentState, New, ObservedVersion, Provisional, intent_key,
 };
 use crate::store::segment::layout::{Block, Kind, value_start};
 use crate::store::steps::{self, within};
 use crate::store::tx::cleanup::LATER;
-use crate::store::tx::state::{Deciding, TxState};
+use crate::store::tx::state::{Committing, TxState};
 use crate::store::tx::transaction::{
     Active, BROKEN, COMMITTED, FAILED, Transaction, Versions, Write,
 };
@@ -37,8 +37,8 @@ pub(in crate::store) struct Attempt {
 
 /// What was read of a key.
 #[derive(Clone, Debug)]
-pub(in crate::store) struct Seen {
-    pub(in crate::store) mark: Mark,
+pub(in crate::store) struct Observation {
+    pub(in crate::store) observed: ObservedVersion,
     pub(in crate::store) value: Option<Value>,
 }
 
@@ -58,13 +58,13 @@ impl Transaction {
         let (versions, locked) = self.lock_writes(&keys)?;
         let inner = &self.state;
         let active = self.active.as_mut().expect("just announced");
-        let deciding = Deciding::begin(inner, false)?;
+        let committing = Committing::begin(inner, false)?;
         // X3. What is locked needs no second look. It needs doubt if it is not changed: it may be lost and given up, and if
         // readers could pass until X4, nobody could say whether that came first.
         if self.reads.keys().any(|key| !self.writes.contains_key(key)) {
             let intent = Intent {
                 nonce: active.id.nonce,
-                state: IntentState::Doubt,
+                state: IntentState::Validating,
                 rank: self.rank,
                 recovery: 0,
                 keys: active.keys.iter().cloned().collect(),
@@ -72,7 +72,7 @@ impl Transaction {
             let id = active.id;
             let _step = within(steps::Step::TxValidate);
             active.version = inner
-                .write_intent(id, &mut active.slot.memory, Some(active.version), &intent)
+                .write_intent(id, &mut active.slot.cached, Some(active.version), &intent)
                 .map_err(as_aborted)?;
             let is_locked: BTreeSet<Vec<u8>> = active.keys.clone();
             if !self.look_again(|key| !is_locked.contains(key))? && !mutant("tx-skip-look") {
@@ -80,7 +80,7 @@ impl Transaction {
             }
         }
         self.check_held()?;
-        let (id, version, is_whole) = self.decide(deciding)?;
+        let (id, version, is_whole) = self.decide(committing)?;
         // A partition can have been lost, and given up, while its key was locked: then the new value is gone with the
         // provisional version. Nobody is told that it is there. So can that of the intent: then whoever came to a key before
         // X5 has rolled it back.
@@ -124,7 +124,7 @@ impl Transaction {
             None => intent,
             Some(recovery) => Intent { state: IntentState::Joined, recovery, ..intent },
         };
-        match inner.write_intent(id, &mut slot.memory, expected, &intent) {
+        match inner.write_intent(id, &mut slot.cached, expected, &intent) {
             Ok(version) => {
                 self.active = Some(Active { slot, id, version, keys: all });
                 Ok(())
@@ -155,7 +155,7 @@ impl Transaction {
         let active = self.active.as_ref().expect("announced");
         let (mut versions, mut locked) = (Vec::new(), Vec::new());
         for key in in_order(keys) {
-            let seen = self.reads.get(key).map(|seen| seen.mark);
+            let seen = self.reads.get(key).map(|seen| seen.observed);
             let mine = inner.me();
             let (bytes, is_deleted, is_mine) = match &self.writes[key] {
                 Write::Put { value, is_mine } => (value.as_slice(), false, *is_mine),
@@ -202,7 +202,7 @@ impl Transaction {
     fn look_again(&self, is_asked: impl Fn(&[u8]) -> bool) -> StoreResult<bool> {
         let _step = within(steps::Step::TxValidate);
         for (key, seen) in self.reads.iter().filter(|(key, _)| is_asked(key)) {
-            if self.look(key, false)?.mark != seen.mark {
+            if self.look(key, false)?.observed != seen.observed {
                 return Ok(false);
             }
         }
@@ -231,7 +231,7 @@ impl Transaction {
     }
 
     /// X4 to X6: the intent, its version, and whether all of X5 was this call's.
-    fn decide(&mut self, deciding: Deciding) -> StoreResult<(IntentId, Version, bool)> {
+    fn decide(&mut self, committing: Committing) -> StoreResult<(IntentId, Version, bool)> {
         let Active { mut slot, id, version, keys } = self.active.take().expect("announced");
         let inner = &self.state;
         let intent = self.intent(id, &keys, IntentState::Committed);
@@ -240,11 +240,11 @@ impl Transaction {
             let _ = keys.iter().try_for_each(|key| inner.resolve(key, id, true).map(drop));
         }
         let step = within(steps::Step::TxCommit);
-        let decided = inner.write_intent(id, &mut slot.memory, Some(version), &intent);
+        let decided = inner.write_intent(id, &mut slot.cached, Some(version), &intent);
         drop(step);
         match decided {
             Ok(version) => {
-                drop(deciding);
+                drop(committing);
                 let applied = inner.apply(id, &keys);
                 let is_whole = applied == Ok(true);
                 inner.end(slot, id, keys, applied.map(drop), false);
@@ -252,12 +252,12 @@ impl Transaction {
             }
             // The outcome is unknown for now, and may still be decided.
             Err(error @ StoreError::Timeout { .. }) => {
-                deciding.goes_on();
+                committing.goes_on();
                 inner.finish_later(slot, id, keys, false, true, LATER);
                 Err(error)
             }
             Err(error) => {
-                drop(deciding);
+                drop(committing);
                 inner.finish(slot, id, keys, None, false);
                 Err(as_aborted(error))
             }
@@ -267,13 +267,13 @@ impl Transaction {
     /// A transaction that changes a single key and depends on no other: a conditional write.
     fn commit_one(&mut self) -> StoreResult<()> {
         let (key, write) = self.writes.iter().next().expect("one write");
-        let seen = self.reads.get(key).map(|seen| seen.mark);
+        let seen = self.reads.get(key).map(|seen| seen.observed);
         let written = self.state.write(key, false, |current, _| {
             let found = current.map(|current| current.version);
             let is_right = match seen {
                 None => true,
-                Some(Mark { exists: false, .. }) => found.is_none(),
-                Some(Mark { version, .. }) => found == Some(version),
+                Some(ObservedVersion { exists: false, .. }) => found.is_none(),
+                Some(ObservedVersion { version, .. }) => found == Some(version),
             };
             if !is_right {
                 return Err(StoreError::Conflict { found });
@@ -315,7 +315,7 @@ impl Transaction {
         if self.look_again(|key| !keys.contains(key))? { Ok(()) } else { Err(StoreError::Aborted) }
     }
 
-    /// Ends the transaction of a recovery as the verdict says.
+    /// Ends the transaction of a recovery as the recovery_decision says.
     pub(in crate::store) fn end_prepared(&mut self, is_committed: bool) {
         if let Some(Active { slot, id, keys, .. }) = self.active.take() {
             self.state.finish(slot, id, keys.into_iter().collect(), Some(is_committed), true);
@@ -323,7 +323,7 @@ impl Transaction {
         self.over = Some(if is_committed { COMMITTED } else { FAILED });
     }
 
-    /// Leaves the end of a recovery's transaction to the background: the verdict is not known.
+    /// Leaves the end of a recovery's transaction to the background: the recovery_decision is not known.
     pub(in crate::store) fn abandon(&mut self) {
         self.over = Some(BROKEN);
         if let Some(Active { slot, id, keys, .. }) = self.active.take() {
@@ -355,7 +355,7 @@ impl TxState {
         by: Attempt,
         key: &[u8],
         wants_value: bool,
-    ) -> StoreResult<Seen> {
+    ) -> StoreResult<Observation> {
         let key = self.key_ref(key)?;
         self.run_as(by.rank, |op| {
             if by.recovery.is_none() {
@@ -371,7 +371,7 @@ impl TxState {
         by: Attempt,
         key: &[u8],
         id: IntentId,
-        seen: Option<Mark>,
+        seen: Option<ObservedVersion>,
         new: impl Fn(Option<MemberId>) -> New<'static>,
         new_bytes: &[u8],
     ) -> StoreResult<Option<Version>> {
@@ -391,19 +391,19 @@ impl TxState {
         key: &KeyRef<'_>,
         recovery: Option<u64>,
         id: IntentId,
-        seen: Option<Mark>,
+        seen: Option<ObservedVersion>,
         new: impl Fn(Option<MemberId>) -> New<'static>,
         new_bytes: &[u8],
-    ) -> Step<Option<Version>> {
+    ) -> OpResult<Option<Version>> {
         if recovery.is_none() {
             self.check_gate(op.epoch)?;
         }
-        if self.frost.is_set() {
-            return Err(Halt::Frozen);
+        if self.freeze.is_set() {
+            return Err(OpError::Frozen);
         }
         let config = op.config(key.partition)?;
-        let primary = config.homes[config.primary];
-        let before = op.find_settled(config, key, None, false)?;
+        let primary = config.replicas[config.primary];
+        let before = op.find_reconciled(config, key, None, false)?;
         let (old, old_owner, value) = match before.found() {
             None => (absent(config, op.floor(primary, key.partition)?), self.me(), Vec::new()),
             Some((_, block)) if block.is_deleted => {
@@ -433,7 +433,7 @@ impl TxState {
                 };
                 let value =
                     self.read_bytes(op, primary, offset + value_start(block.len), block.len)?;
-                (Mark { exists: true, version: block.version() }, block.owner, value)
+                (ObservedVersion { exists: true, version: block.version() }, block.owner, value)
             }
         };
         if seen.is_some_and(|seen| seen != old) && !mutant("tx-lost-update") {
@@ -444,7 +444,7 @@ impl TxState {
             other => other,
         };
         let bytes = Provisional::encode(id, old, old_owner, &value, new);
-        let shape = Shape {
+        let shape = VersionAttributes {
             kind: Kind::Provisional,
             is_deleted: false,
             owner: old_owner,
@@ -461,9 +461,9 @@ impl TxState {
         op: &mut RecordOp<'_>,
         key: &KeyRef<'_>,
         wants_value: bool,
-    ) -> Step<Seen> {
+    ) -> OpResult<Observation> {
         let config = op.config(key.partition)?;
-        let primary = config.homes[config.primary];
+        let primary = config.replicas[config.primary];
         let (mut found, mut floor) = (self.find_visible(op, config, key)?, 0);
         if found.is_none_or(|(_, block)| block.is_deleted) {
             // The floor is looked at before the key: whatever is made and deleted after that is above it.
@@ -477,21 +477,21 @@ impl TxState {
                     bytes.resize(block.len as usize, 0);
                     op.get_value(key.key, primary, offset, &block, &mut bytes)?;
                 }
-                let mark = Mark { exists: true, version: block.version() };
-                Seen {
-                    mark,
+                let observed = ObservedVersion { exists: true, version: block.version() };
+                Observation {
+                    observed,
                     value: Some(Value { bytes, version: block.version(), owner: block.owner }),
                 }
             }
             None => {
                 let tombstone = found.map_or(0, |(_, block)| block.counter);
-                Seen { mark: absent(config, tombstone.max(floor)), value: None }
+                Observation { observed: absent(config, tombstone.max(floor)), value: None }
             }
         };
-        if op.is_current() || op.is_still(config, key.partition)? {
+        if op.is_current() || op.is_still_current(config, key.partition)? {
             Ok(seen)
         } else {
-            Err(Halt::Again)
+            Err(OpError::Again)
         }
     }
 
@@ -499,13 +499,13 @@ impl TxState {
     fn find_visible(
         &self,
         op: &RecordOp<'_>,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
-    ) -> Step<Option<(u64, Block)>> {
+    ) -> OpResult<Option<(u64, Block)>> {
         let Some(offset) = op.find_head(config, key, None)?.and_then(|head| head.offset()) else {
             return Ok(None);
         };
-        let block = op.read_block(config.homes[config.primary], offset)?;
+        let block = op.read_block(config.replicas[config.primary], offset)?;
         op.visible(config, key, offset, &block).map(Some)
     }
 }
@@ -513,8 +513,11 @@ impl TxState {
 /// The mark of a key that does not exist: the greater of its tombstone's counter and the floor of its partition, so that a key
 /// that was made and deleted meanwhile has another one. That holds for one primary: the next one may have a lower floor, if the last
 /// one died while it was raised everywhere. So the configuration is a part of it.
-pub(in crate::store) fn absent(config: &Config, counter: u64) -> Mark {
-    Mark { exists: false, version: Version { counter, writer: MemberId(config.stamp as u32) } }
+pub(in crate::store) fn absent(config: &Configuration, counter: u64) -> ObservedVersion {
+    ObservedVersion {
+        exists: false,
+        version: Version { counter, writer: MemberId(config.config_number as u32) },
+    }
 }
 
 impl TxState {
@@ -525,7 +528,7 @@ impl TxState {
         key: &KeyRef<'_>,
         recovery: u64,
         other: &IntentId,
-    ) -> Step<()> {
+    ) -> OpResult<()> {
         let standing = op.standing(other)?;
         if standing.state != Some(IntentState::Joined) || standing.recovery != recovery {
             return Ok(());
@@ -536,21 +539,21 @@ impl TxState {
             other.member,
             String::from_utf8_lossy(key.key)
         );
-        Err(Halt::Fail(StoreError::RecoveryFailed { reason }))
+        Err(OpError::Fail(StoreError::RecoveryFailed { reason }))
     }
 
     /// X1 and X4: writes the own intent, over what this member has written there last, if that is still there.
     pub(in crate::store) fn write_intent(
         &self,
         id: IntentId,
-        memory: &mut Remembered,
+        cached: &mut CachedLocation,
         expected: Option<Version>,
         intent: &Intent,
     ) -> StoreResult<Version> {
         let key = intent_key(id.member, id.slot);
         let key = self.key_ref(&key)?;
         let bytes = intent.encode();
-        let written = self.write_again(&key, memory, false, |current, _| {
+        let written = self.write_cached(&key, cached, false, |current, _| {
             let found = current.map(|current| current.version);
             if expected.is_some() && expected != found {
                 return Err(StoreError::Conflict { found });
@@ -570,8 +573,8 @@ impl TxState {
         let key = self.any_key_ref(key);
         let counter = self.run(|op| {
             let config = op.config(key.partition)?;
-            let primary = config.homes[config.primary];
-            // Not settled first, for which a full home may have no room: whatever version the primary names was made in the
+            let primary = config.replicas[config.primary];
+            // Not reconciled first, for which a full replica may have no room: whatever version the primary names was made in the
             // incarnation that the key is in.
             let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());
             let counter = match found {
@@ -579,7 +582,7 @@ impl TxState {
                 // The floor tells only where there is nothing: what was lost of other keys has raised it, too.
                 None => op.floor(primary, key.partition)?,
             };
-            if op.is_current() { Ok(counter) } else { Err(Halt::Again) }
+            if op.is_current() { Ok(counter) } else { Err(OpError::Again) }
         })?;
         if counter >> INCARNATION_SHIFT > version.counter >> INCARNATION_SHIFT {
             return Err(StoreError::DataLost { partition: key.partition });

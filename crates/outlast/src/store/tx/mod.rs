@@ -3,14 +3,14 @@
 //! A transaction reads what it likes and keeps its changes to itself. To commit, it writes an *intent*, a record of the
 //! store's own with the list of its keys; puts a *provisional* version in the place of each key that it changes, which
 //! holds the value before and the one after; and then decides, by a conditional write of the intent. Intents and
-//! provisional versions are written, settled, copied and repaired like all others: what this module adds is what they mean.
+//! provisional versions are written, reconciled, copied and repaired like all others: what this module adds is what they mean.
 //!
 //! | | step | true before | true afterwards | a survivor finds, if the committer dies or is stopped here |
 //! |---|---|---|---|---|
 //! | X1 | put the intent: pending, with all keys that are to be changed | the intent's former transaction is over, and no key has a provisional version of it | whoever meets a provisional version finds the intent | an intent that no key names; the heir of the dead removes it |
 //! | X2 | for each key to change, in the order of hashes: if it is still as the transaction has read it, put a provisional version in its place | a provisional version of another transaction was cleared away (below) | the key's value is the old one until the intent is decided, and nobody changes it | provisional versions of a pending intent: readers see the old value, whoever wants to write aborts it |
 //! | X3 | if keys were read and not changed: the intent from pending to *doubt*, by a conditional write; then look at each of them again | all keys to change are provisional | all that was read was true together when the intent went into doubt: there the transaction has its place | as X2; a reader, too, waits a little and then aborts it |
-//! | X4 | the intent to *committed*, by a conditional write, acknowledged by all its homes | X2 and X3 found everything as it was read | **the transaction has happened**, wholly | readers see the new values; anyone who wants to write does X5 for its key, the heir of the dead for all |
+//! | X4 | the intent to *committed*, by a conditional write, acknowledged by all its replicas | X2 and X3 found everything as it was read | **the transaction has happened**, wholly | readers see the new values; anyone who wants to write does X5 for its key, the heir of the dead for all |
 //! | X5 | for each key: put the new value as a plain version in the place of the provisional one | the intent is decided, and stays so | that key needs the intent no longer | as X4 |
 //! | X6 | the record of the intent is free for this member's next transaction | no key has a provisional version | | the heir of the dead removes the record |
 //!
@@ -33,7 +33,7 @@
 //!
 //! *Readers.* Provisional and pending: the old value; the transaction had not happened when the intent was looked at, and
 //! while it is pending the provisional version stays. Aborted: the old value. Committed: the new one. None of these
-//! waits. Doubt: the transaction's place may be before what the reader has already seen, so neither value will do until it is
+//! waits. Validating: the transaction's place may be before what the reader has already seen, so neither value will do until it is
 //! decided: the reader waits a little, then aborts it. Why doubt is needed: T reads y and changes x. It looks at y again and
 //! finds it unchanged; W puts y, and is done; R then reads x. If R may read past T it sees the old x; then T commits. R comes
 //! before T, T before W, and W had ended when R began. A transaction that changes all that it reads needs no doubt: up to

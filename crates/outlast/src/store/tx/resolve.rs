@@ -3,14 +3,14 @@
 use crate::engine::{Engine, MemberId, MemberSet};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
-use crate::store::operation::configuration::Config;
-use crate::store::operation::error::{Blocked, Blocker, Halt, Step};
+use crate::store::operation::configuration::Configuration;
+use crate::store::operation::error::{Blocked, Blocker, OpError, OpResult};
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
-use crate::store::record::visibility::Standing;
-use crate::store::record::write::{Change, Shape};
+use crate::store::record::visibility::IntentStanding;
+use crate::store::record::write::{Change, VersionAttributes};
 use crate::store::segment::intent::{
-    Intent, IntentId, IntentState, Verdict, encode_restored, intent_key,
+    Intent, IntentId, IntentState, RecoveryDecision, encode_restored, intent_key,
 };
 use crate::store::segment::layout::{Block, Kind, value_start};
 use crate::store::steps::{self, within};
@@ -39,15 +39,15 @@ impl TxState {
         let (job, id) = (&self.job, blocker.id);
         let standing = self.standing(&id)?;
         if standing.state.is_none_or(IntentState::is_decided) {
-            // Nobody waits here for the end of a frost: who reads needs no more than the decision, and may itself be on its
-            // way to one that the frost waits for (see `cut`). Only what has lost its intent stays as it is until then.
+            // Nobody waits here for the end of a freeze: who reads needs no more than the decision, and may itself be on its
+            // way to one that the freeze waits for (see `cut`). Only what has lost its intent stays as it is until then.
             let result = self.resolve_in(
                 &blocker.key,
                 id,
                 standing.state == Some(IntentState::Committed),
                 false,
             );
-            if self.frost.is_set() {
+            if self.freeze.is_set() {
                 job.park(job.bell(), job.now().after(LOOK));
             }
             return result.map(drop);
@@ -95,21 +95,21 @@ impl TxState {
         Ok(())
     }
 
-    /// The verdict about an attempt at a recovery: committed, with the members that the store has then recovered from, or
+    /// The recovery_decision about an attempt at a recovery: committed, with the members that the store has then recovered from, or
     /// aborted; unless there is one already, which it is then.
     pub(in crate::store) fn decide(
         &self,
         recovery: u64,
         recovered: Option<&MemberSet>,
         reason: &str,
-    ) -> StoreResult<Verdict> {
-        let mut verdict = None;
-        self.write(&Verdict::key(), true, |current, bytes| {
-            let found = current.and_then(|_| Verdict::decode(bytes));
+    ) -> StoreResult<RecoveryDecision> {
+        let mut recovery_decision = None;
+        self.write(&RecoveryDecision::key(), true, |current, bytes| {
+            let found = current.and_then(|_| RecoveryDecision::decode(bytes));
             let is_there = found.as_ref().is_some_and(|found| found.recovery == recovery);
             let made = match found {
                 Some(found) if is_there => found,
-                found => Verdict {
+                found => RecoveryDecision {
                     recovery,
                     is_committed: recovered.is_some(),
                     recovered: recovered
@@ -120,31 +120,31 @@ impl TxState {
                 },
             };
             let bytes = made.encode();
-            verdict = Some(made);
+            recovery_decision = Some(made);
             Ok(if is_there { Change::Nothing } else { Change::Owned(bytes) })
         })?;
-        Ok(verdict.expect("the verdict was looked at"))
+        Ok(recovery_decision.expect("the recovery_decision was looked at"))
     }
 
-    /// The last verdict.
-    pub(in crate::store) fn verdict(&self) -> StoreResult<Option<Verdict>> {
-        let key = Verdict::key();
+    /// The last recovery_decision.
+    pub(in crate::store) fn recovery_decision(&self) -> StoreResult<Option<RecoveryDecision>> {
+        let key = RecoveryDecision::key();
         let found = self.run(|op| self.look_in(op, &self.any_key_ref(&key), true))?;
-        Ok(found.value.and_then(|value| Verdict::decode(value.bytes())))
+        Ok(found.value.and_then(|value| RecoveryDecision::decode(value.bytes())))
     }
 
     /// How a transaction stands.
-    pub(in crate::store) fn standing(&self, id: &IntentId) -> StoreResult<Standing> {
+    pub(in crate::store) fn standing(&self, id: &IntentId) -> StoreResult<IntentStanding> {
         self.run(|op| {
             let standing = op.standing(id)?;
-            if op.is_current() { Ok(standing) } else { Err(Halt::Again) }
+            if op.is_current() { Ok(standing) } else { Err(OpError::Again) }
         })
     }
 
-    /// Whether the record of an intent is lost, and not merely the verdict that it depends on.
+    /// Whether the record of an intent is lost, and not merely the recovery_decision that it depends on.
     pub(in crate::store) fn is_intent_lost(&self, member: MemberId, slot: u32) -> bool {
         let id = IntentId { member, slot, nonce: 0 };
-        matches!(self.run(|op| op.said_by_intent(&id)), Err(StoreError::DataLost { .. }))
+        matches!(self.run(|op| op.read_intent(&id)), Err(StoreError::DataLost { .. }))
     }
 
     /// Whether a transaction has happened; if that is not decided, it does not.
@@ -185,7 +185,7 @@ impl TxState {
             within(if is_committed { steps::Step::TxApply } else { steps::Step::TxRollBack });
         let key = self.any_key_ref(key);
         let resolved = self.run(|op| match self.resolve_with(op, &key, id, is_committed) {
-            Err(Halt::Frozen) if !waits => Ok(false),
+            Err(OpError::Frozen) if !waits => Ok(false),
             other => other,
         });
         match resolved {
@@ -202,28 +202,41 @@ impl TxState {
         key: &KeyRef<'_>,
         id: IntentId,
         is_committed: bool,
-    ) -> Step<bool> {
-        if self.frost.is_set() {
-            return Err(Halt::Frozen);
+    ) -> OpResult<bool> {
+        if self.freeze.is_set() {
+            return Err(OpError::Frozen);
         }
         let config = op.config(key.partition)?;
-        let primary = config.homes[config.primary];
-        let before = op.find_settled(config, key, None, false)?;
+        let primary = config.replicas[config.primary];
+        let before = op.find_reconciled(config, key, None, false)?;
         let Some((offset, block)) =
             before.found().filter(|(_, block)| block.kind == Kind::Provisional)
         else {
-            return if op.is_still(config, key.partition)? { Ok(false) } else { Err(Halt::Again) };
+            return if op.is_still_current(config, key.partition)? {
+                Ok(false)
+            } else {
+                Err(OpError::Again)
+            };
         };
         let found = op.read_provisional(primary, offset, &block)?;
         if found.id != id {
-            return if op.is_still(config, key.partition)? { Ok(false) } else { Err(Halt::Again) };
+            return if op.is_still_current(config, key.partition)? {
+                Ok(false)
+            } else {
+                Err(OpError::Again)
+            };
         }
         op.check_whole(key, primary, offset, &block)?;
         let start = offset + value_start(block.len);
         let (old_at, new_at) = found.places();
         let (author, is_above_floor) = (Some(id.member), false);
-        let shape =
-            |kind, is_deleted, owner| Shape { kind, is_deleted, owner, author, is_above_floor };
+        let shape = |kind, is_deleted, owner| VersionAttributes {
+            kind,
+            is_deleted,
+            owner,
+            author,
+            is_above_floor,
+        };
         let (bytes, shape) = match found.new_len.filter(|_| is_committed) {
             Some(Some(len)) => (
                 self.read_bytes(op, primary, start + new_at, len)?,
@@ -243,12 +256,12 @@ impl TxState {
     pub(in crate::store) fn read_bytes(
         &self,
         op: &RecordOp<'_>,
-        home: MemberId,
+        replica: MemberId,
         offset: u64,
         len: u64,
-    ) -> Step<Vec<u8>> {
+    ) -> OpResult<Vec<u8>> {
         let mut bytes = vec![0; len as usize];
-        op.get(home, offset, &mut bytes)?;
+        op.get(replica, offset, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -259,7 +272,7 @@ impl TxState {
             let config = op.config(key.partition)?;
             let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());
             let block = found
-                .map(|offset| op.read_block(config.homes[config.primary], offset))
+                .map(|offset| op.read_block(config.replicas[config.primary], offset))
                 .transpose()?;
             Ok(block.is_some_and(|block| block.kind == Kind::Provisional))
         })
@@ -267,16 +280,16 @@ impl TxState {
 
     /// The same while the store is frozen (see `cut`): then no living transaction is in doubt. One of the dead is aborted, and
     /// what has lost its intent is as it was before.
-    pub(in crate::store) fn visible_in_frost(
+    pub(in crate::store) fn visible_in_freeze(
         &self,
         op: &RecordOp<'_>,
-        config: &Config,
+        config: &Configuration,
         key: &KeyRef<'_>,
         offset: u64,
         block: &Block,
-    ) -> Step<(u64, Block)> {
+    ) -> OpResult<(u64, Block)> {
         match op.visible_as(config, key, offset, block, true) {
-            Err(Halt::Blocked(blocker)) => {
+            Err(OpError::Blocked(blocker)) => {
                 self.abort_intent(blocker.id)?;
                 op.visible_as(config, key, offset, block, true)
             }

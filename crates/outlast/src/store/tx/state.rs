@@ -2,9 +2,9 @@
 
 use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::record::location::Remembered;
+use crate::store::record::location::CachedLocation;
 use crate::store::record::state::RecordState;
-use crate::store::segment::intent::{IntentId, Verdict};
+use crate::store::segment::intent::{IntentId, RecoveryDecision};
 use crate::sync::lock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ const CROWDED: Duration = Duration::from_micros(200);
 /// An intent record of this member, and what is remembered of it.
 pub(in crate::store) struct IntentSlot {
     pub(in crate::store) number: u32,
-    pub(in crate::store) memory: Box<Remembered>,
+    pub(in crate::store) cached: Box<CachedLocation>,
 }
 
 /// A transaction that could not be brought to its end.
@@ -45,8 +45,8 @@ pub(in crate::store) struct Unfinished {
     /// Whether it is joined to a recovery.
     pub(in crate::store) is_joined: bool,
     pub(in crate::store) due: Time,
-    /// Whether its decision may be under way: a frost waits until it is known (see `cut`).
-    pub(in crate::store) is_deciding: bool,
+    /// Whether its decision may be under way: a freeze waits until it is known (see `cut`).
+    pub(in crate::store) is_committing: bool,
 }
 
 /// What a member keeps for transactions.
@@ -57,9 +57,9 @@ pub(in crate::store) struct Transactions {
     pub(in crate::store) nonce: AtomicU64,
     pub(in crate::store) unfinished: Mutex<Vec<Unfinished>>,
     /// The dead whose intents this member is to end, as their heir.
-    pub(in crate::store) estate: Mutex<Estate>,
+    pub(in crate::store) orphaned_intents: Mutex<OrphanedIntents>,
     /// How many transactions are between the beginning and the end of their decision; see `cut`.
-    pub(in crate::store) deciding: AtomicU64,
+    pub(in crate::store) committing: AtomicU64,
     /// How many intents that are joined to a recovery have not been brought to their end.
     pub(in crate::store) joined: AtomicU64,
     /// The activities that run a closure.
@@ -68,8 +68,8 @@ pub(in crate::store) struct Transactions {
 
 impl Transactions {
     /// Whether transactions of this member are being decided.
-    pub(in crate::store) fn is_deciding(&self) -> bool {
-        self.deciding.load(Ordering::SeqCst) > 0
+    pub(in crate::store) fn is_committing(&self) -> bool {
+        self.committing.load(Ordering::SeqCst) > 0
     }
 
     /// An error if this activity runs a closure.
@@ -103,53 +103,53 @@ impl Drop for Inside<'_> {
 }
 
 /// A transaction that is being decided: it goes on even if the store is frozen meanwhile.
-pub(in crate::store) struct Deciding(Arc<TxState>);
+pub(in crate::store) struct Committing(Arc<TxState>);
 
-impl Deciding {
+impl Committing {
     /// Waits until the store is not frozen. Whoever freezes it from then on waits for the end of this; and whoever closes the
     /// gate of global mode, which only a recovery passes.
     pub(in crate::store) fn begin(
         store: &Arc<TxState>,
         is_recovery: bool,
-    ) -> StoreResult<Deciding> {
+    ) -> StoreResult<Committing> {
         loop {
-            store.transactions.deciding.fetch_add(1, Ordering::SeqCst);
-            let deciding = Deciding(store.clone());
+            store.transactions.committing.fetch_add(1, Ordering::SeqCst);
+            let committing = Committing(store.clone());
             if !is_recovery {
                 store.check_gate(Epoch(0))?;
             }
-            if !store.frost.is_set() {
-                return Ok(deciding);
+            if !store.freeze.is_set() {
+                return Ok(committing);
             }
-            drop(deciding);
-            store.wait_for_thaw()?;
+            drop(committing);
+            store.wait_for_unfreeze()?;
         }
     }
 
     /// It goes on when this call has ended: whoever brings it to its end counts it off.
     pub(in crate::store) fn goes_on(self) {
-        self.0.transactions.deciding.fetch_add(1, Ordering::SeqCst);
+        self.0.transactions.committing.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// G7: the verdict that a recovery is committed, not while the store is frozen.
-pub(in crate::store) fn decide_in_peace(
+/// G7: the recovery_decision that a recovery is committed, not while the store is frozen.
+pub(in crate::store) fn decide_recovery_unfrozen(
     store: &Arc<TxState>,
     attempt: u64,
     recovered: Option<&MemberSet>,
-) -> StoreResult<Verdict> {
-    let _deciding = Deciding::begin(store, true)?;
+) -> StoreResult<RecoveryDecision> {
+    let _deciding = Committing::begin(store, true)?;
     store.decide(attempt, recovered, "")
 }
 
-impl Drop for Deciding {
+impl Drop for Committing {
     fn drop(&mut self) {
-        self.0.transactions.deciding.fetch_sub(1, Ordering::SeqCst);
+        self.0.transactions.committing.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 #[derive(Default)]
-pub(in crate::store) struct Estate {
+pub(in crate::store) struct OrphanedIntents {
     pub(in crate::store) epoch: Option<Epoch>,
     pub(in crate::store) done: MemberSet,
     pub(in crate::store) left: Vec<(MemberId, u32)>,
@@ -170,7 +170,7 @@ impl TxState {
             }
             let number = transactions.made.fetch_add(1, Ordering::Relaxed);
             if number < SLOTS {
-                return Ok(IntentSlot { number, memory: Box::new(Remembered::NOTHING) });
+                return Ok(IntentSlot { number, cached: Box::new(CachedLocation::NOTHING) });
             }
             transactions.made.fetch_sub(1, Ordering::Relaxed);
             let now = job.now();

@@ -4,7 +4,7 @@ use crate::engine::{Engine, Epoch};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::placement::mix;
 use crate::store::segment::intent::IntentId;
-use crate::store::tx::commit::{Attempt, Seen};
+use crate::store::tx::commit::{Attempt, Observation};
 use crate::store::tx::state::{IntentSlot, TxState};
 use crate::store::value::{Expect, Value, Version, check_key};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +59,7 @@ pub struct Transaction {
     pub(in crate::store) over: Option<&'static str>,
     /// Whether a member has not answered in time: then the call ends, and the background does the rest.
     pub(in crate::store) is_late: bool,
-    pub(in crate::store) reads: BTreeMap<Vec<u8>, Seen>,
+    pub(in crate::store) reads: BTreeMap<Vec<u8>, Observation>,
     pub(in crate::store) writes: BTreeMap<Vec<u8>, Write>,
     pub(in crate::store) active: Option<Active>,
     /// The keys that were locked before the closure, with the versions that this made, and the epoch of before that.
@@ -111,7 +111,7 @@ impl Transaction {
     }
 
     /// What the store has under a key, read once.
-    fn seen(&mut self, key: &[u8]) -> StoreResult<&Seen> {
+    fn seen(&mut self, key: &[u8]) -> StoreResult<&Observation> {
         self.check_open()?;
         check_key(key)?;
         if !self.reads.contains_key(key) {
@@ -126,7 +126,7 @@ impl Transaction {
         Attempt { rank: self.rank, recovery: self.recovery }
     }
 
-    pub(in crate::store) fn look(&self, key: &[u8], wants_value: bool) -> StoreResult<Seen> {
+    pub(in crate::store) fn look(&self, key: &[u8], wants_value: bool) -> StoreResult<Observation> {
         self.state.look(self.attempt(), key, wants_value)
     }
 
