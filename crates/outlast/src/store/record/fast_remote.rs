@@ -434,7 +434,7 @@ mod tests {
                         .expect("a count")
                 };
                 let before = count();
-                assert_eq!((put(), put()), (Some(predecessor), Some(predecessor)));
+                assert_eq!((put(), put()), (Some(before), Some(before)));
                 store.put(other.as_bytes(), b"value").expect("put");
                 store.delete(other.as_bytes()).expect("deleted");
                 nap(job, "the removal", || count() > before);
