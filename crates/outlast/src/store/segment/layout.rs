@@ -1,4 +1,4 @@
-//! Where the store keeps things in a member's segment; docs/segment.md has the same, byte by byte.
+//! Where the store keeps things in a member's segment; docs/segment-layout.md has it byte by byte.
 //!
 //! Each member has a *root*: its participants, its stacks of free blocks, and an entry for each partition. The root's
 //! offset is told to the others when the store is opened. Everything else is blocks of size classes: index nodes,
@@ -289,10 +289,10 @@ mod tests {
         }
     }
 
-    /// docs/segment.md says the same as the code.
+    /// docs/segment-layout.md has the numbers of the code.
     #[test]
     fn the_documentation_has_the_right_numbers() {
-        let page = include_str!("../../../../../docs/segment.md");
+        let page = include_str!("../../../../../docs/segment-layout.md");
         let root = Root { partitions: 1 };
         let rows = [
             ("header", 0, 64),
@@ -302,7 +302,7 @@ mod tests {
                 root.participant(1) - root.participant(0),
             ),
             (
-                "stacks of free blocks, one for each of 104 classes and one for tombstones",
+                "free lists, one for each of 104 classes and one for tombstones",
                 root.stack(0),
                 root.stack(1) - root.stack(0),
             ),
@@ -312,13 +312,13 @@ mod tests {
         assert_eq!((PARTICIPANTS, CLASSES), (64, 104));
         for (name, offset, len) in rows {
             let row = format!("| {name} | {offset} | {len}");
-            assert!(page.contains(&row), "docs/segment.md lacks `{row}`");
+            assert!(page.contains(&row), "docs/segment-layout.md lacks `{row}`");
         }
         let words = [
             ("header: participants used", PARTICIPANTS_USED),
             ("header: removals", REMOVALS),
-            ("header: late", STRAGGLERS),
-            ("header: mark", ROOT_MAGIC),
+            ("header: straggler", STRAGGLERS),
+            ("header: magic", ROOT_MAGIC),
             ("participant: counter", PARTICIPANT_COUNTER),
             ("participant: outcome", PARTICIPANT_OUTCOME),
             ("partition: state", PARTITION_STATE),
@@ -334,7 +334,7 @@ mod tests {
         ];
         for (name, offset) in words {
             let row = format!("| {name} | {offset} |");
-            assert!(page.contains(&row), "docs/segment.md lacks `{row}`");
+            assert!(page.contains(&row), "docs/segment-layout.md lacks `{row}`");
         }
         assert_eq!((value_start(511), value_start(512)), (32, 64));
         assert_eq!((0..5).map(class_size).collect::<Vec<_>>(), [64, 80, 96, 112, 128]);
