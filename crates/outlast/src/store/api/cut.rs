@@ -27,13 +27,13 @@ use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::state::StoreState;
 use crate::store::operation::error::{OpError, engine_error};
-use crate::store::placement::{hash_key, mix};
-use crate::store::record::key::KeyRef;
+use crate::store::operation::quiescence::Quiescence;
+use crate::store::placement::mix;
 use crate::store::record::lock::without_holder;
 use crate::store::record::state::RecordOp;
 use crate::store::record::write::Change;
 use crate::store::recovery::salvage::Fate;
-use crate::store::segment::layout::{Block, PARTICIPANT_COUNTER, PARTICIPANTS, value_start};
+use crate::store::segment::layout::{Block, value_start};
 use crate::store::value::{RESERVED, check_key};
 use crate::sync::lock;
 use std::sync::atomic::Ordering;
@@ -86,36 +86,16 @@ impl Store {
         self.state.freeze.0.swap(until.0.max(1), Ordering::SeqCst);
     }
 
-    /// C2: whether each operation that was under way at the first call, when `before` was empty, has ended.
-    pub(crate) fn is_quiet(&self, before: &mut Option<Vec<(usize, u64)>>) -> StoreResult<bool> {
+    /// *drain*: whether each operation that was in flight at the first call, when `before` was empty, has ended.
+    pub(crate) fn is_quiet(&self, before: &mut Option<Quiescence>) -> StoreResult<bool> {
         let state = &self.state;
-        let counter = |participant: usize| {
-            let word = state.root(state.me())
-                + state.layout.participant(participant)
-                + PARTICIPANT_COUNTER;
-            state.job.load(Epoch::ANY, state.me(), word).map_err(engine_error)
+        let has_drained = match before {
+            None => before.insert(Quiescence::begin(state)?).is_empty(),
+            Some(in_flight) => in_flight.is_over(state, &[])?,
         };
-        let mut under_way = Vec::new();
-        match before {
-            None => {
-                for participant in 0..PARTICIPANTS {
-                    under_way.push((participant, counter(participant)?));
-                }
-                under_way.retain(|(_, count)| count % 2 == 1);
-            }
-            Some(seen) => {
-                for &(participant, count) in seen.iter() {
-                    if counter(participant)? == count {
-                        under_way.push((participant, count));
-                    }
-                }
-            }
-        }
-        let is_quiet = under_way.is_empty()
+        Ok(has_drained
             && !state.transactions.is_committing()
-            && state.straggling_replica().is_none();
-        *before = Some(under_way);
-        Ok(is_quiet)
+            && state.straggling_replica().is_none())
     }
 
     /// C4; whether the store was frozen until now.
@@ -171,7 +151,7 @@ impl Store {
 
 impl Drop for CutPart<'_> {
     fn drop(&mut self) {
-        // Predecessor the operation ends, so that nobody mistakes the next one of this participant for it.
+        // Before the operation ends, so that nobody mistakes the next one of this participant for it.
         lock(&self.op.store.gate.readers).retain(|&participant| participant != self.op.participant);
     }
 }
@@ -180,28 +160,18 @@ impl CutPart<'_> {
     fn list(&mut self, partition: usize) -> Result<(), OpError> {
         let store = self.op.store;
         let config = self.op.config(partition)?;
-        let replica = config.primary;
-        if config.replicas[replica] != store.me() {
+        if config.replicas[config.primary] != store.me() {
             return Ok(());
         }
-        for bucket in 0..store.bucket_count {
-            for node in self.op.nodes(config, replica, partition, bucket)? {
-                if node.key.starts_with(RESERVED) {
-                    continue;
-                }
-                let key = KeyRef { key: &node.key, hash: hash_key(&node.key), partition };
-                let Some((word, _)) = self.op.find(config, replica, &key)? else { continue };
-                let Some(offset) = self.op.reconciled(config, &key, word)?.offset() else {
-                    continue;
-                };
-                let block = self.op.read_block(store.me(), offset)?;
-                let (offset, block) =
-                    self.store.visible_in_freeze(&self.op, config, &key, offset, &block)?;
-                if !block.is_deleted {
-                    self.records.push(Listed { key: node.key, offset, block });
-                }
+        let CutPart { store: state, op, records, .. } = self;
+        let is_wanted = |key: &[u8]| !key.starts_with(RESERVED);
+        op.for_each_record(config, partition, is_wanted, |key, offset, block| {
+            let (offset, block) = state.visible_in_freeze(op, config, key, offset, block)?;
+            if !block.is_deleted {
+                records.push(Listed { key: key.key.to_vec(), offset, block });
             }
-        }
+            Ok(())
+        })?;
         self.partitions += 1;
         self.partition_sum = self.partition_sum.wrapping_add(mix(partition as u64));
         Ok(())

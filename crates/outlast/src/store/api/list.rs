@@ -6,7 +6,6 @@ use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::state::StoreState;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::placement::hash_key;
-use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::record::write::Change;
 use crate::store::value::{RESERVED, check_key};
@@ -81,25 +80,24 @@ impl StoreState {
     /// The wanted keys of one partition, all under one configuration.
     fn list_partition(
         &self,
-        op: &mut RecordOp<'_>,
+        op: &RecordOp<'_>,
         partition: usize,
         wanted: &impl Fn(&[u8], MemberId) -> bool,
     ) -> OpResult<Vec<Vec<u8>>> {
         let config = op.config(partition)?;
-        let primary = config.replicas[config.primary];
         let mut keys = Vec::new();
-        for bucket in 0..self.bucket_count {
-            for node in op.nodes(config, config.primary, partition, bucket)? {
-                let key = KeyRef { key: &node.key, hash: hash_key(&node.key), partition };
-                let Some((word, _)) = op.find(config, config.primary, &key)? else { continue };
-                let Some(offset) = op.reconciled(config, &key, word)?.offset() else { continue };
-                let block = op.read_block(primary, offset)?;
-                let (_, block) = op.visible(config, &key, offset, &block)?;
-                if !block.is_deleted && wanted(&node.key, block.owner) {
-                    keys.push(node.key);
+        op.for_each_record(
+            config,
+            partition,
+            |_| true,
+            |key, offset, block| {
+                let (_, block) = op.visible(config, key, offset, block)?;
+                if !block.is_deleted && wanted(key.key, block.owner) {
+                    keys.push(key.key.to_vec());
                 }
-            }
-        }
+                Ok(())
+            },
+        )?;
         if op.is_current() { Ok(keys) } else { Err(OpError::Again) }
     }
 }

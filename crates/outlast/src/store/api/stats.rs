@@ -5,8 +5,6 @@ use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::counts::Latency;
 use crate::store::member::state::StoreState;
 use crate::store::operation::error::{OpError, OpResult};
-use crate::store::placement::hash_key;
-use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::recovery::reclaim::MemoryUse;
 use crate::store::recovery::repair::RepairStatus;
@@ -76,28 +74,23 @@ impl Store {
 
 impl StoreState {
     /// The keys of a partition, and the bytes in their values and in themselves.
-    fn count_partition(
-        &self,
-        op: &mut RecordOp<'_>,
-        partition: usize,
-    ) -> OpResult<(usize, u64, u64)> {
+    fn count_partition(&self, op: &RecordOp<'_>, partition: usize) -> OpResult<(usize, u64, u64)> {
         let config = op.config(partition)?;
-        let primary = config.replicas[config.primary];
         let (mut keys, mut value_bytes, mut key_bytes) = (0, 0, 0);
-        for bucket in 0..self.bucket_count {
-            for node in op.nodes(config, config.primary, partition, bucket)? {
-                let key = KeyRef { key: &node.key, hash: hash_key(&node.key), partition };
-                let Some((word, _)) = op.find(config, config.primary, &key)? else { continue };
-                let Some(offset) = op.reconciled(config, &key, word)?.offset() else { continue };
-                let block = op.read_block(primary, offset)?;
-                let (_, block) = op.visible(config, &key, offset, &block)?;
-                if !block.is_deleted && !node.key.starts_with(RESERVED) {
+        op.for_each_record(
+            config,
+            partition,
+            |_| true,
+            |key, offset, block| {
+                let (_, block) = op.visible(config, key, offset, block)?;
+                if !block.is_deleted && !key.key.starts_with(RESERVED) {
                     keys += 1;
                     value_bytes += block.len;
-                    key_bytes += node.key.len() as u64;
+                    key_bytes += key.key.len() as u64;
                 }
-            }
-        }
+                Ok(())
+            },
+        )?;
         if op.is_current() { Ok((keys, value_bytes, key_bytes)) } else { Err(OpError::Again) }
     }
 }

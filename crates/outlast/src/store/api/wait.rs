@@ -57,7 +57,7 @@ impl Store {
         let job = &self.state.job;
         loop {
             let bell = job.bell();
-            // Predecessor the key is read: what the dead have done is then there.
+            // Before the key is read: what the dead have done is then there.
             let died = member.filter(|&member| !job.view().is_living(member));
             self.state.announce_waiter(key)?;
             if let Some(value) = self.get(key)?

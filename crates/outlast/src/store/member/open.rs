@@ -70,7 +70,7 @@ impl StoreState {
         let domains = (0..members as u32).map(|member| job.domain(MemberId(member)));
         let domains = domains.collect::<Result<Vec<_>, _>>().map_err(StoreError::Engine)?;
         let layout = Root { partitions };
-        // Predecessor the store's own service: what it has heard is then known when that one runs.
+        // Before the store's own service: what it has heard is then known when that one runs.
         let communicator = match options.mode {
             Mode::Localized => None,
             Mode::Global => Some(Communicator::everyone(job).map_err(rma_error)?),

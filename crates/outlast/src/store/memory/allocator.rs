@@ -164,7 +164,7 @@ impl<'a> MemoryOp<'a> {
             return Ok(offset);
         }
         self.flush_retired();
-        // Predecessor the replica is asked for more: all that is this member's.
+        // Before the replica is asked for more: all that is this member's.
         self.reuse_or_give_back(true, usize::MAX);
         let taken = self.magazine().take(replica, class);
         if let Some(offset) = taken.or_else(|| self.take_spare(kind)) {
@@ -186,7 +186,7 @@ impl<'a> MemoryOp<'a> {
             if asked.is_some() && !job.is_mapped() && job.now() >= until {
                 return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
             }
-            // Predecessor the stack is looked at: what was granted is there then, unless others have taken it.
+            // Before the stack is looked at: what was granted is there then, unless others have taken it.
             let (count, refusal) = allocator.answers(replica, class);
             if let Some(offset) = self.pop_several(replica, class)? {
                 return Ok(offset);

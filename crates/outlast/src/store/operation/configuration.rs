@@ -92,7 +92,7 @@ impl Configuration {
         self.ready.load(Ordering::Acquire) == (1 << self.replicas.len()) - 1
     }
 
-    /// The head of a new record. Predecessor the first death there is nothing that could be brought up from elsewhere.
+    /// The head of a new record. Before the first death there is nothing that could be brought up from elsewhere.
     pub(in crate::store) fn empty_head(&self) -> Head {
         let head = Head::new(self.config_number, 0);
         if self.config_number == 1 { head.stable() } else { head }

@@ -1,6 +1,7 @@
 //! Which members are leaving.
 
 use crate::engine::{MemberId, MemberSet, Time};
+use crate::store::operation::quiescence::Quiescence;
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,8 +20,8 @@ pub(in crate::store) struct Leavers {
     pub(in crate::store) own: Mutex<OwnLeave>,
 }
 
-/// Who is to be answered, and which participants have to leave the operation with this number first.
-pub(in crate::store) type Due = (MemberId, Vec<(usize, u64)>);
+/// The leaver to be acknowledged, and the operations of this member that have to end first.
+pub(in crate::store) type Due = (MemberId, Quiescence);
 
 /// How far this member's own leaving is.
 #[derive(Default)]

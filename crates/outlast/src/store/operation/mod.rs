@@ -10,6 +10,7 @@ pub(in crate::store) mod leavers;
 pub(in crate::store) mod message;
 pub(in crate::store) mod op;
 pub(in crate::store) mod participants;
+pub(in crate::store) mod quiescence;
 pub(in crate::store) mod retry;
 pub(in crate::store) mod state;
 pub(in crate::store) mod stragglers;

@@ -20,7 +20,7 @@ pub(in crate::store) struct Participants {
     pub(in crate::store) id: u64,
 }
 
-/// OwnLeave lines, so that threads do not disturb each other.
+/// Own lines, so that threads do not disturb each other.
 #[derive(Default)]
 #[repr(align(128))]
 pub(in crate::store) struct Participant {

@@ -1,12 +1,12 @@
-//! A key, with what is computed from it once.
+//! A key, with the hash and the partition that are computed from it once.
 
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::placement::hash_key;
+use crate::store::placement::{Placement, hash_key};
 use crate::store::record::state::RecordState;
 use crate::store::value::check_len;
 use std::sync::atomic::Ordering;
 
-/// A key, with what is computed from it once.
+/// A key, with the hash and the partition that are computed from it once.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct KeyRef<'a> {
     pub(in crate::store) key: &'a [u8],
@@ -14,19 +14,25 @@ pub(in crate::store) struct KeyRef<'a> {
     pub(in crate::store) partition: usize,
 }
 
+impl<'a> KeyRef<'a> {
+    pub(in crate::store) fn new(placement: &Placement, key: &'a [u8]) -> KeyRef<'a> {
+        let hash = hash_key(key);
+        KeyRef { key, hash, partition: placement.partition(hash) }
+    }
+}
+
 impl RecordState {
+    /// The reference of a key that a program passed, unless its length is invalid or the store is closed.
     pub(in crate::store) fn key_ref<'k>(&self, key: &'k [u8]) -> StoreResult<KeyRef<'k>> {
         check_len(key)?;
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
-        let hash = hash_key(key);
-        Ok(KeyRef { key, hash, partition: self.placement.partition(hash) })
+        Ok(self.any_key_ref(key))
     }
 
-    /// A key that was looked at before.
+    /// The reference of a key that the store found in an index or made itself.
     pub(in crate::store) fn any_key_ref<'k>(&self, key: &'k [u8]) -> KeyRef<'k> {
-        let hash = hash_key(key);
-        KeyRef { key, hash, partition: self.placement.partition(hash) }
+        KeyRef::new(&self.placement, key)
     }
 }

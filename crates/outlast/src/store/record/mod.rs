@@ -19,4 +19,5 @@ pub(in crate::store) mod state;
 pub(in crate::store) mod version_floor;
 pub(in crate::store) mod visibility;
 pub(in crate::store) mod waiters;
+pub(in crate::store) mod walk;
 pub(in crate::store) mod write;

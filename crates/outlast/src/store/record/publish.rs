@@ -42,7 +42,7 @@ impl<'a> RecordOp<'a> {
             let image = if is_late { &BlockImage::new(&new_version.block, &[]) } else { &image };
             new_version.offsets[replica] = self.fill(member, new_version.class, offset, image)?;
         }
-        // W2 for the other replicas. Predecessor anything is published: there may be no room for a record; and after the blocks, so
+        // W2 for the other replicas. Before anything is published: there may be no room for a record; and after the blocks, so
         // that a put that has no room for its value leaves no records behind.
         for replica in config.ready_replicas() {
             if replica == config.primary
@@ -62,7 +62,7 @@ impl<'a> RecordOp<'a> {
         for replica in
             config.ready_replicas().filter(|&replica| new_version.skipped & 1 << replica != 0)
         {
-            // Predecessor the publication, too: whoever is about to complete it, without room for this, has to begin anew.
+            // Before the publication, too: whoever is about to complete it, without room for this, has to begin anew.
             self.skip_full_replica(config, replica, key.partition)?;
         }
         let primary = config.replicas[config.primary];
@@ -114,7 +114,7 @@ impl<'a> RecordOp<'a> {
         let primary = config.replicas[config.primary];
         let mut finished =
             is_done.and_then(|is_done| self.finish(config, key, predecessor, new_version, is_done));
-        // Predecessor the mark: whoever builds on that tells nobody that the version happened.
+        // Before the mark: whoever builds on that tells nobody that the version happened.
         if finished.is_ok() && self.is_late() {
             finished = Err(OpError::Again);
         }
@@ -365,7 +365,7 @@ impl<'a> RecordOp<'a> {
     ) -> OpResult<()> {
         let primary = config.replicas[config.primary];
         steps::enter(steps::Step::WriteMarkStable);
-        // Predecessor the mark: whoever sees the mark rings nobody.
+        // Before the mark: whoever sees the mark rings nobody.
         match waiters {
             Some(waiters) if waiters & WAITER_BITS == 0 => {}
             _ => self.ring_waiters(primary, key.partition)?,

@@ -25,7 +25,6 @@ use crate::store::error::StoreError;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::grace_period::GracePeriod;
 use crate::store::operation::message::{Message, PORT};
-use crate::store::placement::hash_key;
 use crate::store::record::block_io::block_class;
 use crate::store::record::index::CHAIN_MAX;
 use crate::store::record::key::KeyRef;
@@ -225,9 +224,8 @@ impl RecordState {
         counter: u64,
         marked: &mut BTreeMap<MemberId, Vec<u64>>,
     ) -> Result<bool, StoreError> {
-        let hash = hash_key(key);
-        let key = KeyRef { key, hash, partition: self.placement.partition(hash) };
-        let bucket = (key.partition as u64) << 32 | hash & (self.bucket_count as u64 - 1);
+        let key = self.any_key_ref(key);
+        let bucket = (key.partition as u64) << 32 | key.hash & (self.bucket_count as u64 - 1);
         // Without an operation: later.
         let result = op.map_or(Err(OpError::Again), |op| op.remove(&key, counter, bucket, marked));
         match result {

@@ -5,7 +5,6 @@ use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult, blocked};
-use crate::store::placement::hash_key;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::segment::intent::{
@@ -229,7 +228,7 @@ impl<'a> RecordOp<'a> {
 
     /// The first bytes of one of the store's own records; how many, 0 if it has fewer than `len` or is not there.
     fn read_own(&self, key: &[u8], bytes: &mut [u8], len: usize) -> OpResult<usize> {
-        let key = self.key_ref(key);
+        let key = self.store.any_key_ref(key);
         let config = self.config(key.partition)?;
         let Some(offset) = self.find_head(config, &key, None)?.and_then(|head| head.offset())
         else {
@@ -245,10 +244,5 @@ impl<'a> RecordOp<'a> {
         }
         self.get(primary, offset + value_start(block.len), &mut bytes[..len])?;
         Ok(len)
-    }
-
-    fn key_ref<'k>(&self, key: &'k [u8]) -> KeyRef<'k> {
-        let hash = hash_key(key);
-        KeyRef { key, hash, partition: self.store.placement.partition(hash) }
     }
 }

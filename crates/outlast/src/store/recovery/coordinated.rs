@@ -39,14 +39,14 @@
 //! nobody changes anything: whoever began to write has ended (G1), in every living member, and others find the gate closed
 //! after they have entered the operation. The dead write nothing after the view has them.
 
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
+use crate::engine::{Engine, MemberId, MemberSet, Time, View};
 use crate::rma;
 use crate::rma::Communicator;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::engine_error;
+use crate::store::operation::quiescence::Quiescence;
 use crate::store::options::Mode;
 use crate::store::recovery::state::{Coordinated, RecoveryState};
-use crate::store::segment::layout::{PARTICIPANT_COUNTER, PARTICIPANTS};
 use crate::store::steps::{self, within};
 use crate::sync::lock;
 use std::sync::atomic::Ordering;
@@ -124,35 +124,17 @@ impl RecoveryState {
         }
         communicator.revoke().map_err(rma_error)?;
         let _ = self.job.ring(self.me());
-        let mut under_way = Vec::new();
-        for participant in 0..PARTICIPANTS {
-            under_way.push((participant, self.actor_counter(participant)?));
-        }
-        under_way.retain(|(_, count)| count % 2 == 1);
+        let mut in_flight = Quiescence::begin(self)?;
         self.poll_until(until, self.me(), || {
             let readers = lock(&self.gate.readers).clone();
-            let mut left = Vec::new();
-            for &(participant, count) in
-                under_way.iter().filter(|(participant, _)| !readers.contains(participant))
-            {
-                if self.actor_counter(participant)? == count {
-                    left.push((participant, count));
-                }
-            }
-            under_way = left;
-            let is_quiet = under_way.is_empty() && !self.transactions.is_committing();
+            let has_drained = in_flight.is_over(self, &readers)?;
+            let is_quiet = has_drained && !self.transactions.is_committing();
             // After that: whoever leaves its operation has noted before what may still land.
             match self.straggling_replica() {
                 None => Ok(is_quiet.then_some(())),
                 Some(member) => Err(StoreError::Timeout { member, limit: self.job.time_limit() }),
             }
         })
-    }
-
-    fn actor_counter(&self, participant: usize) -> StoreResult<u64> {
-        let word =
-            self.root(self.me()) + self.layout.participant(participant) + PARTICIPANT_COUNTER;
-        self.job.load(Epoch::ANY, self.me(), word).map_err(engine_error)
     }
 
     /// Looks until there is an answer.

@@ -17,13 +17,13 @@
 //! reconciling seals what is written under the new one; and no new replica begins to fill before V3, since a writer of the old
 //! list does not look at it. For the same reason repair of the leaver's partitions rests between V1 and V3.
 
-use crate::engine::{Engine, Epoch, MemberId, Time};
+use crate::engine::{Engine, MemberId, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::{OpError, engine_error};
 use crate::store::operation::message::{Message, PORT};
+use crate::store::operation::quiescence::Quiescence;
 use crate::store::recovery::state::RecoveryState;
 use crate::store::segment::head::Phase;
-use crate::store::segment::layout::{PARTICIPANT_COUNTER, PARTICIPANTS};
 use crate::sync::lock;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -126,21 +126,10 @@ impl RecoveryState {
                 }
             }
         }
-        let mut inside = Vec::new();
-        for participant in 0..PARTICIPANTS {
-            match self.own_counter(participant) {
-                Some(counter) if counter % 2 == 1 => inside.push((participant, counter)),
-                _ => {}
-            }
-        }
-        lock(&self.leavers.due).push((member, inside));
+        // The own memory fails only when this member has ended: then no operation is left to wait for.
+        let in_flight = Quiescence::begin(self).unwrap_or_default();
+        lock(&self.leavers.due).push((member, in_flight));
         let _ = self.job.ring(self.me());
-    }
-
-    fn own_counter(&self, participant: usize) -> Option<u64> {
-        let word =
-            self.root(self.me()) + self.layout.participant(participant) + PARTICIPANT_COUNTER;
-        self.job.load(Epoch::ANY, self.me(), word).ok()
     }
 
     /// A member has noted that this one leaves.
@@ -171,10 +160,9 @@ impl RecoveryState {
             return Time::NEVER;
         }
         let mut later = Vec::new();
-        for (member, mut inside) in due {
-            inside.retain(|&(participant, counter)| self.own_counter(participant) == Some(counter));
-            if !inside.is_empty() {
-                later.push((member, inside));
+        for (member, mut in_flight) in due {
+            if !in_flight.is_over(self, &[]).unwrap_or(true) {
+                later.push((member, in_flight));
             } else if member == self.me() {
                 self.record_acknowledgement(member);
             } else {

@@ -9,8 +9,7 @@ use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::message::{Message, PORT};
-use crate::store::placement::{Assignment, REPLICA_LIST_MAX, hash_key};
-use crate::store::record::key::KeyRef;
+use crate::store::placement::{Assignment, REPLICA_LIST_MAX};
 use crate::store::record::state::RecordOp;
 use crate::store::recovery::salvage::{Fate, Salvaged};
 use crate::store::recovery::state::RecoveryState;
@@ -383,8 +382,7 @@ impl RecoveryState {
             let (replica, bucket) =
                 (ready[position / store.bucket_count], position % store.bucket_count);
             for node in op.nodes(config, replica, work.partition, bucket)? {
-                let hash = hash_key(&node.key);
-                let key = KeyRef { key: &node.key, hash, partition: work.partition };
+                let key = store.any_key_ref(&node.key);
                 for &target in &filling {
                     if work.full & 1 << target != 0 {
                         continue;

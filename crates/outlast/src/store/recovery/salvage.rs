@@ -234,10 +234,8 @@ impl RecoveryState {
     pub(in crate::store) fn accept_marked(&self, partition: usize) -> StoreResult<()> {
         // First, so that nothing is forgotten that is noted meanwhile.
         self.salvage.forget_damaged(partition);
-        let write_tombstone = |key: Vec<u8>| {
-            let hash = hash_key(&key);
-            self.run(|op| self.write_tombstone(op, &KeyRef { key: &key, hash, partition }))
-        };
+        let write_tombstone =
+            |key: Vec<u8>| self.run(|op| self.write_tombstone(op, &self.any_key_ref(&key)));
         let buried = self
             .keys_marked(partition)
             .and_then(|keys| keys.into_iter().try_for_each(write_tombstone));
@@ -366,7 +364,7 @@ impl DeadSegment<'_> {
             && block.counter < COUNTER_MAX
             && class_of(value_start(block.len) + block.len).is_some();
         let start = offset + value_start(block.len);
-        // Predecessor room is made for it.
+        // Before room is made for it.
         if !is_possible || block.len > 0 && !self.read(start + block.len - 1, &mut [0])? {
             return Ok(None);
         }
@@ -594,7 +592,7 @@ impl RecoveryState {
     ) -> OpResult<()> {
         let (store, me) = (self, self.me());
         let (partition, config_number) = (remains.partition, config.config_number);
-        let key = KeyRef { key: &found.key, hash: found.hash, partition };
+        let key = self.any_key_ref(&found.key);
         let (block, value) = match remains.version(found, config_number)? {
             Kept::Nothing => return Ok(()),
             Kept::Version(block, _) if block.is_deleted => {

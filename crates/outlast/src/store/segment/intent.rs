@@ -282,7 +282,7 @@ impl Provisional {
     }
 }
 
-/// Predecessor the value of a restored version: which version it was.
+/// Before the value of a restored version: which version it was.
 pub(in crate::store) const RESTORED_HEAD: usize = 16;
 
 pub(in crate::store) fn encode_restored(version: Version, value: &[u8]) -> Vec<u8> {

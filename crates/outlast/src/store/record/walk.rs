@@ -1,0 +1,34 @@
+//! The walk over all records of a partition.
+
+use crate::store::operation::configuration::Configuration;
+use crate::store::operation::error::OpResult;
+use crate::store::record::key::KeyRef;
+use crate::store::record::state::RecordOp;
+use crate::store::segment::layout::Block;
+
+impl RecordOp<'_> {
+    /// Reconciles each record of a partition whose key is wanted, and passes the key with the place and the header of
+    /// its version at the primary. Records without a version are skipped.
+    pub(in crate::store) fn for_each_record(
+        &self,
+        config: &Configuration,
+        partition: usize,
+        is_wanted: impl Fn(&[u8]) -> bool,
+        mut each: impl FnMut(&KeyRef<'_>, u64, &Block) -> OpResult<()>,
+    ) -> OpResult<()> {
+        let primary = config.replicas[config.primary];
+        for bucket in 0..self.store.bucket_count {
+            for node in self.nodes(config, config.primary, partition, bucket)? {
+                if !is_wanted(&node.key) {
+                    continue;
+                }
+                let key = self.store.any_key_ref(&node.key);
+                let Some((word, _)) = self.find(config, config.primary, &key)? else { continue };
+                let Some(offset) = self.reconciled(config, &key, word)?.offset() else { continue };
+                let block = self.read_block(primary, offset)?;
+                each(&key, offset, &block)?;
+            }
+        }
+        Ok(())
+    }
+}
