@@ -10,7 +10,6 @@
 //! started alone it is a job of one:
 //!
 //! ```
-//! use outlast::Engine;
 //! let job = outlast::join()?;
 //! assert_eq!(job.members(), 1);
 //! job.leave()?;
@@ -23,11 +22,12 @@ pub mod engine;
 pub mod failpoint;
 mod job;
 pub mod launch;
-mod ranges;
 pub mod rma;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod snapshot;
 pub mod store;
 mod sync;
 
-pub use engine::{Engine, Epoch, Error, JoinError, JoinOptions, MemberId, MemberSet, Time, View};
+pub use engine::{Epoch, Error, JoinError, JoinOptions, MemberId, MemberSet, Time, View};
 pub use job::{Attending, Job, Service, join};

@@ -5,7 +5,7 @@
 
 use outlast::launch::{Launch, Output, Running};
 use outlast::store::{Options, Store, StoreError};
-use outlast::{Engine, Epoch, Job, JoinOptions, MemberId, Time};
+use outlast::{Epoch, Job, JoinOptions, MemberId, Time};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -321,7 +321,7 @@ fn the_memory_of_the_dead_is_given_back() {
 mod sim {
     use super::*;
     use outlast::engine::Fault;
-    use outlast::engine::sim::{self, Link, Options as SimOptions};
+    use outlast::sim::{self, Link, Options as SimOptions};
     use std::cell::Cell;
     use std::rc::Rc;
 

@@ -2,7 +2,7 @@
 
 use crate::{DATA, Inbox, Random, Run, pattern};
 use outlast::engine::{COMPOUND_LEN_MAX, CompoundStep, Done, Operation, Pending, Port};
-use outlast::{Engine, Epoch, Error, MemberId};
+use outlast::{Epoch, Error, MemberId};
 use std::time::Duration;
 
 /// The bytes that each member has at each target.

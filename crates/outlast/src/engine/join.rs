@@ -21,7 +21,6 @@ pub(crate) const SPARES_VARIABLE: &str = "OUTLAST_SPARES";
 /// ```
 /// use std::time::Duration;
 /// let job = outlast::JoinOptions::new().time_limit(Duration::from_secs(5)).join()?;
-/// # use outlast::Engine;
 /// # job.leave()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

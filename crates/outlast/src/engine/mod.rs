@@ -72,7 +72,7 @@ pub(crate) mod mapped;
 pub mod mpi;
 pub mod shm;
 #[cfg(feature = "sim")]
-pub mod sim;
+pub(crate) mod sim;
 mod view;
 
 pub use error::{Error, Result};
@@ -438,10 +438,16 @@ pub enum Fault {
     StopAtStep(u64),
 }
 
+/// Keeps [`Engine`] to the engines of this crate, so that it can get further methods.
+mod sealed {
+    /// Implemented by the engines of this crate.
+    pub trait Sealed {}
+}
+
 /// What an engine does; see the [module](self) for the rules that all calls share.
 ///
 /// `at` is the epoch that an operation belongs to. `target` may be the caller itself.
-pub trait Engine {
+pub trait Engine: sealed::Sealed {
     // ---- Who is there.
 
     /// This member.

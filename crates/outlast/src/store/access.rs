@@ -7,7 +7,7 @@ use super::open::Inner;
 
 use super::steps;
 use crate::engine::mapped::{Direct, Memory, Reach};
-use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending};
+use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};

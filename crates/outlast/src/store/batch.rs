@@ -8,7 +8,6 @@
 
 use super::open::Inner;
 use super::{Store, StoreError, StoreResult, Value, Version};
-use crate::engine::Engine;
 use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;

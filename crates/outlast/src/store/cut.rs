@@ -27,7 +27,7 @@ use super::layout::{ACTOR_COUNTER, ACTORS, Block, value_start};
 use super::open::Inner;
 use super::placement::{hash_key, mix};
 use super::{Store, StoreError, StoreResult, check_key};
-use crate::engine::{Engine, Epoch, MemberId, Time};
+use crate::engine::{Epoch, MemberId, Time};
 use crate::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -249,8 +249,8 @@ impl CutPart<'_> {
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use super::*;
-    use crate::engine::sim::{self, Options as SimOptions};
     use crate::job::Job;
+    use crate::sim::{self, Options as SimOptions};
     use crate::store::Options;
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;

@@ -46,7 +46,7 @@ use super::open::{Inner, engine_error};
 use super::steps::{self, within};
 use super::tx::{Transaction, decide_in_peace};
 use super::{Death, Store, StoreError, StoreResult};
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
+use crate::engine::{Epoch, MemberId, MemberSet, Time, View};
 use crate::rma::{self, Communicator};
 use crate::sync::lock;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -659,8 +659,8 @@ mod tests {
     use super::super::tx::{Verdict, intent_key};
     use super::*;
     use crate::engine::Fault;
-    use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::job::Job;
+    use crate::sim::{self, Link, Options as SimOptions};
     use crate::store::Options;
     use crate::store::testing::{expect_timeout, nap, third_attempt};
     use std::cell::Cell;

@@ -11,7 +11,7 @@
 use super::layout::{ACTORS, ACTORS_USED, LATE, PIN_WORDS, PINS, PINS_SHIFT};
 use super::open::Inner;
 use super::pin::pin_word;
-use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending, Time};
+use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending, Time};
 use std::time::Duration;
 
 /// Such a wait, as it stands.

@@ -19,7 +19,7 @@
 
 use super::layout::LATE;
 use super::open::Inner;
-use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Pending, Time};
+use crate::engine::{Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -128,8 +128,8 @@ mod tests {
     use super::super::testing::nap;
     use super::super::{Options, Store};
     use crate::engine::Fault;
-    use crate::engine::sim::{self, Link, Options as SimOptions};
-    use crate::{Engine, Epoch, Job, MemberId};
+    use crate::sim::{self, Link, Options as SimOptions};
+    use crate::{Epoch, Job, MemberId};
     use std::cell::Cell;
     use std::rc::Rc;
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -20,7 +20,7 @@
 use super::layout::{ACTOR_COUNTER, ACTORS};
 use super::open::{Inner, Note};
 use super::{PORT, Store, StoreError, StoreResult};
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
+use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -317,8 +317,8 @@ mod tests {
     #[test]
     fn what_was_given_up_is_so_to_those_who_do_not_know_of_a_leaver() {
         use crate::engine::Fault;
-        use crate::engine::sim::{self, Options as SimOptions};
         use crate::job::Job;
+        use crate::sim::{self, Options as SimOptions};
         use crate::store::Options;
         use crate::store::testing::nap;
         use std::cell::Cell;

@@ -6,7 +6,7 @@ use super::open::Inner;
 use super::placement::hash_key;
 use super::write::Change;
 use super::{Store, StoreError, StoreResult, check_key};
-use crate::engine::{Engine, Epoch, MemberId};
+use crate::engine::{Epoch, MemberId};
 use crate::sync::lock;
 use std::sync::atomic::Ordering;
 
@@ -146,7 +146,7 @@ impl Store {
     ///
     /// ```
     /// # let job = outlast::join()?;
-    /// # use outlast::{Engine, store::{Options, Store}};
+    /// # use outlast::store::{Options, Store};
     /// let store = Store::open(&job, Options::new())?;
     /// let mut seen = store.epoch();
     /// // Now and then, at the price of one load:

@@ -16,7 +16,7 @@
 use super::open::Inner;
 use super::write::Change;
 use super::{Store, StoreError, StoreResult, Version, check_key};
-use crate::engine::{Engine, MemberId, Time};
+use crate::engine::{MemberId, Time};
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -173,7 +173,7 @@ impl Store {
     /// The lock is a record of the store under this key: [`StoreError::WrongType`] if the key holds something else.
     ///
     /// ```
-    /// # use outlast::{Engine, store::{Options, Store}};
+    /// # use outlast::store::{Options, Store};
     /// # use std::time::Duration;
     /// # let job = outlast::join()?;
     /// # let store = Store::open(&job, Options::new())?;

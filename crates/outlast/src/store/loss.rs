@@ -25,7 +25,7 @@ use super::open::{Inner, Note};
 use super::salvage::Fate;
 use super::write::COUNTER_MAX;
 use super::{PORT, Store, StoreError, StoreResult};
-use crate::engine::{Engine, MemberId, MemberSet, Time};
+use crate::engine::{MemberId, MemberSet, Time};
 use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

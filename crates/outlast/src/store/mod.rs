@@ -73,7 +73,7 @@ pub use stats::{JobStats, Latency, Stats};
 pub use tx::Transaction;
 pub use wait::WaitOutcome;
 
-use crate::engine::{Engine, Epoch, MemberId, Port};
+use crate::engine::{Epoch, MemberId, Port};
 use open::Inner;
 use std::fmt;
 use std::sync::Arc;

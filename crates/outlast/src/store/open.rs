@@ -23,7 +23,7 @@ use super::stats::Counts;
 use super::tx::Transactions;
 use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
-use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Message, Time, View};
+use crate::engine::{Epoch, Error, MemberId, MemberSet, Message, Time, View};
 use crate::job::{Job, Service};
 use crate::rma::Communicator;
 use crate::sync::lock;

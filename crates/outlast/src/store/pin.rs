@@ -21,7 +21,7 @@ use super::index::KeyRef;
 use super::layout::{Block, Kind, PIN_WORDS, PINS, PINS_SHIFT, value_start};
 use super::open::Inner;
 use super::{Store, StoreError, StoreResult, Version};
-use crate::engine::{Engine, Epoch, Error, MemberId};
+use crate::engine::{Epoch, Error, MemberId};
 use crate::sync::lock;
 use std::fmt;
 use std::sync::Mutex;

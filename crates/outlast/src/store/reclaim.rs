@@ -22,7 +22,7 @@ use super::layout::{
 use super::open::Inner;
 use super::space::Place;
 use super::{Store, StoreResult};
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
+use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -288,8 +288,8 @@ impl Op<'_> {
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use super::*;
-    use crate::engine::sim::{self, Action, Link, Options as SimOptions, Random, When};
     use crate::job::Job;
+    use crate::sim::{self, Action, Link, Options as SimOptions, Random, When};
     use crate::store::Options;
     use crate::store::testing::{nap, settled};
     use std::cell::{Cell, RefCell};

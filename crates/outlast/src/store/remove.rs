@@ -30,7 +30,7 @@ use super::layout::{
 use super::open::{Inner, Note};
 use super::placement::hash_key;
 use super::{PORT, StoreError};
-use crate::engine::{Engine, Epoch, Error, MemberId, Time};
+use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;

@@ -14,7 +14,7 @@ use super::salvage::{Fate, Salvaged};
 use super::steps;
 use super::write::Config;
 use super::{PORT, Store, StoreError, StoreResult};
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
+use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::sync::lock;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -34,7 +34,7 @@ use super::placement::{Homes, hash_key};
 use super::space::HURRY;
 use super::write::{COUNTER_MAX, Config, Shape};
 use super::{KEY_LEN_MAX, PORT, StoreError, StoreResult};
-use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
+use crate::engine::{Epoch, Error, MemberId, MemberSet, Time, View};
 use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;

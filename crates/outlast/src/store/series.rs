@@ -42,9 +42,7 @@ use super::mutant::mutant;
 use super::steps;
 use super::write::{Before, Config, Content, Draft, Remembered, Shape};
 use super::{Version, placement::HOMES_MAX};
-use crate::engine::{
-    COMPOUND_LEN_MAX, COMPOUND_STEP_LEN, CompoundStep, Done, Engine, Operation, Pending,
-};
+use crate::engine::{COMPOUND_LEN_MAX, COMPOUND_STEP_LEN, CompoundStep, Done, Operation, Pending};
 
 /// The most parts of a series beside its puts.
 const PARTS_MAX: usize = 8;
@@ -300,8 +298,8 @@ mod tests {
     use super::super::write::{Change, Config, Remembered};
     use super::super::{Options, Store};
     use crate::engine::Fault;
-    use crate::engine::sim::{self, Link, Options as SimOptions};
-    use crate::{Engine, Epoch, Job, MemberId};
+    use crate::sim::{self, Link, Options as SimOptions};
+    use crate::{Epoch, Job, MemberId};
     use std::cell::Cell;
     use std::collections::BTreeSet;
     use std::rc::Rc;

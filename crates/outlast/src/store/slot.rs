@@ -5,7 +5,6 @@ use super::placement::hash_key;
 use super::stats::{Histogram, SAMPLE};
 use super::write::{Change, Current, Remembered};
 use super::{Expect, Store, StoreResult, Value, Version, check_key};
-use crate::engine::Engine;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 

@@ -26,7 +26,7 @@ use super::mutant::mutant;
 use super::open::{Inner, Note};
 use super::steps;
 use super::{PORT, StoreError};
-use crate::engine::{Engine, Epoch, Error, MemberId, Time};
+use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -648,7 +648,7 @@ mod tests {
     #[cfg(feature = "sim")]
     #[test]
     fn there_is_room_while_there_are_blocks_in_any_batch() {
-        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::sim::{self, Link, Options as SimOptions};
         use crate::store::testing::nap;
         use crate::store::{Options, Store};
         use std::cell::Cell;
@@ -700,7 +700,7 @@ mod tests {
     #[cfg(feature = "sim")]
     #[test]
     fn what_had_to_wait_for_long_is_not_kept_for_ever() {
-        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::sim::{self, Link, Options as SimOptions};
         use crate::store::testing::nap;
         use crate::store::{Options, Store};
         use std::cell::Cell;

@@ -5,7 +5,6 @@ use super::index::KeyRef;
 use super::open::Inner;
 use super::placement::hash_key;
 use super::{RepairStatus, Store, StoreError, StoreResult};
-use crate::engine::Engine;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Waiting for a key: docs/protocol.md, "Waiting and locks".
 
 use super::{Store, StoreResult, Value, Version};
-use crate::engine::{Engine, MemberId, Time};
+use crate::engine::{MemberId, Time};
 use std::time::Duration;
 
 /// How often to look at a key that a transaction has locked.

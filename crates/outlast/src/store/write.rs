@@ -13,7 +13,7 @@ use super::placement::{HOMES_MAX, Homes, hash_key};
 use super::steps;
 use super::{StoreError, StoreResult, Value, Version, check_len};
 use crate::engine::mapped::Directly;
-use crate::engine::{COMPOUND_LEN_MAX, Done, Engine, Epoch, MemberId, Operation, Time};
+use crate::engine::{COMPOUND_LEN_MAX, Done, Epoch, MemberId, Operation, Time};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -1926,7 +1926,7 @@ mod tests {
     #[cfg(feature = "sim")]
     #[test]
     fn a_read_by_what_is_remembered_believes_no_version_that_may_be_unfinished() {
-        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::sim::{self, Link, Options as SimOptions};
         use crate::store::{Expect, Options, Store};
         let options = SimOptions::new(3, 5).link(Link::Network);
         let report = sim::run(&options, |job: crate::Job| {
@@ -1989,7 +1989,7 @@ mod tests {
     #[test]
     fn a_late_retirement_changes_no_other_version() {
         use crate::engine::Epoch;
-        use crate::engine::sim::{self, Options as SimOptions};
+        use crate::sim::{self, Options as SimOptions};
         use crate::store::{Options, Store};
         let report = sim::run(&SimOptions::new(1, 7), |job: crate::Job| {
             let store = Store::open(&job, Options::new().partitions(1)).expect("open");

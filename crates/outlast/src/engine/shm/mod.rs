@@ -772,6 +772,8 @@ impl<'a> Direct<'a> for &'a Shm {
     }
 }
 
+impl super::sealed::Sealed for Shm {}
+
 impl Engine for Shm {
     #[inline]
     fn me(&self) -> MemberId {

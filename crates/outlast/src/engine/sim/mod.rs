@@ -1,43 +1,6 @@
 //! The sim engine: the members of a job as coroutines in one thread, under a seeded simulator.
 //!
-//! It is for tests: it shows what the layers above do in thousands of interleavings, with deaths and stops at any
-//! step, and it shows each of them again, step by step, from the same seed. Time is virtual; when nobody can run, it
-//! jumps to the next event. A run never hangs: what can no longer go on is listed in its [`Report`].
-//!
-//! ```
-//! use outlast::engine::sim::{self, Action, Options, When};
-//! use outlast::{Engine, Epoch, MemberId, Time};
-//!
-//! // Member 1 dies in the middle of its put: any of the two words may have been written.
-//! let options = Options::new(2, 42).fault(When::AtStep(MemberId(1), 2), Action::Kill(MemberId(1)));
-//! let report = sim::run(&options, |job| {
-//!     job.grow(64).unwrap();
-//!     if job.me() == MemberId(1) {
-//!         let _ = job.put(Epoch::ANY, MemberId(0), 0, &[7; 16]);
-//!     } else {
-//!         job.fence(MemberId(1), Time::NEVER).unwrap();
-//!         let mut seen = [0; 16];
-//!         job.get(job.epoch(), job.me(), 0, &mut seen).unwrap();
-//!         assert!(seen.chunks(8).all(|word| word == [0; 8] || word == [7; 8]));
-//!     }
-//!     job.leave().unwrap();
-//! });
-//! assert!(report.is_ok());
-//! assert_eq!(report.kills, 1);
-//! ```
-//!
-//! # What is modelled
-//! Two links, see [`Link`]. On both, every call of the engine is a step: the activity goes on at a random later
-//! moment (mostly soon, rarely very late), and others run meanwhile. Puts and gets of several words have two phases,
-//! with any subset of the words in the first one. A kill or stop strikes at any step, between two phases too. A put
-//! whose writer dies between them stays partial; one whose writer is stopped is completed after the writer goes on.
-//! Waits return early at times. A message of a dead member may come after the notice of the death, or never, but
-//! then so do all later ones of that pair. A request that was forgotten ([`Pending`]) before it was served may be
-//! dropped, and those behind it not.
-//!
-//! A member whose body returns without [`Engine::leave`] has died, as a process that exits has; so has one whose
-//! body panics. When a member dies, its activities are unwound: their destructors run, and calls of the engine in
-//! them return [`Error::Ended`]. The same holds for calls made while a panic unwinds.
+//! [`crate::sim`] is its public face and says what is modelled.
 //!
 //! # How it is built
 //! `world` has the queue of events, the scheduler and the activities; `fate` stops, deaths and views; `memory`
@@ -63,7 +26,6 @@ use super::{
     MemberId, Message, Operation, PUBLISH_LEN_MAX, Pending, Port, Result, TRY_SEND_LEN_MAX, Time,
     View, check_compound, run_compound,
 };
-use crate::job::{Backend, Job};
 use coroutine::{Stage, suspend, with_world};
 use memory::{Direct, Progress};
 use network::{Consumer, OwnPart, Wanted};
@@ -74,12 +36,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use world::{Kind, Next, Wait, World, Yielder};
 
-/// Runs a job in this thread: `body` is the main activity of every member. Returns when every member has ended, or
-/// nothing can happen any more, or a limit is reached.
-///
-/// # Panics
-/// If the options make no sense, and when called from within a body.
-pub fn run(options: &Options, body: impl Fn(Job) + 'static) -> Report {
+/// What the layer above makes of a simulated member and gives to its body.
+pub(crate) trait Host: Clone + 'static {
+    /// Takes a member over.
+    fn host(sim: Sim) -> Self;
+
+    /// The background activity of the member, until the member ends.
+    fn run_background(&self);
+
+    /// Lets go of the services that run in the background. They hold on to the host, and the host
+    /// to them.
+    fn drop_services(&self);
+}
+
+/// Runs a job in this thread; see [`crate::sim::run`].
+pub(crate) fn run<H: Host>(options: &Options, body: impl Fn(H) + 'static) -> Report {
     let members = options.members + options.spares;
     assert!(
         options.members >= 1 && members <= MEMBERS_MAX,
@@ -106,15 +77,12 @@ pub fn run(options: &Options, body: impl Fn(Job) + 'static) -> Report {
     static WORLDS: AtomicU64 = AtomicU64::new(1);
     let id = WORLDS.fetch_add(1, Ordering::Relaxed);
     let mut stage = Stage::new(World::new(id, options), options.stack_len);
-    let body: Rc<dyn Fn(Job)> = Rc::new(body);
-    let jobs: Vec<Job> = (0..members as u32)
-        .map(|member| {
-            let time_limit = options.time_limit;
-            Job::new(Backend::Sim(Sim { world: id, member, members: members as u32, time_limit }))
-        })
+    let body = Rc::new(body);
+    let time_limit = options.time_limit;
+    let jobs: Vec<H> = (0..members as u32)
+        .map(|member| H::host(Sim { world: id, member, members: members as u32, time_limit }))
         .collect();
-    for job in &jobs {
-        let member = job.me().0;
+    for (member, job) in (0..).zip(&jobs) {
         let main = stage.world().make_actor(member, Kind::Main, "main", None);
         let (body, for_main) = (body.clone(), job.clone());
         stage.make(main, move || body(for_main));
@@ -126,15 +94,14 @@ pub fn run(options: &Options, body: impl Fn(Job) + 'static) -> Report {
     let report = stage.world().report();
     stage.clear();
     // A service that was added after its member's background had ended.
-    jobs.iter().for_each(Job::drop_services);
+    jobs.iter().for_each(H::drop_services);
     report
 }
 
-/// Lets go of a member's services when its background activity ends, however that happens: they hold on to the
-/// job, and the job to them.
-struct Services(Job);
+/// Lets go of a member's services when its background activity ends, however that happens.
+struct Services<H: Host>(H);
 
-impl Drop for Services {
+impl<H: Host> Drop for Services<H> {
     fn drop(&mut self) {
         self.0.drop_services();
     }
@@ -144,7 +111,7 @@ impl Drop for Services {
 ///
 /// It may be moved to any thread, but works only in the thread that runs its world, inside its own member's
 /// activities, and as long as that world runs; elsewhere its calls return an error.
-pub struct Sim {
+pub(crate) struct Sim {
     world: u64,
     member: u32,
     members: u32,
@@ -303,6 +270,8 @@ fn call_of(target: MemberId, operation: &Operation<'_>) -> Call {
     let (offset, len) = operation.range();
     Call::range(what, target, offset, len as u64)
 }
+
+impl super::sealed::Sealed for Sim {}
 
 impl Engine for Sim {
     fn me(&self) -> MemberId {

@@ -3,7 +3,7 @@
 /// A small seeded generator (splitmix64). Its sequence is part of what a seed means, so it may never change.
 ///
 /// ```
-/// use outlast::engine::sim::Random;
+/// use outlast::sim::Random;
 /// let mut random = Random::new(7);
 /// let (first, second) = (random.next(), random.next());
 /// assert_ne!(first, second);

@@ -65,7 +65,7 @@ use super::open::Inner;
 use super::placement::{hash_key, mix};
 use super::write::{Change, Remembered};
 use super::{Expect, Store, StoreError, StoreResult, Value, Version, check_key};
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time, View};
+use crate::engine::{Epoch, MemberId, MemberSet, Time, View};
 use crate::store::steps::{self, within};
 use crate::sync::lock;
 use protocol::{Attempt, Seen};
@@ -1071,8 +1071,8 @@ impl Inner {
 mod tests {
     use super::*;
     use crate::engine::Fault;
-    use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::job::Job;
+    use crate::sim::{self, Link, Options as SimOptions};
     use crate::store::Options;
     use crate::store::testing::{expect_timeout, nap, third_attempt};
     use std::cell::{Cell, RefCell};

@@ -4,7 +4,7 @@ use super::record::{
     INTENT_HEAD, Intent, IntentId, Mark, New, PROVISIONAL_HEAD, Provisional, RESTORED_HEAD, State,
     VERDICT_HEAD, Verdict, decode_restored, encode_restored, intent_key,
 };
-use crate::engine::{Engine, MemberId, MemberSet, Time};
+use crate::engine::{MemberId, MemberSet, Time};
 use crate::store::access::{Halt, Op, Step};
 use crate::store::index::KeyRef;
 use crate::store::layout::{Block, Kind, value_start};
