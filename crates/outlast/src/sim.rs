@@ -1,16 +1,17 @@
 //! The simulator: the members of a job as coroutines in a single thread, under a seed.
 //!
 //! It is for tests of programs, and of this crate: it runs the layers above the engine in thousands
-//! of interleavings, with deaths and stops at any step, and replays each of them, step by step, from
-//! its seed. Time is virtual; when no activity can run, the clock jumps to the next event. A run
-//! never hangs: activities that can no longer go on are listed in its [`Report`].
+//! of interleavings, with deaths and stops at any step, and replays each of them, step by step,
+//! from its seed. Time is virtual; when no activity can run, the clock jumps to the next event. A
+//! run never hangs: activities that can no longer go on are listed in its [`Report`].
 //!
 //! ```
 //! use outlast::sim::{self, Action, Options, When};
 //! use outlast::{Epoch, MemberId, Time};
 //!
 //! // Member 1 dies in the middle of its put: any of the two words may have been written.
-//! let options = Options::new(2, 42).fault(When::AtStep(MemberId(1), 2), Action::Kill(MemberId(1)));
+//! let victim = MemberId(1);
+//! let options = Options::new(2, 42).fault(When::AtStep(victim, 2), Action::Kill(victim));
 //! let report = sim::run(&options, |job| {
 //!     job.grow(64).unwrap();
 //!     if job.me() == MemberId(1) {
@@ -28,15 +29,15 @@
 //! ```
 //!
 //! # What is modelled
-//! There are two links, see [`Link`]. On both, every call of the engine is a step: the activity goes
-//! on at a random later moment (mostly soon, rarely very late), and others run meanwhile. Puts and
-//! gets of several words have two phases, with any subset of the words in the first phase. A kill or
-//! stop strikes at any step, also between two phases. A put whose writer dies between its phases
-//! stays partial; a put whose writer is stopped is completed after the writer goes on. Waits return
-//! early at times. A message of a dead member may arrive after the notice of the death, or never,
-//! and then no later message from that sender to that receiver arrives either. A request that was
-//! forgotten ([`crate::engine::Pending`]) before it was served may be dropped, while requests behind
-//! it are served.
+//! There are two links, see [`Link`]. On both, every call of the engine is a step: the activity
+//! goes on at a random later moment (mostly soon, rarely very late), and others run meanwhile. Puts
+//! and gets of several words have two phases, with any subset of the words in the first phase. A
+//! kill or stop strikes at any step, also between two phases. A put whose writer dies between its
+//! phases stays partial; a put whose writer is stopped is completed after the writer goes on. Waits
+//! return early at times. A message of a dead member may arrive after the notice of the death, or
+//! never, and then no later message from that sender to that receiver arrives either. A request
+//! that was forgotten ([`crate::engine::Pending`]) before it was served may be dropped, while
+//! requests behind it are served.
 //!
 //! A member whose body returns without [`Job::leave`] has died, as a process that exits has; so has
 //! a member whose body panics. When a member dies, its activities are unwound: their destructors

@@ -5,7 +5,7 @@
 
 use super::Job;
 #[cfg(any(feature = "mpi", feature = "sim"))]
-use crate::engine::mapped::Ordinary;
+use crate::engine::mapped::EngineMemory;
 use crate::engine::mapped::{Directly, Reach};
 #[cfg(feature = "mpi")]
 use crate::engine::mpi;
@@ -250,9 +250,9 @@ impl Job {
         match &self.inner.backend {
             Backend::Shm(shm) => shm.reach(at, target).map(Reach::Shm),
             #[cfg(feature = "mpi")]
-            Backend::Mpi(mpi) => Ordinary::reach(mpi, at, target).map(Reach::Mpi),
+            Backend::Mpi(mpi) => EngineMemory::reach(mpi, at, target).map(Reach::Mpi),
             #[cfg(feature = "sim")]
-            Backend::Sim(sim) => Ordinary::reach(sim, at, target).map(Reach::Sim),
+            Backend::Sim(sim) => EngineMemory::reach(sim, at, target).map(Reach::Sim),
         }
     }
 

@@ -244,7 +244,7 @@ impl Op<'_> {
     /// How many parts of a series were done, and the last word that was found.
     fn await_series(&self, series: Pending, is_patient: bool) -> Step<(usize, u64)> {
         match self.await_answer(series, is_patient)? {
-            Done::Series { done, word } => Ok((done, word)),
+            Done::Compound { done, word } => Ok((done, word)),
             other => unreachable!("a series completed as {other:?}"),
         }
     }

@@ -977,7 +977,7 @@ impl Core {
                     return Err(Error::Ended);
                 };
                 match run_compound(node, at, me, &parts)? {
-                    Done::Series { done: count, word } => {
+                    Done::Compound { done: count, word } => {
                         done = count as u64;
                         Ok((word, Vec::new()))
                     }
@@ -1056,7 +1056,7 @@ impl Core {
                 }
                 Awaited::Put => Ok(Done::Put),
                 Awaited::Word => Ok(Done::Word(word)),
-                Awaited::Series => Ok(Done::Series { done: piece as usize, word }),
+                Awaited::Series => Ok(Done::Compound { done: piece as usize, word }),
             },
             None => {
                 debug_assert!(false, "{from} answered in an unknown way");

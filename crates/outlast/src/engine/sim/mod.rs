@@ -400,7 +400,11 @@ impl Engine for Sim {
             return Pending::ready(target, run_compound(self, at, target, parts));
         }
         let parts = parts.iter().map(OwnPart::new).collect();
-        self.request(at, Call::to(What::Series, target), Wanted::Series { parts, done: 0, word: 0 })
+        self.request(
+            at,
+            Call::to(What::Compound, target),
+            Wanted::Compound { parts, done: 0, word: 0 },
+        )
     }
 
     fn poll(&self, pending: &mut Pending) -> Option<Result<Done>> {

@@ -56,7 +56,7 @@ pub(super) enum Wanted {
     },
     SegmentLen,
     /// The parts; how many of them are done, and the last word that one has found.
-    Series {
+    Compound {
         parts: Vec<OwnPart>,
         done: usize,
         word: u64,
@@ -113,7 +113,7 @@ impl Wanted {
                 (*offset, Direct::CompareAndSwap { expected: *expected, new: *new })
             }
             Wanted::FetchAdd { offset, delta } => (*offset, Direct::FetchAdd(*delta)),
-            Wanted::SegmentLen | Wanted::Series { .. } => return None,
+            Wanted::SegmentLen | Wanted::Compound { .. } => return None,
         })
     }
 
@@ -127,7 +127,7 @@ impl Wanted {
                 Operation::CompareAndSwap { offset, expected, new }
             }
             Wanted::FetchAdd { offset, delta } => Operation::FetchAdd { offset, delta },
-            Wanted::SegmentLen | Wanted::Series { .. } => return None,
+            Wanted::SegmentLen | Wanted::Compound { .. } => return None,
         })
     }
 
@@ -136,7 +136,7 @@ impl Wanted {
         match self {
             Wanted::Put { data, .. } => (data.len(), 0),
             Wanted::Get { len, .. } => (0, *len),
-            Wanted::Series { parts, .. } => {
+            Wanted::Compound { parts, .. } => {
                 let len = |part: &OwnPart| match part {
                     OwnPart::Put { data, .. } => data.len(),
                     OwnPart::Word(_) => 8,
@@ -455,7 +455,7 @@ impl World {
             self.tell(source, |_| format!("asks for {call}"));
         }
         let mut phases = if subset == Subset::All { 1 } else { 2 };
-        if let Wanted::Series { parts, .. } = &wanted {
+        if let Wanted::Compound { parts, .. } = &wanted {
             for part in parts {
                 let call = super::call_of(target, &part.part().operation());
                 self.count(source, call.what, call.len as usize);
@@ -548,7 +548,7 @@ impl World {
         if request.answer.is_none() {
             request.answer = Some(Ok(match &mut request.wanted {
                 Wanted::Get { buffer, .. } => Done::Get(std::mem::take(buffer)),
-                Wanted::Series { done, word, .. } => Done::Series { done: *done, word: *word },
+                Wanted::Compound { done, word, .. } => Done::Compound { done: *done, word: *word },
                 _ => Done::Put,
             }));
         }
@@ -584,7 +584,7 @@ impl World {
         // The record is taken apart for a moment, since the operation acts on another part of the world.
         let mut wanted =
             std::mem::replace(&mut self.requests[index as usize].wanted, Wanted::SegmentLen);
-        if let Wanted::Series { parts, done, word } = &mut wanted {
+        if let Wanted::Compound { parts, done, word } = &mut wanted {
             let answer = self.serve_parts((source, target), parts, done, word);
             let request = &mut self.requests[index as usize];
             request.wanted = wanted;
@@ -643,7 +643,7 @@ impl World {
             if !matches!(part, CompoundStep::Put { .. }) {
                 *last = word;
                 if !part.goes_on(word) {
-                    return Some(Ok(Done::Series { done: *done, word }));
+                    return Some(Ok(Done::Compound { done: *done, word }));
                 }
             }
             *done += 1;

@@ -161,7 +161,7 @@ pub(super) enum What {
     Ring,
     Spawn,
     Inject,
-    Series,
+    Compound,
 }
 
 /// A call with what matters of its arguments, for the trace, the digest and the list of the hung.
@@ -197,7 +197,7 @@ impl Call {
                 | What::Load
                 | What::CompareAndSwap
                 | What::FetchAdd
-                | What::Series
+                | What::Compound
         )
     }
 }
@@ -218,7 +218,7 @@ impl fmt::Display for Call {
             What::Load => "load",
             What::CompareAndSwap => "compare_and_swap",
             What::FetchAdd => "fetch_add",
-            What::Series => "series",
+            What::Compound => "series",
             What::Poll => "poll",
             What::Wait => "wait",
             What::Send => "send",
