@@ -199,7 +199,8 @@ impl World {
         true
     }
 
-    /// The memory link: a death enters the view of all at one moment; then the bells ring, each at its own time.
+    /// The memory link: a death enters the view of all at one moment; then the bells ring, each at
+    /// its own time.
     pub(super) fn log_death(&mut self, dead: u32) {
         self.deliver_published(dead);
         if !self.enter(0, &[dead]) {

@@ -1,4 +1,5 @@
-//! One-sided operations on memory that a member reaches itself: everyone's on the memory link, its own on both.
+//! One-sided operations on memory that a member reaches itself: everyone's on the memory link, its
+//! own on both.
 
 use super::report::{Call, What};
 use super::segment::{Subset, words_in};
@@ -49,7 +50,8 @@ impl Direct<'_> {
 #[derive(Clone, Copy)]
 pub(super) enum Progress {
     Fresh,
-    /// Its epoch and its target were checked. The world may change before it acts, as on real shared memory.
+    /// Its epoch and its target were checked. The world may change before it acts, as on real
+    /// shared memory.
     Checked,
     /// Its first phase is done.
     Half(Subset),
@@ -101,8 +103,8 @@ impl World {
         }
     }
 
-    /// Does the next part of an operation on memory that the member reaches itself: what it gave, or that there is
-    /// more to do after another step.
+    /// Does the next part of an operation on memory that the member reaches itself: what it gave,
+    /// or that there is more to do after another step.
     pub(super) fn act(
         &mut self,
         member: u32,
@@ -131,7 +133,8 @@ impl World {
         }
         self.check_self(member)?;
         if self.knows_dead(member, target.0) {
-            // The death was noticed while the operation was under way, and the memory is gone, or nearly so.
+            // The death was noticed while the operation was under way, and the memory is gone, or
+            // nearly so.
             if self.remains && self.random.chance(2) {
                 return self.act_late(member, target, offset, direct, progress);
             }

@@ -3,9 +3,10 @@
 //! [`crate::sim`] is its public face and says what is modelled.
 //!
 //! # How it is built
-//! `world` has the queue of events, the scheduler and the activities; `fate` stops, deaths and views; `memory`
-//! operations on memory in reach, `segment` the memories themselves; `network` what travels; `coroutine` the stacks
-//! and the way from a call into the world, with nearly all unsafe code.
+//! `world` has the queue of events, the scheduler and the activities; `fate` stops, deaths and
+//! views; `memory` operations on memory in reach, `segment` the memories themselves; `network` what
+//! travels; `coroutine` the stacks and the way from a call into the world, with nearly all unsafe
+//! code.
 
 mod coroutine;
 mod fate;
@@ -109,8 +110,8 @@ impl<H: Host> Drop for Services<H> {
 
 /// A member on the sim engine.
 ///
-/// It may be moved to any thread, but works only in the thread that runs its world, inside its own member's
-/// activities, and as long as that world runs; elsewhere its calls return an error.
+/// It may be moved to any thread, but works only in the thread that runs its world, inside its own
+/// member's activities, and as long as that world runs; elsewhere its calls return an error.
 pub(crate) struct Sim {
     world: u64,
     member: u32,
@@ -140,8 +141,8 @@ impl Sim {
 
     #[inline]
     fn suspend(&self, yielder: *const Yielder) {
-        // SAFETY: the world gave the yielder of its current activity to a call of that activity just now, and is not
-        // borrowed: `world` has returned.
+        // SAFETY: the world gave the yielder of its current activity to a call of that activity
+        // just now, and is not borrowed: `world` has returned.
         unsafe { suspend(yielder) }
     }
 
@@ -188,7 +189,8 @@ impl Sim {
                     return Ok(result);
                 }
                 if world.has_ended(self.member) {
-                    // Another activity of this member has left the job meanwhile, which abandoned the request.
+                    // Another activity of this member has left the job meanwhile, which abandoned
+                    // the request.
                     return Ok(Err(Error::Ended));
                 }
                 if world.now >= until {

@@ -1,9 +1,11 @@
-//! What travels between members: messages on both links, requests and their answers on the network link.
+//! What travels between members: messages on both links, requests and their answers on the network
+//! link.
 //!
-//! A request goes through `Serve` at its target, once or, for a put or get of several words, twice (its two phases),
-//! and `Respond` at its source. All of them are queued with times that grow for each pair of members, so what one
-//! member starts on another takes effect in order. A request that is lost (its target or its source died) goes
-//! through its remaining events without effect; its record is free when nothing refers to it any more.
+//! A request goes through `Serve` at its target, once or, for a put or get of several words, twice
+//! (its two phases), and `Respond` at its source. All of them are queued with times that grow for
+//! each pair of members, so what one member starts on another takes effect in order. A request that
+//! is lost (its target or its source died) goes through its remaining events without effect; its
+//! record is free when nothing refers to it any more.
 
 use super::memory::{Direct, describe};
 use super::options::Link;
@@ -183,7 +185,8 @@ pub(super) enum Lane {
     Messages,
     Requests,
     Answers,
-    /// Messages that were published. What is noted is when the last one arrives, among the other messages.
+    /// Messages that were published. What is noted is when the last one arrives, among the other
+    /// messages.
     Published,
 }
 
@@ -193,7 +196,8 @@ pub(super) enum Channels {
     Sparse(HashMap<u64, u64, BuildHasherDefault<PairHasher>>),
 }
 
-/// Hashes the number of a pair: the standard hasher is seeded differently in each process, and slower.
+/// Hashes the number of a pair: the standard hasher is seeded differently in each process, and
+/// slower.
 #[derive(Default)]
 pub(super) struct PairHasher(u64);
 
@@ -292,15 +296,17 @@ impl World {
         self.push(time, Event::Deliver { flight: index });
     }
 
-    /// Sends a message that outlives its sender, as does all that the sender sent to that member before.
+    /// Sends a message that outlives its sender, as does all that the sender sent to that member
+    /// before.
     pub(super) fn publish(&mut self, from: u32, to: u32, port: Port, bytes: &[u8]) {
         self.send(from, to, port, bytes);
         let arrives = *self.channels.last(Lane::Messages, from, to);
         *self.channels.last(Lane::Published, from, to) = arrives;
     }
 
-    /// Whether one member may publish to another just now. What others have sent to it does not count: where members
-    /// publish, each pair has a queue of its own, so that room, once made, is there until its sender uses it.
+    /// Whether one member may publish to another just now. What others have sent to it does not
+    /// count: where members publish, each pair has a queue of its own, so that room, once made, is
+    /// there until its sender uses it.
     pub(super) fn may_publish(&self, from: u32, to: u32) -> bool {
         let state = &self.members[to as usize];
         let received =
@@ -389,8 +395,9 @@ impl World {
         Some(message)
     }
 
-    /// Whether something that a member sent and that was due at `time` was lost with its sender. What one pair
-    /// exchanges is lost from some moment on, so that no hole comes before something that arrived.
+    /// Whether something that a member sent and that was due at `time` was lost with its sender.
+    /// What one pair exchanges is lost from some moment on, so that no hole comes before something
+    /// that arrived.
     pub(super) fn is_lost(&self, from: u32, to: u32, time: u64) -> bool {
         let sender = &self.members[from as usize];
         if sender.life != Life::Dead {
@@ -502,8 +509,9 @@ impl World {
         Ok(index)
     }
 
-    /// When something is sent, what is still queued for the same member and wanted by nobody any more may be dropped, as on
-    /// mpi. What is behind it goes on its way all the same, if it is wanted.
+    /// When something is sent, what is still queued for the same member and wanted by nobody any
+    /// more may be dropped, as on mpi. What is behind it goes on its way all the same, if it is
+    /// wanted.
     fn drop_forgotten(&mut self, source: u32, target: u32) {
         let is_dropped = |index: &u32| {
             let request = &self.requests[*index as usize];
@@ -581,7 +589,8 @@ impl World {
         } else if request.answer.is_some() {
             return;
         }
-        // The record is taken apart for a moment, since the operation acts on another part of the world.
+        // The record is taken apart for a moment, since the operation acts on another part of the
+        // world.
         let mut wanted =
             std::mem::replace(&mut self.requests[index as usize].wanted, Wanted::SegmentLen);
         if let Wanted::Compound { parts, done, word } = &mut wanted {
@@ -617,7 +626,8 @@ impl World {
         request.answer = answer;
     }
 
-    /// Takes the next part of a series, or all of them where nobody is to come in between; the answer, if it has ended early.
+    /// Takes the next part of a series, or all of them where nobody is to come in between; the
+    /// answer, if it has ended early.
     fn serve_parts(
         &mut self,
         (source, target): (u32, u32),
@@ -720,7 +730,8 @@ impl World {
         Some(result)
     }
 
-    /// The source no longer wants the result. The request goes on: whether it takes effect is unknown.
+    /// The source no longer wants the result. The request goes on: whether it takes effect is
+    /// unknown.
     pub(super) fn abandon(&mut self, index: u32) {
         let request = &mut self.requests[index as usize];
         let source = request.source;
@@ -737,7 +748,8 @@ impl World {
     fn end_request(&mut self, index: u32) {
         let request = &mut self.requests[index as usize];
         request.over = true;
-        // What is not settled waits for the notice of its target's death, or for the end of the caller's patience.
+        // What is not settled waits for the notice of its target's death, or for the end of the
+        // caller's patience.
         if request.settled && request.result.is_none() {
             self.free_requests.push(index);
         }

@@ -8,23 +8,24 @@ use std::time::Duration;
 /// How members reach each other's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// As on shm: an operation acts on the target's memory itself, also if the target is stopped, and, silently, if
-    /// it is dead and nobody has noticed yet. There is one view for all.
+    /// As on shm: an operation acts on the target's memory itself, also if the target is stopped,
+    /// and, silently, if it is dead and nobody has noticed yet. There is one view for all.
     Memory,
-    /// As on mpi: an operation is a request that travels, is served while the target is not stopped, and is
-    /// answered. Every member has a view of its own.
+    /// As on mpi: an operation is a request that travels, is served while the target is not
+    /// stopped, and is answered. Every member has a view of its own.
     Network,
 }
 
 impl Link {
-    /// Memory for even seeds and the network for odd ones, so that a test over many seeds tries both.
+    /// Memory for even seeds and the network for odd ones, so that a test over many seeds tries
+    /// both.
     pub fn of_seed(seed: u64) -> Link {
         if seed.is_multiple_of(2) { Link::Memory } else { Link::Network }
     }
 }
 
-/// What communication costs, as in the LogGP model. With a cost model, times follow from it alone and nothing is
-/// drawn; puts and gets then have one phase.
+/// What communication costs, as in the LogGP model. With a cost model, times follow from it alone
+/// and nothing is drawn; puts and gets then have one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// L: how long a message is on its way.
@@ -90,7 +91,8 @@ pub struct Options {
     pub members: usize,
     /// How many further members are spares.
     pub spares: usize,
-    /// What decides everything that is left open: delays, interleavings, torn puts, times of notices.
+    /// What decides everything that is left open: delays, interleavings, torn puts, times of
+    /// notices.
     pub seed: u64,
     /// How members reach each other's memory.
     pub link: Link,
@@ -104,8 +106,9 @@ pub struct Options {
     pub segment_limit: u64,
     /// How many messages a member holds that it has not received; senders wait when it is full.
     pub inbox_messages_max: usize,
-    /// Whether the memory of the dead can be read, as on shm ([`crate::Engine::read_dead_segment`]); on the memory link. Operations that
-    /// are under way when their target's death becomes known may then still change it.
+    /// Whether the memory of the dead can be read, as on shm
+    /// ([`crate::Engine::read_dead_segment`]); on the memory link. Operations that are under way
+    /// when their target's death becomes known may then still change it.
     pub remains: bool,
     /// The failure domain of each member; empty for those after the end of the list.
     pub domains: Vec<String>,
@@ -162,12 +165,13 @@ impl Options {
         self
     }
 
-    /// The same with random faults drawn from the seed: `kills` different members die (at most all but one), and
-    /// `stops` times a member is stopped and later goes on. They strike somewhere in the first `steps_per_member`
-    /// engine steps of a member; a member that ends earlier escapes its fault.
+    /// The same with random faults drawn from the seed: `kills` different members die (at most all
+    /// but one), and `stops` times a member is stopped and later goes on. They strike somewhere in
+    /// the first `steps_per_member` engine steps of a member; a member that ends earlier escapes
+    /// its fault.
     ///
-    /// Some kills strike several members at one instant, and some stops outlast the time limit: those are the
-    /// hard cases, and rare if left to chance.
+    /// Some kills strike several members at one instant, and some stops outlast the time limit:
+    /// those are the hard cases, and rare if left to chance.
     pub fn random_faults(mut self, kills: usize, stops: usize, steps_per_member: u64) -> Options {
         let mut random = Random::new(self.seed ^ 0x0066_6175_6C74_7321);
         let members = self.members + self.spares;

@@ -1,6 +1,7 @@
 //! Random numbers that replay for ever.
 
-/// A small seeded generator (splitmix64). Its sequence is part of what a seed means, so it may never change.
+/// A small seeded generator (splitmix64). Its sequence is part of what a seed means, so it may
+/// never change.
 ///
 /// ```
 /// use outlast::sim::Random;
@@ -45,7 +46,8 @@ impl Random {
         self.below(one_in) == 0
     }
 
-    /// A number in `low..=high` whose order of magnitude is uniform, so that short and long times both occur often.
+    /// A number in `low..=high` whose order of magnitude is uniform, so that short and long times
+    /// both occur often.
     pub fn magnitude(&mut self, low: u64, high: u64) -> u64 {
         let (low, high) = (low.max(1), high.max(low.max(1)));
         let octaves = u64::from(high.ilog2() - low.ilog2() + 1);
@@ -54,7 +56,8 @@ impl Random {
         (base + (self.next() & (base - 1))).clamp(low, high)
     }
 
-    /// A heavy-tailed delay in nanoseconds: mostly about 100 ns, each doubling half as likely, at most 19 ms.
+    /// A heavy-tailed delay in nanoseconds: mostly about 100 ns, each doubling half as likely, at
+    /// most 19 ms.
     #[inline]
     pub(super) fn delay(&mut self) -> u64 {
         let bits = self.next();

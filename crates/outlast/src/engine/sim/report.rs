@@ -188,7 +188,8 @@ impl Call {
         Call { what, target: target.0, offset, len }
     }
 
-    /// Whether the call touches the target's memory; the trace then shows its effects instead of the call.
+    /// Whether the call touches the target's memory; the trace then shows its effects instead of
+    /// the call.
     pub(super) fn is_operation(self) -> bool {
         matches!(
             self.what,

@@ -4,14 +4,16 @@ use super::random::Random;
 
 const CHUNK_WORDS: usize = 1024;
 
-/// A member's segment. Its chunks are made at the first write, so that thousands of members cost only what they use.
+/// A member's segment. Its chunks are made at the first write, so that thousands of members cost
+/// only what they use.
 #[derive(Default)]
 pub(super) struct Segment {
     len: u64,
     chunks: Vec<Option<Box<[u64; CHUNK_WORDS]>>>,
 }
 
-/// Which words of a range the first phase of an operation touches; the second one touches the others.
+/// Which words of a range the first phase of an operation touches; the second one touches the
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subset {
     /// All of them: the operation has one phase.
@@ -101,7 +103,8 @@ impl Segment {
         chunk[word % CHUNK_WORDS] = value;
     }
 
-    /// Calls `visit` with each touched word, where in the data its bytes begin, and which of its bytes are meant.
+    /// Calls `visit` with each touched word, where in the data its bytes begin, and which of its
+    /// bytes are meant.
     #[inline]
     fn for_each_word(
         offset: u64,

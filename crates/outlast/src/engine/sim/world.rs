@@ -1,9 +1,10 @@
 //! The simulated world: members, their activities, the clock and the queue of what happens next.
 //!
-//! Everything that happens is an [`Event`] with a virtual time. Events are taken in the order of (time, sequence
-//! number), and every choice comes from one seeded generator, so a run is a function of its options and its body.
-//! An activity that calls the engine draws the time of its next step; if nothing else happens before that, it goes
-//! on at once, without a switch, which is the same as if it had been queued.
+//! Everything that happens is an [`Event`] with a virtual time. Events are taken in the order of
+//! (time, sequence number), and every choice comes from one seeded generator, so a run is a
+//! function of its options and its body. An activity that calls the engine draws the time of its
+//! next step; if nothing else happens before that, it goes on at once, without a switch, which is
+//! the same as if it had been queued.
 
 use super::network::{Channels, Flight, Request};
 use super::options::{Action, Cost, Link, Options, When};
@@ -106,8 +107,9 @@ struct Actor {
     call: Call,
     since: u64,
     until: u64,
-    /// The time of its timer in the queue; `u64::MAX` if there is none. A timer that comes too early for a later
-    /// deadline is set again, so that frequent waits with far deadlines do not fill the queue.
+    /// The time of its timer in the queue; `u64::MAX` if there is none. A timer that comes too
+    /// early for a later deadline is set again, so that frequent waits with far deadlines do not
+    /// fill the queue.
     timer_at: u64,
     handle: Option<Activity>,
 }
@@ -158,7 +160,8 @@ pub(super) enum Event {
 
 /// An event in the queue.
 struct Entry {
-    /// The time in the upper half and the sequence number in the lower one: one comparison without a branch.
+    /// The time in the upper half and the sequence number in the lower one: one comparison without
+    /// a branch.
     key: u128,
     event: Event,
 }
@@ -434,8 +437,8 @@ impl World {
                 what: "use of another member's Job; each member has its own",
             });
         }
-        // A destructor that runs while its activity is unwound must not suspend: the count of panics belongs to
-        // the thread, which all activities share.
+        // A destructor that runs while its activity is unwound must not suspend: the count of
+        // panics belongs to the thread, which all activities share.
         if std::thread::panicking() {
             return Next::Refuse(Error::Ended);
         }
@@ -581,8 +584,8 @@ impl World {
         }
     }
 
-    /// Lets an event happen; the activity to resume, if it is one's turn. `time` is when it was due: earlier than
-    /// now if it was held at a stopped member.
+    /// Lets an event happen; the activity to resume, if it is one's turn. `time` is when it was
+    /// due: earlier than now if it was held at a stopped member.
     pub(super) fn dispatch(&mut self, time: u64, event: Event) -> Option<u32> {
         let held_at = match event {
             Event::Run { slot, generation } => {
@@ -838,14 +841,16 @@ impl World {
         Bell(self.members[member as usize].bell)
     }
 
-    /// Blocks the running activity unless the bell has rung, the time is over or the member has left.
+    /// Blocks the running activity unless the bell has rung, the time is over or the member has
+    /// left.
     pub(super) fn park(&mut self, member: u32, seen: Bell, until: Time) -> Option<*const Yielder> {
         let state = &self.members[member as usize];
         if state.bell != seen.0 || self.now >= until.0 || state.life != Life::Living {
             return None;
         }
         let mut until = until.0;
-        // The trait allows to return early for no reason; so that nobody relies on the contrary, it happens.
+        // The trait allows to return early for no reason; so that nobody relies on the contrary, it
+        // happens.
         if self.cost.is_none() && self.random.next() & 63 == 0 {
             until = until.min(self.now + self.random.magnitude(100, 1_000_000));
         }
