@@ -676,7 +676,7 @@ impl Sim {
         let steps = self.calls * u64::from(self.threads) * 30;
         let mut options = SimOptions::new(usize::from(self.ranks), seed).link(link);
         options.spares = self.spares;
-        options.remains = salvage;
+        options.keeps_dead_segments = salvage;
         options = options.random_faults(at_once, self.stops, steps);
         options.trace = self.trace;
         // Those who wait for a stopped member look again and again, and the others go on until it is resumed: a transaction

@@ -13,7 +13,7 @@ use std::ptr::null;
 use std::rc::Rc;
 
 thread_local! {
-    /// The world that this thread runs; null if it runs none.
+    /// The world that this thread runs; null without a world.
     static WORLD: Cell<*const RefCell<World>> = const { Cell::new(null()) };
     /// Stacks of ended activities, for reuse: making one takes system calls, and there are many
     /// short runs.
@@ -40,8 +40,8 @@ pub(super) fn with_world<R>(id: u64, inside: impl FnOnce(&mut World) -> R) -> Op
 /// Suspends the running activity.
 ///
 /// # Safety
-/// `yielder` must be the one that the world holds for the activity that runs now, on whose stack
-/// the caller is, and the world must not be borrowed.
+/// `yielder` must be the yielder that the world holds for the activity that runs now, on whose
+/// stack the caller is, and the world must not be borrowed.
 #[inline]
 pub(super) unsafe fn suspend(yielder: *const Yielder) {
     // SAFETY: the yielder lives on the stack of the activity, below all frames of its body, until
@@ -152,12 +152,12 @@ impl Stage {
     fn reap(&mut self, slots: &[u32]) {
         for &slot in slots {
             if let Some(routine) = self.routines.get_mut(slot as usize).and_then(Option::as_mut) {
-                // What never began has no stack to suspend: its body is dropped here, as outside
-                // any activity.
+                // An activity that never began has no stack to suspend: its body is dropped here,
+                // as outside any activity.
                 let current = routine.started().then_some(slot);
                 self.world.borrow_mut().set_current(current);
                 self.world.borrow_mut().set_unwinding(true);
-                // A destructor that panics after the unwinding was caught has nobody to tell.
+                // A panic of a destructor after the unwinding was caught cannot be reported.
                 let _ = catch_unwind(AssertUnwindSafe(|| routine.force_unwind()));
                 self.world().set_unwinding(false);
                 self.world().set_current(None);
@@ -175,7 +175,7 @@ impl Stage {
         }
     }
 
-    /// Unwinds what has not ended.
+    /// Unwinds the activities that have not ended.
     pub(super) fn clear(&mut self) {
         loop {
             let slots = self.world().remaining();

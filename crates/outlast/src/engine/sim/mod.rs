@@ -1,15 +1,19 @@
-//! The sim engine: the members of a job as coroutines in one thread, under a seeded simulator.
+//! The sim engine: the members of a job as coroutines in a single thread, under a seeded simulator.
 //!
 //! [`crate::sim`] is its public face and says what is modelled.
 //!
 //! # How it is built
-//! `world` has the queue of events, the scheduler and the activities; `fate` stops, deaths and
-//! views; `memory` operations on memory in reach, `segment` the memories themselves; `network` what
-//! travels; `coroutine` the stacks and the way from a call into the world, with nearly all unsafe
-//! code.
+//! `world` has the queue of events, the scheduler and the activities; `lifecycle` has stops, deaths
+//! and views; `memory` has operations on mapped memory, `segment` the memories themselves;
+//! `network` has messages and requests; `coroutine` has the stacks and the way from a call into the
+//! world, with nearly all unsafe code.
+//!
+//! All choices come from a single generator, and every engine call is a step of the world. The
+//! order of draws and of steps is what a seed means: changing either changes what all recorded
+//! seeds replay.
 
 mod coroutine;
-mod fate;
+mod lifecycle;
 mod memory;
 mod network;
 mod options;
@@ -29,7 +33,7 @@ use super::{
 };
 use coroutine::{Stage, suspend, with_world};
 use memory::{Direct, Progress};
-use network::{Consumer, OwnPart, Wanted};
+use network::{Consumer, OwnStep, Wanted};
 use report::{Call, What};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -74,7 +78,7 @@ pub(crate) fn run<H: Host>(options: &Options, body: impl Fn(H) + 'static) -> Rep
         );
     }
 
-    // Only tells worlds apart; nothing is decided by it.
+    // Only tells worlds apart, so relaxed: no decision depends on it.
     static WORLDS: AtomicU64 = AtomicU64::new(1);
     let id = WORLDS.fetch_add(1, Ordering::Relaxed);
     let mut stage = Stage::new(World::new(id, options), options.stack_len);
@@ -94,7 +98,7 @@ pub(crate) fn run<H: Host>(options: &Options, body: impl Fn(H) + 'static) -> Rep
     stage.run();
     let report = stage.world().report();
     stage.clear();
-    // A service that was added after its member's background had ended.
+    // Drops services that were added after their member's background had ended.
     jobs.iter().for_each(H::drop_services);
     report
 }
@@ -152,13 +156,13 @@ impl Sim {
         current.map_or(u64::MAX, |(slot, generation)| u64::from(slot) << 32 | u64::from(generation))
     }
 
-    /// Whether an operation on `target` acts on its memory itself.
+    /// Whether this member maps the memory of `target`: an operation acts on it without a request.
     fn is_target_mapped(&self, target: MemberId) -> bool {
         target.0 == self.member
             || with_world(self.world, |world| world.link == Link::Memory) == Some(true)
     }
 
-    /// Does an operation on memory that this member reaches itself.
+    /// Executes an operation on memory that this member maps.
     #[inline]
     fn act(&self, at: Epoch, target: MemberId, offset: u64, mut direct: Direct<'_>) -> Result<u64> {
         let call = direct.call(target, offset);
@@ -206,7 +210,7 @@ impl Sim {
         }
     }
 
-    /// Sends a request, whose result is waited for elsewhere.
+    /// Sends a request, for whose result the caller waits later.
     fn request(&self, at: Epoch, call: Call, wanted: Wanted) -> Pending {
         let target = MemberId(call.target);
         let started = self.step(call).and_then(|()| {
@@ -220,13 +224,13 @@ impl Sim {
         started.unwrap_or_else(|error| Pending::ready(target, Err(error)))
     }
 
-    /// A get into a buffer of its own.
+    /// A get into a buffer that it makes.
     fn start_get(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<Done> {
         let operation = Operation::Get { offset, len };
         let fits =
             self.world(|world| operation.check(target, world.reachable_len(target)).is_ok())?;
         if !fits {
-            // Refused before there is a buffer, since the length may be absurd.
+            // Refused before a buffer is made, since the length may be absurd.
             self.step(call_of(target, &operation))?;
             self.world(|world| {
                 world.check_start(self.member, at, target)?;
@@ -260,7 +264,7 @@ fn direct_word(operation: Operation<'_>) -> (u64, Direct<'static>) {
     }
 }
 
-/// The call that an operation is, for the trace.
+/// The call of an operation, for the trace.
 fn call_of(target: MemberId, operation: &Operation<'_>) -> Call {
     let what = match operation {
         Operation::Put { .. } => What::Put,
@@ -362,7 +366,7 @@ impl Engine for Sim {
 
     fn death_order(&self) -> Option<Vec<MemberId>> {
         let _ = self.step(Call::plain(What::View));
-        self.world(|world| world.remains.then(|| world.death_order.clone())).ok()?
+        self.world(|world| world.keeps_dead_segments.then(|| world.death_order.clone())).ok()?
     }
 
     fn read_dead_segment(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
@@ -375,7 +379,7 @@ impl Engine for Sim {
         self.world(|world| {
             world.check_self(self.member)?;
             world.check_member(dead)?;
-            world.members[dead.index()].remains.clear();
+            world.members[dead.index()].dead_segment.clear();
             Ok(())
         })?
     }
@@ -397,15 +401,15 @@ impl Engine for Sim {
         self.request(at, call_of(target, &operation), Wanted::new(operation))
     }
 
-    fn start_compound(&self, at: Epoch, target: MemberId, parts: &[CompoundStep<'_>]) -> Pending {
-        if self.is_target_mapped(target) || check_compound(parts).is_err() {
-            return Pending::ready(target, run_compound(self, at, target, parts));
+    fn start_compound(&self, at: Epoch, target: MemberId, steps: &[CompoundStep<'_>]) -> Pending {
+        if self.is_target_mapped(target) || check_compound(steps).is_err() {
+            return Pending::ready(target, run_compound(self, at, target, steps));
         }
-        let parts = parts.iter().map(OwnPart::new).collect();
+        let steps = steps.iter().map(OwnStep::new).collect();
         self.request(
             at,
             Call::to(What::Compound, target),
-            Wanted::Compound { parts, done: 0, word: 0 },
+            Wanted::Compound { steps, done: 0, word: 0 },
         )
     }
 

@@ -13,7 +13,7 @@
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
-/// Spreads the bits of a number; also used to derive independent streams from one seed.
+/// Spreads the bits of a number; also used to derive independent streams from a seed.
 pub(super) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -40,7 +40,7 @@ impl Random {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True once in `one_in` times.
+    /// True with a probability of 1 in `one_in`.
     #[inline]
     pub fn chance(&mut self, one_in: u64) -> bool {
         self.below(one_in) == 0
@@ -70,7 +70,7 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// A seed written down years ago must mean the same run today.
+    /// A seed recorded years ago must replay its run today.
     #[test]
     fn the_sequence_never_changes() {
         let mut random = Random::new(1);
