@@ -9,7 +9,7 @@
 //! for checkpoints, task descriptors and futures which is as fast as memory and never hangs.
 //!
 //! # A store that outlasts a process
-//! A process becomes a *member* of its job with [`join`], and opens the [store](store) together
+//! A process becomes a *member* of its job with [`join`], and opens the [`store`] together
 //! with the other members. Here one of four members dies, and the others still read its value:
 //!
 //! ```

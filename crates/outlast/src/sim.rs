@@ -32,17 +32,16 @@
 //! There are two links, see [`Link`]. On both, every call of the engine is a step: the activity
 //! goes on at a random later moment (mostly soon, rarely very late), and others run meanwhile. Puts
 //! and gets of several words have two phases, with any subset of the words in the first phase. A
-//! kill or stop strikes at any step, also between two phases. A put whose writer dies between its
-//! phases stays partial; a put whose writer is stopped is completed after the writer goes on. Waits
-//! return early at times. A message of a dead member may arrive after the notice of the death, or
-//! never, and then no later message from that sender to that receiver arrives either. A request
-//! that was forgotten ([`crate::engine::Pending`]) before it was served may be dropped, while
-//! requests behind it are served.
+//! kill or stop strikes at any step, also between two phases. If the writer of a put dies between
+//! its phases, the put stays partial; if the writer is stopped, the put is completed after the
+//! writer goes on. Waits return early at times. A message of a dead member may arrive after the
+//! notice of the death, or never, and then no later message from that sender to that receiver
+//! arrives either. A request that was forgotten ([`crate::engine::Pending`]) before it was served
+//! may be dropped, while requests behind it are served.
 //!
-//! A member whose body returns without [`Job::leave`] has died, as a process that exits has; so has
-//! a member whose body panics. When a member dies, its activities are unwound: their destructors
-//! run, and calls of the engine in them return [`crate::Error::Ended`]. So do calls made while a
-//! panic unwinds.
+//! A member dies when its body returns without [`Job::leave`], as a process that exits does, or
+//! panics. When a member dies, its activities are unwound: their destructors run, and calls of the
+//! engine in them return [`crate::Error::Ended`]. So do calls made while a panic unwinds.
 
 use crate::engine::sim::{self, Host, Sim};
 use crate::job::{Backend, Job};

@@ -31,8 +31,8 @@
 //! epoch: a member that still sees the old epoch after its compare-and-swap made the swap before
 //! any member acted on the new epoch. Bytes of puts are written relaxed, with a release fence
 //! behind them and an acquire fence behind the reads of a get, so that a word written or read
-//! afterwards is ordered with them; [`sys::order_puts`] adds the case that these fences leave out,
-//! a load after a put of the same thread.
+//! afterwards is ordered with them; `order_puts` in `sys.rs` adds the case that these fences leave
+//! out, a load after a put of the same thread.
 
 mod access;
 mod attach;

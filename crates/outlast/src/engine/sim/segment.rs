@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_written_is_zero_and_costs_nothing() {
+    fn unwritten_memory_is_zero_and_has_no_chunks() {
         let mut segment = Segment::default();
         segment.grow(1 << 30);
         let mut buffer = [1; 16];
