@@ -7,7 +7,7 @@
 //! argument says how many times, once unless given. Should either die, the other says so and ends.
 
 use outlast::engine::{Error, Message, Port};
-use outlast::{Engine, Epoch, Job, MemberId, launch};
+use outlast::{Epoch, Job, MemberId, launch};
 use std::time::{Duration, Instant};
 
 const MEASURING: MemberId = MemberId(0);

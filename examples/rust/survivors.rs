@@ -3,7 +3,7 @@
 //! Run it with `cargo run --example survivors -p outlast`.
 
 use outlast::engine::Error;
-use outlast::{Engine, Epoch, launch};
+use outlast::{Epoch, launch};
 use std::time::Duration;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

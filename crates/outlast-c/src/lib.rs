@@ -12,7 +12,7 @@ use outlast::store::{
     Expect, KeyHandle, LockGuard, Mode, Options, Recovery, Store, StoreError, Transaction, Version,
     WaitOutcome,
 };
-use outlast::{Engine, Epoch, Job, MemberId, Time};
+use outlast::{Epoch, Job, MemberId, Time};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};

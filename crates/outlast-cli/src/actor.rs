@@ -2,8 +2,8 @@
 //! form that the checkers judge. `outlast chaos` runs it in real processes, `outlast sim` under the simulator.
 
 use anyhow::Context;
+use outlast::Job;
 use outlast::store::{Expect, KeyHandle, Store, StoreError, StoreResult, Version};
-use outlast::{Engine, Job};
 use outlast_check::history::{self, Access, Actor, Key, Kind, LogWriter, Outcome};
 use outlast_check::value::{self, Verdict};
 use outlast_check::workload::{self, Action, Call, Program, Random};

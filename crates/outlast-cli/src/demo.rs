@@ -15,7 +15,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use outlast::launch::{Event, Launch, Output, Running};
 use outlast::store::{Options, Store};
-use outlast::{Engine, JoinOptions, MemberId};
+use outlast::{JoinOptions, MemberId};
 use outlast_check::value;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use outlast::launch::{MemberEnd, Outcome, Running};
 use outlast::store::Store;
-use outlast::{Engine, Job, MemberId, MemberSet};
+use outlast::{Job, MemberId, MemberSet};
 use rustix::time::{ClockId, clock_gettime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

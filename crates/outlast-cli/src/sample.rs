@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::Args;
-use outlast::{Engine, Epoch, Error, Job, JoinOptions, MemberId};
+use outlast::{Epoch, Error, Job, JoinOptions, MemberId};
 use std::io::Write;
 use std::time::Duration;
 

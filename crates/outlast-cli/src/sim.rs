@@ -13,9 +13,9 @@ use crate::warden::{Losses, Warden};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use outlast::engine::Fault;
-use outlast::engine::sim::{self, Link, Options as SimOptions};
+use outlast::sim::{self, Link, Options as SimOptions};
 use outlast::store::{Options, REPLICAS_MAX, Store, StoreError};
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use outlast_check::history::History;
 use outlast_check::report::{self, Run};
 use outlast_check::workload::{self, Random};
@@ -676,7 +676,7 @@ impl Sim {
         let steps = self.calls * u64::from(self.threads) * 30;
         let mut options = SimOptions::new(usize::from(self.ranks), seed).link(link);
         options.spares = self.spares;
-        options.remains = salvage;
+        options.keeps_dead_segments = salvage;
         options = options.random_faults(at_once, self.stops, steps);
         options.trace = self.trace;
         // Those who wait for a stopped member look again and again, and the others go on until it is resumed: a transaction

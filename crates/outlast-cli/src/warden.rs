@@ -4,7 +4,7 @@
 
 use anyhow::{Context, bail, ensure};
 use outlast::store::{Store, StoreError};
-use outlast::{Engine, Epoch, Job};
+use outlast::{Epoch, Job};
 use outlast_check::history::Key;
 use outlast_check::loss::Loss;
 use outlast_check::workload::Random;

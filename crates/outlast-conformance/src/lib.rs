@@ -1,7 +1,7 @@
 //! The conformance suite: what every engine of Outlast has to do, written once.
 //!
 //! A [`Scenario`] is ordinary code that every member of a job runs. It puts, gets, sends and waits through
-//! [`outlast::Engine`], injects deaths and stops, and panics when something is not as the trait promises. It asks for no
+//! [`outlast::engine::Engine`], injects deaths and stops, and panics when something is not as the trait promises. It asks for no
 //! more than the trait promises: an operation on a member that is dead but not yet noticed may end well or not.
 //!
 //! The same bodies run
@@ -53,7 +53,7 @@ pub enum Need {
     Stop,
     /// Deaths and stops at the n-th engine step.
     Steps,
-    /// [`outlast::Engine::fence`].
+    /// [`outlast::Job::fence`].
     Fence,
     /// Spare members.
     Spares,

@@ -1,7 +1,7 @@
 //! The part that a process plays as a member, and watching members whose launcher does not tell how they ended.
 
 use crate::{Clock, Run, Scenario};
-use outlast::{Engine, JoinOptions};
+use outlast::JoinOptions;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitStatus, Stdio};

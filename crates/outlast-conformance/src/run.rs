@@ -3,7 +3,7 @@
 use crate::random::Random;
 use crate::{Scenario, pattern};
 use outlast::engine::{Fault, Message, Port};
-use outlast::{Engine, Epoch, Error, Job, MemberId, MemberSet, View};
+use outlast::{Epoch, Error, Job, MemberId, MemberSet, View};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;

@@ -2,10 +2,10 @@
 
 use crate::{Clock, Run, Scenario};
 use outlast::Job;
-use outlast::engine::sim::{self, Options, Outcome, Report};
+use outlast::sim::{self, Options, Outcome, Report};
 use std::fmt;
 
-pub use outlast::engine::sim::Link;
+pub use outlast::sim::Link;
 
 /// A run on the simulator that did not go as it should.
 #[derive(Clone, Debug)]

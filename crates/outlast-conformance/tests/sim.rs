@@ -69,7 +69,7 @@ fn a_failure_names_its_replay() {
         run.finish();
     }
     fn hangs(run: &outlast_conformance::Run) {
-        use outlast::{Engine, Time};
+        use outlast::Time;
         loop {
             run.park(run.bell(), Time::NEVER);
         }

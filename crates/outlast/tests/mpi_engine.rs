@@ -5,7 +5,7 @@
 //! exit status means nothing after a failure. A job that is not over at its deadline is killed and fails the test.
 
 use outlast::engine::{CompoundStep, Done, Fault, MESSAGE_LEN_MAX, Operation, Port};
-use outlast::{Engine, Epoch, Error, Job, JoinOptions, MemberId, Time};
+use outlast::{Epoch, Error, Job, JoinOptions, MemberId, Time};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

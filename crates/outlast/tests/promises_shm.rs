@@ -10,7 +10,7 @@ mod promises;
 use outlast::failpoint;
 use outlast::launch::{Launch, Outcome, Output};
 use outlast::store::steps;
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use promises::{Chance, MEMBERS};
 use std::time::Duration;
 

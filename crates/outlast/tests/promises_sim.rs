@@ -9,7 +9,7 @@ mod promises;
 
 use common::{run_with, seeds};
 use outlast::Job;
-use outlast::engine::sim::{Link, Options};
+use outlast::sim::{Link, Options};
 use promises::{Chance, MEMBERS};
 
 fn run(part: fn(Job, Chance)) {

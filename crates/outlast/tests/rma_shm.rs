@@ -3,7 +3,7 @@
 
 use outlast::launch::{Launch, Output};
 use outlast::rma::{Communicator, Error, Op, Source, TAG_MAX, Tag, wait_all, wait_any};
-use outlast::{Engine, Job, MemberId, Time};
+use outlast::{Job, MemberId, Time};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);

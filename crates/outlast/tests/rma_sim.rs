@@ -5,11 +5,11 @@
 #![cfg(feature = "sim")]
 
 use outlast::engine::Fault;
-use outlast::engine::sim::{self, Action, Link, Options, Random, When};
 use outlast::rma::{
     self, Communicator, Error, Op, Source, Tag, Window, wait_all, wait_any, wait_some,
 };
-use outlast::{Engine, Job, MemberId, Time};
+use outlast::sim::{self, Action, Link, Options, Random, When};
+use outlast::{Job, MemberId, Time};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

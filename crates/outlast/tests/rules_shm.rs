@@ -3,10 +3,10 @@
 
 #![cfg(feature = "faults")]
 
+use outlast::Job;
 use outlast::engine::Fault;
 use outlast::launch::{Launch, Output};
 use outlast::rma::{Communicator, Error, Op, Source, Tag, Window, wait_all, wait_any, wait_some};
-use outlast::{Engine, Job};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -7,7 +7,7 @@
 use outlast::engine::Port;
 use outlast::engine::shm::JobMemory;
 use outlast::launch::{Launch, Outcome, Output, Running};
-use outlast::{Engine, Epoch, Error, Job, JoinError, JoinOptions, MemberId, Time};
+use outlast::{Epoch, Error, Job, JoinError, JoinOptions, MemberId, Time};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

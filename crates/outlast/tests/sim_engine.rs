@@ -1,9 +1,9 @@
 //! The simulator as an engine: replay, faults, both links, and what the trait promises around deaths.
 #![cfg(feature = "sim")]
 
-use outlast::engine::sim::{self, Action, Cost, Link, Options, Outcome, Report, When};
 use outlast::engine::{Done, Fault, Operation, Port, TRY_SEND_LEN_MAX};
-use outlast::{Engine, Epoch, Error, Job, MemberId, Service, Time};
+use outlast::sim::{self, Action, Cost, Link, Options, Outcome, Report, When};
+use outlast::{Epoch, Error, Job, MemberId, Service, Time};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -1,9 +1,9 @@
 //! Nothing stays behind after a simulated run. A process of its own, since it counts all memory.
 #![cfg(feature = "sim")]
 
-use outlast::engine::sim::{self, Link, Options};
 use outlast::engine::{Operation, Port};
-use outlast::{Engine, Epoch, Job, MemberId, Service, Time};
+use outlast::sim::{self, Link, Options};
+use outlast::{Epoch, Job, MemberId, Service, Time};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

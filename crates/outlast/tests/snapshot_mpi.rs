@@ -7,7 +7,7 @@ mod mpirun;
 
 use outlast::snapshot::{self, Options, SnapshotError, Snapshots};
 use outlast::store::{self, Store};
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 use outlast::launch::{Launch, Outcome, Output, Running};
 use outlast::snapshot::{self, Options, SnapshotError, Snapshots};
 use outlast::store::{self, Store};
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

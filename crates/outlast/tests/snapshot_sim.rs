@@ -9,10 +9,10 @@ mod common;
 
 use common::{nap, seeds};
 use outlast::engine::Fault;
-use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
+use outlast::sim::{self, Link, Options as SimOptions, Random};
 use outlast::snapshot::{self, Options, SnapshotError, Snapshots};
 use outlast::store::{self, KeyHandle, Store, StoreError};
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -9,9 +9,9 @@ mod common;
 
 use common::seeds_in;
 use outlast::engine::Fault;
-use outlast::engine::sim::{self, Link, Options as SimOptions};
+use outlast::sim::{self, Link, Options as SimOptions};
 use outlast::store::{Options, Store, StoreError, Version, WaitOutcome};
-use outlast::{Engine, Job, MemberId, Time, View};
+use outlast::{Job, MemberId, Time, View};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -3,11 +3,11 @@
 #![cfg(feature = "sim")]
 
 use outlast::engine::Fault;
-use outlast::engine::sim::{self, Link, Options as SimOptions};
+use outlast::sim::{self, Link, Options as SimOptions};
 use outlast::store::{
     Expect, KEY_LEN_MAX, Options, REPLICAS_MAX, Store, StoreError, Version, WaitOutcome,
 };
-use outlast::{Engine, Job, MemberId, Time};
+use outlast::{Job, MemberId, Time};
 use std::time::Duration;
 
 fn run(members: usize, change: impl Fn(&mut SimOptions), body: impl Fn(Job) + Clone + 'static) {

@@ -10,9 +10,9 @@ mod common;
 mod fuzz;
 
 use common::seeds;
-use outlast::engine::sim::{self, Options as SimOptions, Random};
+use outlast::sim::{self, Options as SimOptions, Random};
 use outlast::store::{Options, Store, StoreError};
-use outlast::{Engine, Epoch, Job};
+use outlast::{Epoch, Job};
 
 #[test]
 fn with_checksums_nobody_reads_what_was_never_written() {

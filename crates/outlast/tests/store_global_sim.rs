@@ -10,11 +10,11 @@ mod common;
 
 use common::{nap, run_with, seeds};
 use outlast::engine::Fault;
-use outlast::engine::sim::{self, Link, Options as SimOptions};
+use outlast::sim::{self, Link, Options as SimOptions};
 use outlast::store::{
     Death, Mode, Options, Store, StoreError, StoreResult, Transaction, WaitOutcome,
 };
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -8,9 +8,9 @@ mod common;
 
 use common::{run_with, seeds};
 use outlast::engine::Fault;
-use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
+use outlast::sim::{self, Link, Options as SimOptions, Random};
 use outlast::store::{Expect, MemoryUse, Options, Store, StoreError};
-use outlast::{Engine, Epoch, Job, MemberId, Time};
+use outlast::{Epoch, Job, MemberId, Time};
 use std::time::Duration;
 
 fn run(seed: u64, members: usize, body: impl Fn(Job) + 'static) {

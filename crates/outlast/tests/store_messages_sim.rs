@@ -2,9 +2,9 @@
 
 #![cfg(feature = "sim")]
 
-use outlast::engine::sim::{self, Link, Options as SimOptions};
+use outlast::sim::{self, Link, Options as SimOptions};
 use outlast::store::{Options, Store};
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 
 /// Requests, and bytes that they write, of member 0 in a run in which it puts a key so many times.
 fn requests(members: usize, puts: u64, by_handle: bool) -> (u64, u64) {

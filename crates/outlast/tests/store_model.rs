@@ -3,9 +3,9 @@
 
 #![cfg(feature = "sim")]
 
-use outlast::engine::sim::{self, Link, Options as SimOptions};
+use outlast::sim::{self, Link, Options as SimOptions};
 use outlast::store::{Expect, Options, Store, StoreError, Version};
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

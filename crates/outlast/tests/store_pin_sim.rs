@@ -8,9 +8,9 @@ mod common;
 
 use common::{run_with, seeds};
 use outlast::engine::Fault;
-use outlast::engine::sim::{Action, Link, Options as SimOptions, PlannedFault, Random, When};
+use outlast::sim::{Action, Link, Options as SimOptions, PlannedFault, Random, When};
 use outlast::store::{Options, Pin, Store, StoreError};
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use std::time::Duration;
 
 fn over_seeds(default: u64, members: usize, body: impl Fn(u64, Job) + Clone + 'static) {

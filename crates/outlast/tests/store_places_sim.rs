@@ -7,9 +7,9 @@ mod common;
 
 use common::run_with;
 use outlast::engine::Fault;
-use outlast::engine::sim::{Link, Options as SimOptions};
+use outlast::sim::{Link, Options as SimOptions};
 use outlast::store::{Options, Store};
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use std::time::Duration;
 
 fn run(change: impl Fn(&mut SimOptions), members: usize, body: impl Fn(Job) + Clone + 'static) {

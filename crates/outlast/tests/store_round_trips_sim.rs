@@ -5,9 +5,9 @@
 mod common;
 
 use common::nap;
-use outlast::engine::sim::{self, Cost, Link, Options as SimOptions};
+use outlast::sim::{self, Cost, Link, Options as SimOptions};
 use outlast::store::{Options, Store};
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;

@@ -5,7 +5,7 @@
 
 use outlast::launch::{Launch, Output, Running};
 use outlast::store::{Options, Store, StoreError};
-use outlast::{Engine, Epoch, Job, JoinOptions, MemberId, Time};
+use outlast::{Epoch, Job, JoinOptions, MemberId, Time};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -321,14 +321,14 @@ fn the_memory_of_the_dead_is_given_back() {
 mod sim {
     use super::*;
     use outlast::engine::Fault;
-    use outlast::engine::sim::{self, Link, Options as SimOptions};
+    use outlast::sim::{self, Link, Options as SimOptions};
     use std::cell::Cell;
     use std::rc::Rc;
 
     fn run(test: &str, members: usize, seeds: u64, body: impl Fn(u64, Job) + Clone + 'static) {
         for seed in 0..seeds {
             let mut plan = SimOptions::new(members, seed);
-            plan.remains = true;
+            plan.keeps_dead_segments = true;
             let body = body.clone();
             let report = sim::run(&plan, move |job| body(seed, job));
             assert!(
@@ -428,7 +428,7 @@ mod sim {
         for step in 1..240 {
             for seed in 0..16 {
                 let mut plan = SimOptions::new(3, seed);
-                plan.remains = true;
+                plan.keeps_dead_segments = true;
                 let counted = outcomes.clone();
                 let report = sim::run(&plan, move |job| late(&job, step, &counted));
                 assert!(
@@ -572,7 +572,7 @@ mod sim {
     ) -> (Time, bool) {
         let found = Rc::new(Cell::new((Time::NEVER, false)));
         let (noted, mut plan) = (found.clone(), SimOptions::new(members, seed));
-        plan.remains = true;
+        plan.keeps_dead_segments = true;
         let report = sim::run(&plan, move |job: Job| {
             let store =
                 Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
@@ -883,7 +883,7 @@ mod sim {
     fn a_copy_that_is_there_because_of_a_leaver_is_salvaged() {
         for seed in 0..20 {
             let mut plan = SimOptions::new(6, seed);
-            plan.remains = true;
+            plan.keeps_dead_segments = true;
             plan.domains = ["b", "b", "a", "b", "c", "c"].map(String::from).to_vec();
             let report = sim::run(&plan, move |job: Job| {
                 let options = options(2).partitions(64).expected_keys(64).repair_share(10);
@@ -941,7 +941,7 @@ mod sim {
     fn salvage_needs_an_engine_that_keeps_what_the_dead_had() {
         for (link, remains) in [(Link::Network, true), (Link::Memory, false)] {
             let mut plan = SimOptions::new(2, 1).link(link);
-            plan.remains = remains;
+            plan.keeps_dead_segments = remains;
             let report = sim::run(&plan, |job| {
                 let error = Store::open(&job, options(1)).expect_err("refused");
                 assert!(error.to_string().contains("salvage needs an engine"), "{error}");

@@ -6,9 +6,9 @@ mod common;
 
 use common::run_with as run;
 use outlast::engine::Fault;
-use outlast::engine::sim::{Link, Options as SimOptions};
+use outlast::sim::{Link, Options as SimOptions};
 use outlast::store::{Options, Store, StoreError};
-use outlast::{Engine, Epoch, Job, MemberId};
+use outlast::{Epoch, Job, MemberId};
 use std::time::Duration;
 
 fn open(job: &Job, options: Options) -> Store {

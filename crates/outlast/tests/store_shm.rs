@@ -5,7 +5,7 @@
 
 use outlast::launch::{Launch, Output};
 use outlast::store::{Expect, Options, Store, StoreError};
-use outlast::{Engine, Epoch, Job, MemberId, Time};
+use outlast::{Epoch, Job, MemberId, Time};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);

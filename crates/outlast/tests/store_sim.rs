@@ -8,9 +8,9 @@
 mod common;
 
 use common::seeds_in;
-use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
+use outlast::sim::{self, Link, Options as SimOptions, Random};
 use outlast::store::{Expect, KeyHandle, Options, Store, StoreError, Value, Version};
-use outlast::{Engine, Job, Time};
+use outlast::{Job, Time};
 use outlast_check::history::{self, Access, Actor, History, Kind, Log, Outcome};
 use outlast_check::report::{self, Run};
 use outlast_check::value;

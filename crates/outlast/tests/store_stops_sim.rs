@@ -6,9 +6,9 @@ mod common;
 
 use common::nap;
 use outlast::engine::Fault;
-use outlast::engine::sim::{self, Link, Options as SimOptions};
+use outlast::sim::{self, Link, Options as SimOptions};
 use outlast::store::{Expect, KeyHandle, Options, Store, StoreError, WaitOutcome};
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;

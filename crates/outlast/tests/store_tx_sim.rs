@@ -9,9 +9,9 @@ mod common;
 
 use common::{nap, run_with, seeds};
 use outlast::engine::Fault;
-use outlast::engine::sim::{self, Link, Options as SimOptions};
+use outlast::sim::{self, Link, Options as SimOptions};
 use outlast::store::{Expect, Options, Store, StoreError, StoreResult, Transaction};
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};

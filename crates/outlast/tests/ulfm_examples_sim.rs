@@ -20,8 +20,8 @@ mod iterations_as_transactions;
 #[path = "../../../examples/rust/ulfm/return_shrink_go_on.rs"]
 mod return_shrink_go_on;
 
-use outlast::engine::sim::{self, Link, Options, Random};
-use outlast::{Engine, Job};
+use outlast::Job;
+use outlast::sim::{self, Link, Options, Random};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;

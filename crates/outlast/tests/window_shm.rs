@@ -10,7 +10,7 @@ mod window_scenarios;
 use outlast::engine::Fault;
 use outlast::launch::{Launch, Outcome, Output, Running};
 use outlast::rma::{LockKind, Update, Window, WindowError};
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use std::time::{Duration, Instant};
 use window_scenarios::{MEMBERS, SCENARIOS, pause, word, world};
 

@@ -5,10 +5,10 @@
 
 mod window_scenarios;
 
-use outlast::engine::sim::{self, Action, Link, Options, Random, When};
 use outlast::rma::{Communicator, LockKind, Update, Window, WindowError};
+use outlast::sim::{self, Action, Link, Options, Random, When};
 
-use outlast::{Engine, Job, MemberId, Time};
+use outlast::{Job, MemberId, Time};
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@
 mod support;
 
 use outlast::rma::{Communicator, Error, Source, Tag};
-use outlast::{Engine, Job, launch};
+use outlast::{Job, launch};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 

@@ -7,7 +7,7 @@
 mod support;
 
 use outlast::rma::{Communicator, Error, Op, Update, Window, WindowError};
-use outlast::{Engine, Job, launch};
+use outlast::{Job, launch};
 use std::collections::BTreeMap;
 
 pub(crate) const MEMBERS: usize = 5;

@@ -7,7 +7,7 @@
 mod support;
 
 use outlast::rma::{Communicator, Error, Op};
-use outlast::{Engine, Job, launch};
+use outlast::{Job, launch};
 
 pub(crate) const MEMBERS: usize = 6;
 const ROUNDS: u64 = 50;

@@ -8,7 +8,7 @@
 mod support;
 
 use outlast::rma::{Communicator, Error, Op};
-use outlast::{Engine, Job, launch};
+use outlast::{Job, launch};
 
 pub(crate) const MEMBERS: usize = 4;
 const ITERATIONS: u64 = 16;

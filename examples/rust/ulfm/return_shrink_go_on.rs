@@ -6,7 +6,7 @@
 mod support;
 
 use outlast::rma::{Communicator, Error, Op};
-use outlast::{Engine, Job, launch};
+use outlast::{Job, launch};
 
 pub(crate) const MEMBERS: usize = 5;
 const ROUNDS: u64 = 10;

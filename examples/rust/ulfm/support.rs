@@ -1,6 +1,6 @@
 //! What the examples of this folder share: whom `--kill MEMBER` names, the killing, and the check of the result.
 
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 
 /// Whether somebody is to be killed: `--kill MEMBER` was given.
 pub(crate) fn is_killing() -> bool {

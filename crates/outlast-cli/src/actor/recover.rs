@@ -9,8 +9,8 @@
 use super::tx::{Recorded, first_tasks, named, special, words};
 use super::{Worker, version_free};
 use anyhow::ensure;
+use outlast::MemberId;
 use outlast::store::{Death, StoreError, Transaction};
-use outlast::{Engine, MemberId};
 use outlast_check::history::{self, Access, Key, Kind, Outcome};
 use outlast_check::workload::Random;
 

@@ -7,7 +7,6 @@
 use super::{SHORT, Worker, identity as value_identity, read_access, version};
 use anyhow::ensure;
 use clap::ValueEnum;
-use outlast::Engine;
 use outlast::store::{StoreError, StoreResult, Transaction, Value};
 use outlast_check::history::{self, Access, Key, Kind, Outcome};
 use outlast_check::workload::{Mix, QUEUE_TASKS, Step};

@@ -7,7 +7,7 @@ use crate::report::say;
 use anyhow::{Context, ensure};
 use clap::Args;
 use outlast::launch::{Launch, Output, Running};
-use outlast::{Engine, Epoch, JoinOptions, MemberId};
+use outlast::{Epoch, JoinOptions, MemberId};
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\

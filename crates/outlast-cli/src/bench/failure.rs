@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use outlast::launch::{Launch, Output, Running};
 use outlast::store::{Options, Store};
-use outlast::{Engine, Epoch, Job, JoinOptions, MemberId};
+use outlast::{Epoch, Job, JoinOptions, MemberId};
 use std::time::{Duration, Instant};
 
 const FAILOVER_EXAMPLES: &str = "\

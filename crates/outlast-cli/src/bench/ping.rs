@@ -9,7 +9,7 @@ use crate::members::say_line;
 use anyhow::{Context, bail, ensure};
 use outlast::launch::{Launch, Output};
 use outlast::store::Store;
-use outlast::{Engine, Job, MemberId};
+use outlast::{Job, MemberId};
 use std::time::{Duration, Instant};
 
 const SOURCE: &str = include_str!("../../../../bench/peers/openmpi_ping.c");

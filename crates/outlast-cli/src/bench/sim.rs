@@ -4,8 +4,8 @@ use super::{Common, Row, publish};
 use crate::report::say;
 use anyhow::{Context, ensure};
 use clap::Args;
-use outlast::engine::sim::{self, Cost, Link, Options};
-use outlast::{Engine, Epoch, Error, Job, MemberId};
+use outlast::sim::{self, Cost, Link, Options};
+use outlast::{Epoch, Error, Job, MemberId};
 use std::time::Duration;
 
 const EXAMPLES: &str = "\

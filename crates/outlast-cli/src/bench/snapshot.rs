@@ -8,7 +8,7 @@ use clap::Args;
 use outlast::launch::{Launch, Output};
 use outlast::snapshot::{self, Snapshots};
 use outlast::store::{Options, Store};
-use outlast::{Engine, Job, JoinOptions, MemberId};
+use outlast::{Job, JoinOptions, MemberId};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use outlast::launch::{Launch, Output};
 use outlast::store::{Mode, Options, Store};
-use outlast::{Engine, Epoch, Job, JoinOptions, MemberId};
+use outlast::{Epoch, Job, JoinOptions, MemberId};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use outlast::launch::{Launch, Output};
 use outlast::store::{Options, Store, StoreError};
-use outlast::{Engine, Job, JoinOptions, MemberId};
+use outlast::{Job, JoinOptions, MemberId};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use outlast::failpoint;
 use outlast::store::{Options, Store};
-use outlast::{Engine, Job, JoinOptions, MemberId};
+use outlast::{Job, JoinOptions, MemberId};
 use outlast_check::history;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};

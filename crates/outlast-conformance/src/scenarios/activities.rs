@@ -2,7 +2,7 @@
 
 use crate::{DATA, Run};
 use outlast::engine::Port;
-use outlast::{Engine, Epoch, Job, MemberId, Service, Time};
+use outlast::{Epoch, Job, MemberId, Service, Time};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use crate::{DATA, Inbox, Run, pattern};
 use outlast::engine::{Fault, Port, Result};
-use outlast::{Engine, Epoch, Error, MemberId};
+use outlast::{Epoch, Error, MemberId};
 use std::time::Duration;
 
 fn after_common(run: &Run) -> u64 {

@@ -2,7 +2,7 @@
 
 use crate::{DATA, Inbox, Random, Run, WAIT, pattern};
 use outlast::engine::{CompoundStep, Done, Fault, Operation, Port, Result};
-use outlast::{Engine, Epoch, Error, MemberId, Time};
+use outlast::{Epoch, Error, MemberId, Time};
 use std::time::Duration;
 
 /// The first 64 bytes of data per member belong to [`Run::check_all_goes_on`]; what scenarios use comes after.

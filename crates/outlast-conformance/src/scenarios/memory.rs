@@ -2,7 +2,7 @@
 
 use crate::{DATA, Inbox, Run, pattern};
 use outlast::engine::{CompoundStep, Done, Fault, MESSAGE_LEN_MAX, Operation, Port};
-use outlast::{Engine, Epoch, Error, MemberId};
+use outlast::{Epoch, Error, MemberId};
 
 pub(crate) fn grow_while_others_read(run: &Run) {
     const OWNER: MemberId = MemberId(0);

@@ -2,7 +2,7 @@
 
 use crate::{DATA, Inbox, Run, WAIT};
 use outlast::engine::{Fault, MESSAGE_LEN_MAX, Port};
-use outlast::{Engine, Error, MemberId};
+use outlast::{Error, MemberId};
 use std::time::Duration;
 
 const PORTS: [Port; Port::COUNT] = [Port::Rma, Port::Store, Port::Snapshot, Port::User];

@@ -2,7 +2,7 @@
 
 use crate::{DATA, Inbox, Random, Run, pattern};
 use outlast::engine::{COMPOUND_LEN_MAX, CompoundStep, Done, Operation, Pending, Port};
-use outlast::{Engine, Epoch, Error, MemberId};
+use outlast::{Epoch, Error, MemberId};
 use std::time::Duration;
 
 /// The bytes that each member has at each target.
@@ -118,24 +118,24 @@ fn series(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch)
     ];
     assert_eq!(
         start(&all),
-        Ok(Done::Series { done: 4, word: 7 }),
+        Ok(Done::Compound { done: 4, word: 7 }),
         "{run:?}: all is as expected at {target}"
     );
     let stops = [expect(second, 8), put(b"no!"), swap(7, 9)];
     assert_eq!(
         start(&stops),
-        Ok(Done::Series { done: 0, word: 7 }),
+        Ok(Done::Compound { done: 0, word: 7 }),
         "{run:?}: another word is expected"
     );
     let stops = [put(b"yes"), swap(8, 9), expect(first, 0)];
     assert_eq!(
         start(&stops),
-        Ok(Done::Series { done: 1, word: 7 }),
+        Ok(Done::Compound { done: 1, word: 7 }),
         "{run:?}: a swap that fails ends it"
     );
     assert_eq!(
         start(&[]),
-        Ok(Done::Series { done: 0, word: 0 }),
+        Ok(Done::Compound { done: 0, word: 0 }),
         "{run:?}: nothing is a series, too"
     );
     let long = vec![1; COMPOUND_LEN_MAX];

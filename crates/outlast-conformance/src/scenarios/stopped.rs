@@ -2,7 +2,7 @@
 
 use crate::{DATA, Inbox, Run, WAIT, pattern};
 use outlast::engine::{Fault, Operation, Port};
-use outlast::{Engine, Epoch, Error, MemberId};
+use outlast::{Epoch, Error, MemberId};
 use std::time::Duration;
 
 fn after_common(run: &Run) -> u64 {

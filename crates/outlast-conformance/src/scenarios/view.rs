@@ -2,7 +2,7 @@
 
 use crate::{DATA, Inbox, Run, WAIT, pattern};
 use outlast::engine::{CompoundStep, Operation, Port};
-use outlast::{Engine, Epoch, Error, MemberId, MemberSet};
+use outlast::{Epoch, Error, MemberId, MemberSet};
 use std::time::Duration;
 
 fn after_common(run: &Run) -> u64 {

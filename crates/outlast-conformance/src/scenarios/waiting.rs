@@ -2,7 +2,7 @@
 
 use crate::{DATA, Inbox, Run, WAIT};
 use outlast::engine::Port;
-use outlast::{Engine, Epoch, MemberId, Time};
+use outlast::{Epoch, MemberId, Time};
 use std::time::Duration;
 
 pub(crate) fn bell_and_park(run: &Run) {

@@ -1,3 +1,5 @@
+//! Why a call of an engine fails, and whether it has changed anything by then.
+
 use super::{Epoch, MESSAGE_LEN_MAX, MemberId};
 use std::time::Duration;
 
@@ -5,13 +7,15 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The target is dead. The effect of the operation, if it had any, is lost with the target's memory.
+    /// The target is dead. The effect of the operation, if it had any, is lost with the target's
+    /// memory.
     #[error("{member} is dead; choose another member (the view names the living ones)")]
     Dead {
         /// The dead target.
         member: MemberId,
     },
-    /// The operation belongs to an older view than the caller or the target has. It changed nothing.
+    /// The operation belongs to an older view than the caller or the target has. It changed
+    /// nothing.
     #[error("the view has changed, it is now at {now}; redo the operation under the new view")]
     Stale {
         /// The caller's epoch after it learned of the change.
@@ -19,17 +23,19 @@ pub enum Error {
     },
     /// A living member did not answer in time. Whether the operation happened is unknown.
     #[error(
-        "{member} lives but did not answer within {limit:?}; it may be stopped or starved, and whether the operation happened is unknown"
+        "{member} lives but did not answer within {limit:?}; it may be stopped or starved, and \
+         whether the operation happened is unknown"
     )]
     Timeout {
-        /// Who did not answer.
+        /// The member that did not answer.
         member: MemberId,
         /// How long the call waited.
         limit: Duration,
     },
     /// The range is not inside the target's segment. Nothing was changed.
     #[error(
-        "bytes {offset}..+{len} are outside {member}'s segment of {segment_len} bytes; its owner can grow it"
+        "bytes {offset}..+{len} are outside {member}'s segment of {segment_len} bytes; its owner \
+         can grow it"
     )]
     OutOfRange {
         /// Whose segment.
@@ -47,10 +53,10 @@ pub enum Error {
         /// The offset.
         offset: u64,
     },
-    /// There is no such member in the job. Nothing was changed.
+    /// The job has no member with this id. Nothing was changed.
     #[error("there is no {member} in a job of {members} members")]
     UnknownMember {
-        /// Who was named.
+        /// The id that the caller gave.
         member: MemberId,
         /// How many members there are.
         members: usize,
@@ -69,26 +75,27 @@ pub enum Error {
         /// Its length.
         len: usize,
     },
-    /// This process was forked from a member and is not one itself.
+    /// This process was forked from a member and is no member itself.
     #[error(
-        "this process was forked from a member of the job and is no member itself; call outlast only in the parent, or fork before join()"
+        "this process was forked from a member of the job and is no member itself; call outlast \
+         only in the parent, or fork before join()"
     )]
     Forked,
     /// This member has left the job, or was declared dead.
     #[error("this member is no longer part of the job: it has left, or it was declared dead")]
     Ended,
-    /// The operating system refused something.
+    /// The operating system refused a call.
     #[error("{what} failed: {error}")]
     System {
-        /// What was tried.
+        /// The call.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         error: String,
     },
     /// The engine or this build cannot do it.
     #[error("not supported: {what}")]
     Unsupported {
-        /// What, and what to do instead.
+        /// The call, and what to do instead.
         what: &'static str,
     },
 }

@@ -1,5 +1,5 @@
-//! What a process says when it joins a job, and why that may fail: read by every engine when it
-//! attaches. [`crate::join`] chooses the engine.
+//! What a process says when it joins a job, and why that may fail. Every engine reads the options
+//! when it attaches; [`crate::join`] chooses the engine.
 
 use super::MemberId;
 #[cfg(feature = "mpi")]
@@ -21,7 +21,6 @@ pub(crate) const SPARES_VARIABLE: &str = "OUTLAST_SPARES";
 /// ```
 /// use std::time::Duration;
 /// let job = outlast::JoinOptions::new().time_limit(Duration::from_secs(5)).join()?;
-/// # use outlast::Engine;
 /// # job.leave()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -60,7 +59,8 @@ impl JoinOptions {
         self
     }
 
-    /// The most bytes that this member's segment may take; what the launcher set aside is the upper bound.
+    /// The most bytes that this member's segment may take. The upper bound is what the launcher set
+    /// aside.
     pub fn segment_limit(mut self, bytes: u64) -> JoinOptions {
         self.segment_limit = Some(bytes);
         self
@@ -72,16 +72,18 @@ impl JoinOptions {
         self
     }
 
-    /// On the mpi engine, in a program that has initialized MPI itself: have errors on `MPI_COMM_WORLD` and
-    /// `MPI_COMM_SELF` return, without which the death of a rank may end the program. Not done without a word, since
-    /// they are the program's.
+    /// On the mpi engine, in a program that has initialized MPI itself: set the error handlers of
+    /// `MPI_COMM_WORLD` and `MPI_COMM_SELF` so that errors return. With MPI's default handlers the
+    /// death of a rank may end the program. Off by default, since the handlers belong to the
+    /// program.
     pub fn set_errhandlers(mut self, set: bool) -> JoinOptions {
         self.set_errhandlers = set;
         self
     }
 
-    /// On the mpi engine: the members are the processes of this communicator of the program, in the order of its ranks,
-    /// and not all of `MPI_COMM_WORLD`. A duplicate is used; the communicator itself stays the program's.
+    /// On the mpi engine: the members are the processes of this communicator of the program, in the
+    /// order of its ranks, and not all of `MPI_COMM_WORLD`. The engine uses a duplicate; the
+    /// communicator itself stays the program's.
     #[cfg(feature = "mpi")]
     pub fn communicator(mut self, communicator: mpi::Communicator) -> JoinOptions {
         self.communicator = Some(communicator);
@@ -95,15 +97,17 @@ impl JoinOptions {
 pub enum JoinError {
     /// `OUTLAST_ENGINE` names an engine that this build does not have.
     #[error(
-        "unknown engine `{name}` in OUTLAST_ENGINE; this build has: shm, and mpi with the cargo feature `mpi`"
+        "unknown engine `{name}` in OUTLAST_ENGINE; this build has: shm, and mpi with the cargo \
+         feature `mpi`"
     )]
     UnknownEngine {
-        /// What it says.
+        /// The name in OUTLAST_ENGINE.
         name: String,
     },
-    /// The engine that is wanted was not compiled in.
+    /// The engine of this job was not compiled in.
     #[error(
-        "this job wants the engine `{engine}`, which this build does not have; build with the cargo feature `{feature}` of the crate outlast, or set OUTLAST_ENGINE to another engine"
+        "this job wants the engine `{engine}`, which this build does not have; build with the \
+         cargo feature `{feature}` of the crate outlast, or set OUTLAST_ENGINE to another engine"
     )]
     MissingFeature {
         /// The engine that OUTLAST_ENGINE or the launcher asks for.
@@ -111,13 +115,13 @@ pub enum JoinError {
         /// The cargo feature that brings it.
         feature: &'static str,
     },
-    /// MPI refused something, or is not what the engine needs.
+    /// MPI refused a call, or lacks a feature that the engine needs.
     #[error("cannot join over MPI: {reason}")]
     Mpi {
         /// What is wrong, and what to do.
         reason: String,
     },
-    /// What the launcher passed on cannot be used.
+    /// The environment that the launcher passed on cannot be used.
     #[error("cannot join the job that OUTLAST_JOB names: {reason}")]
     NotAMember {
         /// What is wrong with it, and what to do.
@@ -125,7 +129,8 @@ pub enum JoinError {
     },
     /// This member has joined already, in this process or in another.
     #[error(
-        "{member} has already joined, as process {pid}; one process is one member, share the Job inside the process by cloning it"
+        "{member} has already joined, as process {pid}; one process is one member, share the Job \
+         inside the process by cloning it"
     )]
     AlreadyJoined {
         /// Which member.
@@ -135,32 +140,33 @@ pub enum JoinError {
     },
     /// Some member neither joined nor died in time.
     #[error(
-        "{member} has not joined within {limit:?}; does every process of the job call outlast::join()?"
+        "{member} has not joined within {limit:?}; does every process of the job call \
+         outlast::join()?"
     )]
     Timeout {
-        /// The first one that is missing.
+        /// The first member that is missing.
         member: MemberId,
-        /// How long this one waited.
+        /// How long this member waited.
         limit: Duration,
     },
-    /// The machine does not have what a job needs.
+    /// The machine does not have the memory that the job needs.
     #[error("no room for the job's memory: {reason}")]
     NoRoom {
         /// What is in the way, and what to do.
         reason: String,
     },
-    /// Something given is out of its range.
+    /// An option or argument is out of its range.
     #[error("{reason}")]
     Invalid {
-        /// What, and what the range is.
+        /// Which option, and its range.
         reason: String,
     },
-    /// The operating system refused something.
+    /// The operating system refused a call.
     #[error("{what} failed: {error}")]
     System {
-        /// What was tried.
+        /// The call.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         error: std::io::Error,
     },

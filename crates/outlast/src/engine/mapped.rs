@@ -1,4 +1,11 @@
-//! Memory of a member as the fast path reaches it: many operations under a single check of the view.
+//! Memory that all members map, as the fast path reaches it: many operations after a single check
+//! of the view.
+//!
+//! [`Directly`] is an engine whose members map all memory, [`Direct`] its interface, and [`Memory`]
+//! the operations on the memory of a member. On such memory, the check of the view is not atomic
+//! with the operations that follow. A caller must therefore tolerate that *any* of its operations
+//! takes effect after the view has changed, not only the operation at which it was stopped.
+//! [`Reach`] is a member's memory on any engine.
 
 #[cfg(any(feature = "mpi", feature = "sim"))]
 use super::Engine;
@@ -18,46 +25,48 @@ pub(crate) enum Directly<'a> {
     Sim(&'a sim::Sim),
 }
 
-/// What the hot path needs of such an engine.
+/// What the fast path needs of an engine whose memory all members map.
 pub(crate) trait Direct<'a>: Copy {
     type Memory: Memory + Into<Reach<'a>>;
 
-    /// The epoch, if this process is a member and has taken note of everyone who is dead in it: those are not reached any
-    /// more. What is reached after this is reached under that view.
+    /// The epoch, if this process is a member and has applied all deaths of that epoch: it reaches
+    /// the memory of the dead no more. Memory that is reached after this call is reached under that
+    /// view.
     fn known_epoch(self) -> Option<Epoch>;
 
-    /// A member's memory. Only after [`Direct::known_epoch`] in the same call: a forked child has none.
+    /// A member's memory. Only after [`Direct::known_epoch`] in the same call of the store: a
+    /// forked child does not have the memory.
     fn reach(self, member: MemberId) -> Option<Self::Memory>;
 
-    /// As [`Engine::has_ended`].
+    /// As [`super::Engine::has_ended`].
     fn is_over(self) -> bool;
 }
 
-/// A member's memory, for the operations that follow on one check of the view: those of the engine under
-/// [`Epoch::ANY`]. Where a refusal would say why, it is enough here that nothing has happened; the ordinary call says it.
-///
-/// On memory that all members map, the check of an operation is not atomic with it: whoever uses this must be able to
-/// bear that *any* of its operations is late, and not only the one at which it was stopped.
+/// A member's memory, for the operations that follow a single check of the view. They are the
+/// engine's operations under [`Epoch::ANY`]. A refusal does not say why, only that nothing has
+/// happened; the slow path repeats the operation by a call of the engine, which says why.
 pub(crate) trait Memory: Copy {
-    /// Some words, one after the other.
+    /// Reads consecutive words, in order.
     fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]>;
 
-    /// Compares and swaps; whether the word was as expected.
+    /// Replaces a word if it is `expected`; returns whether it was.
     fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool>;
 
-    /// Puts some words; whether it was done.
+    /// Writes consecutive words; returns whether it did.
     fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool;
 
-    /// Puts bytes; whether it was done. Refused after its first words it may have changed some.
+    /// Writes bytes; returns whether it did. A put that is refused after its first words may have
+    /// changed some.
     fn put(self, offset: u64, data: &[u8]) -> bool;
 
-    /// Fills a buffer; whether it was done.
+    /// Fills a buffer; returns whether it did.
     fn get(self, offset: u64, buffer: &mut [u8]) -> bool;
 
-    /// Has the processor fetch the line at this offset, if it can.
+    /// Asks the processor to fetch the cache line at this offset.
     fn prefetch(self, offset: u64);
 
-    /// Puts bytes, and zeros up to the next word: a part of a word would have to be exchanged.
+    /// Writes bytes, and zeros up to the next word. Writing only a part of a word would need an
+    /// atomic exchange.
     #[inline(always)]
     fn fill(self, offset: u64, data: &[u8]) -> bool {
         let (words, rest) = data.split_at(data.len() & !7);
@@ -73,14 +82,14 @@ pub(crate) trait Memory: Copy {
 
 #[cfg(feature = "sim")]
 impl<'a> Direct<'a> for &'a sim::Sim {
-    type Memory = Ordinary<'a, sim::Sim>;
+    type Memory = EngineMemory<'a, sim::Sim>;
 
     fn known_epoch(self) -> Option<Epoch> {
         (!self.has_ended()).then(|| self.epoch())
     }
 
-    fn reach(self, member: MemberId) -> Option<Ordinary<'a, sim::Sim>> {
-        Some(Ordinary(self, member))
+    fn reach(self, member: MemberId) -> Option<EngineMemory<'a, sim::Sim>> {
+        Some(EngineMemory(self, member))
     }
 
     fn is_over(self) -> bool {
@@ -88,37 +97,37 @@ impl<'a> Direct<'a> for &'a sim::Sim {
     }
 }
 
-/// The memory of a member by the ordinary calls of its engine.
+/// A member's memory by the calls of its engine.
 #[cfg(any(feature = "mpi", feature = "sim"))]
-pub(crate) struct Ordinary<'a, E>(&'a E, MemberId);
+pub(crate) struct EngineMemory<'a, E>(&'a E, MemberId);
 
 #[cfg(any(feature = "mpi", feature = "sim"))]
-impl<'a, E: Engine> Ordinary<'a, E> {
+impl<'a, E: Engine> EngineMemory<'a, E> {
     /// The memory of `target`, if the epoch is `at`, or `at` is [`Epoch::ANY`].
-    pub(crate) fn reach(engine: &'a E, at: Epoch, target: MemberId) -> Result<Ordinary<'a, E>> {
+    pub(crate) fn reach(engine: &'a E, at: Epoch, target: MemberId) -> Result<EngineMemory<'a, E>> {
         match engine.epoch() {
             now if at != Epoch::ANY && at != now => Err(Error::Stale { now }),
-            _ => Ok(Ordinary(engine, target)),
+            _ => Ok(EngineMemory(engine, target)),
         }
     }
 }
 
 #[cfg(any(feature = "mpi", feature = "sim"))]
-impl<E> Clone for Ordinary<'_, E> {
+impl<E> Clone for EngineMemory<'_, E> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
 #[cfg(any(feature = "mpi", feature = "sim"))]
-impl<E> Copy for Ordinary<'_, E> {}
+impl<E> Copy for EngineMemory<'_, E> {}
 
 #[cfg(any(feature = "mpi", feature = "sim"))]
-impl<E: Engine> Memory for Ordinary<'_, E> {
+impl<E: Engine> Memory for EngineMemory<'_, E> {
     fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]> {
         let mut words = [0; N];
         for (word, index) in words.iter_mut().zip(0..) {
-            // The offset may be from memory that others write.
+            // The offset may come from memory that other members write: it must not overflow.
             *word = self.0.load(Epoch::ANY, self.1, offset.checked_add(index * 8)?).ok()?;
         }
         Some(words)
@@ -149,9 +158,9 @@ impl<E: Engine> Memory for Ordinary<'_, E> {
 pub(crate) enum Reach<'a> {
     Shm(shm::Reach<'a>),
     #[cfg(feature = "mpi")]
-    Mpi(Ordinary<'a, mpi::Mpi>),
+    Mpi(EngineMemory<'a, mpi::Mpi>),
     #[cfg(feature = "sim")]
-    Sim(Ordinary<'a, sim::Sim>),
+    Sim(EngineMemory<'a, sim::Sim>),
 }
 
 impl<'a> From<shm::Reach<'a>> for Reach<'a> {
@@ -162,8 +171,8 @@ impl<'a> From<shm::Reach<'a>> for Reach<'a> {
 }
 
 #[cfg(feature = "sim")]
-impl<'a> From<Ordinary<'a, sim::Sim>> for Reach<'a> {
-    fn from(memory: Ordinary<'a, sim::Sim>) -> Reach<'a> {
+impl<'a> From<EngineMemory<'a, sim::Sim>> for Reach<'a> {
+    fn from(memory: EngineMemory<'a, sim::Sim>) -> Reach<'a> {
         Reach::Sim(memory)
     }
 }

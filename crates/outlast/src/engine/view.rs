@@ -1,4 +1,4 @@
-//! Who is active and who is dead.
+//! The view: which members are active, and which are dead.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ impl fmt::Display for MemberId {
     }
 }
 
-/// How much a view knows: the number of the dead in it. It only grows.
+/// The number of the dead in a view. It only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
@@ -52,7 +52,7 @@ impl MemberSet {
         (0..count as u32).map(MemberId).collect()
     }
 
-    /// Adds a member; whether it was new.
+    /// Adds a member; returns whether it was new.
     pub fn insert(&mut self, member: MemberId) -> bool {
         let (word, bit) = (member.index() / 64, 1 << (member.index() % 64));
         if self.words.len() <= word {
@@ -75,7 +75,7 @@ impl MemberSet {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether nobody is in the set.
+    /// Whether the set has no members.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
@@ -83,14 +83,14 @@ impl MemberSet {
     /// The members in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = MemberId> + '_ {
         self.words.iter().enumerate().flat_map(|(index, &word)| {
-            // Each step takes the lowest bit off.
+            // Each step clears the lowest bit.
             let bits = std::iter::successors(Some(word), |rest| Some(rest & rest.wrapping_sub(1)));
             bits.take_while(|&rest| rest != 0)
                 .map(move |rest| MemberId((index * 64) as u32 + rest.trailing_zeros()))
         })
     }
 
-    /// Adds all of `other`; whether that changed anything.
+    /// Adds all members of `other`; returns whether that changed the set.
     pub fn union_with(&mut self, other: &MemberSet) -> bool {
         let before = self.len();
         for member in other.iter() {
@@ -99,7 +99,7 @@ impl MemberSet {
         self.len() != before
     }
 
-    /// Whether all of this set is in `other`.
+    /// Whether all members of this set are in `other`.
     pub fn is_subset(&self, other: &MemberSet) -> bool {
         self.iter().all(|member| other.contains(member))
     }
@@ -122,12 +122,12 @@ impl fmt::Display for MemberSet {
     }
 }
 
-/// What one member knows: who is dead, and hence who is active.
+/// What a member knows: which members are dead, and hence which are active.
 ///
-/// Members `0..regulars` are active from the start, the others are *spares*: alive, holding nothing. Each dead
-/// active member is replaced by the next spare in order. The active set is a function of the dead alone, so that
-/// members that know of the same deaths agree on it, in whichever order they learned of them, and it only grows as
-/// the dead do.
+/// Members `0..regulars` are active from the start, the others are *spares*: alive, without data. A
+/// dead active member is replaced by the next spare in order. The active set is a function of the
+/// dead alone, so that members with equal sets of the dead agree on it, in whichever order they
+/// learned of the deaths. It only grows, as the set of the dead does.
 ///
 /// ```
 /// use outlast::{MemberId, MemberSet, View};
@@ -140,11 +140,11 @@ impl fmt::Display for MemberSet {
 pub struct View {
     /// The number of the dead.
     pub epoch: Epoch,
-    /// Who was active at some time, the dead included.
+    /// The members that were active at some time, the dead included.
     pub active: MemberSet,
-    /// Who is dead. Members that left count as dead.
+    /// The dead. Members that left count as dead.
     pub dead: MemberSet,
-    /// Who of the dead left on purpose.
+    /// The dead that left on purpose.
     pub left: MemberSet,
     /// How many members were active from the start.
     pub regulars: usize,
@@ -153,7 +153,8 @@ pub struct View {
 }
 
 impl View {
-    /// The view of a job of `regulars` members and `spares` further ones of whom `dead` are dead.
+    /// The view of a job of `regulars` members and `spares` spares, in which the members in `dead`
+    /// are dead, and the members in `left` of them on purpose.
     pub fn new(regulars: usize, spares: usize, dead: MemberSet, left: MemberSet) -> View {
         let members = regulars + spares;
         let mut active = MemberSet::first(regulars);
@@ -175,7 +176,7 @@ impl View {
         member.index() < self.members && !self.dead.contains(member)
     }
 
-    /// Whether a member holds data: a regular one, or a spare that was activated.
+    /// Whether a member holds data: it is a regular member, or a spare that was activated.
     pub fn is_active(&self, member: MemberId) -> bool {
         self.active.contains(member)
     }
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn spares_replace_the_dead_in_order_and_dead_spares_are_passed_over() {
+    fn spares_replace_the_dead_in_order_and_dead_spares_are_skipped() {
         let view = View::new(3, 3, set(&[0]), set(&[]));
         assert_eq!(view.active, set(&[0, 1, 2, 3]));
         let view = View::new(3, 3, set(&[0, 3]), set(&[]));
@@ -226,7 +227,8 @@ mod tests {
         assert_eq!(view.active_living().collect::<Vec<_>>(), [MemberId(2)]);
     }
 
-    /// Over all pairs of death sets of a small job: more deaths never take a member out of the active set.
+    /// Over all pairs of death sets of a small job: more deaths never take a member out of the
+    /// active set.
     #[test]
     fn the_active_set_only_grows() {
         let (regulars, spares) = (3, 3);

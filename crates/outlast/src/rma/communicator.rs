@@ -7,7 +7,7 @@ use super::point::{Posted, Received, Request, Source, Tag};
 use super::progress::{EVERYONE, Rma, Shared, State, Todo, WORLD};
 use super::wire::{self, Writer};
 use super::{Error, Result, TAG_MAX};
-use crate::engine::{self, Engine};
+use crate::engine::{self};
 use crate::sync::lock;
 use crate::{Job, MemberId};
 use std::sync::Arc;

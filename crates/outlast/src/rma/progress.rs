@@ -28,7 +28,7 @@ use super::wire::{self, Reader, Writer};
 use super::{Error, Result};
 use crate::engine::{self, MESSAGE_LEN_MAX, Message, Port, TRY_SEND_LEN_MAX};
 use crate::sync::lock;
-use crate::{Engine, Job, MemberId, MemberSet, Service, Time};
+use crate::{Job, MemberId, MemberSet, Service, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -1068,8 +1068,8 @@ impl Service for Rma {
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use super::*;
-    use crate::engine::sim::{self, Options};
     use crate::rma::{Source, Tag};
+    use crate::sim::{self, Options};
 
     const ID: u64 = 7;
 

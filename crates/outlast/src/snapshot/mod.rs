@@ -39,7 +39,7 @@ pub use folder::{
 };
 pub use restore::{Restored, restore, restore_share};
 
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Port, Time};
+use crate::engine::{Epoch, MemberId, MemberSet, Port, Time};
 use crate::job::{Job, Service};
 use crate::store::{Store, StoreError, whole_cut};
 use crate::sync::lock;

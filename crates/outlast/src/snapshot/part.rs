@@ -7,7 +7,7 @@ use super::Shared;
 use super::file::{Header, Writer};
 use super::folder::Unfinished;
 use super::note::Note;
-use crate::engine::{Engine, Epoch, MemberId, Time};
+use crate::engine::{Epoch, MemberId, Time};
 use crate::store::CutPart;
 use crate::sync::lock;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use super::folder::read_range;
 use super::{SnapshotError, find, parts};
-use crate::engine::{Engine, MemberId};
+use crate::engine::MemberId;
 use crate::store::Store;
 use std::path::Path;
 

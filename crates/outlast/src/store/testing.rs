@@ -1,7 +1,7 @@
 //! What the tests in this folder share: waits for a condition, bounded and in the simulator's time, and calls that are to fail.
 
 use super::{Store, StoreError, StoreResult, Transaction};
-use crate::engine::{Engine, MemberId};
+use crate::engine::MemberId;
 use crate::job::Job;
 use std::fmt::Debug;
 use std::time::Duration;

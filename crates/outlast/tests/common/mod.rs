@@ -1,8 +1,8 @@
 //! What the tests in the simulator have in common.
 #![allow(dead_code, reason = "each of the tests uses its part")]
 
-use outlast::engine::sim::{self, Options};
-use outlast::{Engine, Job};
+use outlast::Job;
+use outlast::sim::{self, Options};
 use std::time::Duration;
 
 /// The seeds to run: so many from 0 on, or those that OUTLAST_SEED_FIRST and OUTLAST_SEEDS ask for.

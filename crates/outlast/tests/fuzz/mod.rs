@@ -1,9 +1,9 @@
 //! What the seeded test of damaged memory and the fuzz target (`fuzz/`) share: a store of three members in the simulator, of
 //! whom one has its segment overwritten in the middle of everybody's calls.
 
-use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
+use outlast::sim::{self, Link, Options as SimOptions, Random};
 use outlast::store::{Expect, Options, Store, StoreError};
-use outlast::{Engine, Epoch, Job, MemberId};
+use outlast::{Epoch, Job, MemberId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -5,7 +5,7 @@ use outlast::engine::Fault;
 use outlast::store::{
     Death, Mode, Options, RepairStatus, Store, StoreError, StoreResult, Transaction,
 };
-use outlast::{Engine, Epoch, Job, MemberId};
+use outlast::{Epoch, Job, MemberId};
 use std::time::Duration;
 
 pub(crate) const MEMBERS: usize = 5;

@@ -5,7 +5,7 @@
 
 use outlast::engine::{Done, Fault};
 use outlast::rma::{ATTACHED, Communicator, LockKind, Update, Window, WindowError};
-use outlast::{Engine, Epoch, Job, MemberId, Time};
+use outlast::{Epoch, Job, MemberId, Time};
 use std::time::Duration;
 
 pub(crate) const MEMBERS: usize = 4;

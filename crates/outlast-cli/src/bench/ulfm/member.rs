@@ -3,7 +3,7 @@
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use outlast::rma::{Communicator, Error};
-use outlast::{Engine, Job, JoinOptions, MemberId};
+use outlast::{Job, JoinOptions, MemberId};
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -3,8 +3,8 @@
 use super::member::{Plan, Samples, WITHOUT_FAILURE, play};
 use anyhow::ensure;
 use outlast::engine::Fault;
-use outlast::engine::sim::{self, Cost, Link, Options, Report};
-use outlast::{Engine, Job, Time};
+use outlast::sim::{self, Cost, Link, Options, Report};
+use outlast::{Job, Time};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -400,7 +400,7 @@ impl Core {
     fn pump(&mut self, node: &Shm, index: usize) -> bool {
         let mut has_moved = false;
         // A node that has turned away from a member sends it nothing more, whoever of the node has heard that it failed.
-        if self.quorum.is_some() && node.is_shunned(MemberId(index as u32)) {
+        if self.quorum.is_some() && node.is_quarantined(MemberId(index as u32)) {
             self.links[index].queue.clear();
             return false;
         }
@@ -592,13 +592,13 @@ impl Core {
         for member in self.suspected.iter() {
             let witness = &self.witnesses[member.index()];
             if matches!(witness, Witness::None) || witness.has_ended() {
-                node.shun(member);
+                node.quarantine(member);
             }
         }
         let shunned: MemberSet = self
             .living_elsewhere(node)
             .into_iter()
-            .filter(|&member| node.is_shunned(member))
+            .filter(|&member| node.is_quarantined(member))
             .collect();
         self.suspected.union_with(&shunned);
         if let Some(quorum) = &mut self.quorum {
@@ -616,8 +616,10 @@ impl Core {
         self.count_answers(node);
         self.listen(node);
         let (now, epoch) = (node.now(), node.epoch().0);
-        let (shunned, reached): (Vec<MemberId>, Vec<MemberId>) =
-            self.living_elsewhere(node).into_iter().partition(|&member| node.is_shunned(member));
+        let (shunned, reached): (Vec<MemberId>, Vec<MemberId>) = self
+            .living_elsewhere(node)
+            .into_iter()
+            .partition(|&member| node.is_quarantined(member));
         let shunned: MemberSet = shunned.into_iter().collect();
         if !shunned.is_subset(&self.accused) {
             let payload = wire::encode_set(&shunned, self.node_of.len());
@@ -977,7 +979,7 @@ impl Core {
                     return Err(Error::Ended);
                 };
                 match run_compound(node, at, me, &parts)? {
-                    Done::Series { done: count, word } => {
+                    Done::Compound { done: count, word } => {
                         done = count as u64;
                         Ok((word, Vec::new()))
                     }
@@ -1056,7 +1058,7 @@ impl Core {
                 }
                 Awaited::Put => Ok(Done::Put),
                 Awaited::Word => Ok(Done::Word(word)),
-                Awaited::Series => Ok(Done::Series { done: piece as usize, word }),
+                Awaited::Series => Ok(Done::Compound { done: piece as usize, word }),
             },
             None => {
                 debug_assert!(false, "{from} answered in an unknown way");

@@ -589,6 +589,8 @@ impl Mpi {
     }
 }
 
+impl super::sealed::Sealed for Mpi {}
+
 impl Engine for Mpi {
     fn me(&self) -> MemberId {
         self.node.me()

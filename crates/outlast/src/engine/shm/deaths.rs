@@ -1,31 +1,40 @@
 //! How deaths are proven, declared and made known.
 //!
 //! # Proof
-//! Each member's background thread owns a *robust word*: when the thread ends, in whatever way, the kernel marks the
-//! word and wakes one of those who wait on it, long before it has torn down the memory of the process. Since all
-//! background threads wait on the words of the others, one survivor wakes at once.
+//! Each member's background thread owns a *robust word*: when the thread ends, in whatever way, the
+//! kernel marks the word and wakes a waiter, long before it has torn down the memory of the
+//! process. Since all background threads wait on the words of the others, a survivor wakes at once.
 //!
-//! The mark proves that the process is ending: the engine never lets that thread end otherwise. It does not prove
-//! that the *other* threads of the process have executed their last instruction. They all have a deadly signal
-//! pending, set before the first of them could end, so each is stopped at its next entry into the kernel; one that
-//! runs on another core may still have a few instructions to go. [`sys::interrupt_all`] forces every core through the
-//! kernel. Only then is the death declared: from that moment on the dead write nothing. Where the kernel cannot do
-//! that, the end of the whole process is awaited through a pidfd, which takes longer the more memory it had.
+//! The mark proves that the process is ending: the engine never lets that thread end otherwise. It
+//! does not prove that the *other* threads of the process have executed their last instruction.
+//! They all have a deadly signal pending, set before the first of them could end, so each is
+//! stopped at its next entry into the kernel; a thread on another core may still have a few
+//! instructions to go. [`sys::interrupt_all`] forces every core through the kernel. Only then is
+//! the death declared: from that moment on the dead write nothing. Where the kernel cannot do that,
+//! the end of the whole process is awaited through a pidfd, which takes longer the more memory it
+//! had.
 //!
 //! # Declaration
-//! The dead are entered into the *death log*, an array of words that are zero until used. An entry goes into the
-//! first free place by compare-and-swap, so that all members see the same deaths in the same order, and each member
-//! stands there once. The epoch is the number of entries that everyone may act on; it is raised after the entry was
-//! made, by whoever made it or by anyone who meets it:
+//! The dead are entered into the *death log*, an array of words that are zero until used. An entry
+//! goes into the first free place by compare-and-swap, so that all members see the deaths in a
+//! single order, and each member has at most one entry. The epoch is the number of entries that
+//! members may act on. It is raised after the entry was made, by the process that made the entry or
+//! by any process that finds it:
 //!
 //! | a survivor that declares a death ends | what the others find, and do |
 //! |---|---|
-//! | before the entry | the marked word; the next look at it (each 50 ms, at worst) starts over |
-//! | between entry and epoch | the marked word; they find the entry there and raise the epoch |
-//! | between epoch and ringing the bells | the epoch, at their next operation or the next look; each then rings its own bell |
+//! | before the entry | the marked word; the next check of it (each 50 ms, at worst) starts over |
+//! | between entry and epoch | the marked word; they find the entry in the log and raise the epoch |
+//! | between epoch and ringing the bells | the epoch, at their next operation or check; each then rings its own bell |
 //!
-//! A survivor that was stopped in between and goes on later finds its entry made, or the epoch raised, and does no
-//! harm: entries are never changed, and the epoch never falls.
+//! A survivor that was stopped in between and goes on later finds its entry made, or the epoch
+//! raised, and does no harm: entries are never changed, and the epoch never falls.
+//!
+//! # Orderings
+//! Log, epoch, slot states, bells and sleeper counts are sequentially consistent: they are compared
+//! with each other across processes (entry before epoch, bell against sleepers, epoch against the
+//! words that operations change), and none of them is on a fast path but the epoch's load, which
+//! costs no more than a plain load.
 
 use super::super::{Epoch, MemberId, MemberSet, Port, View};
 use super::layout::{STATE_JOINED, STATE_JOINING, STATE_NEW, Tables};
@@ -33,8 +42,9 @@ use super::sys;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often the background looks at all words itself, should a wakeup have gone to someone who could not act on it.
-pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How often the background checks all words itself, in case the kernel woke a process that could
+/// not act on it.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// In an entry of the death log: the member left on purpose.
 const LEFT: u64 = 1 << 32;
@@ -44,11 +54,11 @@ fn entry_member(entry: u64) -> MemberId {
 }
 
 impl Tables {
-    /// Enters a death into the log, unless it is there, and raises the epoch; whether it was new.
+    /// Enters a death into the log, unless it is there, and raises the epoch; returns whether this
+    /// call made the death known.
     pub(super) fn declare_dead(&self, member: MemberId, left: bool) -> bool {
         let entry = u64::from(member.0 + 1) | if left { LEFT } else { 0 };
         for index in 0..self.layout.members() {
-            // Acquire and release: whoever sees the entry sees what its maker did before, and the reverse.
             let found = match self.death(index).compare_exchange(
                 0,
                 entry,
@@ -98,28 +108,31 @@ impl Tables {
     /// The epoch as it is now.
     #[inline]
     pub(super) fn current_epoch(&self) -> Epoch {
-        // Sequentially consistent, so that it is ordered with the words that operations change: a caller that sees
-        // an old epoch after its compare-and-swap made the swap before anyone acted on the new one.
+        // Ordered with the words that operations change: a caller that sees an old epoch after its
+        // compare-and-swap made the swap before any member acted on the new epoch.
         Epoch(self.epoch().load(Ordering::SeqCst))
     }
 
-    /// Rings one bell, for all threads of the member.
+    /// Rings a member's bell, for all its threads.
     pub(super) fn ring_bell(&self, member: MemberId) {
         self.ring_foreground(member);
         self.ring_background(member);
     }
 
-    /// Rings for a message: if some thread of the member attends to its port, the background sleeps on.
+    /// Rings for a message: if a thread of the member attends to its port, the background sleeps
+    /// on.
     pub(super) fn ring_for_message(&self, member: MemberId, port: Port) {
         self.ring_foreground(member);
-        // Ordered with `set_attending`: a thread that ceases to attend looks for messages after it has said so.
+        // Ordered with `set_attending`: a thread that ceases to attend checks for messages after it
+        // has lowered the count.
         if self.attending(member, port).load(Ordering::SeqCst) == 0 {
             self.ring_background(member);
         }
     }
 
     pub(super) fn ring_foreground(&self, member: MemberId) {
-        // The order with `sleepers` is what matters: either this sees the sleeper, or the sleeper sees the ring.
+        // Ordered with `sleepers`: either this thread sees the sleeper, or the sleeper sees the
+        // bell changed.
         self.bell(member).fetch_add(1, Ordering::SeqCst);
         if self.sleepers(member).load(Ordering::SeqCst) != 0 {
             sys::wake_all(self.bell(member));
@@ -133,19 +146,19 @@ impl Tables {
         }
     }
 
-    /// Rings everyone's bell.
+    /// Rings the bells of all members.
     pub(super) fn ring_all(&self) {
         for index in 0..self.layout.members() {
             self.ring_bell(MemberId(index as u32));
         }
     }
 
-    /// Looks whether the kernel has marked the member, and declares its death if so; whether the member is now
-    /// known to be dead.
-    pub(super) fn look_at(&self, member: MemberId) -> bool {
+    /// Checks whether the kernel has marked the member, and declares its death if so; returns
+    /// whether the member is now known to be dead.
+    pub(super) fn detect_death(&self, member: MemberId) -> bool {
         match self.state(member).load(Ordering::SeqCst) {
             STATE_NEW => false,
-            // Not watched by the kernel yet: ask whether the process is there at all.
+            // Not watched by the kernel yet: ask whether the process still exists.
             STATE_JOINING => {
                 let gone = process_has_ended(self.pid(member).load(Ordering::SeqCst));
                 if gone && self.state(member).load(Ordering::SeqCst) == STATE_JOINING {
@@ -159,7 +172,7 @@ impl Tables {
                 }
                 if !sys::interrupt_all() {
                     let pid = self.pid(member).load(Ordering::SeqCst);
-                    if !wait_for_end(pid, LOOK_INTERVAL) {
+                    if !wait_for_end(pid, CHECK_INTERVAL) {
                         return false;
                     }
                 }
@@ -180,7 +193,7 @@ fn process_has_ended(pid: u32) -> bool {
     wait_for_end(pid, Duration::ZERO)
 }
 
-/// Waits for the end of a process; whether it came.
+/// Waits for the end of a process; returns whether it has ended.
 fn wait_for_end(pid: u32, limit: Duration) -> bool {
     let Some(pid) = rustix::process::Pid::from_raw(pid as i32) else { return false };
     let pidfd = match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {

@@ -1,19 +1,22 @@
-//! Faults that strike a real process at a chosen engine step, for tests.
+//! Faults that strike a real process at a chosen engine step, for tests: planned by
+//! [`Fault`](crate::engine::Fault), or by [`crate::failpoint`] for a step of a protocol.
 
 use super::sys;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
-/// What happens at the step.
+/// What the process does at the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     Die = 1,
     Stop = 2,
 }
 
-/// A fault that is planned for the n-th step from now.
+/// A fault that is planned for the n-th step from now. Threads of a process share it; the decrement
+/// that takes `left` from 1 to 0 picks the thread that is struck. `act` is stored before `left`, so
+/// that this thread finds it.
 #[derive(Default)]
 pub(super) struct Planned {
-    /// Steps that are left; the fault strikes when it goes from 1 to 0.
+    /// The number of steps that are left; the fault strikes when it goes from 1 to 0.
     left: AtomicI64,
     act: AtomicU32,
 }

@@ -1,15 +1,16 @@
 //! Where things are in the memory of a job.
 //!
-//! All members map one file without a name. It begins with the job's own tables and goes on with one segment per
-//! member, each in an address range of its own that is backed by memory as far as its owner has grown it:
+//! All members map a file without a name. It begins with the job's own tables and goes on with a
+//! segment per member, each in an address range of its own that is backed by memory as far as its
+//! owner has grown it:
 //!
 //! ```text
-//! 0        header        what the job is, and the epoch; one page
-//! 4096     slots         one of 256 bytes per member: who it is, whether it lives, its bell
-//!          death log     one word per member: the dead in the order in which they were declared
-//!          pending       for each receiver a bitmap of the senders that have written to it, from the 64th on
-//!          rings         for each receiver a ring per sender; backed by memory from its first message on
-//!          segments      one per member, `segment_stride` apart
+//! 0        header     the size of the job, and the epoch; a page
+//! 4096     slots      256 bytes per member: its process, its state, its bell
+//!          death log  a word per member: the dead in the order in which they were declared
+//!          pending    per receiver, a bitmap of the senders with new messages, from the 64th on
+//!          rings      per receiver, a ring per sender; backed by memory from its first message on
+//!          segments   a segment per member, `segment_stride` apart
 //! ```
 //!
 //! Numbers are in the machine's byte order: the memory never leaves the machine.
@@ -18,11 +19,11 @@ use super::super::{MemberId, Port};
 use super::sys::Mapping;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The most members that one machine's job may have.
+/// The most members that a job may have on a machine.
 pub const SHM_MEMBERS_MAX: usize = 1024;
 
 pub(super) const PAGE: usize = 4096;
-/// Segments begin on such boundaries, so that the kernel may back them by large pages.
+/// Segments begin at multiples of this length, so that the kernel may back them by large pages.
 const SEGMENT_ALIGNMENT: usize = 2 << 20;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"OUTLAST\x01");
@@ -33,11 +34,11 @@ const HEADER_SEGMENT_LIMIT: usize = 16;
 const HEADER_START_NS: usize = 24;
 /// On a cache line of its own: it is read by every operation.
 pub(super) const HEADER_EPOCH: usize = 64;
-/// A bit for each member, on the mpi engine: see [`Tables::shunned`].
+/// A bit for each member, on the mpi engine: see [`Tables::quarantined`].
 #[cfg(feature = "mpi")]
-const HEADER_SHUNNED: usize = 128;
+const HEADER_QUARANTINED: usize = 128;
 #[cfg(feature = "mpi")]
-const _: () = assert!(HEADER_SHUNNED + SHM_MEMBERS_MAX / 8 <= PAGE);
+const _: () = assert!(HEADER_QUARANTINED + SHM_MEMBERS_MAX / 8 <= PAGE);
 
 const SLOTS: usize = PAGE;
 const SLOT_LEN: usize = 256;
@@ -46,7 +47,7 @@ const SLOT_PID: usize = 16;
 const SLOT_STATE: usize = 20;
 /// Three words that only the member's own kernel reads.
 const SLOT_ROBUST_HEAD: usize = 24;
-/// The number of the member's last message to several that counts; see `mailbox.rs`.
+/// The number of the member's last published message; see `mailbox.rs`.
 const SLOT_PUBLISHED: usize = 48;
 const SLOT_BELL: usize = 64;
 const SLOT_SLEEPERS: usize = 68;
@@ -55,13 +56,13 @@ const SLOT_BACKGROUND_SLEEPS: usize = 76;
 const SLOT_ATTENDING: usize = 80;
 /// The first word of the bitmap of senders: beside the bell, which a sender rings next.
 const SLOT_PENDING: usize = 96;
-/// For whom the member does something, on the mpi engine: see [`Tables::served`].
+/// The member whose request this member executes, on the mpi engine: see [`Tables::served`].
 #[cfg(feature = "mpi")]
 const SLOT_SERVED: usize = 104;
 const SLOT_SEGMENT_LEN: usize = 128;
 const SLOT_DOMAIN_LEN: usize = 136;
 const SLOT_DOMAIN: usize = 140;
-/// How long the path of a failure domain may be.
+/// The longest path of a failure domain, in bytes.
 pub(super) const DOMAIN_LEN_MAX: usize = SLOT_LEN - SLOT_DOMAIN;
 
 /// A slot whose member has not begun to join.
@@ -71,13 +72,14 @@ pub(super) const STATE_JOINING: u32 = 1;
 /// The kernel watches it: its robust word is set.
 pub(super) const STATE_JOINED: u32 = 2;
 
-/// What is at the head of a ring: the sender's position, the receiver's, and whether the sender waits for room.
+/// The length of a ring's header: the sender's position, the receiver's, and whether the sender
+/// waits for room, each on a cache line of its own.
 pub(super) const RING_HEADER_LEN: usize = 192;
 pub(super) const RING_TAIL: usize = 0;
 pub(super) const RING_HEAD: usize = 64;
 pub(super) const RING_SENDER_WAITS: usize = 128;
 
-/// The sizes and places of everything, computed from what the job is.
+/// The sizes and offsets of all tables, computed from the size of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) regulars: usize,
@@ -106,7 +108,8 @@ impl Layout {
         if regulars == 0 || members > SHM_MEMBERS_MAX {
             return None;
         }
-        // Rings are per pair, so they get smaller as members get more; a whole ring takes whole pages.
+        // There is a ring per pair of members, so rings are smaller in larger jobs. A ring takes
+        // whole pages.
         let ring_pages = match members {
             0..=16 => 16,
             17..=64 => 8,
@@ -121,7 +124,7 @@ impl Layout {
         let segments = round_up(rings + members * members * ring_pages * PAGE, SEGMENT_ALIGNMENT)?;
         let segment_stride = round_up(segment_limit.max(PAGE), SEGMENT_ALIGNMENT)?;
         let total_len = segments.checked_add(segment_stride.checked_mul(members)?)?;
-        // The kernel keeps half of the 48-bit address space for itself, and the program wants some too.
+        // The kernel keeps half of the 48-bit address space for itself, and the program needs some.
         (total_len < 1 << 46).then_some(Layout {
             regulars,
             spares,
@@ -146,31 +149,33 @@ impl Layout {
         self.rings
     }
 
-    /// Where a member's segment begins.
+    /// The offset of a member's segment.
     #[inline]
     pub(super) fn segment(&self, member: MemberId) -> usize {
         self.segments + member.index() * self.segment_stride
     }
 
-    /// Where the word is that says how long a member's segment is: the same in all jobs.
+    /// The offset of the word with the length of a member's segment: equal in all jobs.
     #[cfg(feature = "mpi")]
     pub(super) fn segment_len(member: MemberId) -> usize {
         SLOTS + member.index() * SLOT_LEN + SLOT_SEGMENT_LEN
     }
 
-    /// Where all segments are.
+    /// The range of all segments.
     pub(super) fn all_segments(&self) -> std::ops::Range<usize> {
         self.segments..self.total_len
     }
 
-    /// Where the ring from `sender` to `receiver` begins, and how long it is, header included.
+    /// The offset and the length, header included, of the ring from `sender` to `receiver`.
     pub(super) fn ring(&self, sender: MemberId, receiver: MemberId) -> (usize, usize) {
         let len = RING_HEADER_LEN + self.ring_len;
         (self.rings + (receiver.index() * self.members() + sender.index()) * len, len)
     }
 }
 
-/// The tables of a job, typed.
+/// The tables of a job, typed. `deaths.rs` and `mailbox.rs` say why the orderings of their words
+/// suffice. The header and the failure domains are written once, before the word that publishes
+/// them (magic number, length) is released.
 pub(super) struct Tables {
     pub(super) mapping: Mapping,
     pub(super) layout: Layout,
@@ -185,13 +190,14 @@ impl Tables {
         mapping.half(HEADER_SPARES).store(layout.spares as u32, Ordering::Relaxed);
         mapping.word(HEADER_SEGMENT_LIMIT).store(layout.segment_limit as u64, Ordering::Relaxed);
         mapping.word(HEADER_START_NS).store(start_ns, Ordering::Relaxed);
-        // Last, so that whoever sees it sees the rest.
+        // Last, and released: a process that sees it sees the rest of the header.
         mapping.word(HEADER_MAGIC).store(MAGIC, Ordering::Release);
         Tables { mapping, layout, start_ns }
     }
 
-    /// Reads the header of a job that another process has made; `first` maps at least one page of it. The layout is
-    /// computed anew and compared with the length of the file: nothing is taken on trust.
+    /// Reads the header of a job that another process has made; `first` maps at least a page of it.
+    /// The layout is computed anew and compared with the length of the file, so that a damaged
+    /// header is refused.
     pub(super) fn read_layout(first: &Mapping, file_len: u64) -> Result<(Layout, u64), String> {
         if first.word(HEADER_MAGIC).load(Ordering::Acquire) != MAGIC {
             return Err("it is not the memory of a job of this version of outlast".into());
@@ -204,7 +210,8 @@ impl Tables {
                 Ok((layout, first.word(HEADER_START_NS).load(Ordering::Relaxed)))
             }
             _ => Err(format!(
-                "its header ({regulars} members, {spares} spares, segments of {segment_limit} bytes) does not fit its length of {file_len} bytes"
+                "its header ({regulars} members, {spares} spares, segments of {segment_limit} \
+                 bytes) does not fit its length of {file_len} bytes"
             )),
         }
     }
@@ -214,25 +221,25 @@ impl Tables {
         SLOTS + member.index() * SLOT_LEN + field
     }
 
-    /// The number of the dead that everyone may act on.
+    /// The number of the dead that members may act on.
     #[inline]
     pub(super) fn epoch(&self) -> &AtomicU64 {
         self.mapping.word(HEADER_EPOCH)
     }
 
-    /// A word of the bitmap of those members of other nodes that this node has turned away from.
+    /// A word of the bitmap of the members of other nodes that this node has quarantined.
     #[cfg(feature = "mpi")]
-    pub(super) fn shunned(&self, word: usize) -> &AtomicU64 {
+    pub(super) fn quarantined(&self, word: usize) -> &AtomicU64 {
         assert!(word < SHM_MEMBERS_MAX / 64);
-        self.mapping.word(HEADER_SHUNNED + word * 8)
+        self.mapping.word(HEADER_QUARANTINED + word * 8)
     }
 
-    /// Where a member's robust word is; its list entry is in the 8 bytes before.
+    /// The offset of a member's robust word; its list entry is in the 8 bytes before.
     pub(super) fn robust_word_offset(&self, member: MemberId) -> usize {
         self.slot(member, SLOT_ROBUST_WORD)
     }
 
-    /// Where the head of the list is in which the kernel finds the robust word.
+    /// The offset of the head of the list in which the kernel finds the robust word.
     pub(super) fn robust_head_offset(&self, member: MemberId) -> usize {
         self.slot(member, SLOT_ROBUST_HEAD)
     }
@@ -257,7 +264,7 @@ impl Tables {
         self.mapping.half(self.slot(member, SLOT_BELL))
     }
 
-    /// Counts the rings that the member's background is to see.
+    /// Counts the rings of the bell of the member's background.
     pub(super) fn background_bell(&self, member: MemberId) -> &AtomicU32 {
         self.mapping.half(self.slot(member, SLOT_BACKGROUND_BELL))
     }
@@ -277,7 +284,7 @@ impl Tables {
         self.mapping.half(self.slot(member, SLOT_SLEEPERS))
     }
 
-    /// The member of another node for whom this one is doing something, plus 1; 0 if for nobody.
+    /// The member of another node whose request `member` is executing, plus 1; 0 if there is none.
     #[cfg(feature = "mpi")]
     pub(super) fn served(&self, member: MemberId) -> &AtomicU32 {
         self.mapping.half(self.slot(member, SLOT_SERVED))
@@ -289,7 +296,7 @@ impl Tables {
         self.mapping.word(self.slot(member, SLOT_SEGMENT_LEN))
     }
 
-    /// Notes the member's failure domain, cut to what there is room for.
+    /// Records the member's failure domain, cut to [`DOMAIN_LEN_MAX`].
     pub(super) fn set_domain(&self, member: MemberId, path: &str) {
         let bytes = &path.as_bytes()[..path.len().min(DOMAIN_LEN_MAX)];
         self.mapping.write(self.slot(member, SLOT_DOMAIN), bytes);
@@ -313,12 +320,13 @@ impl Tables {
         self.mapping.word(self.layout.death_log + index * 8)
     }
 
-    /// The number of the last message to several members that counts.
+    /// The number of the sender's last published message.
     pub(super) fn published(&self, sender: MemberId) -> &AtomicU64 {
         self.mapping.word(self.slot(sender, SLOT_PUBLISHED))
     }
 
-    /// A word of the bitmap of senders that have written to `receiver`. The first one is in the receiver's slot.
+    /// A word of the bitmap of senders that have written to `receiver`. The first word is in the
+    /// receiver's slot.
     pub(super) fn pending(&self, receiver: MemberId, word: usize) -> &AtomicU64 {
         if word == 0 {
             return self.mapping.word(self.slot(receiver, SLOT_PENDING));
@@ -334,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_overlaps() {
+    fn tables_do_not_overlap() {
         for (regulars, spares) in [(1, 0), (2, 1), (16, 0), (40, 8), (64, 0), (1000, 24)] {
             let layout = Layout::new(regulars, spares, 1 << 20).unwrap();
             let members = layout.members();
@@ -352,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn jobs_that_do_not_fit_are_refused() {
         assert_eq!(Layout::new(0, 0, 4096), None);
         assert_eq!(Layout::new(SHM_MEMBERS_MAX, 1, 4096), None);
         assert_eq!(Layout::new(usize::MAX, 2, 4096), None);

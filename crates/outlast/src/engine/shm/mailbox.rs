@@ -1,26 +1,35 @@
-//! Messages between the members of one machine.
+//! Messages between the members of a machine.
 //!
-//! For each pair there is a ring with one writer, the sender's process, and one reader, the receiver's process. A
-//! message is written as one or more fragments, each published by moving the ring's tail behind it; then the
-//! sender's bit is set at the receiver and the receiver's bell is rung.
+//! For each pair of members there is a ring with a single writer, the sender's process, and a
+//! single reader, the receiver's process. A message is written as one or more fragments, each
+//! published by moving the ring's tail behind it; then the sender's bit is set at the receiver and
+//! the receiver's bell is rung.
 //!
 //! | the sender ends | what the receiver finds |
 //! |---|---|
-//! | while it writes a fragment | nothing: the tail has not moved |
-//! | between two fragments of a message | a beginning without an end, which is dropped when the ring is done |
-//! | after the tail, before the bit | the message, once it knows of the death: it then looks at the ring anyway |
-//! | after the bit, before the bell | the message, at its next look |
+//! | while it writes a fragment | no message: the tail has not moved |
+//! | between two fragments of a message | a beginning without an end, which is dropped when the ring is drained |
+//! | after the tail, before the bit | the message, once it knows of the death: it then reads the ring anyway |
+//! | after the bit, before the bell | the message, when it next checks its bits |
 //!
-//! A message to several members is *published*: it is written into each of the rings, with a number, and the tails are
-//! moved; but a receiver stops in front of it until the sender's published number has come to it. Moving that number
-//! is one store, by which the message counts for all of them or, if the sender ends before it, for none. All of this
-//! is memory of the job and not of the sender, so it outlives the sender.
+//! A message to several members is *published*: it is written into each of the rings, with a
+//! number, and the tails are moved; but a receiver stops in front of it until the sender's
+//! published number has reached it. Raising that number is a single store, by which the message
+//! counts for all receivers or, if the sender ends before it, for none. Rings and numbers are
+//! memory of the job and not of the sender, so they outlive the sender.
 //!
-//! A stopped sender holds up nobody but itself: no other process writes into its ring. A sender that finds the ring
-//! full waits for room, taking in its own messages meanwhile, so that two members that flood each other go on.
+//! A stopped sender holds up no other member: no other process writes into its ring. A sender that
+//! finds the ring full waits for room, taking in its own messages meanwhile, so that two members
+//! that flood each other go on.
 //!
-//! What is in a ring was written by another process: each length is checked before it is used. A ring that breaks
-//! the rules is not read any further.
+//! The content of a ring was written by another process: each length is checked before it is used.
+//! A ring that breaks the rules is not read any further.
+//!
+//! # Orderings Tail, head and published number are each written by a single process, which releases
+//! the bytes before them; the other side acquires them. A waiting sender (`RING_SENDER_WAITS`,
+//! `waiting_senders`) and the thread that could wake it are ordered by sequentially consistent
+//! fences: each side writes its own word before it reads the other's, so that at least one of them
+//! sees the other. The bits of senders are sequentially consistent, as the bells are.
 
 use super::super::{
     Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, PUBLISH_LEN_MAX, Port, Result, Time,
@@ -38,14 +47,14 @@ use std::sync::{Mutex, MutexGuard};
 const FRAGMENT_HEADER_LEN: usize = 16;
 const FLAG_FIRST: u64 = 1;
 const FLAG_LAST: u64 = 2;
-/// The content begins with a number, and counts once the sender has published that number.
+/// The content begins with a number. The message counts once the sender has published that number.
 const FLAG_PUBLISHED: u64 = 4;
 
 /// This member's ends of all its rings.
 pub(super) struct Mailboxes {
     /// Per receiver. Locked while a message is being written.
     outgoing: Vec<Mutex<Outgoing>>,
-    /// Held while a message to several members is being written.
+    /// Held while a message is being published.
     pub(super) publishing: Mutex<()>,
     incoming: Mutex<Incoming>,
 }
@@ -54,15 +63,16 @@ pub(super) struct Mailboxes {
 struct Outgoing {
     /// Whether the ring is backed by memory.
     is_backed: bool,
-    /// Where the reader was at the last look: the ring has at least as much room as that says.
+    /// The reader's position when it was last read. The ring has at least the room that follows
+    /// from it.
     head: u64,
 }
 
 struct Incoming {
-    /// Per sender: the message that is being put together.
+    /// Per sender: the message that is being assembled.
     partial: Vec<Option<Partial>>,
     queues: [VecDeque<Message>; Port::COUNT],
-    /// Per port: whether something was put into its queue by the thread that takes in.
+    /// Per port: whether the thread that moves messages into the queues has added any.
     arrived: [bool; Port::COUNT],
 }
 
@@ -90,7 +100,8 @@ impl Mailboxes {
     }
 }
 
-/// The turn of a thread to write to some receivers. However it ends, the threads that wait for theirs are woken.
+/// The turn of a thread to write to some receivers. However it ends, the threads that wait for
+/// their turn are woken.
 struct Turn<'a, Guards> {
     shm: &'a Shm,
     guards: Option<Guards>,
@@ -107,7 +118,7 @@ impl<Guards> Drop for Turn<'_, Guards> {
         self.guards = None;
         // Ordered with the announcement in `wait_for_turn`.
         fence(Ordering::SeqCst);
-        // They park on the own bell.
+        // Waiting senders park on this member's own bell.
         if self.shm.waiting_senders.load(Ordering::SeqCst) != 0 {
             self.shm.tables().ring_bell(self.shm.me);
         }
@@ -115,7 +126,7 @@ impl<Guards> Drop for Turn<'_, Guards> {
 }
 
 impl Shm {
-    /// Sends a message, waiting for room until `until`: not at all, if that is over.
+    /// Sends a message and waits for room until `until`, or not at all if that moment is over.
     pub(super) fn send_message(
         &self,
         to: MemberId,
@@ -131,7 +142,7 @@ impl Shm {
         let epoch = self.tables().current_epoch();
         let mut turn = self.wait_for_turn(to, until)?;
         self.back_ring(to, turn.guards())?;
-        // At most half a ring in one fragment, so that writer and reader overlap.
+        // At most half a ring per fragment, so that writer and reader overlap.
         let fragment_len_max = (self.tables().layout.ring_len / 2 - FRAGMENT_HEADER_LEN) & !7;
         let mut rest = bytes;
         let mut flags = FLAG_FIRST;
@@ -151,7 +162,7 @@ impl Shm {
         }
     }
 
-    /// Sends a message to several members, all or nothing; whether it was sent.
+    /// Sends a message to several members, all or nothing; returns whether it was sent.
     pub(super) fn publish_message(
         &self,
         to: &[MemberId],
@@ -161,10 +172,10 @@ impl Shm {
         if bytes.len() > PUBLISH_LEN_MAX {
             return Err(Error::MessageTooLong { len: bytes.len() });
         }
-        // Before the lock, which a forked child may find held for ever.
+        // Refuses a forked child before it takes the lock, which it may find held for ever.
         self.check_guard()?;
-        // Nobody waits while holding it. Leaving takes it too: the message is out before this member has left, or it
-        // is refused here.
+        // No thread waits while it holds the lock. A thread that leaves takes the lock, too: the
+        // message is out before this member has left, or it is refused here.
         let _publishing = lock(&self.mailboxes.publishing);
         let mut living = Vec::with_capacity(to.len());
         for &member in to {
@@ -176,7 +187,7 @@ impl Shm {
         }
         self.step();
         let epoch = self.tables().current_epoch();
-        // The tail of a single ring publishes by itself.
+        // For a single receiver, the tail of its ring publishes the message.
         let is_single = living.len() <= 1;
         let number_len = if is_single { 0 } else { 8 };
         let len = FRAGMENT_HEADER_LEN + number_len + bytes.len().next_multiple_of(8);
@@ -187,13 +198,13 @@ impl Shm {
             };
             self.back_ring(member, &mut guard)?;
             if !self.has_room(member, &mut guard, len)
-                && !self.has_room_at_last(member, &mut guard, len)
+                && !self.has_room_after_announcing(member, &mut guard, len)
             {
                 return Ok(false);
             }
             turns.guards().push(guard);
         }
-        // From here on nothing can fail.
+        // From here on no step can fail.
         let published = self.tables().published(self.me);
         let number = published.load(Ordering::Relaxed) + 1;
         for &member in &living {
@@ -201,7 +212,7 @@ impl Shm {
             self.write_fragment(member, port, FLAG_FIRST | FLAG_LAST, epoch, number, bytes);
         }
         if !is_single {
-            // Release: who sees the number sees what was written into the rings.
+            // Release: a receiver that sees the number sees the content of the rings.
             published.store(number, Ordering::Release);
             self.step();
         }
@@ -223,7 +234,7 @@ impl Shm {
         Ok(())
     }
 
-    /// Waits until no other thread of this member is in the middle of a message to the same receiver.
+    /// Waits until no other thread of this member is in the middle of a message to this receiver.
     fn wait_for_turn(
         &self,
         to: MemberId,
@@ -233,7 +244,8 @@ impl Shm {
         if let Some(guard) = try_lock(outgoing) {
             return Ok(Turn { shm: self, guards: Some(guard) });
         }
-        // Announced before the next attempt: whoever has the turn either is done before it, or rings after it.
+        // Announced before the next attempt: the thread that has the turn either ends it before
+        // that attempt, or rings after it.
         self.waiting_senders.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let result = loop {
@@ -249,7 +261,8 @@ impl Shm {
         result
     }
 
-    /// Whether a ring has room; looks at the reader's position only if the last known one does not do.
+    /// Whether a ring has room. Reads the reader's position only if its last known position leaves
+    /// too little.
     fn has_room(&self, to: MemberId, outgoing: &mut Outgoing, needed: usize) -> bool {
         let (tables, (ring, _)) = (self.tables(), self.tables().layout.ring(self.me, to));
         let tail = tables.mapping.word(ring + RING_TAIL).load(Ordering::Relaxed);
@@ -261,12 +274,18 @@ impl Shm {
         }
     }
 
-    /// The same after announcing that this member wants room: if there is none, the reader rings when it has made
-    /// some.
-    fn has_room_at_last(&self, to: MemberId, outgoing: &mut Outgoing, needed: usize) -> bool {
+    /// Whether a ring has room, after announcing that this member waits for it: if there is none,
+    /// the reader rings when it has made some.
+    fn has_room_after_announcing(
+        &self,
+        to: MemberId,
+        outgoing: &mut Outgoing,
+        needed: usize,
+    ) -> bool {
         let (tables, (ring, _)) = (self.tables(), self.tables().layout.ring(self.me, to));
         let waits = tables.mapping.word(ring + RING_SENDER_WAITS);
-        // Announced before the last look, so that the reader either makes room before it or rings after it.
+        // Announced before the last check, so that the reader either makes room before it or rings
+        // after it.
         waits.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let has_room = self.has_room(to, outgoing, needed);
@@ -288,14 +307,14 @@ impl Shm {
         }
         loop {
             let bell = self.bell_now();
-            if self.has_room_at_last(to, outgoing, needed) {
+            if self.has_room_after_announcing(to, outgoing, needed) {
                 return Ok(());
             }
             self.wait_for_receiver(to, bell, until)?;
         }
     }
 
-    /// Parks once while a receiver is waited for; an error when there is no more point in it.
+    /// Parks once while this member waits for a receiver; an error when the wait is over.
     fn wait_for_receiver(&self, to: MemberId, bell: super::Bell, until: Time) -> Result<()> {
         self.check_target(Epoch::ANY, to)?;
         if self.now_time() >= until {
@@ -306,7 +325,7 @@ impl Shm {
         Ok(())
     }
 
-    /// Writes one fragment, for which there is room, and moves the tail behind it.
+    /// Writes a fragment, for which there is room, and moves the tail behind it.
     fn write_fragment(
         &self,
         to: MemberId,
@@ -328,7 +347,7 @@ impl Shm {
         header[16..].copy_from_slice(&number.unwrap_or(0).to_ne_bytes());
         let header = &header[..FRAGMENT_HEADER_LEN + number_len];
         self.write_wrapped(ring, start, header);
-        // In whole words: the bytes behind the end are nobody's.
+        // In whole words: the padding behind the end belongs to this fragment.
         let (body, end) = bytes.split_at(bytes.len() & !7);
         self.write_wrapped(ring, start + header.len(), body);
         if !end.is_empty() {
@@ -350,7 +369,7 @@ impl Shm {
         self.tables().ring_for_message(to, port);
     }
 
-    /// Writes at a place of a ring, which may be up to one ring's length beyond its end.
+    /// Writes at a place of a ring, which may be up to a ring's length beyond its end.
     fn write_wrapped(&self, ring: usize, place: usize, bytes: &[u8]) {
         let ring_len = self.tables().layout.ring_len;
         let start = if place < ring_len { place } else { place - ring_len };
@@ -362,7 +381,7 @@ impl Shm {
         }
     }
 
-    /// Reads at such a place.
+    /// Reads at a place of a ring, which may be up to a ring's length beyond its end.
     fn read_wrapped(&self, ring: usize, place: usize, bytes: &mut [u8]) {
         let ring_len = self.tables().layout.ring_len;
         let start = if place < ring_len { place } else { place - ring_len };
@@ -375,13 +394,13 @@ impl Shm {
         }
     }
 
-    /// Whether some sender's bit is set.
+    /// Whether the bit of any sender is set.
     fn has_incoming(&self) -> bool {
         (0..self.tables().layout.members().div_ceil(64))
             .any(|word| self.tables().pending(self.me, word).load(Ordering::SeqCst) != 0)
     }
 
-    /// Moves what is in the rings into the queues, unless another thread is at it.
+    /// Moves messages from the rings into the queues, unless another thread is doing so.
     pub(super) fn take_in(&self) {
         if !self.has_incoming() {
             return;
@@ -390,8 +409,9 @@ impl Shm {
         self.take_in_locked(&mut incoming, None);
     }
 
-    /// Moves what is in the rings into the queues. Another thread that is at it may have passed the sender that came
-    /// last, so this waits for it; nobody holds the lock for long.
+    /// Moves messages from the rings into the queues. Another thread that is doing so may have
+    /// passed the sender that wrote last, so this waits for its lock, which no thread holds for
+    /// long.
     pub(super) fn take_in_all(&self) {
         if self.has_incoming() {
             self.take_in_locked(&mut lock(&self.mailboxes.incoming), None);
@@ -400,7 +420,8 @@ impl Shm {
 
     fn take_in_locked(&self, incoming: &mut Incoming, wanted: Option<Port>) {
         for word in 0..self.tables().layout.members().div_ceil(64) {
-            // Taken before the rings are read: what is published later sets the bit again.
+            // Cleared before the rings are read: a fragment that is published later sets the bit
+            // again.
             let mut bits = self.tables().pending(self.me, word).swap(0, Ordering::SeqCst);
             while bits != 0 {
                 let sender = MemberId((word * 64) as u32 + bits.trailing_zeros());
@@ -410,8 +431,9 @@ impl Shm {
                 }
             }
         }
-        // A message was rung for on its own port. Whoever takes it in on the way to another one sees to it that
-        // someone looks: a thread that attends to its port, or else the background.
+        // The bell was rung for the port of each message. A thread that waits for another port and
+        // moves the message rings again, so that a thread that attends to the message's port takes
+        // it, or else the background.
         for (index, arrived) in incoming.arrived.iter_mut().enumerate() {
             let port = Port::from_index(index).expect("an index of a port");
             if std::mem::take(arrived) && Some(port) != wanted {
@@ -442,8 +464,8 @@ impl Shm {
             // Release: the bytes are read before the writer may use their place again.
             head_word.store(head, Ordering::Release);
         }
-        // The sender announces its wait before it looks at the head again, and this looks at the announcement after
-        // it moved the head: one of the two sees the other.
+        // The sender announces its wait before it reads the head again, and this thread reads the
+        // announcement after it moved the head: at least one of them sees the other.
         fence(Ordering::SeqCst);
         let waits = tables.mapping.word(ring + RING_SENDER_WAITS);
         if waits.load(Ordering::SeqCst) != 0 && waits.swap(0, Ordering::SeqCst) != 0 {
@@ -451,7 +473,8 @@ impl Shm {
         }
     }
 
-    /// Takes one fragment in; how long it was, 0 if it does not count yet, or `None` if it breaks the rules.
+    /// Reads a fragment; returns its length, 0 if it does not count yet, or `None` if it breaks the
+    /// rules.
     fn read_fragment(
         &self,
         sender: MemberId,
@@ -481,7 +504,7 @@ impl Shm {
         let (mut at, mut len) = (start_place + FRAGMENT_HEADER_LEN, len);
         if flags & FLAG_PUBLISHED != 0 {
             self.read_wrapped(ring, at, &mut word);
-            // Acquire: what was published is seen as it was when it was published.
+            // Acquire: the content is seen as it was when it was published.
             if self.tables().published(sender).load(Ordering::Acquire) < u64::from_ne_bytes(word) {
                 return Some(0);
             }
@@ -489,7 +512,7 @@ impl Shm {
         }
         let partial = &mut incoming.partial[sender.index()];
         if flags & FLAG_FIRST != 0 {
-            // What was there is a message whose sender gave up in the middle.
+            // The sender gave up an unfinished message here.
             *partial = Some(Partial::Message { port, epoch, bytes: Vec::with_capacity(len) });
         }
         let Some(Partial::Message { bytes, .. }) = partial else { return None };
@@ -514,7 +537,7 @@ impl Shm {
         Some(fragment_len as u64)
     }
 
-    /// Whether a message for `port` is there or may be.
+    /// Whether a message for `port` has arrived, or may have.
     pub(super) fn may_have_message(&self, port: Port) -> bool {
         self.has_incoming() || !lock(&self.mailboxes.incoming).queues[port as usize].is_empty()
     }
@@ -522,7 +545,7 @@ impl Shm {
     pub(super) fn receive_message(&self, port: Port) -> Option<Message> {
         let mut incoming = lock(&self.mailboxes.incoming);
         if incoming.queues[port as usize].is_empty() {
-            // Who knows of a death finds all that the dead had sent.
+            // A member that knows of a death finds all messages that the dead had sent.
             if self.tables().current_epoch().0 + 1 != self.guard.word().load(Ordering::SeqCst) {
                 let _ = self.catch_up();
             }

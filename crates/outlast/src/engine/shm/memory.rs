@@ -1,4 +1,8 @@
-//! The memory of a job: made by a launcher, found by its members.
+//! The memory of a job: a launcher makes it, its members find it and claim a place in it.
+//!
+//! It is an unnamed file (a memfd, or a deleted file in a directory of the user's choice), which
+//! members inherit as a descriptor. Ranges are allocated before they are used, so that touching
+//! them cannot fail later. The memory is gone with the last process that maps it.
 
 use super::super::{MemberId, View};
 use super::layout::{
@@ -12,15 +16,17 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Names the job, and which member this process is: `shm:FILE:LAUNCHER:MEMBER`, where FILE is the inherited file
-/// descriptor of the job's memory, which is also to be found in the process LAUNCHER.
+/// Names the job and the member that this process is: `shm:FILE:LAUNCHER:MEMBER`, where FILE is the
+/// inherited file descriptor of the job's memory, which the process LAUNCHER has open, too.
 pub(super) const JOB_VARIABLE: &str = "OUTLAST_JOB";
 
-/// A directory on a memory file system to put the job's memory into, without a name, instead of a memfd: for
-/// machines whose shared memory is bounded or backed by a file system of its own (hugetlbfs, a container's tmpfs).
+/// A directory on a memory file system for the job's memory, as an unnamed file instead of a memfd:
+/// for machines whose shared memory is bounded or has a file system of its own (hugetlbfs, a
+/// container's tmpfs).
 const DIRECTORY_VARIABLE: &str = "OUTLAST_SHM_DIR";
 
-/// The memory of a job, as its launcher makes it. It has no name: it is gone with the last process that maps it.
+/// The memory of a job, as its launcher makes it. It has no name: it is gone with the last process
+/// that maps it.
 ///
 /// ```
 /// use outlast::engine::shm::JobMemory;
@@ -36,8 +42,9 @@ pub struct JobMemory {
 }
 
 impl JobMemory {
-    /// Makes the memory of a job of `regulars` members and `spares` further ones; `segment_limit` bounds the
-    /// segment of each member in bytes (by default half the available memory, divided by the members).
+    /// Makes the memory of a job of `regulars` members and `spares` spares. `segment_limit` bounds
+    /// the segment of each member in bytes; by default it is half the available memory, divided by
+    /// the number of members.
     pub fn create(
         regulars: usize,
         spares: usize,
@@ -47,7 +54,8 @@ impl JobMemory {
         if regulars == 0 || members > SHM_MEMBERS_MAX {
             return Err(JoinError::Invalid {
                 reason: format!(
-                    "a job of {regulars} members and {spares} spares cannot be: on one machine 1 to {SHM_MEMBERS_MAX}, spares included"
+                    "a job of {regulars} members and {spares} spares cannot be: on one machine 1 \
+                     to {SHM_MEMBERS_MAX}, spares included"
                 ),
             });
         }
@@ -60,7 +68,8 @@ impl JobMemory {
             .and_then(|limit| Layout::new(regulars, spares, limit))
             .ok_or_else(|| JoinError::Invalid {
                 reason: format!(
-                    "{members} segments of up to {segment_limit} bytes do not fit into an address space; set a lower limit"
+                    "{members} segments of up to {segment_limit} bytes do not fit into an address \
+                     space; set a lower limit"
                 ),
             })?;
         check_limits(layout.total_len as u64)?;
@@ -73,7 +82,8 @@ impl JobMemory {
         Ok(JobMemory { file: Arc::new(file), tables, mapped_by: std::process::id() })
     }
 
-    /// The memory of the job that this process was started in, and which member it is; `None` if it was not.
+    /// The memory of the job that this process was started in, and the member that it is; `None` if
+    /// it was started outside of a job.
     pub(super) fn find() -> Result<Option<(JobMemory, MemberId)>, JoinError> {
         let Ok(variable) = std::env::var(JOB_VARIABLE) else { return Ok(None) };
         let refuse = |reason: String| JoinError::NotAMember { reason };
@@ -114,24 +124,28 @@ impl JobMemory {
         Ok(JobMemory { file: Arc::new(file), tables, mapped_by: std::process::id() })
     }
 
-    /// The number of the descriptor under which others find the memory in this process: see [`JobMemory::fetch`].
+    /// The number of the descriptor under which other processes find the memory in this process:
+    /// see [`JobMemory::fetch`].
     #[cfg(feature = "mpi")]
     pub(in crate::engine) fn descriptor(&self) -> i32 {
         self.file.as_raw_fd()
     }
 
-    /// The memory that the process `maker`, of the same user, has under this descriptor.
+    /// The memory that the process `maker`, of this process's user, has under this descriptor.
     #[cfg(feature = "mpi")]
     pub(in crate::engine) fn fetch(maker: u32, descriptor: i32) -> Result<JobMemory, JoinError> {
         let path = format!("/proc/{maker}/fd/{descriptor}");
         let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         JobMemory::open(file.map_err(|error| JoinError::NotAMember {
-            reason: format!("the memory of this node cannot be opened as {path} ({error}); has its process died, or is it another user's?"),
+            reason: format!(
+                "the memory of this node cannot be opened as {path} ({error}); has its process \
+                 died, or is it another user's?"
+            ),
         })?)
     }
 
-    /// Prepares a command so that the process it starts can join as `member`. With `die_with_launcher` the process
-    /// is killed when the thread that started it ends.
+    /// Prepares a command so that the process it starts can join as `member`. With
+    /// `die_with_launcher` the process is killed when the thread that started it ends.
     pub fn prepare(
         &self,
         command: &mut std::process::Command,
@@ -143,13 +157,14 @@ impl JobMemory {
         sys::inherit(command, self.file.clone(), die_with_launcher);
     }
 
-    /// Says that the process that was started for `member` has ended, seen by the launcher who waited for it. A
-    /// member that did not leave is thereby dead, also one that had not joined yet. If the started process was only
-    /// a wrapper around the member, and the member lives on, nothing happens.
+    /// For the launcher that has waited for the process that it started for `member`: that process
+    /// has ended. A member that did not leave is thereby dead, even if it had not joined yet. If
+    /// the started process was only a wrapper around the member, and the member lives on, nothing
+    /// happens.
     pub fn process_ended(&self, member: MemberId) {
         let _ = match self.tables.state(member).load(Ordering::SeqCst) {
             STATE_NEW => self.tables.declare_dead(member, false),
-            _ => self.tables.look_at(member),
+            _ => self.tables.detect_death(member),
         };
     }
 
@@ -158,7 +173,7 @@ impl JobMemory {
         self.tables.has_joined(member)
     }
 
-    /// What the members of the job know.
+    /// The view that the members of the job share.
     pub fn view(&self) -> View {
         self.tables.view()
     }
@@ -191,15 +206,16 @@ impl JobMemory {
         Ok(())
     }
 
-    /// Enters into the log that `member`, which this process is, has left.
+    /// Enters into the log that this process, which is `member`, has left.
     pub(super) fn depart(&self, member: MemberId) {
-        // Other threads may be in the middle of a put. What they still write must not reach anyone.
-        // Where the kernel has no room for that (strict accounting), leaving is no less possible.
+        // Other threads of this process may be in the middle of a put. Their remaining writes must
+        // not reach another member. Where the kernel has no room for a private copy (strict
+        // accounting), the member leaves all the same.
         let _ = self.tables.mapping.make_private(&self.file, self.tables.layout.all_segments());
         self.tables.declare_dead(member, true);
     }
 
-    /// Says that the kernel watches this member.
+    /// Records that the kernel watches this member.
     pub(super) fn joined(&self, member: MemberId) {
         self.tables.state(member).store(STATE_JOINED, Ordering::SeqCst);
         self.tables.ring_all();
@@ -208,7 +224,7 @@ impl JobMemory {
 
 impl Drop for JobMemory {
     fn drop(&mut self) {
-        // In a forked child something else may be mapped there by now.
+        // In a forked child, other memory may be mapped there by now.
         if std::process::id() == self.mapped_by {
             self.tables.mapping.unmap();
         }
@@ -218,7 +234,8 @@ impl Drop for JobMemory {
 fn map(file: BorrowedFd<'_>, len: usize) -> Result<Mapping, JoinError> {
     Mapping::new(file, len).map_err(|error| JoinError::NoRoom {
         reason: format!(
-            "mapping {len} bytes of address space failed ({error}); raise the limit (ulimit -v) or lower the segment limit"
+            "mapping {len} bytes of address space failed ({error}); raise the limit (ulimit -v) or \
+             lower the segment limit"
         ),
     })
 }
@@ -241,22 +258,25 @@ fn new_file() -> Result<OwnedFd, JoinError> {
     }
 }
 
-/// Takes over the inherited descriptor, or, where a wrapper has closed it, fetches it from the launcher.
+/// Takes over the inherited descriptor, or, where a wrapper has closed it, opens it through the
+/// launcher.
 fn open_inherited(file: i32, launcher: u32) -> Result<OwnedFd, String> {
     if file <= 2 {
         return Err(format!("{file} cannot be the descriptor of the job's memory"));
     }
     let path = format!("/proc/self/fd/{file}");
-    // A descriptor that is open but is something else is not taken: the header and the link tell.
+    // An open descriptor of another file is not taken: the link and the header tell.
     let is_ours = std::fs::read_link(&path).is_ok_and(|target| {
         let target = target.to_string_lossy();
         target.starts_with("/memfd:outlast") || target.ends_with("(deleted)")
     });
     if is_ours {
-        // SAFETY: the descriptor is open, was passed on for this purpose, and is claimed by one member only; a
-        // second join in this process is refused before it closes anything, since the slot is taken.
+        // SAFETY: the descriptor is open, was passed on for this purpose, and only a single member
+        // claims it. A second join in this process is refused before it closes any descriptor,
+        // since the slot is taken.
         let inherited = unsafe { BorrowedFd::borrow_raw(file) };
-        // A duplicate, so that a failed join leaves the inherited one as it was; children do not inherit it.
+        // A duplicate, so that a failed join leaves the inherited descriptor as it was; children do
+        // not inherit the duplicate.
         let own =
             rustix::io::fcntl_dupfd_cloexec(inherited, 3).map_err(|error| error.to_string())?;
         let _ = rustix::io::fcntl_setfd(inherited, rustix::io::FdFlags::CLOEXEC);
@@ -265,7 +285,8 @@ fn open_inherited(file: i32, launcher: u32) -> Result<OwnedFd, String> {
     let path = format!("/proc/{launcher}/fd/{file}");
     rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
         format!(
-            "the descriptor {file} of the job's memory was not inherited, and it cannot be opened as {path} ({error}); is the launcher gone?"
+            "the descriptor {file} of the job's memory was not inherited, and it cannot be opened \
+             as {path} ({error}); is the launcher gone?"
         )
     })
 }
@@ -275,7 +296,7 @@ pub(super) fn allocate(file: BorrowedFd<'_>, offset: usize, len: usize) -> Resul
     loop {
         match rustix::fs::fallocate(file, FallocateFlags::empty(), offset as u64, len as u64) {
             Ok(()) => return Ok(()),
-            // A signal interrupts large allocations; what is done stays done.
+            // A signal interrupts large allocations; pages that were allocated stay so.
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(no_room(len as u64)(error)),
         }
@@ -300,12 +321,14 @@ pub(super) fn deallocate(
 fn no_room(len: u64) -> impl Fn(rustix::io::Errno) -> JoinError {
     move |error| JoinError::NoRoom {
         reason: format!(
-            "{len} bytes of shared memory cannot be had ({error}); free memory, or lower the number of members or their segment limit"
+            "{len} bytes of shared memory cannot be had ({error}); free memory, or lower the \
+             number of members or their segment limit"
         ),
     }
 }
 
-/// Refuses what would end in a deadly signal or a confusing error later.
+/// Refuses a length beyond this process's limits, which would end in a deadly signal or a confusing
+/// error later.
 fn check_limits(total_len: u64) -> Result<(), JoinError> {
     for (resource, name) in [(Resource::Fsize, "ulimit -f"), (Resource::As, "ulimit -v")] {
         if let Some(limit) = getrlimit(resource).current
@@ -313,7 +336,8 @@ fn check_limits(total_len: u64) -> Result<(), JoinError> {
         {
             return Err(JoinError::NoRoom {
                 reason: format!(
-                    "the job reserves {total_len} bytes, and this process is limited to {limit} ({name}); raise the limit or lower the segment limit"
+                    "the job reserves {total_len} bytes, and this process is limited to {limit} \
+                     ({name}); raise the limit or lower the segment limit"
                 ),
             });
         }
@@ -321,7 +345,8 @@ fn check_limits(total_len: u64) -> Result<(), JoinError> {
     Ok(())
 }
 
-/// How much memory can still be had: what the kernel calls available, bounded by the control group's limit.
+/// How much memory can still be allocated: what the kernel calls available, bounded by the control
+/// group's limit.
 pub fn available_memory() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo

@@ -1,73 +1,82 @@
-//! The shm engine: the members are processes of one machine.
+//! The shm engine: the members are processes of a single machine.
 //!
-//! All members map the same unnamed memory ([`JobMemory`]), so that a put is a copy and a word operation an atomic
-//! instruction: no system call, no partner. Nothing has a name in a file system, so nothing is left behind whoever
-//! dies. `layout.rs` says where things are, `deaths.rs` how the survivors learn of a death within a millisecond,
-//! `mailbox.rs` how messages travel.
+//! All members map the same unnamed memory ([`JobMemory`]), so that a put is a copy and a word
+//! operation an atomic instruction: no system call, and no work for the target. The memory has no
+//! name in a file system, so that no death leaves a file behind.
 //!
-//! The memory of a dead member stays mapped and could be read; it counts as lost all the same, as after the loss of
-//! a node, so that programs do not come to depend on it. [`Engine::read_dead_segment`] is for those who ask for it.
+//! | file | what it has |
+//! |---|---|
+//! | `memory.rs` | the memory of a job: making it, finding it, claiming a place in it |
+//! | `layout.rs` | where everything is in that memory |
+//! | `attach.rs` | how a process becomes a member |
+//! | `access.rs` | one-sided operations: from a member and an offset to an address |
+//! | `wait.rs` | sleeping on the bell, and watching for deaths meanwhile |
+//! | `deaths.rs` | how a death is proven, declared and made known, within a millisecond |
+//! | `mailbox.rs` | messages |
+//! | `node.rs` | what only the mpi engine needs, which runs this engine inside each node |
+//! | `sys.rs` | system calls and raw memory, with nearly all unsafe code |
+//! | `failpoint.rs` | planned faults, for tests |
 //!
-//! A forked child of a member is no member: it does not inherit the mapping, and every call in it says
-//! [`Error::Forked`].
+//! # On a death
+//! The memory of a dead member stays mapped and could be read. It counts as lost all the same, as
+//! after the loss of a node, so that programs do not come to depend on it. Only
+//! [`Engine::read_dead_segment`] reads it.
+//!
+//! A forked child of a member is no member: it does not inherit the mapping, and every call in it
+//! returns [`Error::Forked`].
+//!
+//! # Orderings
+//! Words of segments, the epoch and the guard are accessed with sequential consistency. That gives
+//! the word operations the single order that the engine promises, and orders each of them with the
+//! epoch: a member that still sees the old epoch after its compare-and-swap made the swap before
+//! any member acted on the new epoch. Bytes of puts are written relaxed, with a release fence
+//! behind them and an acquire fence behind the reads of a get, so that a word written or read
+//! afterwards is ordered with them; `order_puts` in `sys.rs` adds the case that these fences leave
+//! out, a load after a put of the same thread.
 
+mod access;
+mod attach;
 mod deaths;
 #[cfg(feature = "faults")]
 mod failpoint;
 mod layout;
 mod mailbox;
 mod memory;
+#[cfg(feature = "mpi")]
+mod node;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod wait;
 
+pub(crate) use access::Reach;
 pub use layout::SHM_MEMBERS_MAX;
 pub use memory::{JobMemory, available_memory};
 
-use super::mapped::{Direct, Memory};
 use super::{
-    Activity, Bell, Done, Engine, Epoch, Error, Fault, JoinError, JoinOptions, MemberId, Message,
-    Operation, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View,
+    Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Pending, Port,
+    Result, TRY_SEND_LEN_MAX, Time, View,
 };
-
 use crate::sync::lock;
-use layout::{HEADER_EPOCH, PAGE, Tables};
+use access::Segment;
+use layout::{PAGE, Tables};
 use mailbox::Mailboxes;
 use rustix::process::{Pid, Signal};
-use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// If asked to, prepares a command so that the kernel asks its process to end when the thread that started it ends: for
-/// a program that has others to end before itself.
+/// With `terminate`, prepares a command so that the kernel sends its process SIGTERM when the
+/// thread that started it ends: for a program that has to end other processes before itself.
 pub(crate) fn terminate_with_launcher(command: &mut std::process::Command, terminate: bool) {
     if terminate {
         sys::terminate_with_parent(command);
     }
 }
 
-/// How often a waiting thread looks at its bell before it lets others run, if members share cores: short enough not to
-/// take a core from the one who is to answer.
-const SPIN_SHARED: u32 = 4;
-
-/// The same if there is a core for every member: some microseconds, for an answer that is on its way. Letting others run
-/// costs as much as a message between two cores; but another one may be on this core all the same.
-const SPIN_ALONE: u32 = 64;
-
-/// How often it then lets others run before it sleeps. Members that share a core hand it to each other so for a
-/// fraction of what sleeping and waking costs; a member that is alone on its core sleeps after some tens of
-/// microseconds.
-const YIELDS: u32 = 100;
-
-/// Set in the guard word when this member has ended; see [`Shm::guard`].
+/// The guard word of a member that has ended; see [`Shm::guard`].
 const ENDED: u64 = u64::MAX;
-
-thread_local! {
-    /// Whether this thread is the background of a member.
-    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
-}
 
 /// A member on the shm engine.
 pub struct Shm {
@@ -75,16 +84,19 @@ pub struct Shm {
     memory: Arc<JobMemory>,
     time_limit: Duration,
     segment_limit: u64,
-    /// In one word what every operation checks first: 0 in a forked child, [`ENDED`] after the end, otherwise the
-    /// epoch that `dead` belongs to, plus one.
+    /// What every operation checks first, in a single word: 0 in a forked child, [`ENDED`] after
+    /// the end, otherwise the epoch that `dead` belongs to, plus 1.
     guard: sys::ForkGuard,
-    /// The dead of the epoch in `guard`, or of a newer one: a bit per member.
+    /// The dead of the epoch in `guard`, or of a newer epoch: a bit per member. Relaxed loads
+    /// suffice: the bits are set before the guard, which an operation has loaded before. Where it
+    /// has not, in `wait.rs`, a missing bit only costs a further check.
     dead: Vec<AtomicU64>,
-    /// The epoch's word and the members' segments, found once. They are in `memory`, which outlives them here.
+    /// The epoch's word, found once. It is in `memory`, which outlives it here.
     epoch_word: &'static AtomicU64,
+    /// The members' segments, found once. They are in `memory`, which outlives them here.
     segments: Vec<Segment>,
     mailboxes: Mailboxes,
-    /// How often a waiting thread looks at its bell before it lets others run.
+    /// How often a waiting thread polls its bell before it yields.
     spin: u32,
     /// How many threads of this member wait to send.
     waiting_senders: AtomicU32,
@@ -94,132 +106,7 @@ pub struct Shm {
     planned: failpoint::Planned,
 }
 
-/// A member's segment, as this process reaches it.
-struct Segment {
-    /// What may be used of it: its length as far as it was asked for, plus 1; 0 once the member is known to be dead. One
-    /// comparison tells both.
-    usable: AtomicU64,
-    /// All that it may come to be.
-    range: sys::Range<'static>,
-}
-
 impl Shm {
-    /// Finds the job that this process was started in, or makes a job of one, and takes its place in it.
-    pub(crate) fn attach(options: &JoinOptions) -> std::result::Result<Shm, JoinError> {
-        let (memory, me) = match JobMemory::find()? {
-            Some(found) => found,
-            None => (JobMemory::create(1, 0, options.segment_limit)?, MemberId(0)),
-        };
-        let members = memory.tables.layout.members();
-        Shm::take_place(memory, me, members, options)
-    }
-
-    /// Takes the place of member `me` in a job that has so many members on this machine.
-    pub(in crate::engine) fn take_place(
-        memory: JobMemory,
-        me: MemberId,
-        neighbours: usize,
-        options: &JoinOptions,
-    ) -> std::result::Result<Shm, JoinError> {
-        let domain = match &options.domain {
-            Some(path) => path.clone(),
-            None => std::env::var("OUTLAST_DOMAIN").unwrap_or_default(),
-        };
-        let guard = sys::ForkGuard::new()
-            .map_err(|error| JoinError::System { what: "mapping a page that fork wipes", error })?;
-        sys::register_for_interrupts();
-        memory.claim(me, &domain)?;
-        guard.word().store(1, Ordering::SeqCst);
-        let members = memory.tables.layout.members();
-        let limit = memory.tables.layout.segment_limit as u64;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let find = |offset: usize, len: usize| {
-            // SAFETY: kept in the same structure as the memory, which unmaps it when the last one that holds it is
-            // dropped, or not at all in a forked child, where nobody gets past the guard.
-            unsafe { memory.tables.mapping.range(offset, len).detached() }
-        };
-        let [epoch_word] = find(HEADER_EPOCH, 8).words(0).expect("a word");
-        let segment = |index: usize| memory.tables.layout.segment(MemberId(index as u32));
-        let segments = (0..members)
-            .map(|index| Segment {
-                usable: AtomicU64::new(1),
-                range: find(segment(index), limit as usize),
-            })
-            .collect();
-        Ok(Shm {
-            me,
-            memory: Arc::new(memory),
-            time_limit: options.time_limit,
-            segment_limit: options.segment_limit.map_or(limit, |own| own.min(limit)),
-            guard,
-            dead: (0..members.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-            epoch_word,
-            segments,
-            mailboxes: Mailboxes::new(members),
-            spin: if neighbours <= cores { SPIN_ALONE } else { SPIN_SHARED },
-            waiting_senders: AtomicU32::new(0),
-            growing: Mutex::new(()),
-            #[cfg(feature = "faults")]
-            planned: failpoint::Planned::default(),
-        })
-    }
-
-    /// Starts the background thread, which the kernel watches from then on in place of this member.
-    pub(crate) fn start_background(
-        &self,
-        body: Box<dyn FnOnce() + Send>,
-    ) -> std::result::Result<(), JoinError> {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let (memory, me) = (self.memory.clone(), self.me);
-        let run = move || {
-            let (mapping, word) = (&memory.tables.mapping, memory.tables.robust_word_offset(me));
-            let owned = sys::own_robust_word(mapping, word, memory.tables.robust_head_offset(me));
-            let is_owned = owned.is_ok();
-            IS_BACKGROUND.set(true);
-            let _ = sender.send(owned);
-            if !is_owned {
-                return;
-            }
-            // A member without its background would be alive and deaf: better that it ends, and all know.
-            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
-                sys::end_with(&format!(
-                    "outlast: the background of {me} panicked; ending this process\n"
-                ));
-            }
-            // The thread that leaves may not have come to the log yet. Should the process die before it does, only
-            // the word would tell the others, and that is about to be given up.
-            memory.depart(me);
-            sys::disown_robust_word(mapping, word);
-        };
-        std::thread::Builder::new()
-            .name("outlast".into())
-            .spawn(run)
-            .map_err(|error| JoinError::System { what: "starting the background thread", error })?;
-        receiver
-            .recv()
-            .unwrap_or_else(|_| Err(std::io::Error::other("the thread ended at once")))
-            .map_err(|error| JoinError::System { what: "set_robust_list", error })?;
-        self.memory.joined(self.me);
-        Ok(())
-    }
-
-    /// Waits until every member has joined or is dead.
-    pub(crate) fn wait_for_all(&self) -> std::result::Result<(), JoinError> {
-        let until = self.deadline();
-        loop {
-            let bell = self.bell_now();
-            let view = self.tables().view();
-            let missing = view.living().find(|&member| !self.tables().has_joined(member));
-            let Some(member) = missing else { return Ok(()) };
-            if self.now_time() >= until {
-                // Not a member that others could rely on: it leaves, so that nobody waits for it.
-                let _ = self.leave();
-                return Err(JoinError::Timeout { member, limit: self.time_limit });
-            }
-            self.park_foreground(bell, until);
-        }
-    }
-
     fn tables(&self) -> &Tables {
         &self.memory.tables
     }
@@ -232,94 +119,13 @@ impl Shm {
         self.now_time().after(self.time_limit)
     }
 
-    /// The bell as all threads of the member see it, and, in the upper half, as its background does.
-    fn bell_now(&self) -> Bell {
-        let foreground = self.tables().bell(self.me).load(Ordering::SeqCst);
-        let background = self.tables().background_bell(self.me).load(Ordering::SeqCst);
-        Bell(u64::from(background) << 32 | u64::from(foreground))
-    }
-
-    fn until_ns(&self, until: Time) -> u64 {
-        until.0.saturating_add(self.tables().start_ns)
-    }
-
-    /// Looks at the bell for a moment, lets others run for a while, then sleeps on it.
-    fn park_foreground(&self, seen: Bell, until: Time) {
-        let bell = self.tables().bell(self.me);
-        if IS_BACKGROUND.get() {
-            // A service that waits in the middle of its work. There may be nobody else who watches.
-            return self.watch(bell, seen.0 as u32, self.tables().sleepers(self.me), until);
-        }
-        for _ in 0..self.spin {
-            if bell.load(Ordering::Relaxed) != seen.0 as u32 {
-                return;
-            }
-            std::hint::spin_loop();
-        }
-        for _ in 0..YIELDS {
-            std::thread::yield_now();
-            if bell.load(Ordering::Relaxed) != seen.0 as u32 {
-                return;
-            }
-        }
-        let sleepers = self.tables().sleepers(self.me);
-        // Sequentially consistent with `ring_bell`: either the ringer sees this sleeper, or the bell has changed.
-        sleepers.fetch_add(1, Ordering::SeqCst);
-        sys::wait_on(bell, seen.0 as u32, self.until_ns(until));
-        sleepers.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// Sleeps on a bell and on the words of the others, for a while, and declares those that have died.
-    fn watch(&self, bell: &AtomicU32, seen: u32, sleepers: &AtomicU32, until: Time) {
-        let look_again = self.now_time().after(deaths::LOOK_INTERVAL);
-        let mut words = vec![(bell, seen)];
-        words.extend(self.watched());
-        let is_marked = |&(_, word): &(_, u32)| word & sys::OWNER_DIED != 0;
-        if !words[1..].iter().any(is_marked) {
-            // Sequentially consistent with the ringing of the bell, as in `park_foreground`.
-            sleepers.fetch_add(1, Ordering::SeqCst);
-            sys::wait_on_any(&words, self.until_ns(until.min(look_again)));
-            sleepers.fetch_sub(1, Ordering::SeqCst);
-        }
-        if self.check_guard().is_ok() {
-            self.look_at_all();
-            let _ = self.catch_up();
-        }
-    }
-
-    /// The words of the members that this one watches: all that live, or as many as the kernel takes, from the next
-    /// one on, so that everybody is watched by many.
-    fn watched(&self) -> Vec<(&AtomicU32, u32)> {
-        let members = self.tables().layout.members();
-        (1..members)
-            .map(|distance| MemberId(((self.me.index() + distance) % members) as u32))
-            // Who has not come yet owns no word; whoever comes rings for all.
-            .filter(|&member| {
-                !self.is_known_dead(member) && self.tables().pid(member).load(Ordering::SeqCst) != 0
-            })
-            .take(sys::WAIT_WORDS_MAX - 1)
-            .map(|member| self.tables().robust_word(member))
-            .map(|word| (word, word.load(Ordering::SeqCst)))
-            .collect()
-    }
-
-    /// Looks at every member that is not known to be dead, and declares those that the kernel has marked.
-    fn look_at_all(&self) {
-        for index in 0..self.tables().layout.members() {
-            let member = MemberId(index as u32);
-            if member != self.me && !self.is_known_dead(member) {
-                self.tables().look_at(member);
-            }
-        }
-    }
-
     #[inline]
     fn is_known_dead(&self, member: MemberId) -> bool {
         let word = self.dead[member.index() / 64].load(Ordering::Relaxed);
         word & (1 << (member.index() % 64)) != 0
     }
 
-    /// Catches up with the epoch. Ends the process if it finds itself among the dead.
+    /// Applies the deaths of the current epoch. Ends the process if it finds itself among the dead.
     #[cold]
     fn catch_up(&self) -> Result<Epoch> {
         let guard = self.guard.word();
@@ -327,7 +133,7 @@ impl Shm {
             let before = self.check_guard()?;
             let view = self.tables().view();
             if view.dead.contains(self.me) {
-                // Leaving sets the guard before it enters the log.
+                // A member that leaves sets the guard before it enters the log.
                 self.check_guard()?;
                 let me = self.me;
                 sys::end_with(&format!(
@@ -337,8 +143,9 @@ impl Shm {
             for member in view.dead.iter() {
                 let (word, bit) = (member.index() / 64, 1 << (member.index() % 64));
                 self.dead[word].fetch_or(bit, Ordering::SeqCst);
-                // What it had sent is there, also if it did not come to say so. Before the guard: who finds the guard
-                // up to date finds what the dead have sent.
+                // Messages of the dead are in the rings even if their sender died before it set
+                // its bit. Set before the guard: a thread that finds the guard up to date finds
+                // all messages of the dead.
                 self.tables().pending(self.me, word).fetch_or(bit, Ordering::SeqCst);
                 self.segments[member.index()].usable.store(0, Ordering::SeqCst);
             }
@@ -347,7 +154,8 @@ impl Shm {
                 return Ok(view.epoch);
             }
             if guard.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                // Whoever raised the epoch may be stopped, or dead and no member, before it came to ring here.
+                // The process that raised the epoch may have been stopped before it rang this
+                // bell, or have died, if it is a launcher, which no member watches.
                 self.tables().ring_bell(self.me);
                 return Ok(view.epoch);
             }
@@ -364,8 +172,8 @@ impl Shm {
         }
     }
 
-    /// What every operation on another member begins with: may this process, is the view right, does the target
-    /// exist and live.
+    /// The check that every operation on another member begins with: this process may use the job,
+    /// the view is `at`, and the target exists and lives.
     #[inline]
     pub(in crate::engine) fn check_target(&self, at: Epoch, target: MemberId) -> Result<()> {
         let guard = self.check_guard()?;
@@ -389,127 +197,6 @@ impl Shm {
         }
     }
 
-    /// Checks an operation and says where in the mapping its range is, if nothing has changed since it was last looked
-    /// at.
-    #[inline(always)]
-    fn locate_directly(
-        &self,
-        at: Epoch,
-        target: MemberId,
-        offset: u64,
-        len: usize,
-    ) -> Option<usize> {
-        let guard = self.guard.word().load(Ordering::SeqCst);
-        // A forked child does not have the tables: it must not look at the epoch.
-        if guard == 0 {
-            return None;
-        }
-        let epoch = Epoch(self.epoch_word.load(Ordering::SeqCst));
-        // Acquire: the memory behind the length was allocated before.
-        let usable = self.segments.get(target.index())?.usable.load(Ordering::Acquire);
-        let may = epoch.0 + 1 == guard
-            && (at == epoch || at == Epoch::ANY)
-            && offset.saturating_add(len as u64) < usable;
-        if may {
-            self.step();
-        }
-        may.then(|| self.tables().layout.segment(target) + offset as usize)
-    }
-
-    /// The same, or why not.
-    #[inline(always)]
-    fn locate(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<usize> {
-        match self.locate_directly(at, target, offset, len) {
-            Some(place) => Ok(place),
-            None => self.locate_slowly(at, target, offset, len),
-        }
-    }
-
-    /// The same, whatever has changed, or why not.
-    #[cold]
-    #[inline(never)]
-    fn locate_slowly(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<usize> {
-        self.check_member(target).or_else(|error| self.check_guard().and(Err(error)))?;
-        let usable = &self.segments[target.index()].usable;
-        let before = usable.load(Ordering::SeqCst);
-        self.check_target(at, target)?;
-        let segment_len = self.tables().segment_len(target).load(Ordering::Acquire);
-        Operation::Get { offset, len }.check(target, segment_len)?;
-        // Fails if the member was found dead since it was looked at: then it stays so.
-        let _ =
-            usable.compare_exchange(before, segment_len + 1, Ordering::SeqCst, Ordering::SeqCst);
-        self.step();
-        Ok(self.tables().layout.segment(target) + offset as usize)
-    }
-
-    /// The same for a word.
-    #[inline(always)]
-    fn locate_word(&self, at: Epoch, target: MemberId, offset: u64) -> Result<usize> {
-        if !offset.is_multiple_of(8) {
-            self.check_target(at, target)?;
-            return Err(Error::Unaligned { offset });
-        }
-        self.locate(at, target, offset, 8)
-    }
-
-    /// Checks once what every operation on a member checks, for several of them; see [`Reach`].
-    #[inline]
-    pub(crate) fn reach(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
-        if let Some(epoch) = self.known_epoch()
-            && (at == Epoch::ANY || at == epoch)
-            && let Some(reach) = Direct::reach(self, target)
-        {
-            return Ok(reach);
-        }
-        self.reach_slowly(at, target)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn reach_slowly(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
-        self.locate_slowly(at, target, 0, 0)?;
-        let Segment { usable, range } = &self.segments[target.index()];
-        Ok(self.reach_range(target, range.first(usable.load(Ordering::Acquire).saturating_sub(1))))
-    }
-
-    #[inline(always)]
-    fn reach_range<'a>(&'a self, target: MemberId, range: sys::Range<'a>) -> Reach<'a> {
-        #[cfg(not(feature = "faults"))]
-        let _ = target;
-        Reach {
-            range,
-            #[cfg(feature = "faults")]
-            shm: self,
-            #[cfg(feature = "faults")]
-            target,
-        }
-    }
-
-    /// How long the segment is that a dead member has left.
-    fn remains_len(&self, dead: MemberId) -> Result<u64> {
-        self.check_guard()?;
-        self.check_member(dead)?;
-        if !self.tables().view().dead.contains(dead) {
-            return Err(Error::Dead { member: dead });
-        }
-        let len = self.tables().segment_len(dead).load(Ordering::Acquire);
-        Ok(len.min(self.tables().layout.segment_limit as u64))
-    }
-
-    /// The C library's memcpy into a member's segment, with no check but that of the bounds: what benchmarks compare with.
-    pub(crate) fn copy_in(&self, target: MemberId, offset: u64, bytes: &[u8]) {
-        self.tables()
-            .mapping
-            .copy_in(self.tables().layout.segment(target) + offset as usize, bytes);
-    }
-
-    /// The same out of it.
-    pub(crate) fn copy_out(&self, target: MemberId, offset: u64, bytes: &mut [u8]) {
-        self.tables()
-            .mapping
-            .copy_out(self.tables().layout.segment(target) + offset as usize, bytes);
-    }
-
     /// Counts an engine step, at which a planned fault may strike.
     #[inline]
     pub(in crate::engine) fn step(&self) {
@@ -527,250 +214,20 @@ impl Shm {
         };
         let pid = Pid::from_raw(pid as i32).ok_or(failed(rustix::io::Errno::SRCH))?;
         let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
-        // Looked at after the descriptor was opened: if the member lived then, the descriptor is its process and not
-        // a later one with the same number.
-        if self.tables().look_at(member) {
+        // Checked after the descriptor was opened: if the member lived then, the descriptor is its
+        // process and not a later process with its number.
+        if self.tables().detect_death(member) {
             return Ok(());
         }
         match rustix::process::pidfd_send_signal(pidfd.map_err(failed)?, signal) {
-            // It has ended and was waited for since that look: the proof is there.
+            // It has ended, and its parent has waited for it, since that check: the proof is there.
             Err(rustix::io::Errno::SRCH) => Ok(()),
             other => other.map_err(failed),
         }
     }
 }
 
-/// For the mpi engine, which puts the members of each node into one such job, with places for all members: those of other
-/// nodes never take theirs, and are declared dead by what the messages between nodes say.
-#[cfg(feature = "mpi")]
-impl Shm {
-    /// Whether this process is a forked child of a member, which may touch nothing.
-    pub(in crate::engine) fn is_forked(&self) -> bool {
-        self.guard.word().load(Ordering::SeqCst) == 0
-    }
-
-    /// Whether the member has taken its place here, now or in the past.
-    pub(in crate::engine) fn has_joined(&self, member: MemberId) -> bool {
-        self.tables().has_joined(member)
-    }
-
-    /// Enters deaths that other nodes know of into this node's log, and raises its epoch. Ends the process if it is
-    /// among them and has not left.
-    pub(in crate::engine) fn declare_dead(&self, members: impl Iterator<Item = (MemberId, bool)>) {
-        for (member, has_left) in members {
-            self.tables().declare_dead(member, has_left);
-        }
-        let _ = self.catch_up();
-    }
-
-    /// Says for whom this member is about to do something, before it looks whether that one is dead; `None` when it is done.
-    pub(in crate::engine) fn set_served(&self, member: Option<MemberId>) {
-        self.tables()
-            .served(self.me)
-            .store(member.map_or(0, |member| member.0 + 1), Ordering::SeqCst);
-    }
-
-    /// Whether someone of this node may be in the middle of something that a dead member has asked for.
-    pub(in crate::engine) fn is_serving_dead(&self) -> bool {
-        // The view first: who looked at it before a death entered it had said whom it serves before that.
-        let view = self.tables().view();
-        let is_serving =
-            |server: MemberId| match self.tables().served(server).load(Ordering::SeqCst) {
-                0 => false,
-                number => view.dead.contains(MemberId(number - 1)),
-            };
-        !view.dead.is_empty() && view.living().any(is_serving)
-    }
-
-    /// This node turns away from a member of another node, for ever: see `quorum.rs` of the mpi engine.
-    pub(in crate::engine) fn shun(&self, member: MemberId) {
-        self.tables()
-            .shunned(member.index() / 64)
-            .fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
-    }
-
-    /// Whether this node has turned away from a member.
-    pub(in crate::engine) fn is_shunned(&self, member: MemberId) -> bool {
-        self.tables().shunned(member.index() / 64).load(Ordering::SeqCst)
-            & (1 << (member.index() % 64))
-            != 0
-    }
-
-    /// The memory through which others may reach this member's segment and the words below: where it begins, how long it
-    /// is, and where in it the segment begins. From now on it stays mapped until the process ends: nobody knows when the
-    /// last of the others is done with it.
-    pub(in crate::engine) fn expose(&self) -> (*mut u8, usize, u64) {
-        std::mem::forget(self.memory.clone());
-        let layout = &self.tables().layout;
-        let segment = layout.segment(self.me);
-        (self.tables().mapping.base(), segment + layout.segment_limit, segment as u64)
-    }
-
-    /// Where in the exposed memory of a member the word is that says how long its segment is.
-    pub(in crate::engine) fn exposed_segment_len(member: MemberId) -> u64 {
-        layout::Layout::segment_len(member) as u64
-    }
-
-    /// Where in the exposed memory of a member its epoch is.
-    pub(in crate::engine) const EXPOSED_EPOCH: u64 = HEADER_EPOCH as u64;
-
-    /// Ends this process after a word to whoever reads its output.
-    pub(in crate::engine) fn end_with(last_words: &str) -> ! {
-        sys::end_with(last_words)
-    }
-
-    /// Wakes the activities of this member that are in the middle of a call.
-    pub(in crate::engine) fn ring_for_calls(&self) {
-        self.tables().ring_foreground(self.me);
-    }
-
-    /// Rings this member's own bell for a message that came from elsewhere.
-    pub(in crate::engine) fn ring_for_own_message(&self, port: Port) {
-        self.tables().ring_for_message(self.me, port);
-    }
-
-    /// Rings this member's own bell.
-    pub(in crate::engine) fn ring_own(&self) {
-        self.tables().ring_bell(self.me);
-    }
-
-    /// Whether the bell has rung since, for the background or for all others.
-    pub(in crate::engine) fn has_rung(&self, seen: Bell, for_background: bool) -> bool {
-        match for_background {
-            true => self.bell_now().0 >> 32 != seen.0 >> 32,
-            false => self.bell_now().0 as u32 != seen.0 as u32,
-        }
-    }
-
-    /// Sleeps until the bell rings, without looking at it for a while first: the caller has done so.
-    pub(in crate::engine) fn sleep(&self, seen: Bell, until: Time, for_background: bool) {
-        if for_background {
-            return self.park_in_background(seen, until);
-        }
-        let (bell, sleepers) = (self.tables().bell(self.me), self.tables().sleepers(self.me));
-        if IS_BACKGROUND.get() {
-            return self.watch(bell, seen.0 as u32, sleepers, until);
-        }
-        // As in `park_foreground`.
-        sleepers.fetch_add(1, Ordering::SeqCst);
-        sys::wait_on(bell, seen.0 as u32, self.until_ns(until));
-        sleepers.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// A member's segment, for the operations that follow on one check of the view. They are those of the engine under
-/// [`Epoch::ANY`], except that they are not refused either when the target is found dead meanwhile: its memory is still
-/// there, and what is done to it counts for nobody. The caller must be able to bear that any of them is late.
-#[derive(Clone, Copy)]
-pub(crate) struct Reach<'a> {
-    range: sys::Range<'a>,
-    #[cfg(feature = "faults")]
-    shm: &'a Shm,
-    #[cfg(feature = "faults")]
-    target: MemberId,
-}
-
-impl Reach<'_> {
-    #[inline(always)]
-    fn step(self) {
-        #[cfg(feature = "faults")]
-        self.shm.step();
-    }
-}
-
-impl Memory for Reach<'_> {
-    #[inline(always)]
-    fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]> {
-        let words = self.range.words::<N>(offset)?;
-        self.step();
-        sys::order_puts();
-        Some(std::array::from_fn(|index| words[index].load(Ordering::SeqCst)))
-    }
-
-    #[inline(always)]
-    fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool> {
-        let [word] = self.range.words(offset)?;
-        self.step();
-        let is_swapped =
-            word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if is_swapped {
-            sys::have_order();
-        }
-        Some(is_swapped)
-    }
-
-    #[inline(always)]
-    fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool {
-        let Some(places) = self.range.words::<N>(offset) else { return false };
-        // As in `put`: what was written before is not seen after this.
-        fence(Ordering::Release);
-        for (place, word) in places.iter().zip(words) {
-            self.step();
-            place.store(word, Ordering::Relaxed);
-        }
-        fence(Ordering::Release);
-        sys::owe_order();
-        true
-    }
-
-    #[inline(always)]
-    fn put(self, offset: u64, data: &[u8]) -> bool {
-        #[cfg(feature = "faults")]
-        return self.shm.put(Epoch::ANY, self.target, offset, data).is_ok();
-        #[cfg(not(feature = "faults"))]
-        {
-            let is_written = self.range.write(offset, data);
-            // As in `put`.
-            fence(Ordering::Release);
-            sys::owe_order();
-            is_written
-        }
-    }
-
-    #[inline(always)]
-    fn get(self, offset: u64, buffer: &mut [u8]) -> bool {
-        self.step();
-        sys::order_puts();
-        let is_read = self.range.read(offset, buffer);
-        fence(Ordering::Acquire);
-        is_read
-    }
-
-    #[inline(always)]
-    fn prefetch(self, offset: u64) {
-        self.range.prefetch(offset);
-    }
-}
-
-impl<'a> Direct<'a> for &'a Shm {
-    type Memory = Reach<'a>;
-
-    #[inline(always)]
-    fn known_epoch(self) -> Option<Epoch> {
-        let guard = self.guard.word().load(Ordering::SeqCst);
-        // A forked child does not have the tables: it must not look at the epoch.
-        if guard == 0 {
-            return None;
-        }
-        // As in `epoch`.
-        sys::order_puts();
-        let epoch = self.epoch_word.load(Ordering::SeqCst);
-        (epoch + 1 == guard).then_some(Epoch(epoch))
-    }
-
-    #[inline(always)]
-    fn reach(self, member: MemberId) -> Option<Reach<'a>> {
-        let segment = self.segments.get(member.index())?;
-        // Acquire: the memory behind the length was allocated before. Nothing: nobody has looked yet, or it is dead.
-        let usable = segment.usable.load(Ordering::Acquire);
-        (usable > 1).then(|| self.reach_range(member, segment.range.first(usable - 1)))
-    }
-
-    #[inline(always)]
-    fn is_over(self) -> bool {
-        self.has_ended()
-    }
-}
+impl super::sealed::Sealed for Shm {}
 
 impl Engine for Shm {
     #[inline]
@@ -796,7 +253,8 @@ impl Engine for Shm {
         if self.guard.word().load(Ordering::Relaxed) == 0 {
             return Epoch(0);
         }
-        // A put must not come late for those who act on a new epoch while its caller finds the old one afterwards.
+        // A caller that finds the old epoch after its put must have made the put before any member
+        // acted on the new epoch.
         sys::order_puts();
         Epoch(self.epoch_word.load(Ordering::SeqCst))
     }
@@ -848,14 +306,15 @@ impl Engine for Shm {
 
     fn leave(&self) -> Result<()> {
         self.check_guard()?;
-        // The guard first: whoever then finds this member in the log knows that it left by itself. Not while a thread
-        // publishes: whoever finds this member in the log finds all that it published.
+        // The guard first: a thread of this process that then finds this member in the log knows
+        // that it left by itself. Not while a thread publishes: a member that finds this member in
+        // the log finds all messages that it published.
         {
             let _publishing = lock(&self.mailboxes.publishing);
             self.guard.word().store(ENDED, Ordering::SeqCst);
         }
         self.memory.depart(self.me);
-        // If another one raised the epoch, it may not have come to ring here.
+        // If another process raised the epoch, it may not have rung this bell yet.
         self.tables().ring_bell(self.me);
         Ok(())
     }
@@ -876,12 +335,13 @@ impl Engine for Shm {
         if len > self.segment_limit {
             let limit = self.segment_limit;
             return refuse(format!(
-                "this member is limited to {limit} bytes; start the job with a larger limit (--memory)"
+                "this member is limited to {limit} bytes; start the job with a larger limit \
+                 (--memory)"
             ));
         }
         let new_len =
             len.next_multiple_of(PAGE as u64).min(self.tables().layout.segment_limit as u64);
-        // The kernel would promise memory that it does not have, and kill someone later.
+        // The kernel would promise memory that it does not have, and kill a process later.
         let available = available_memory();
         if new_len - current > available {
             return refuse(format!("only {available} bytes of memory are available"));
@@ -892,7 +352,7 @@ impl Engine for Shm {
         {
             return refuse(error.to_string());
         }
-        // Release: whoever sees the length may touch the memory behind it.
+        // Release: a member that sees the length may touch the memory behind it.
         self.tables().segment_len(self.me).store(new_len, Ordering::Release);
         Ok(())
     }
@@ -903,7 +363,7 @@ impl Engine for Shm {
     }
 
     fn read_dead_segment(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let len = self.remains_len(dead)?;
+        let len = self.dead_segment_len(dead)?;
         Operation::Get { offset, len: buffer.len() }.check(dead, len)?;
         self.step();
         self.tables().mapping.read(self.tables().layout.segment(dead) + offset as usize, buffer);
@@ -912,7 +372,7 @@ impl Engine for Shm {
     }
 
     fn discard_dead_segment(&self, dead: MemberId) -> Result<()> {
-        let len = self.remains_len(dead)?;
+        let len = self.dead_segment_len(dead)?;
         let begin = self.tables().layout.segment(dead);
         memory::deallocate(self.memory.file.as_fd(), begin, len as usize)
             .map_err(|error| Error::System { what: "giving memory back", error: error.to_string() })
@@ -924,7 +384,7 @@ impl Engine for Shm {
                 self.put(at, target, offset, data).map(|()| Done::Put)
             }
             Operation::Get { offset, len } => {
-                // Checked before the buffer is made: a length from a wild caller must not allocate.
+                // Checked before the buffer is made: a wrong length must not allocate.
                 self.locate(at, target, offset, len).and_then(|_| {
                     let mut bytes = vec![0; len];
                     self.get(at, target, offset, &mut bytes).map(|()| Done::Get(bytes))
@@ -949,7 +409,8 @@ impl Engine for Shm {
     fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
         let place = self.locate(at, target, offset, data.len())?;
         if cfg!(feature = "faults") {
-            // A test build may die or stop between the halves, which meet between two words of the target.
+            // A test build may die or stop between two halves, which meet at a word boundary of the
+            // target.
             let middle = (place + data.len() / 2).next_multiple_of(8) - place;
             let (first, second) = data.split_at(middle.min(data.len()));
             self.tables().mapping.write(place, first);
@@ -959,7 +420,7 @@ impl Engine for Shm {
         } else {
             self.tables().mapping.write(place, data);
         }
-        // What the caller writes next, by whatever means, is not seen before this.
+        // A later write of the caller, by any means, is not seen before this put.
         fence(Ordering::Release);
         sys::owe_order();
         Ok(())
@@ -970,7 +431,7 @@ impl Engine for Shm {
         let place = self.locate(at, target, offset, buffer.len())?;
         sys::order_puts();
         self.tables().mapping.read(place, buffer);
-        // What the caller reads next was not read before this.
+        // A later read of the caller does not happen before this get.
         fence(Ordering::Acquire);
         Ok(())
     }
@@ -1018,7 +479,8 @@ impl Engine for Shm {
     }
 
     fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool> {
-        // Short enough for one fragment of the smallest ring, so that it is written whole or not at all.
+        // Short enough for a single fragment in the smallest ring, so that it is written as a whole
+        // or not at all.
         if bytes.len() > TRY_SEND_LEN_MAX {
             return Err(Error::MessageTooLong { len: bytes.len() });
         }
@@ -1038,7 +500,7 @@ impl Engine for Shm {
     }
 
     fn receive(&self, port: Port) -> Option<Message> {
-        // After leaving, what had arrived may still be taken; in a forked child there is nothing.
+        // After leaving, messages that had arrived may still be taken; a forked child has none.
         if self.guard.word().load(Ordering::Relaxed) == 0 {
             None
         } else {
@@ -1054,7 +516,7 @@ impl Engine for Shm {
         if attending {
             count.fetch_add(1, Ordering::SeqCst);
         } else if count.fetch_sub(1, Ordering::SeqCst) == 1 && self.may_have_message(port) {
-            // What came while the port was attended to was not rung for at the background.
+            // Messages that came while the port was attended to did not ring the background's bell.
             self.tables().ring_background(self.me);
         }
     }
@@ -1072,7 +534,7 @@ impl Engine for Shm {
     }
 
     fn park(&self, seen: Bell, until: Time) {
-        // Nobody rings for a process that is no member; it must not sleep for ever.
+        // No process rings the bell of a process that is no member: it must not sleep for ever.
         if self.check_guard().is_err() {
             return std::thread::yield_now();
         }
@@ -1090,7 +552,8 @@ impl Engine for Shm {
         let activity = Activity::new();
         let (finished, memory, me) = (activity.clone(), self.memory.clone(), self.me);
         let run = move || {
-            // A panic has been reported by the panic hook; whoever waits for the activity must not wait for ever.
+            // The panic hook has reported a panic. Threads that wait for the activity must not wait
+            // for ever.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
             finished.finish();
             memory.tables.ring_bell(me);
@@ -1105,7 +568,8 @@ impl Engine for Shm {
         if self.check_guard() == Err(Error::Forked) {
             return std::thread::yield_now();
         }
-        // What came after the last look and before the bell was noted rings for nobody any more.
+        // The bell does not ring again for messages that came after the last check and before the
+        // bell was noted.
         if self.check_guard().is_ok() {
             self.take_in_all();
         }
@@ -1120,7 +584,8 @@ impl Engine for Shm {
     fn inject(&self, fault: Fault) -> Result<()> {
         if !cfg!(feature = "faults") {
             return Err(Error::Unsupported {
-                what: "fault injection; build with the feature `faults`, or use `outlast run --kill`",
+                what: "fault injection; build with the feature `faults`, or use \
+                       `outlast run --kill`",
             });
         }
         self.check_guard()?;

@@ -1,4 +1,5 @@
-//! What the shm engine asks of the operating system and of raw memory, each thing once and small.
+//! System calls and raw memory: each function wraps a single call of the kernel or a single way to
+//! touch shared memory, with the unsafe code that it needs.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
@@ -11,14 +12,16 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// A mapping of the job's memory. Everything in it may be changed by other processes at any time, so it is reached
-/// only through atomics and through copies that assume nothing about what they find.
+/// A mapping of the job's memory. Other processes may change all of it at any time, so it is
+/// accessed only through atomics and through copies that assume nothing about the content. The
+/// orderings are those of the callers; the copies themselves are relaxed.
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping is plain shared memory, and every access to it is atomic or a foreign copy, from any thread.
+// SAFETY: the mapping is plain shared memory, and every access to it is atomic or a foreign copy,
+// from any thread.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -27,7 +30,8 @@ impl Mapping {
     /// Maps the first `len` bytes of a file, shared, and not inherited by forked children.
     pub(super) fn new(file: impl AsFd, len: usize) -> io::Result<Mapping> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: the kernel chooses an unused address range, so that no existing memory is affected.
+        // SAFETY: the kernel chooses an unused address range, so that no existing memory is
+        // affected.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -39,17 +43,19 @@ impl Mapping {
             )?
         };
         let mapping = Mapping { base: NonNull::new(base.cast()).expect("mmap returned null"), len };
-        // SAFETY: the range is the mapping just made. A forked child without it cannot hurt the job.
+        // SAFETY: the range is the mapping just made. A forked child without it cannot hurt the
+        // job.
         unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontFork)? };
-        // Nor may it be written to a core file: all of the job's memory, holes included, which that would fill, while
-        // the death is not announced before the file is complete.
+        // The kernel must not write the job's memory to a core file: the file would hold all of it,
+        // with its holes filled, and the death is not announced before the file is complete.
         // SAFETY: as above.
         unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontDump)? };
         Ok(mapping)
     }
 
-    /// Cuts a range off from the other processes: when this returns, no thread of this process writes to the shared
-    /// memory there any more, and what one in the middle of a copy still writes goes to a copy of its own.
+    /// Cuts a range off from the other processes: when this returns, no thread of this process
+    /// writes to the shared memory there any more. A thread in the middle of a copy writes the rest
+    /// to a private copy.
     pub(super) fn make_private(
         &self,
         file: impl AsFd,
@@ -58,8 +64,9 @@ impl Mapping {
         let place = self.at(range.start, range.len());
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: the range is part of this mapping, stays mapped, readable and writable, and its content, which may
-        // change at any time as far as anyone here knows, is reached only through atomics and foreign copies.
+        // SAFETY: the range is part of this mapping and stays mapped, readable and writable. Its
+        // content may change at any time, as before, and is accessed only through atomics and
+        // foreign copies.
         unsafe {
             let flags = flags | MapFlags::FIXED;
             rustix::mm::mmap(
@@ -85,7 +92,7 @@ impl Mapping {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    /// Where the mapping begins, for those who pass it on.
+    /// The address of the mapping, for a caller that passes it on.
     #[cfg(feature = "mpi")]
     pub(super) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
@@ -95,8 +102,8 @@ impl Mapping {
     #[inline(always)]
     pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8));
-        // SAFETY: in range and aligned (the mapping is page-aligned); any bit pattern is valid; all processes
-        // access words of the mapping atomically or by copies that tolerate changes.
+        // SAFETY: in range and aligned (the mapping is page-aligned); any bit pattern is valid; all
+        // processes access words of the mapping atomically or by copies that tolerate changes.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
@@ -124,7 +131,7 @@ impl Mapping {
         unsafe { copy_out(from, bytes) }
     }
 
-    /// The C library's memcpy into the mapping, words torn or not.
+    /// The C library's memcpy into the mapping, which may tear words.
     pub(super) fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         // SAFETY: the range was checked, and `bytes` is private memory of the same length.
@@ -146,11 +153,12 @@ impl Mapping {
         Range { base, len: len as u64, mapping: PhantomData }
     }
 
-    /// Gives the address range back. Not done on drop: a forked child does not have the range, and something else
-    /// may be mapped there by now; only the owner knows whether it is in such a child.
+    /// Gives the address range back. Not done on drop: a forked child does not have the range, and
+    /// other memory may be mapped there by now. Only the owner knows whether it is in a forked
+    /// child.
     pub(super) fn unmap(&mut self) {
-        // SAFETY: the range was mapped by `new` in this process, and the owner calls this once, when nothing of it
-        // is borrowed any more (`&mut self`).
+        // SAFETY: the range was mapped by `new` in this process, and the owner calls this once,
+        // when no borrow of it is left (`&mut self`).
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -161,7 +169,7 @@ fn outside(offset: usize, len: usize, all: usize) -> ! {
     panic!("{offset}+{len} outside {all}");
 }
 
-/// A range of the mapping. What is outside of it is refused; otherwise as for the mapping.
+/// A range of the mapping. Accesses outside of it are refused; otherwise as for the mapping.
 #[derive(Clone, Copy)]
 pub(super) struct Range<'a> {
     base: NonNull<u8>,
@@ -184,7 +192,7 @@ impl<'a> Range<'a> {
         Some(unsafe { self.base.add(offset as usize) })
     }
 
-    /// The same range, for whoever keeps it together with its mapping.
+    /// This range without a lifetime, for an owner that keeps it together with its mapping.
     ///
     /// # Safety
     /// It is not used after the mapping was unmapped.
@@ -192,21 +200,22 @@ impl<'a> Range<'a> {
         Range { base: self.base, len: self.len, mapping: PhantomData }
     }
 
-    /// The first bytes of the range, at most so many.
+    /// The first `len` bytes of the range, or all of it if it is shorter.
     #[inline(always)]
     pub(super) fn first(self, len: u64) -> Range<'a> {
         Range { len: len.min(self.len), ..self }
     }
 
-    /// Some words, which begin at a multiple of 8.
+    /// Consecutive words; `offset` must be a multiple of 8.
     #[inline(always)]
     pub(super) fn words<const N: usize>(self, offset: u64) -> Option<&'a [AtomicU64; N]> {
         let place = self.at(offset, 8 * N as u64).filter(|_| offset.is_multiple_of(8))?;
-        // SAFETY: in range and aligned, since the range begins at a word; the rest as for `Mapping::word`.
+        // SAFETY: in range and aligned, since the range begins at a word; the rest as for
+        // `Mapping::word`.
         Some(unsafe { place.cast().as_ref() })
     }
 
-    /// Copies bytes into the range; whether they fit.
+    /// Copies bytes into the range; returns whether they fit.
     #[cfg(not(feature = "faults"))]
     #[inline(always)]
     pub(super) fn write(self, offset: u64, bytes: &[u8]) -> bool {
@@ -216,7 +225,7 @@ impl<'a> Range<'a> {
         true
     }
 
-    /// Copies bytes out of the range; whether there are so many.
+    /// Copies bytes out of the range; returns whether it has that many.
     #[inline(always)]
     pub(super) fn read(self, offset: u64, bytes: &mut [u8]) -> bool {
         let Some(from) = self.at(offset, bytes.len() as u64) else { return false };
@@ -225,7 +234,7 @@ impl<'a> Range<'a> {
         true
     }
 
-    /// Has the processor fetch what is there, if it is anywhere.
+    /// Asks the processor to fetch the cache line at this offset, wherever it is.
     #[inline(always)]
     pub(super) fn prefetch(self, offset: u64) {
         #[cfg(target_arch = "x86_64")]
@@ -239,17 +248,18 @@ impl<'a> Range<'a> {
     }
 }
 
-/// Short copies are done word by word, in line; longer ones by the C library, which is a foreign routine to the
-/// compiler and free to race with other processes.
+/// The longest copy that is done word by word, in line. Longer copies are done by the C library,
+/// which is a foreign routine to the compiler and free to race with other processes.
 const INLINE_LEN_MAX: usize = 56;
 
-/// How much of a long copy to a place of another alignment goes through a buffer at once.
+/// How many bytes of a long copy to a place of another alignment go through a buffer at once.
 const BOUNCE_LEN: usize = 1024;
 
-/// Words of shared memory are never torn. What the C library does to a range depends on its length and on the
-/// alignment of both sides: it moves the last bytes by a move of their own, which may end in the middle of a word, and
-/// moves in step with its *destination*. So it gets only whole words, and when it reads shared memory, a destination
-/// that is in step with it. Words that are meant in part are exchanged as a whole.
+/// Copies bytes into shared memory, whose words are never torn. The accesses of the C library's
+/// memcpy depend on the length and on the alignment of both sides: it moves the last bytes by a
+/// move of their own, which may end in the middle of a word, and it is aligned with its
+/// *destination*. So it gets only whole words, and when it reads shared memory, a destination with
+/// the alignment of the source. A word of which only a part is written is exchanged as a whole.
 ///
 /// # Safety
 /// `to` points to `bytes.len()` bytes of mapped shared memory.
@@ -261,7 +271,8 @@ unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
         return unsafe { copy_in_parts(to, bytes) };
     }
     if bytes.len() > INLINE_LEN_MAX {
-        // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private memory.
+        // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private
+        // memory.
         return unsafe { foreign_copy(to, bytes.as_ptr(), bytes.len()) };
     }
     // SAFETY: promised by the caller.
@@ -290,7 +301,8 @@ unsafe fn copy_in_words(to: *mut u8, bytes: &[u8]) {
 unsafe fn copy_in_parts(to: *mut u8, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(((8 - to as usize % 8) % 8).min(bytes.len()));
     let (body, tail) = rest.split_at(rest.len() & !7);
-    // SAFETY: the parts follow each other inside the range; `body` begins at a word and is whole words.
+    // SAFETY: the parts follow each other inside the range; `body` begins at a word and is whole
+    // words.
     unsafe {
         merge(to, head);
         if !body.is_empty() {
@@ -300,10 +312,10 @@ unsafe fn copy_in_parts(to: *mut u8, bytes: &[u8]) {
     }
 }
 
-/// Changes bytes inside one word, all at once.
+/// Changes bytes inside a word, all at once.
 ///
 /// # Safety
-/// As for [`copy_in`], and all the bytes are in one word.
+/// As for [`copy_in`], and all the bytes are in a single word.
 unsafe fn merge(to: *mut u8, bytes: &[u8]) {
     if bytes.is_empty() {
         return;
@@ -356,7 +368,8 @@ unsafe fn copy_out_words(from: *const u8, bytes: &mut [u8]) {
 #[inline]
 unsafe fn copy_out_long(from: *const u8, bytes: &mut [u8]) {
     if (bytes.as_ptr() as usize).is_multiple_of(8) {
-        // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private memory.
+        // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private
+        // memory.
         return unsafe { foreign_copy(bytes.as_mut_ptr(), from, bytes.len()) };
     }
     let mut bounce = [0u64; BOUNCE_LEN / 8];
@@ -379,7 +392,8 @@ unsafe fn copy_out_parts(from: *const u8, bytes: &mut [u8]) {
     let (head, rest) = bytes.split_at_mut(((8 - from as usize % 8) % 8).min(bytes.len()));
     let whole = rest.len() & !7;
     let (body, tail) = rest.split_at_mut(whole);
-    // SAFETY: the parts follow each other inside the range; `body` begins at a word and is whole words.
+    // SAFETY: the parts follow each other inside the range; `body` begins at a word and is whole
+    // words.
     unsafe {
         pick(from, head);
         if !body.is_empty() {
@@ -389,10 +403,10 @@ unsafe fn copy_out_parts(from: *const u8, bytes: &mut [u8]) {
     }
 }
 
-/// Reads bytes inside one word, all at once.
+/// Reads bytes inside a word, all at once.
 ///
 /// # Safety
-/// As for [`copy_out`], and all the bytes are in one word.
+/// As for [`copy_out`], and all the bytes are in a single word.
 unsafe fn pick(from: *const u8, bytes: &mut [u8]) {
     if bytes.is_empty() {
         return;
@@ -404,8 +418,8 @@ unsafe fn pick(from: *const u8, bytes: &mut [u8]) {
     bytes.copy_from_slice(&found[skip..skip + bytes.len()]);
 }
 
-/// The C library's memcpy through a pointer that the optimizer cannot see through, so that it assumes nothing about
-/// memory that other processes change.
+/// The C library's memcpy through a pointer that the optimizer cannot see through, so that it
+/// assumes nothing about memory that other processes change.
 ///
 /// # Safety
 /// As for memcpy, except that other processes may change the source meanwhile.
@@ -419,24 +433,24 @@ unsafe fn foreign_copy(to: *mut u8, from: *const u8, len: usize) {
 }
 
 thread_local! {
-    /// Whether this thread has put something that its later loads may still overtake.
+    /// Whether this thread has made a put that its later loads may still overtake.
     static OWES_ORDER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Notes a put. The fence that orders it before later loads is expensive, and most puts are followed by a
-/// compare-and-swap, which does the same.
+/// Records a put. The fence that orders it before later loads is expensive, and most puts are
+/// followed by a compare-and-swap, which orders them as well.
 #[inline]
 pub(super) fn owe_order() {
     OWES_ORDER.with(|owes| owes.set(true));
 }
 
-/// Notes an exchange of a word, which orders what was before it.
+/// Records an exchange of a word, which orders all that was before it.
 #[inline]
 pub(super) fn have_order() {
     OWES_ORDER.with(|owes| owes.set(false));
 }
 
-/// Orders the puts of this thread before what it loads next.
+/// Orders the puts of this thread before its next loads.
 #[inline]
 pub(super) fn order_puts() {
     if OWES_ORDER.with(Cell::get) {
@@ -445,7 +459,8 @@ pub(super) fn order_puts() {
     }
 }
 
-/// A page of this process that a forked child finds zeroed: how a child knows that it is one.
+/// A page of this process that a forked child finds zeroed: a process that finds it zeroed is a
+/// forked child.
 pub(super) struct ForkGuard {
     page: NonNull<u8>,
 }
@@ -477,14 +492,16 @@ impl ForkGuard {
     /// A word that is zero at first and in every forked child.
     #[inline]
     pub(super) fn word(&self) -> &AtomicU64 {
-        // SAFETY: the page lives as long as the guard, is aligned, and is only reached through this word.
+        // SAFETY: the page lives as long as the guard, is aligned, and is only reached through this
+        // word.
         unsafe { AtomicU64::from_ptr(self.page.as_ptr().cast()) }
     }
 }
 
 impl Drop for ForkGuard {
     fn drop(&mut self) {
-        // SAFETY: the page was mapped by `new`, is inherited by forked children, and nothing borrows it any more.
+        // SAFETY: the page was mapped by `new`, is inherited by forked children, and no borrow of
+        // it is left.
         let _ = unsafe { rustix::mm::munmap(self.page.as_ptr().cast(), Self::LEN) };
     }
 }
@@ -494,7 +511,7 @@ pub(super) const OWNER_DIED: u32 = 0x4000_0000;
 /// Set in a robust word so that the kernel wakes a waiter when the owner dies.
 const WAITERS: u32 = 0x8000_0000;
 
-/// The kernel's `struct robust_list_head`, for a list of one entry.
+/// The kernel's `struct robust_list_head`, for a list with a single entry.
 #[repr(C)]
 struct RobustHead {
     list: *mut libc::c_void,
@@ -502,12 +519,13 @@ struct RobustHead {
     pending: *mut libc::c_void,
 }
 
-/// Makes the calling thread the owner of the robust word at `word_offset`, whose list entry is the 8 bytes before
-/// it: when the thread ends in whatever way, the kernel sets [`OWNER_DIED`] in the word and wakes a waiter.
+/// Makes the calling thread the owner of the robust word at `word_offset`, whose list entry is the
+/// 8 bytes before it: when the thread ends in whatever way, the kernel sets [`OWNER_DIED`] in the
+/// word and wakes a waiter.
 ///
-/// The head is at `head_offset`, in the shared memory too, although only this process can use it: the kernel reads it
-/// at the thread's very end, and when it kills a process for want of memory, it may have taken away all private memory
-/// by then.
+/// The head is at `head_offset`, in the shared memory as well, although only this process can use
+/// it: the kernel reads it at the thread's very end, and when it kills a process for want of
+/// memory, it may have taken away all private memory by then.
 pub(super) fn own_robust_word(
     mapping: &Mapping,
     word_offset: usize,
@@ -516,7 +534,7 @@ pub(super) fn own_robust_word(
     let entry_offset = word_offset - 8;
     let entry = mapping.at(entry_offset, 16);
     let head = mapping.at(head_offset, size_of::<RobustHead>());
-    // A list of one entry, whose word is 8 bytes behind it, and nothing pending.
+    // A list with a single entry, whose word is 8 bytes behind it, and no pending operation.
     mapping.word(head_offset).store(entry.addr() as u64, Ordering::Relaxed);
     mapping.word(head_offset + 8).store(8, Ordering::Relaxed);
     mapping.word(head_offset + 16).store(0, Ordering::Relaxed);
@@ -524,14 +542,14 @@ pub(super) fn own_robust_word(
     mapping.word(entry_offset).store(head.addr() as u64, Ordering::Relaxed);
     let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     mapping.half(word_offset).store(thread | WAITERS, Ordering::SeqCst);
-    // SAFETY: the head and its entry live as long as the mapping; if that is gone at the thread's end, the kernel
-    // stops walking the list. The list of the C library that this replaces is empty: this thread is
-    // the engine's own and locks no robust mutexes.
+    // SAFETY: the head and its entry live as long as the mapping; if that is gone at the thread's
+    // end, the kernel stops walking the list. The list of the C library that this replaces is
+    // empty: this thread is the engine's own and locks no robust mutexes.
     let status = unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<RobustHead>()) };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Ends the ownership, so that the thread's end is no news.
+/// Ends the ownership, so that the kernel does not mark the word when the thread ends.
 pub(super) fn disown_robust_word(mapping: &Mapping, word_offset: usize) {
     let head = Box::leak(Box::new(RobustHead {
         list: std::ptr::null_mut(),
@@ -547,13 +565,13 @@ pub(super) fn disown_robust_word(mapping: &Mapping, word_offset: usize) {
 const MEMBARRIER_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const MEMBARRIER_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 
-/// Registers this process for [`interrupt_all`]; whether the kernel can do it.
+/// Registers this process for [`interrupt_all`]; returns whether the kernel can do it.
 pub(super) fn register_for_interrupts() -> bool {
     membarrier(MEMBARRIER_REGISTER_GLOBAL_EXPEDITED)
 }
 
-/// Interrupts every core that runs a registered process, and returns when each has been in the kernel. A thread
-/// with a deadly signal pending does not come back from there.
+/// Interrupts every core that runs a registered process, and returns when each has been in the
+/// kernel. A thread with a deadly signal pending does not come back from there.
 pub(super) fn interrupt_all() -> bool {
     membarrier(MEMBARRIER_GLOBAL_EXPEDITED)
 }
@@ -563,15 +581,16 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Sleeps until the word is not `seen`, someone wakes it, or the monotonic clock reaches `until`.
+/// Sleeps until the word is not `seen`, a thread wakes it, or the monotonic clock reaches `until`.
 pub(super) fn wait_on(word: &AtomicU32, seen: u32, until_ns: u64) {
     let until = timespec(until_ns);
     let any_waker = NonZeroU32::MAX;
-    // An error is an early return: a changed word, a signal, the time. All callers look again.
+    // An error is an early return: a changed word, a signal, the time. All callers check again.
     let _ = futex::wait_bitset(word, futex::Flags::empty(), seen, until.as_ref(), any_waker);
 }
 
-/// Sleeps until one of the words is not what was seen, someone wakes one, or the monotonic clock reaches `until`.
+/// Sleeps until a word differs from its expected value, a thread wakes a word, or the monotonic
+/// clock reaches `until`.
 pub(super) fn wait_on_any(words: &[(&AtomicU32, u32)], until_ns: u64) {
     let waiters: Vec<futex::Wait> = words
         .iter()
@@ -587,9 +606,11 @@ pub(super) fn wait_on_any(words: &[(&AtomicU32, u32)], until_ns: u64) {
     let until = timespec(until_ns);
     let result =
         futex::waitv(&waiters, futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);
-    // Any other error is an early return: a changed word, a signal, the time. All callers look again.
+    // Any other error is an early return: a changed word, a signal, the time. All callers check
+    // again.
     if result == Err(rustix::io::Errno::NOSYS) {
-        // Before Linux 5.16: sleep on the first word, briefly, since nobody wakes for the others.
+        // Before Linux 5.16: sleep on the first word, briefly, since no wakeup comes for the
+        // others.
         let (word, seen) = words[0];
         wait_on(word, seen, until_ns.min(monotonic_ns() + 2_000_000));
     }
@@ -605,7 +626,7 @@ fn timespec(ns: u64) -> Option<Timespec> {
     })
 }
 
-/// Wakes everyone who sleeps on the word.
+/// Wakes all threads that sleep on the word.
 pub(super) fn wake_all(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }
@@ -617,8 +638,8 @@ pub(super) fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Prepares a command: the process that it starts inherits `file`, and, if asked, is killed when the thread that
-/// started it ends.
+/// Prepares a command: the process that it starts inherits `file`, and, if asked, is killed when
+/// the thread that started it ends.
 pub(super) fn inherit(
     command: &mut std::process::Command,
     file: std::sync::Arc<std::os::fd::OwnedFd>,
@@ -646,11 +667,13 @@ pub(super) fn inherit(
         }
         Ok(())
     };
-    // SAFETY: the closure only makes system calls that are safe between fork and exec, and allocates nothing.
+    // SAFETY: the closure only makes system calls that are safe between fork and exec, and
+    // allocates nothing.
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Has the kernel ask the process that a command starts to end (SIGTERM) when the thread that started it ends.
+/// Prepares a command: the kernel sends the process that it starts SIGTERM when the thread that
+/// started it ends.
 pub(super) fn terminate_with_parent(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
     let parent = std::process::id();
@@ -674,13 +697,14 @@ pub(super) fn terminate_with_parent(command: &mut std::process::Command) {
 /// Ends this process at once, as if killed: no destructor and no exit handler of the program runs.
 pub(super) fn end_now() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    // SIGKILL of oneself does not return; should it ever be refused, exit without handlers.
+    // A process that sends itself SIGKILL does not return; should it ever be refused, it exits
+    // without handlers.
     // SAFETY: _exit takes no pointers and does not return.
     unsafe { libc::_exit(137) }
 }
 
-/// Says why and ends this process at once. Nobody may read what it says: a pipe that is closed must not make it panic,
-/// and one that is full must not make it wait.
+/// Writes the last words to standard error and ends this process at once. There may be no reader: a
+/// closed pipe must not make it panic, and a full pipe must not make it wait.
 pub(super) fn end_with(last_words: &str) -> ! {
     let error_stream = io::stderr();
     let error_stream = error_stream.as_fd();
@@ -692,8 +716,9 @@ pub(super) fn end_with(last_words: &str) -> ! {
     end_now()
 }
 
-/// Stops this process, and returns when someone lets it go on. The signal is for the calling thread: one for the
-/// process might be taken by another thread, and this one would go on for a moment.
+/// Stops this process, and returns when another process resumes it. The signal is for the calling
+/// thread: another thread might take a signal for the process, and the calling thread would go on
+/// for a moment.
 #[cfg(feature = "faults")]
 pub(super) fn stop_now() {
     // SAFETY: raise takes no pointers.

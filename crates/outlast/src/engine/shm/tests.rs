@@ -1,4 +1,5 @@
-//! Tests that need unsafe code (forked children) or the inside of the engine (a process that ends half-way).
+//! Tests that need unsafe code (forked children) or the inside of the engine (a process that ends
+//! in the middle of a call).
 
 use super::super::{Engine, Epoch, Error, MemberId, Port, Time};
 use super::{ENDED, JobMemory, Shm, sys};
@@ -7,9 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Runs `body` in a forked child and returns its exit status. The child must not return into the test harness.
+/// Runs `body` in a forked child and returns its exit status. The child must not return into the
+/// test harness.
 fn in_forked_child(body: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child only runs `body`, which makes no use of threads, and ends without unwinding.
+    // SAFETY: the child only runs `body`, which makes no use of threads, and ends without
+    // unwinding.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork failed");
     if child == 0 {
@@ -66,18 +69,19 @@ fn a_forked_child_gets_a_clear_error_from_every_call() {
         if let Some(wrong) = calls.iter().position(|result| *result != Err(Error::Forked)) {
             return 10 + wrong as i32;
         }
-        // Calls that cannot fail return at once and touch nothing.
+        // Calls that cannot fail return at once and touch no shared memory.
         child.park(child.bell(), Time::NEVER);
         child.park_in_background(child.bell(), Time::NEVER);
         let is_quiet = child.receive(Port::User).is_none()
             && child.epoch() == Epoch(0)
             && child.view().dead.is_empty()
             && child.has_ended();
-        // Dropping the handle, the last one of the child, must not unmap what may belong to someone else by now.
+        // The child drops its last handle, which must not unmap memory that may be in other use by
+        // now.
         drop(child);
         if is_quiet { 0 } else { 1 }
     });
-    assert_eq!(status, 0, "10 + n: the n-th call gave something else");
+    assert_eq!(status, 0, "10 + n: the n-th call gave another result");
     let mut bytes = [0; 64];
     job.get(Epoch::ANY, me, 0, &mut bytes).unwrap();
     assert_eq!(bytes, [5; 64], "the parent is a member as before");
@@ -97,7 +101,7 @@ fn a_forked_child_can_start_a_job_of_its_own() {
 }
 
 #[test]
-fn a_job_of_one_leaves_nothing_behind() {
+fn a_single_member_job_leaves_no_threads_files_or_mappings() {
     let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
     let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let mapped =
@@ -150,24 +154,27 @@ fn comes_true(condition: impl Fn() -> bool) -> bool {
     condition()
 }
 
-/// A process may die inside `leave`, when its background has ended and it has not come to the log. Nothing would
-/// tell the others then.
+/// A process may die inside `leave`, when its background has ended and it has not entered the log.
+/// The others would never learn of it.
 #[test]
 fn a_background_does_not_end_before_its_member_is_in_the_log() {
     let shm = first_of_two();
     let word = shm.tables().robust_word(shm.me);
     assert_ne!(word.load(Ordering::SeqCst), 0);
-    // The first half of `leave`; the second one never comes.
+    // The first half of `leave`; the second half never comes.
     shm.guard.word().store(ENDED, Ordering::SeqCst);
     shm.tables().ring_bell(shm.me);
     assert!(comes_true(|| word.load(Ordering::SeqCst) == 0), "the background goes on");
-    assert!(shm.tables().view().left.contains(shm.me), "nobody will ever know that it has ended");
+    assert!(
+        shm.tables().view().left.contains(shm.me),
+        "no member will ever know that it has ended"
+    );
 }
 
-/// Whoever declares a death may be stopped, or be a launcher that dies, after it raised the epoch and before it rang
-/// any bell.
+/// A process that declares a death may be stopped, or be a launcher that dies, after it raised the
+/// epoch and before it rang any bell.
 #[test]
-fn a_change_of_the_view_rings_also_if_its_maker_does_not() {
+fn a_change_of_the_view_rings_the_own_bell() {
     let shm = first_of_two();
     let parked = shm.clone();
     let thread = std::thread::spawn(move || {
@@ -185,15 +192,15 @@ fn a_change_of_the_view_rings_also_if_its_maker_does_not() {
     shm.tables().epoch().store(1, Ordering::SeqCst);
     let woke = comes_true(|| thread.is_finished());
     shm.leave().unwrap();
-    assert!(woke, "a thread that waits for a change of the view slept through one");
+    assert!(woke, "a thread that waits for a change of the view slept through it");
 }
 
-/// A service may have to wait for a stopped member in the middle of its work, the services of all members at once even.
-/// Deaths are noticed all the same.
+/// A service may have to wait for a stopped member in the middle of its work, and the services of
+/// all members may do so at once. Deaths are detected all the same.
 #[test]
 fn a_background_that_waits_for_a_receiver_sees_deaths() {
     let (silent, dying) = (MemberId(1), MemberId(2));
-    // The silent one never takes a message: the ring is full after the first few.
+    // The silent member never takes a message: the ring is full after the first few.
     let shm = first_of(3, move |shm| drop(shm.send(silent, Port::User, &[0; 60_000])));
     for member in [silent, dying] {
         shm.memory.claim(member, "").unwrap();
@@ -203,14 +210,16 @@ fn a_background_that_waits_for_a_receiver_sees_deaths() {
     shm.tables().robust_word(dying).store(sys::OWNER_DIED, Ordering::SeqCst);
     let noticed = comes_true(|| shm.epoch() == Epoch(1));
     shm.leave().unwrap();
-    assert!(noticed, "the only one that could watch waited for someone else");
+    assert!(noticed, "the only watcher waited for another member");
 }
 
-/// A core file of one member would hold the memory of all, and its death would not be known before it is written.
+/// A core file of a member would hold the memory of all, and its death would not be known before
+/// the file is written.
 #[test]
 fn the_memory_of_the_job_is_in_no_core_file() {
     let shm = first_of_two();
-    // Other tests of this process map and leave jobs of their own meanwhile: only this one's memory is looked at.
+    // Other tests of this process map and leave jobs of their own meanwhile: only the memory of
+    // this job is checked.
     let address = std::ptr::from_ref(shm.tables().mapping.word(0)) as usize;
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_here = false;
@@ -229,7 +238,8 @@ fn the_memory_of_the_job_is_in_no_core_file() {
     shm.leave().unwrap();
 }
 
-/// What the kernel reads when a member dies is in memory that it does not take away before.
+/// The list that the kernel reads when a member dies is in memory that it does not take away
+/// before.
 #[test]
 fn the_robust_list_is_in_shared_memory() {
     let shm = first_of_two();
@@ -250,10 +260,11 @@ fn the_robust_list_is_in_shared_memory() {
     shm.leave().unwrap();
 }
 
-/// Who leaves while another thread publishes: the message is out before anybody knows that its sender has left, or it
-/// never comes. Those who know of the leaving count on having received everything.
+/// A thread leaves while another thread publishes: the message is out before any member knows that
+/// its sender has left, or it never comes. Members that know that the sender has left rely on
+/// having received all its messages.
 #[test]
-fn leaving_waits_for_what_is_being_published() {
+fn leaving_waits_for_a_message_that_is_being_published() {
     let shm = first_of_two();
     let publishing = shm.mailboxes.publishing.lock().unwrap();
     std::thread::scope(|scope| {

@@ -1,8 +1,8 @@
 //! The coroutines of a world, and the way from a call of the engine into the world.
 //!
-//! A world belongs to the thread that runs it. The thread knows it through a thread-local pointer, so that a
-//! [`super::Sim`] is only a pair of numbers, which may go anywhere: from another thread, or after the world's end,
-//! it finds nothing and its calls return [`crate::Error::Ended`].
+//! A world belongs to the thread that runs it. The thread knows it through a thread-local pointer,
+//! so that a [`super::Sim`] is only a pair of numbers, which may go anywhere: from another thread,
+//! or after the world's end, it finds nothing and its calls return [`crate::Error::Ended`].
 
 use super::world::{Ending, Turn, World, Yielder};
 use corosensei::stack::DefaultStack;
@@ -13,9 +13,10 @@ use std::ptr::null;
 use std::rc::Rc;
 
 thread_local! {
-    /// The world that this thread runs; null if it runs none.
+    /// The world that this thread runs; null without a world.
     static WORLD: Cell<*const RefCell<World>> = const { Cell::new(null()) };
-    /// Stacks of ended activities, for reuse: making one takes system calls, and there are many short runs.
+    /// Stacks of ended activities, for reuse: making one takes system calls, and there are many
+    /// short runs.
     static STACKS: RefCell<Vec<(usize, DefaultStack)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -26,8 +27,8 @@ pub(super) fn with_world<R>(id: u64, inside: impl FnOnce(&mut World) -> R) -> Op
     if world.is_null() {
         return None;
     }
-    // SAFETY: the pointer is set only while `Stage` exists, in this thread, and `Stage` keeps the cell alive at a
-    // fixed address; its drop sets the pointer back to null before the cell goes.
+    // SAFETY: the pointer is set only while `Stage` exists, in this thread, and `Stage` keeps the
+    // cell alive at a fixed address; its drop sets the pointer back to null before the cell goes.
     let cell = unsafe { &*world };
     let mut world = cell.try_borrow_mut().ok()?;
     if world.id != id {
@@ -39,11 +40,12 @@ pub(super) fn with_world<R>(id: u64, inside: impl FnOnce(&mut World) -> R) -> Op
 /// Suspends the running activity.
 ///
 /// # Safety
-/// `yielder` must be the one that the world holds for the activity that runs now, on whose stack the caller is, and
-/// the world must not be borrowed.
+/// `yielder` must be the yielder that the world holds for the activity that runs now, on whose
+/// stack the caller is, and the world must not be borrowed.
 #[inline]
 pub(super) unsafe fn suspend(yielder: *const Yielder) {
-    // SAFETY: the yielder lives on the stack of the activity, below all frames of its body, until the body returns.
+    // SAFETY: the yielder lives on the stack of the activity, below all frames of its body, until
+    // the body returns.
     unsafe { (*yielder).suspend(()) }
 }
 
@@ -145,15 +147,17 @@ impl Stage {
         }
     }
 
-    /// Unwinds activities whose member has ended: their destructors run, their calls of the engine do nothing.
+    /// Unwinds activities whose member has ended: their destructors run, their calls of the engine
+    /// do nothing.
     fn reap(&mut self, slots: &[u32]) {
         for &slot in slots {
             if let Some(routine) = self.routines.get_mut(slot as usize).and_then(Option::as_mut) {
-                // What never began has no stack to suspend: its body is dropped here, as outside any activity.
+                // An activity that never began has no stack to suspend: its body is dropped here,
+                // as outside any activity.
                 let current = routine.started().then_some(slot);
                 self.world.borrow_mut().set_current(current);
                 self.world.borrow_mut().set_unwinding(true);
-                // A destructor that panics after the unwinding was caught has nobody to tell.
+                // A panic of a destructor after the unwinding was caught cannot be reported.
                 let _ = catch_unwind(AssertUnwindSafe(|| routine.force_unwind()));
                 self.world().set_unwinding(false);
                 self.world().set_current(None);
@@ -171,7 +175,7 @@ impl Stage {
         }
     }
 
-    /// Unwinds what has not ended.
+    /// Unwinds the activities that have not ended.
     pub(super) fn clear(&mut self) {
         loop {
             let slots = self.world().remaining();

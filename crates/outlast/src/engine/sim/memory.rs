@@ -1,4 +1,5 @@
-//! One-sided operations on memory that a member reaches itself: everyone's on the memory link, its own on both.
+//! One-sided operations on memory that a member maps: the memory of all members on the memory link,
+//! its own on both links.
 
 use super::report::{Call, What};
 use super::segment::{Subset, words_in};
@@ -49,7 +50,8 @@ impl Direct<'_> {
 #[derive(Clone, Copy)]
 pub(super) enum Progress {
     Fresh,
-    /// Its epoch and its target were checked. The world may change before it acts, as on real shared memory.
+    /// Its epoch and its target were checked. The world may change before it acts, as on real
+    /// shared memory.
     Checked,
     /// Its first phase is done.
     Half(Subset),
@@ -74,7 +76,7 @@ impl World {
         Ok(self.members[target.index()].segment.len())
     }
 
-    /// How long the segment of a member that may not exist is.
+    /// The length of a member's segment; 0 for a member that does not exist.
     pub(super) fn reachable_len(&self, target: MemberId) -> u64 {
         self.members.get(target.index()).map_or(0, |member| member.segment.len())
     }
@@ -89,7 +91,7 @@ impl World {
                     counters.operation_bytes_written.saturating_add(len as u64);
             }
             What::Get => {
-                // The length may be one that is refused later, and as large as a wild caller likes.
+                // The length may be refused later, and may be as large as a wrong caller likes.
                 counters.operation_bytes_read =
                     counters.operation_bytes_read.saturating_add(len as u64);
             }
@@ -101,8 +103,8 @@ impl World {
         }
     }
 
-    /// Does the next part of an operation on memory that the member reaches itself: what it gave, or that there is
-    /// more to do after another step.
+    /// Executes the next phase of an operation on mapped memory: returns the word that it found, or
+    /// `None` if it goes on after another step.
     pub(super) fn act(
         &mut self,
         member: u32,
@@ -131,9 +133,10 @@ impl World {
         }
         self.check_self(member)?;
         if self.knows_dead(member, target.0) {
-            // The death was noticed while the operation was under way, and the memory is gone, or nearly so.
-            if self.remains && self.random.chance(2) {
-                return self.act_late(member, target, offset, direct, progress);
+            // The death became known while the operation was in flight, and the memory is gone, or
+            // nearly so.
+            if self.keeps_dead_segments && self.random.chance(2) {
+                return self.act_after_death(member, target, offset, direct, progress);
             }
             return match direct {
                 Direct::Put(_) if self.random.chance(2) => Ok(Some(0)),
@@ -154,8 +157,8 @@ impl World {
         Ok(Some(word))
     }
 
-    /// Ends an operation on the memory that a dead member has left.
-    fn act_late(
+    /// Completes an operation on the segment of a dead member.
+    fn act_after_death(
         &mut self,
         member: u32,
         target: MemberId,
@@ -164,24 +167,27 @@ impl World {
         progress: &Progress,
     ) -> Result<Option<u64>> {
         let state = &mut self.members[target.index()];
-        if direct.check(target, offset, state.remains.len()).is_err() {
+        if direct.check(target, offset, state.dead_segment.len()).is_err() {
             return Err(Error::Dead { member: target });
         }
-        std::mem::swap(&mut state.segment, &mut state.remains);
+        std::mem::swap(&mut state.segment, &mut state.dead_segment);
         let (subset, second_phase) = match *progress {
             Progress::Half(subset) => (subset, true),
             _ => (Subset::All, false),
         };
         let word = self.apply(target.0, offset, direct, subset, second_phase);
         let state = &mut self.members[target.index()];
-        std::mem::swap(&mut state.segment, &mut state.remains);
+        std::mem::swap(&mut state.segment, &mut state.dead_segment);
         self.tell(member, |_| {
-            format!("late: {}", describe(target.0, offset, direct, subset, second_phase, word))
+            format!(
+                "after the death: {}",
+                describe(target.0, offset, direct, subset, second_phase, word)
+            )
         });
         Ok(Some(word))
     }
 
-    /// Copies what a dead member has left.
+    /// Copies from the segment of a dead member.
     pub(super) fn read_dead_segment(
         &mut self,
         member: u32,
@@ -191,16 +197,16 @@ impl World {
     ) -> Result<()> {
         self.check_self(member)?;
         self.check_member(dead)?;
-        if !self.remains || !self.knows_dead(member, dead.0) {
+        if !self.keeps_dead_segments || !self.knows_dead(member, dead.0) {
             return Err(Error::Dead { member: dead });
         }
-        let remains = &self.members[dead.index()].remains;
-        Operation::Get { offset, len: buffer.len() }.check(dead, remains.len())?;
-        remains.get(offset, buffer, Subset::All, false);
+        let segment = &self.members[dead.index()].dead_segment;
+        Operation::Get { offset, len: buffer.len() }.check(dead, segment.len())?;
+        segment.get(offset, buffer, Subset::All, false);
         Ok(())
     }
 
-    /// Does one phase of an operation to the target's memory. The range must have been checked.
+    /// Executes a phase of an operation on the target's memory. The range must have been checked.
     pub(super) fn apply(
         &mut self,
         target: u32,
@@ -242,7 +248,7 @@ impl World {
     }
 }
 
-/// An operation's effect, for people.
+/// An operation's effect, for the trace.
 pub(super) fn describe(
     target: u32,
     offset: u64,

@@ -1,51 +1,19 @@
-//! The sim engine: the members of a job as coroutines in one thread, under a seeded simulator.
+//! The sim engine: the members of a job as coroutines in a single thread, under a seeded simulator.
 //!
-//! It is for tests: it shows what the layers above do in thousands of interleavings, with deaths and stops at any
-//! step, and it shows each of them again, step by step, from the same seed. Time is virtual; when nobody can run, it
-//! jumps to the next event. A run never hangs: what can no longer go on is listed in its [`Report`].
-//!
-//! ```
-//! use outlast::engine::sim::{self, Action, Options, When};
-//! use outlast::{Engine, Epoch, MemberId, Time};
-//!
-//! // Member 1 dies in the middle of its put: any of the two words may have been written.
-//! let options = Options::new(2, 42).fault(When::AtStep(MemberId(1), 2), Action::Kill(MemberId(1)));
-//! let report = sim::run(&options, |job| {
-//!     job.grow(64).unwrap();
-//!     if job.me() == MemberId(1) {
-//!         let _ = job.put(Epoch::ANY, MemberId(0), 0, &[7; 16]);
-//!     } else {
-//!         job.fence(MemberId(1), Time::NEVER).unwrap();
-//!         let mut seen = [0; 16];
-//!         job.get(job.epoch(), job.me(), 0, &mut seen).unwrap();
-//!         assert!(seen.chunks(8).all(|word| word == [0; 8] || word == [7; 8]));
-//!     }
-//!     job.leave().unwrap();
-//! });
-//! assert!(report.is_ok());
-//! assert_eq!(report.kills, 1);
-//! ```
-//!
-//! # What is modelled
-//! Two links, see [`Link`]. On both, every call of the engine is a step: the activity goes on at a random later
-//! moment (mostly soon, rarely very late), and others run meanwhile. Puts and gets of several words have two phases,
-//! with any subset of the words in the first one. A kill or stop strikes at any step, between two phases too. A put
-//! whose writer dies between them stays partial; one whose writer is stopped is completed after the writer goes on.
-//! Waits return early at times. A message of a dead member may come after the notice of the death, or never, but
-//! then so do all later ones of that pair. A request that was forgotten ([`Pending`]) before it was served may be
-//! dropped, and those behind it not.
-//!
-//! A member whose body returns without [`Engine::leave`] has died, as a process that exits has; so has one whose
-//! body panics. When a member dies, its activities are unwound: their destructors run, and calls of the engine in
-//! them return [`Error::Ended`]. The same holds for calls made while a panic unwinds.
+//! [`crate::sim`] is its public face and says what is modelled.
 //!
 //! # How it is built
-//! `world` has the queue of events, the scheduler and the activities; `fate` stops, deaths and views; `memory`
-//! operations on memory in reach, `segment` the memories themselves; `network` what travels; `coroutine` the stacks
-//! and the way from a call into the world, with nearly all unsafe code.
+//! `world` has the queue of events, the scheduler and the activities; `lifecycle` has stops, deaths
+//! and views; `memory` has operations on mapped memory, `segment` the memories themselves;
+//! `network` has messages and requests; `coroutine` has the stacks and the way from a call into the
+//! world, with nearly all unsafe code.
+//!
+//! All choices come from a single generator, and every engine call is a step of the world. The
+//! order of draws and of steps is what a seed means: changing either changes what all recorded
+//! seeds replay.
 
 mod coroutine;
-mod fate;
+mod lifecycle;
 mod memory;
 mod network;
 mod options;
@@ -63,10 +31,9 @@ use super::{
     MemberId, Message, Operation, PUBLISH_LEN_MAX, Pending, Port, Result, TRY_SEND_LEN_MAX, Time,
     View, check_compound, run_compound,
 };
-use crate::job::{Backend, Job};
 use coroutine::{Stage, suspend, with_world};
 use memory::{Direct, Progress};
-use network::{Consumer, OwnPart, Wanted};
+use network::{Consumer, OwnStep, Wanted};
 use report::{Call, What};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -74,12 +41,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use world::{Kind, Next, Wait, World, Yielder};
 
-/// Runs a job in this thread: `body` is the main activity of every member. Returns when every member has ended, or
-/// nothing can happen any more, or a limit is reached.
-///
-/// # Panics
-/// If the options make no sense, and when called from within a body.
-pub fn run(options: &Options, body: impl Fn(Job) + 'static) -> Report {
+/// What the layer above makes of a simulated member and gives to its body.
+pub(crate) trait Host: Clone + 'static {
+    /// Takes a member over.
+    fn host(sim: Sim) -> Self;
+
+    /// The background activity of the member, until the member ends.
+    fn run_background(&self);
+
+    /// Lets go of the services that run in the background. They hold on to the host, and the host
+    /// to them.
+    fn drop_services(&self);
+}
+
+/// Runs a job in this thread; see [`crate::sim::run`].
+pub(crate) fn run<H: Host>(options: &Options, body: impl Fn(H) + 'static) -> Report {
     let members = options.members + options.spares;
     assert!(
         options.members >= 1 && members <= MEMBERS_MAX,
@@ -102,19 +78,16 @@ pub fn run(options: &Options, body: impl Fn(Job) + 'static) -> Report {
         );
     }
 
-    // Only tells worlds apart; nothing is decided by it.
+    // Only tells worlds apart, so relaxed: no decision depends on it.
     static WORLDS: AtomicU64 = AtomicU64::new(1);
     let id = WORLDS.fetch_add(1, Ordering::Relaxed);
     let mut stage = Stage::new(World::new(id, options), options.stack_len);
-    let body: Rc<dyn Fn(Job)> = Rc::new(body);
-    let jobs: Vec<Job> = (0..members as u32)
-        .map(|member| {
-            let time_limit = options.time_limit;
-            Job::new(Backend::Sim(Sim { world: id, member, members: members as u32, time_limit }))
-        })
+    let body = Rc::new(body);
+    let time_limit = options.time_limit;
+    let jobs: Vec<H> = (0..members as u32)
+        .map(|member| H::host(Sim { world: id, member, members: members as u32, time_limit }))
         .collect();
-    for job in &jobs {
-        let member = job.me().0;
+    for (member, job) in (0..).zip(&jobs) {
         let main = stage.world().make_actor(member, Kind::Main, "main", None);
         let (body, for_main) = (body.clone(), job.clone());
         stage.make(main, move || body(for_main));
@@ -125,16 +98,15 @@ pub fn run(options: &Options, body: impl Fn(Job) + 'static) -> Report {
     stage.run();
     let report = stage.world().report();
     stage.clear();
-    // A service that was added after its member's background had ended.
-    jobs.iter().for_each(Job::drop_services);
+    // Drops services that were added after their member's background had ended.
+    jobs.iter().for_each(H::drop_services);
     report
 }
 
-/// Lets go of a member's services when its background activity ends, however that happens: they hold on to the
-/// job, and the job to them.
-struct Services(Job);
+/// Lets go of a member's services when its background activity ends, however that happens.
+struct Services<H: Host>(H);
 
-impl Drop for Services {
+impl<H: Host> Drop for Services<H> {
     fn drop(&mut self) {
         self.0.drop_services();
     }
@@ -142,9 +114,9 @@ impl Drop for Services {
 
 /// A member on the sim engine.
 ///
-/// It may be moved to any thread, but works only in the thread that runs its world, inside its own member's
-/// activities, and as long as that world runs; elsewhere its calls return an error.
-pub struct Sim {
+/// It may be moved to any thread, but works only in the thread that runs its world, inside its own
+/// member's activities, and as long as that world runs; elsewhere its calls return an error.
+pub(crate) struct Sim {
     world: u64,
     member: u32,
     members: u32,
@@ -173,8 +145,8 @@ impl Sim {
 
     #[inline]
     fn suspend(&self, yielder: *const Yielder) {
-        // SAFETY: the world gave the yielder of its current activity to a call of that activity just now, and is not
-        // borrowed: `world` has returned.
+        // SAFETY: the world gave the yielder of its current activity to a call of that activity
+        // just now, and is not borrowed: `world` has returned.
         unsafe { suspend(yielder) }
     }
 
@@ -184,13 +156,13 @@ impl Sim {
         current.map_or(u64::MAX, |(slot, generation)| u64::from(slot) << 32 | u64::from(generation))
     }
 
-    /// Whether an operation on `target` acts on its memory itself.
+    /// Whether this member maps the memory of `target`: an operation acts on it without a request.
     fn is_target_mapped(&self, target: MemberId) -> bool {
         target.0 == self.member
             || with_world(self.world, |world| world.link == Link::Memory) == Some(true)
     }
 
-    /// Does an operation on memory that this member reaches itself.
+    /// Executes an operation on memory that this member maps.
     #[inline]
     fn act(&self, at: Epoch, target: MemberId, offset: u64, mut direct: Direct<'_>) -> Result<u64> {
         let call = direct.call(target, offset);
@@ -221,7 +193,8 @@ impl Sim {
                     return Ok(result);
                 }
                 if world.has_ended(self.member) {
-                    // Another activity of this member has left the job meanwhile, which abandoned the request.
+                    // Another activity of this member has left the job meanwhile, which abandoned
+                    // the request.
                     return Ok(Err(Error::Ended));
                 }
                 if world.now >= until {
@@ -237,7 +210,7 @@ impl Sim {
         }
     }
 
-    /// Sends a request, whose result is waited for elsewhere.
+    /// Sends a request, for whose result the caller waits later.
     fn request(&self, at: Epoch, call: Call, wanted: Wanted) -> Pending {
         let target = MemberId(call.target);
         let started = self.step(call).and_then(|()| {
@@ -251,13 +224,13 @@ impl Sim {
         started.unwrap_or_else(|error| Pending::ready(target, Err(error)))
     }
 
-    /// A get into a buffer of its own.
+    /// A get into a buffer that it makes.
     fn start_get(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<Done> {
         let operation = Operation::Get { offset, len };
         let fits =
             self.world(|world| operation.check(target, world.reachable_len(target)).is_ok())?;
         if !fits {
-            // Refused before there is a buffer, since the length may be absurd.
+            // Refused before a buffer is made, since the length may be absurd.
             self.step(call_of(target, &operation))?;
             self.world(|world| {
                 world.check_start(self.member, at, target)?;
@@ -291,7 +264,7 @@ fn direct_word(operation: Operation<'_>) -> (u64, Direct<'static>) {
     }
 }
 
-/// The call that an operation is, for the trace.
+/// The call of an operation, for the trace.
 fn call_of(target: MemberId, operation: &Operation<'_>) -> Call {
     let what = match operation {
         Operation::Put { .. } => What::Put,
@@ -303,6 +276,8 @@ fn call_of(target: MemberId, operation: &Operation<'_>) -> Call {
     let (offset, len) = operation.range();
     Call::range(what, target, offset, len as u64)
 }
+
+impl super::sealed::Sealed for Sim {}
 
 impl Engine for Sim {
     fn me(&self) -> MemberId {
@@ -391,7 +366,7 @@ impl Engine for Sim {
 
     fn death_order(&self) -> Option<Vec<MemberId>> {
         let _ = self.step(Call::plain(What::View));
-        self.world(|world| world.remains.then(|| world.death_order.clone())).ok()?
+        self.world(|world| world.keeps_dead_segments.then(|| world.death_order.clone())).ok()?
     }
 
     fn read_dead_segment(&self, dead: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
@@ -404,7 +379,7 @@ impl Engine for Sim {
         self.world(|world| {
             world.check_self(self.member)?;
             world.check_member(dead)?;
-            world.members[dead.index()].remains.clear();
+            world.members[dead.index()].dead_segment.clear();
             Ok(())
         })?
     }
@@ -426,12 +401,16 @@ impl Engine for Sim {
         self.request(at, call_of(target, &operation), Wanted::new(operation))
     }
 
-    fn start_compound(&self, at: Epoch, target: MemberId, parts: &[CompoundStep<'_>]) -> Pending {
-        if self.is_target_mapped(target) || check_compound(parts).is_err() {
-            return Pending::ready(target, run_compound(self, at, target, parts));
+    fn start_compound(&self, at: Epoch, target: MemberId, steps: &[CompoundStep<'_>]) -> Pending {
+        if self.is_target_mapped(target) || check_compound(steps).is_err() {
+            return Pending::ready(target, run_compound(self, at, target, steps));
         }
-        let parts = parts.iter().map(OwnPart::new).collect();
-        self.request(at, Call::to(What::Series, target), Wanted::Series { parts, done: 0, word: 0 })
+        let steps = steps.iter().map(OwnStep::new).collect();
+        self.request(
+            at,
+            Call::to(What::Compound, target),
+            Wanted::Compound { steps, done: 0, word: 0 },
+        )
     }
 
     fn poll(&self, pending: &mut Pending) -> Option<Result<Done>> {

@@ -1,9 +1,10 @@
-//! What travels between members: messages on both links, requests and their answers on the network link.
+//! Traffic between members: messages on both links, requests and their answers on the network link.
 //!
-//! A request goes through `Serve` at its target, once or, for a put or get of several words, twice (its two phases),
-//! and `Respond` at its source. All of them are queued with times that grow for each pair of members, so what one
-//! member starts on another takes effect in order. A request that is lost (its target or its source died) goes
-//! through its remaining events without effect; its record is free when nothing refers to it any more.
+//! A request goes through `Serve` at its target, once or, for a put or get of several words, twice
+//! (its two phases), and `Respond` at its source. All of them are queued with times that grow for
+//! each pair of members, so operations of a member on another take effect in order. A request that
+//! is lost (its target or its source died) goes through its remaining events without effect; its
+//! record is free when no event refers to it any more.
 
 use super::memory::{Direct, describe};
 use super::options::Link;
@@ -30,7 +31,7 @@ pub(super) struct Flight {
     time: u64,
 }
 
-/// What is requested. Unlike an [`Operation`] it owns its bytes.
+/// The operation of a request. Unlike an [`Operation`] it owns its bytes.
 pub(super) enum Wanted {
     Put {
         offset: u64,
@@ -55,25 +56,26 @@ pub(super) enum Wanted {
         delta: u64,
     },
     SegmentLen,
-    /// The parts; how many of them are done, and the last word that one has found.
-    Series {
-        parts: Vec<OwnPart>,
+    /// The steps of a compound operation, how many of them are done, and the last word that a step
+    /// has found.
+    Compound {
+        steps: Vec<OwnStep>,
         done: usize,
         word: u64,
     },
 }
 
-/// A part of a series. Unlike a [`CompoundStep`] it owns its bytes.
-pub(super) enum OwnPart {
+/// A step of a compound operation. Unlike a [`CompoundStep`] it owns its bytes.
+pub(super) enum OwnStep {
     Put { offset: u64, data: Vec<u8> },
     Word(CompoundStep<'static>),
 }
 
-impl OwnPart {
-    pub(super) fn new(part: &CompoundStep<'_>) -> OwnPart {
-        OwnPart::Word(match *part {
+impl OwnStep {
+    pub(super) fn new(step: &CompoundStep<'_>) -> OwnStep {
+        OwnStep::Word(match *step {
             CompoundStep::Put { offset, data } => {
-                return OwnPart::Put { offset, data: data.to_vec() };
+                return OwnStep::Put { offset, data: data.to_vec() };
             }
             CompoundStep::Expect { offset, word } => CompoundStep::Expect { offset, word },
             CompoundStep::Swap { offset, expected, new } => {
@@ -83,10 +85,10 @@ impl OwnPart {
         })
     }
 
-    fn part(&self) -> CompoundStep<'_> {
+    fn borrowed(&self) -> CompoundStep<'_> {
         match self {
-            OwnPart::Put { offset, data } => CompoundStep::Put { offset: *offset, data },
-            OwnPart::Word(part) => *part,
+            OwnStep::Put { offset, data } => CompoundStep::Put { offset: *offset, data },
+            OwnStep::Word(step) => *step,
         }
     }
 }
@@ -113,11 +115,12 @@ impl Wanted {
                 (*offset, Direct::CompareAndSwap { expected: *expected, new: *new })
             }
             Wanted::FetchAdd { offset, delta } => (*offset, Direct::FetchAdd(*delta)),
-            Wanted::SegmentLen | Wanted::Series { .. } => return None,
+            Wanted::SegmentLen | Wanted::Compound { .. } => return None,
         })
     }
 
-    /// The operation that is wanted; none for the length of the segment, or for several.
+    /// The single operation of the request; none for the length of the segment, or for a compound
+    /// operation.
     fn operation(&self) -> Option<Operation<'_>> {
         Some(match *self {
             Wanted::Put { offset, ref data } => Operation::Put { offset, data },
@@ -127,7 +130,7 @@ impl Wanted {
                 Operation::CompareAndSwap { offset, expected, new }
             }
             Wanted::FetchAdd { offset, delta } => Operation::FetchAdd { offset, delta },
-            Wanted::SegmentLen | Wanted::Series { .. } => return None,
+            Wanted::SegmentLen | Wanted::Compound { .. } => return None,
         })
     }
 
@@ -136,23 +139,23 @@ impl Wanted {
         match self {
             Wanted::Put { data, .. } => (data.len(), 0),
             Wanted::Get { len, .. } => (0, *len),
-            Wanted::Series { parts, .. } => {
-                let len = |part: &OwnPart| match part {
-                    OwnPart::Put { data, .. } => data.len(),
-                    OwnPart::Word(_) => 8,
+            Wanted::Compound { steps, .. } => {
+                let len = |step: &OwnStep| match step {
+                    OwnStep::Put { data, .. } => data.len(),
+                    OwnStep::Word(_) => 8,
                 };
-                (parts.iter().map(len).sum(), 8)
+                (steps.iter().map(len).sum(), 8)
             }
             _ => (8, 8),
         }
     }
 }
 
-/// Who wants the result of a request.
+/// The receiver of a request's result.
 pub(super) enum Consumer {
-    /// An activity that is blocked until it comes.
+    /// An activity that is blocked until the result comes.
     Activity(u32, u32),
-    /// Whoever holds the [`crate::engine::Pending`].
+    /// The holder of the [`crate::engine::Pending`].
     Completer(Completer),
 }
 
@@ -162,38 +165,41 @@ pub(super) struct Request {
     at: Epoch,
     wanted: Wanted,
     subset: Subset,
-    /// What the source knew when it started, then what the target knew when it was done.
+    /// What the source knew when it started the request, then what the target knew when the request
+    /// was done.
     knowledge: Rc<Knowledge>,
     begun: bool,
     lost: bool,
-    /// What the target says.
+    /// The target's answer.
     answer: Option<Result<Done>>,
     consumer: Consumer,
-    /// Whether the source has a result, or no longer wants one.
-    settled: bool,
+    /// Whether the source has a result, or no longer wants it.
+    completed: bool,
     /// The result for an activity that has not taken it yet.
     result: Option<Result<Done>>,
     /// Whether no event refers to this record any more.
     over: bool,
 }
 
-/// What kind of traffic; each is ordered by itself.
+/// A kind of traffic; each kind has an order of its own.
 #[derive(Clone, Copy)]
 pub(super) enum Lane {
     Messages,
     Requests,
     Answers,
-    /// Messages that were published. What is noted is when the last one arrives, among the other messages.
+    /// Published messages. Its entry is the time at which the last of them arrives, among the other
+    /// messages.
     Published,
 }
 
-/// When the last thing between each pair of members arrives.
+/// The time at which the last message, request or answer between each pair of members arrives.
 pub(super) enum Channels {
     Dense { members: usize, last: Vec<u64> },
     Sparse(HashMap<u64, u64, BuildHasherDefault<PairHasher>>),
 }
 
-/// Hashes the number of a pair: the standard hasher is seeded differently in each process, and slower.
+/// Hashes the number of a pair: the standard hasher is seeded differently in each process, and
+/// slower.
 #[derive(Default)]
 pub(super) struct PairHasher(u64);
 
@@ -235,7 +241,8 @@ impl Channels {
 }
 
 impl World {
-    /// When something that leaves now arrives, after all that went the same way before.
+    /// When a message, request or answer that leaves now arrives: after all earlier traffic of its
+    /// lane between these members.
     fn arrival(&mut self, lane: Lane, from: u32, to: u32, bytes: usize) -> u64 {
         let time = match self.cost {
             None => {
@@ -292,29 +299,31 @@ impl World {
         self.push(time, Event::Deliver { flight: index });
     }
 
-    /// Sends a message that outlives its sender, as does all that the sender sent to that member before.
+    /// Sends a message that outlives its sender, as do all messages that the sender sent to that
+    /// member before.
     pub(super) fn publish(&mut self, from: u32, to: u32, port: Port, bytes: &[u8]) {
         self.send(from, to, port, bytes);
         let arrives = *self.channels.last(Lane::Messages, from, to);
         *self.channels.last(Lane::Published, from, to) = arrives;
     }
 
-    /// Whether one member may publish to another just now. What others have sent to it does not count: where members
-    /// publish, each pair has a queue of its own, so that room, once made, is there until its sender uses it.
+    /// Whether a member may publish to another now. Messages of other senders do not count: where
+    /// members publish, each pair has a queue of its own, so that room, once made, is there until
+    /// its sender uses it.
     pub(super) fn may_publish(&self, from: u32, to: u32) -> bool {
         let state = &self.members[to as usize];
         let received =
             state.inbox.iter().flatten().filter(|message| message.from.0 == from).count();
-        let under_way = self
+        let in_flight = self
             .flights
             .iter()
             .flatten()
             .filter(|flight| flight.from == from && flight.to == to)
             .count();
-        state.life != Life::Living || received + under_way < self.inbox_messages_max
+        state.life != Life::Living || received + in_flight < self.inbox_messages_max
     }
 
-    /// Delivers what a member had published, since its death is about to be known.
+    /// Delivers the messages that a member had published, since its death is about to be known.
     pub(super) fn deliver_published(&mut self, dead: u32) {
         let mut published = Vec::new();
         for index in 0..self.flights.len() {
@@ -345,7 +354,7 @@ impl World {
 
     pub(super) fn deliver(&mut self, flight: u32, time: u64) {
         self.deliver_flight(flight, time);
-        // Its place is free once no event refers to it any more.
+        // Its slot is free once no event refers to it any more.
         self.free_flights.push(flight);
     }
 
@@ -368,8 +377,8 @@ impl World {
         self.adopt(to, &knowledge);
         self.note(u64::from(from) << 32 ^ u64::from(to) ^ time << 13);
         self.tell(to, |world| {
-            let late = if world.knows_dead(to, from) { ", who is dead" } else { "" };
-            format!("gets a message of {} B from m{from}{late}", message.bytes.len())
+            let suffix = if world.knows_dead(to, from) { ", which is dead" } else { "" };
+            format!("gets a message of {} B from m{from}{suffix}", message.bytes.len())
         });
         self.members[to as usize].inbox[port as usize].push_back(message);
         self.ring(to);
@@ -389,8 +398,9 @@ impl World {
         Some(message)
     }
 
-    /// Whether something that a member sent and that was due at `time` was lost with its sender. What one pair
-    /// exchanges is lost from some moment on, so that no hole comes before something that arrived.
+    /// Whether a message, request or answer that was due at `time` was lost with its sender. The
+    /// traffic of a pair of members is lost from some moment on, so that no gap comes before a
+    /// message that arrived.
     pub(super) fn is_lost(&self, from: u32, to: u32, time: u64) -> bool {
         let sender = &self.members[from as usize];
         if sender.life != Life::Dead {
@@ -408,7 +418,7 @@ impl World {
         time > sender.died_at.saturating_add(grace)
     }
 
-    /// Rings another member's bell: on a network that takes a while.
+    /// Rings another member's bell, which takes a while on a network.
     pub(super) fn send_ring(&mut self, from: u32, to: u32) {
         if self.members[to as usize].life != Life::Living {
             return;
@@ -423,7 +433,7 @@ impl World {
 
     // ---- Requests.
 
-    /// Sends a request; its number.
+    /// Sends a request; returns its number.
     pub(super) fn request(
         &mut self,
         source: u32,
@@ -439,12 +449,13 @@ impl World {
         self.drop_forgotten(source, target.0);
         let mut subset = Subset::All;
         if let Some(operation) = wanted.operation() {
-            // Only the alignment can be told from here; the target knows how long its segment is.
+            // Only the alignment can be checked here; the target knows how long its segment is.
             if let Err(error @ Error::Unaligned { .. }) = operation.check(target, u64::MAX) {
                 return Err(error);
             }
             let call = super::call_of(target, &operation);
-            // What cannot fit into any segment has a length that nothing should be computed from.
+            // A range that cannot fit into any segment has a length that must not enter any
+            // computation.
             if operation.check(target, self.segment_limit).is_ok() {
                 self.count(source, call.what, call.len as usize);
                 if self.cost.is_none() {
@@ -455,14 +466,14 @@ impl World {
             self.tell(source, |_| format!("asks for {call}"));
         }
         let mut phases = if subset == Subset::All { 1 } else { 2 };
-        if let Wanted::Series { parts, .. } = &wanted {
-            for part in parts {
-                let call = super::call_of(target, &part.part().operation());
+        if let Wanted::Compound { steps, .. } = &wanted {
+            for step in steps {
+                let call = super::call_of(target, &step.borrowed().operation());
                 self.count(source, call.what, call.len as usize);
-                self.tell(source, |_| format!("asks for {call}, in a series"));
+                self.tell(source, |_| format!("asks for {call}, in a compound operation"));
             }
-            // Others come in between, unless time is what is measured.
-            phases = if self.cost.is_none() { parts.len() } else { 1 };
+            // Operations of other members come in between, unless a cost model measures time.
+            phases = if self.cost.is_none() { steps.len() } else { 1 };
         }
         let (bytes, _) = wanted.bytes();
         let first = self.arrival(Lane::Requests, source, target.0, bytes);
@@ -477,7 +488,7 @@ impl World {
             lost: false,
             answer: None,
             consumer,
-            settled: false,
+            completed: false,
             result: None,
             over: false,
         };
@@ -502,28 +513,30 @@ impl World {
         Ok(index)
     }
 
-    /// When something is sent, what is still queued for the same member and wanted by nobody any more may be dropped, as on
-    /// mpi. What is behind it goes on its way all the same, if it is wanted.
+    /// When a request is sent, queued requests to its target that were forgotten may be dropped, as
+    /// on mpi. Requests behind them are served all the same, if they are wanted.
     fn drop_forgotten(&mut self, source: u32, target: u32) {
         let is_dropped = |index: &u32| {
             let request = &self.requests[*index as usize];
-            let is_forgotten = matches!(&request.consumer, Consumer::Completer(completer) if completer.is_forgotten());
+            let is_forgotten = match &request.consumer {
+                Consumer::Completer(completer) => completer.is_forgotten(),
+                Consumer::Activity(..) => false,
+            };
             request.target == target && !request.begun && is_forgotten
         };
         let dropped: Vec<u32> =
             self.members[source as usize].requests.iter().copied().filter(is_dropped).collect();
-        // Not a draw of the run's: what is never forgotten is as it would be without this.
+        // Not a draw of the run's generator: a run without forgotten requests is as it would be
+        // without this.
         let draw = mix(self.seed ^ self.now ^ (u64::from(source) << 32 | u64::from(target)) << 8);
         for index in dropped.into_iter().filter(|_| draw & 1 == 0) {
-            self.tell(source, |_| {
-                format!("drops what it wanted of m{target}, and does not any more")
-            });
+            self.tell(source, |_| format!("drops a forgotten request to m{target}"));
             self.requests[index as usize].lost = true;
             self.abandon(index);
         }
     }
 
-    /// A request, or its second phase, is at its target.
+    /// A request, or its second phase, arrives at its target.
     pub(super) fn serve(&mut self, index: u32, last: bool, time: u64) {
         let request = &self.requests[index as usize];
         let (source, target) = (request.source, request.target);
@@ -548,7 +561,7 @@ impl World {
         if request.answer.is_none() {
             request.answer = Some(Ok(match &mut request.wanted {
                 Wanted::Get { buffer, .. } => Done::Get(std::mem::take(buffer)),
-                Wanted::Series { done, word, .. } => Done::Series { done: *done, word: *word },
+                Wanted::Compound { done, word, .. } => Done::Compound { done: *done, word: *word },
                 _ => Done::Put,
             }));
         }
@@ -581,11 +594,11 @@ impl World {
         } else if request.answer.is_some() {
             return;
         }
-        // The record is taken apart for a moment, since the operation acts on another part of the world.
+        // The operation leaves its record for a moment, since it acts on another part of the world.
         let mut wanted =
             std::mem::replace(&mut self.requests[index as usize].wanted, Wanted::SegmentLen);
-        if let Wanted::Series { parts, done, word } = &mut wanted {
-            let answer = self.serve_parts((source, target), parts, done, word);
+        if let Wanted::Compound { steps, done, word } = &mut wanted {
+            let answer = self.serve_steps((source, target), steps, done, word);
             let request = &mut self.requests[index as usize];
             request.wanted = wanted;
             request.answer = answer;
@@ -617,17 +630,19 @@ impl World {
         request.answer = answer;
     }
 
-    /// Takes the next part of a series, or all of them where nobody is to come in between; the answer, if it has ended early.
-    fn serve_parts(
+    /// Executes the next step of a compound operation, or all of them under a cost model, where no
+    /// operation comes in between; returns the answer if the compound operation has ended early.
+    fn serve_steps(
         &mut self,
         (source, target): (u32, u32),
-        parts: &[OwnPart],
+        steps: &[OwnStep],
         done: &mut usize,
         last: &mut u64,
     ) -> Option<Result<Done>> {
-        while let Some(part) = parts.get(*done) {
-            let (part, segment_len) = (part.part(), self.members[target as usize].segment.len());
-            let operation = part.operation();
+        while let Some(step) = steps.get(*done) {
+            let (step, segment_len) =
+                (step.borrowed(), self.members[target as usize].segment.len());
+            let operation = step.operation();
             if let Err(error) = operation.check(MemberId(target), segment_len) {
                 return Some(Err(error));
             }
@@ -640,10 +655,10 @@ impl World {
                 let effect = describe(target, offset, &direct, Subset::All, false, word);
                 format!("serves m{source}: {effect}")
             });
-            if !matches!(part, CompoundStep::Put { .. }) {
+            if !matches!(step, CompoundStep::Put { .. }) {
                 *last = word;
-                if !part.goes_on(word) {
-                    return Some(Ok(Done::Series { done: *done, word }));
+                if !step.goes_on(word) {
+                    return Some(Ok(Done::Compound { done: *done, word }));
                 }
             }
             *done += 1;
@@ -654,7 +669,7 @@ impl World {
         None
     }
 
-    /// The answer is back at the source.
+    /// The answer arrives at the source.
     pub(super) fn respond(&mut self, index: u32, time: u64) {
         let request = &mut self.requests[index as usize];
         let (source, target) = (request.source, request.target);
@@ -667,18 +682,18 @@ impl World {
                 Some(answer) => answer,
                 None => unreachable!("an answer travels only once it is there"),
             };
-            self.settle(index, answer);
+            self.complete(index, answer);
         }
         self.end_request(index);
     }
 
-    /// Gives the source its result; the first one counts.
-    fn settle(&mut self, index: u32, result: Result<Done>) {
+    /// Gives the source its result. The first result counts.
+    fn complete(&mut self, index: u32, result: Result<Done>) {
         let request = &mut self.requests[index as usize];
-        if request.settled {
+        if request.completed {
             return;
         }
-        request.settled = true;
+        request.completed = true;
         let (source, target) = (request.source, request.target);
         let is_ok = result.is_ok();
         self.tell(source, |_| match &result {
@@ -720,11 +735,12 @@ impl World {
         Some(result)
     }
 
-    /// The source no longer wants the result. The request goes on: whether it takes effect is unknown.
+    /// The source no longer wants the result. The request goes on: whether it takes effect is
+    /// unknown.
     pub(super) fn abandon(&mut self, index: u32) {
         let request = &mut self.requests[index as usize];
         let source = request.source;
-        request.settled = true;
+        request.completed = true;
         request.result = None;
         let is_over = request.over;
         self.members[source as usize].requests.retain(|&other| other != index);
@@ -737,8 +753,9 @@ impl World {
     fn end_request(&mut self, index: u32) {
         let request = &mut self.requests[index as usize];
         request.over = true;
-        // What is not settled waits for the notice of its target's death, or for the end of the caller's patience.
-        if request.settled && request.result.is_none() {
+        // A request that is not completed waits for the notice of its target's death, or for the
+        // end of the caller's time limit.
+        if request.completed && request.result.is_none() {
             self.free_requests.push(index);
         }
     }
@@ -753,7 +770,7 @@ impl World {
             .collect();
         for index in failing {
             let member = MemberId(self.requests[index as usize].target);
-            self.settle(index, Err(Error::Dead { member }));
+            self.complete(index, Err(Error::Dead { member }));
             let request = &self.requests[index as usize];
             if request.over && request.result.is_none() {
                 self.free_requests.push(index);

@@ -8,30 +8,32 @@ use std::time::Duration;
 /// How members reach each other's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// As on shm: an operation acts on the target's memory itself, also if the target is stopped, and, silently, if
-    /// it is dead and nobody has noticed yet. There is one view for all.
+    /// As on shm: an operation acts on the target's memory itself, also if the target is stopped,
+    /// and, silently, if it is dead and its death is not known yet. All members share a single
+    /// view.
     Memory,
-    /// As on mpi: an operation is a request that travels, is served while the target is not stopped, and is
-    /// answered. Every member has a view of its own.
+    /// As on mpi: an operation is a request that travels, is served while the target is not
+    /// stopped, and is answered. Every member has a view of its own.
     Network,
 }
 
 impl Link {
-    /// Memory for even seeds and the network for odd ones, so that a test over many seeds tries both.
+    /// Memory for even seeds and the network for odd seeds, so that a test over many seeds tries
+    /// both.
     pub fn of_seed(seed: u64) -> Link {
         if seed.is_multiple_of(2) { Link::Memory } else { Link::Network }
     }
 }
 
-/// What communication costs, as in the LogGP model. With a cost model, times follow from it alone and nothing is
-/// drawn; puts and gets then have one phase.
+/// What communication costs, as in the LogGP model. With a cost model, times follow from it alone
+/// and no time is drawn; puts and gets then have a single phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// L: how long a message is on its way.
     pub latency: Duration,
-    /// o: how long the processor is busy with sending or receiving one.
+    /// o: how long the processor is busy with sending or receiving a message.
     pub overhead: Duration,
-    /// g: the least time between two messages of one member.
+    /// g: the least time between two messages of a member.
     pub gap: Duration,
     /// G: the time per byte of a long message, in picoseconds.
     pub gap_per_byte_ps: u64,
@@ -40,7 +42,7 @@ pub struct Cost {
 }
 
 impl Default for Cost {
-    /// About what a current cluster network does: 1 us, and 25 GB a second.
+    /// About the values of a current cluster network: 1 us, and 25 GB a second.
     fn default() -> Cost {
         Cost {
             latency: Duration::from_nanos(1000),
@@ -90,34 +92,35 @@ pub struct Options {
     pub members: usize,
     /// How many further members are spares.
     pub spares: usize,
-    /// What decides everything that is left open: delays, interleavings, torn puts, times of notices.
+    /// Decides all that is left open: delays, interleavings, torn puts, times of notices.
     pub seed: u64,
     /// How members reach each other's memory.
     pub link: Link,
-    /// The faults that strike, besides those that the body injects.
+    /// The faults that strike, besides faults that the body injects.
     pub faults: Vec<PlannedFault>,
     /// How long after a death its notice comes, in virtual time.
     pub detection: RangeInclusive<Duration>,
-    /// [`crate::Engine::time_limit`], in virtual time.
+    /// [`crate::Job::time_limit`], in virtual time.
     pub time_limit: Duration,
     /// The most bytes that a segment may grow to.
     pub segment_limit: u64,
     /// How many messages a member holds that it has not received; senders wait when it is full.
     pub inbox_messages_max: usize,
-    /// Whether the memory of the dead can be read, as on shm ([`crate::Engine::read_dead_segment`]); on the memory link. Operations that
-    /// are under way when their target's death becomes known may then still change it.
-    pub remains: bool,
-    /// The failure domain of each member; empty for those after the end of the list.
+    /// Whether the memory of the dead can be read, as on shm ([`crate::Job::read_dead_segment`]);
+    /// on the memory link. Operations that are in flight when their target's death becomes known
+    /// may then still change it.
+    pub keeps_dead_segments: bool,
+    /// The failure domain of each member; empty for members after the end of the list.
     pub domains: Vec<String>,
-    /// Times from a cost model instead of random ones.
+    /// Times from a cost model instead of random times.
     pub cost: Option<Cost>,
     /// The run counts as hung after this many engine steps.
     pub steps_max: u64,
     /// The run counts as hung at this virtual time.
     pub time_max: Time,
-    /// How many bytes of stack each activity gets. Only what is touched takes memory.
+    /// How many bytes of stack each activity gets. Only pages that are touched take memory.
     pub stack_len: usize,
-    /// Whether to write down what happens, line by line.
+    /// Whether to record a trace of the run, line by line.
     pub trace: bool,
 }
 
@@ -133,7 +136,7 @@ impl Default for Options {
             time_limit: Duration::from_secs(30),
             segment_limit: 64 << 20,
             inbox_messages_max: 1024,
-            remains: false,
+            keeps_dead_segments: false,
             domains: Vec::new(),
             cost: None,
             steps_max: 50_000_000,
@@ -150,24 +153,24 @@ impl Options {
         Options { members, seed, ..Options::default() }
     }
 
-    /// The same with this link.
+    /// Sets the link.
     pub fn link(mut self, link: Link) -> Options {
         self.link = link;
         self
     }
 
-    /// The same with one more planned fault.
+    /// Adds a planned fault.
     pub fn fault(mut self, when: When, action: Action) -> Options {
         self.faults.push(PlannedFault { when, action });
         self
     }
 
-    /// The same with random faults drawn from the seed: `kills` different members die (at most all but one), and
-    /// `stops` times a member is stopped and later goes on. They strike somewhere in the first `steps_per_member`
-    /// engine steps of a member; a member that ends earlier escapes its fault.
+    /// Adds random faults drawn from the seed: `kills` different members die (at most all but one),
+    /// and `stops` times a member is stopped and later goes on. They strike somewhere in the first
+    /// `steps_per_member` engine steps of a member; a member that ends earlier escapes its fault.
     ///
-    /// Some kills strike several members at one instant, and some stops outlast the time limit: those are the
-    /// hard cases, and rare if left to chance.
+    /// Some kills strike several members at the same instant, and some stops outlast the time
+    /// limit: the hard cases, which would be rare if left to chance.
     pub fn random_faults(mut self, kills: usize, stops: usize, steps_per_member: u64) -> Options {
         let mut random = Random::new(self.seed ^ 0x0066_6175_6C74_7321);
         let members = self.members + self.spares;

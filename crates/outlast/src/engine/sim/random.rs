@@ -1,9 +1,10 @@
 //! Random numbers that replay for ever.
 
-/// A small seeded generator (splitmix64). Its sequence is part of what a seed means, so it may never change.
+/// A small seeded generator (splitmix64). Its sequence is part of what a seed means, so it may
+/// never change.
 ///
 /// ```
-/// use outlast::engine::sim::Random;
+/// use outlast::sim::Random;
 /// let mut random = Random::new(7);
 /// let (first, second) = (random.next(), random.next());
 /// assert_ne!(first, second);
@@ -12,7 +13,7 @@
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
-/// Spreads the bits of a number; also used to derive independent streams from one seed.
+/// Spreads the bits of a number; also used to derive independent streams from a seed.
 pub(super) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -39,13 +40,14 @@ impl Random {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True once in `one_in` times.
+    /// True with a probability of 1 in `one_in`.
     #[inline]
     pub fn chance(&mut self, one_in: u64) -> bool {
         self.below(one_in) == 0
     }
 
-    /// A number in `low..=high` whose order of magnitude is uniform, so that short and long times both occur often.
+    /// A number in `low..=high` whose order of magnitude is uniform, so that short and long times
+    /// both occur often.
     pub fn magnitude(&mut self, low: u64, high: u64) -> u64 {
         let (low, high) = (low.max(1), high.max(low.max(1)));
         let octaves = u64::from(high.ilog2() - low.ilog2() + 1);
@@ -54,7 +56,8 @@ impl Random {
         (base + (self.next() & (base - 1))).clamp(low, high)
     }
 
-    /// A heavy-tailed delay in nanoseconds: mostly about 100 ns, each doubling half as likely, at most 19 ms.
+    /// A heavy-tailed delay in nanoseconds: mostly about 100 ns, each doubling half as likely, at
+    /// most 19 ms.
     #[inline]
     pub(super) fn delay(&mut self) -> u64 {
         let bits = self.next();
@@ -67,7 +70,7 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// A seed written down years ago must mean the same run today.
+    /// A seed recorded years ago must replay its run today.
     #[test]
     fn the_sequence_never_changes() {
         let mut random = Random::new(1);

@@ -1,4 +1,4 @@
-//! What a run gave, and the names of the calls in it.
+//! The report of a run, and the names of the calls in it.
 
 use crate::engine::{MemberId, Time};
 use std::fmt;
@@ -6,9 +6,9 @@ use std::fmt;
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every member ended, or is stopped with nobody left to resume it.
+    /// Every member ended, or is stopped with no member left to resume it.
     Finished,
-    /// Some activities wait for something that can no longer happen.
+    /// Some activities wait for an event that can no longer happen.
     Deadlock,
     /// The run took more steps than allowed.
     StepLimit,
@@ -21,7 +21,7 @@ pub enum Outcome {
 pub struct Hung {
     /// Whose activity.
     pub member: MemberId,
-    /// Which activity: `main`, `background`, or as it was named.
+    /// Which activity: `main`, `background`, or the name it was spawned with.
     pub activity: String,
     /// The call that it was in.
     pub call: String,
@@ -56,31 +56,31 @@ pub struct Panicked {
     pub message: String,
 }
 
-/// What one member did.
+/// What a member did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Engine steps.
     pub steps: u64,
-    /// Messages given to [`crate::Engine::send`] and accepted.
+    /// Messages given to [`crate::Job::send`] and accepted.
     pub messages_sent: u64,
     /// Their bytes.
     pub message_bytes_sent: u64,
-    /// Messages that [`crate::Engine::receive`] returned.
+    /// Messages that [`crate::Job::receive`] returned.
     pub messages_received: u64,
     /// Their bytes.
     pub message_bytes_received: u64,
     /// One-sided operations that were started.
     pub operations: u64,
-    /// Bytes that those wrote.
+    /// Bytes that one-sided operations wrote.
     pub operation_bytes_written: u64,
-    /// Bytes that those read.
+    /// Bytes that one-sided operations read.
     pub operation_bytes_read: u64,
 }
 
-/// What a run gave.
+/// The report of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The seed that gives it again.
+    /// The seed that replays it.
     pub seed: u64,
     /// How it ended.
     pub outcome: Outcome,
@@ -94,15 +94,15 @@ pub struct Report {
     pub stops: u64,
     /// The bodies that panicked.
     pub panics: Vec<Panicked>,
-    /// Who had not ended, unless the run finished.
+    /// The activities that had not ended, unless the run finished.
     pub hung: Vec<Hung>,
-    /// Members that were stopped at the end, with nobody left to resume them.
+    /// Members that were stopped at the end, with no member left to resume them.
     pub still_stopped: Vec<MemberId>,
     /// What each member did.
     pub counters: Vec<Counters>,
     /// A running hash over every step: equal for equal runs.
     pub digest: u64,
-    /// What happened, line by line, if asked for.
+    /// The trace, line by line, if [`super::Options::trace`] was set.
     pub trace: Vec<String>,
 }
 
@@ -112,7 +112,7 @@ impl Report {
         self.outcome == Outcome::Finished && self.panics.is_empty()
     }
 
-    /// Panics with what went wrong, if anything did; for tests.
+    /// Panics with the reason if the run is not ok; for tests.
     #[track_caller]
     pub fn expect_ok(self) -> Report {
         if !self.is_ok() {
@@ -161,10 +161,10 @@ pub(super) enum What {
     Ring,
     Spawn,
     Inject,
-    Series,
+    Compound,
 }
 
-/// A call with what matters of its arguments, for the trace, the digest and the list of the hung.
+/// A call with the arguments that matter for the trace, the digest and the list of hung activities.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub(super) what: What,
@@ -173,11 +173,11 @@ pub(super) struct Call {
     pub(super) len: u64,
 }
 
-const NOBODY: u32 = u32::MAX;
+const NO_TARGET: u32 = u32::MAX;
 
 impl Call {
     pub(super) const fn plain(what: What) -> Call {
-        Call { what, target: NOBODY, offset: 0, len: 0 }
+        Call { what, target: NO_TARGET, offset: 0, len: 0 }
     }
 
     pub(super) const fn to(what: What, target: MemberId) -> Call {
@@ -188,7 +188,8 @@ impl Call {
         Call { what, target: target.0, offset, len }
     }
 
-    /// Whether the call touches the target's memory; the trace then shows its effects instead of the call.
+    /// Whether the call touches the target's memory; the trace then shows its effects instead of
+    /// the call.
     pub(super) fn is_operation(self) -> bool {
         matches!(
             self.what,
@@ -197,7 +198,7 @@ impl Call {
                 | What::Load
                 | What::CompareAndSwap
                 | What::FetchAdd
-                | What::Series
+                | What::Compound
         )
     }
 }
@@ -218,7 +219,7 @@ impl fmt::Display for Call {
             What::Load => "load",
             What::CompareAndSwap => "compare_and_swap",
             What::FetchAdd => "fetch_add",
-            What::Series => "series",
+            What::Compound => "compound",
             What::Poll => "poll",
             What::Wait => "wait",
             What::Send => "send",
@@ -230,7 +231,7 @@ impl fmt::Display for Call {
             What::Spawn => "spawn",
             What::Inject => "inject",
         })?;
-        if self.target != NOBODY {
+        if self.target != NO_TARGET {
             write!(f, " -> m{}", self.target)?;
         }
         match self.what {

@@ -4,21 +4,23 @@ use super::random::Random;
 
 const CHUNK_WORDS: usize = 1024;
 
-/// A member's segment. Its chunks are made at the first write, so that thousands of members cost only what they use.
+/// A member's segment. Its chunks are made at the first write, so that thousands of members take
+/// only the memory that they use.
 #[derive(Default)]
 pub(super) struct Segment {
     len: u64,
     chunks: Vec<Option<Box<[u64; CHUNK_WORDS]>>>,
 }
 
-/// Which words of a range the first phase of an operation touches; the second one touches the others.
+/// The words of a range that the first phase of an operation touches; the second phase touches the
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subset {
-    /// All of them: the operation has one phase.
+    /// All words: the operation has a single phase.
     All,
-    /// Those before the given one.
+    /// The words before this index.
     Before(usize),
-    /// The given one and those after it.
+    /// The words from this index on.
     From(usize),
     /// Any pattern; it repeats, rotated, every 64 words.
     Mask(u64),
@@ -101,7 +103,8 @@ impl Segment {
         chunk[word % CHUNK_WORDS] = value;
     }
 
-    /// Calls `visit` with each touched word, where in the data its bytes begin, and which of its bytes are meant.
+    /// Calls `visit` with each touched word, where in the data its bytes begin, and which of its
+    /// bytes the range covers.
     #[inline]
     fn for_each_word(
         offset: u64,
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_written_is_zero_and_costs_nothing() {
+    fn unwritten_memory_is_zero_and_has_no_chunks() {
         let mut segment = Segment::default();
         segment.grow(1 << 30);
         let mut buffer = [1; 16];

@@ -1,9 +1,10 @@
-//! The simulated world: members, their activities, the clock and the queue of what happens next.
+//! The simulated world: members, their activities, the clock and the queue of events.
 //!
-//! Everything that happens is an [`Event`] with a virtual time. Events are taken in the order of (time, sequence
-//! number), and every choice comes from one seeded generator, so a run is a function of its options and its body.
-//! An activity that calls the engine draws the time of its next step; if nothing else happens before that, it goes
-//! on at once, without a switch, which is the same as if it had been queued.
+//! Every change of the world is an [`Event`] with a virtual time. Events are taken in the order of
+//! (time, sequence number), and every choice comes from a single seeded generator, so a run is a
+//! function of its options and its body. An activity that calls the engine draws the time of its
+//! next step. If no event is due before that time, it goes on at once, without a switch; the result
+//! is equal to that of queueing it.
 
 use super::network::{Channels, Flight, Request};
 use super::options::{Action, Cost, Link, Options, When};
@@ -18,10 +19,10 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What suspends a running coroutine.
+/// The handle that suspends a running coroutine.
 pub(super) type Yielder = corosensei::Yielder<(), ()>;
 
-/// What a member knows of deaths. Shared between members that know the same.
+/// What a member knows of deaths. Members with equal knowledge share it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Knowledge {
     pub(super) dead: MemberSet,
@@ -42,18 +43,18 @@ pub(super) struct Member {
     /// Whether its process runs, stopped or not.
     pub(super) runs: bool,
     pub(super) stopped: bool,
-    /// What arrived while it was stopped, with the time at which it did.
+    /// Events that were due while it was stopped, with their times.
     pub(super) held: Vec<(u64, Event)>,
     pub(super) died_at: u64,
     pub(super) bell: u64,
     /// Whether a ring for a change of the view is on its way; bursts of deaths then ring once.
     pub(super) ring_is_due: bool,
-    /// Deaths to be noticed together, in jobs too large for a notice each.
+    /// Deaths for the next notice, in jobs too large for a notice per death.
     pub(super) notices: Vec<u32>,
     pub(super) activities: Vec<u32>,
     pub(super) segment: Segment,
-    /// What can still be read of it after the member's death is known.
-    pub(super) remains: Segment,
+    /// What can still be read of its segment after its death is known.
+    pub(super) dead_segment: Segment,
     pub(super) inbox: [VecDeque<Message>; Port::COUNT],
     /// Messages in the inbox and on their way to it.
     pub(super) inbox_len: usize,
@@ -62,7 +63,7 @@ pub(super) struct Member {
     /// Requests of this member that are not complete.
     pub(super) requests: Vec<u32>,
     pub(super) counters: Counters,
-    /// Faults at steps of this member, the next one last.
+    /// Faults at steps of this member, the next fault last.
     pub(super) step_faults: Vec<(u64, Action)>,
     pub(super) next_fault_step: u64,
     /// When its network interface is free, under a cost model.
@@ -81,7 +82,7 @@ pub(super) enum Kind {
 pub(super) enum Wait {
     /// The member's bell.
     Bell,
-    /// Something that wakes just this activity.
+    /// A signal that wakes this activity alone.
     Signal,
     /// The completion with this address; only ever compared.
     Completion(usize),
@@ -106,8 +107,9 @@ struct Actor {
     call: Call,
     since: u64,
     until: u64,
-    /// The time of its timer in the queue; `u64::MAX` if there is none. A timer that comes too early for a later
-    /// deadline is set again, so that frequent waits with far deadlines do not fill the queue.
+    /// The time of its timer in the queue; `u64::MAX` if there is none. A timer that comes too
+    /// early for a later deadline is set again, so that frequent waits with far deadlines do not
+    /// fill the queue.
     timer_at: u64,
     handle: Option<Activity>,
 }
@@ -128,7 +130,7 @@ pub(super) enum Event {
     Resume {
         member: u32,
     },
-    /// A death enters the one view of the memory link.
+    /// A death enters the single view of the memory link.
     Logged {
         dead: u32,
     },
@@ -158,7 +160,8 @@ pub(super) enum Event {
 
 /// An event in the queue.
 struct Entry {
-    /// The time in the upper half and the sequence number in the lower one: one comparison without a branch.
+    /// The time in the upper half and the sequence number in the lower half: a single comparison
+    /// without a branch.
     key: u128,
     event: Event,
 }
@@ -182,7 +185,8 @@ impl PartialOrd for Entry {
     }
 }
 impl Ord for Entry {
-    /// Reversed: the standard heap gives its greatest entry first, and the earliest is wanted.
+    /// Reversed: the standard heap gives its greatest entry first, and the scheduler wants the
+    /// earliest.
     #[inline]
     fn cmp(&self, other: &Entry) -> Ordering {
         other.key.cmp(&self.key)
@@ -207,7 +211,7 @@ pub(super) enum Turn {
     End,
 }
 
-/// How an activity ended by itself.
+/// How an activity ended, unless it was unwound.
 pub(super) enum Ending {
     Returned,
     Panicked(String),
@@ -223,7 +227,7 @@ pub(super) struct World {
     pub(super) detection: (u64, u64),
     pub(super) segment_limit: u64,
     pub(super) inbox_messages_max: usize,
-    pub(super) remains: bool,
+    pub(super) keeps_dead_segments: bool,
     /// The dead in the order in which they entered the view, on the memory link.
     pub(super) death_order: Vec<MemberId>,
     pub(super) domains: Vec<String>,
@@ -238,14 +242,14 @@ pub(super) struct World {
     pub(super) members: Vec<Member>,
     actors: Vec<Actor>,
     pub(super) free_actors: Vec<u32>,
-    /// One for all on the memory link, one for each member on the network link.
+    /// A single entry on the memory link, an entry for each member on the network link.
     pub(super) knowledge: Vec<Rc<Knowledge>>,
     pub(super) requests: Vec<Request>,
     pub(super) free_requests: Vec<u32>,
     pub(super) flights: Vec<Option<Flight>>,
     pub(super) free_flights: Vec<u32>,
     pub(super) channels: Channels,
-    /// The activity that runs now, if one does.
+    /// The activity that runs now; [`NONE`] if none does.
     pub(super) current: u32,
     /// Whether an activity is being unwound by force.
     pub(super) unwinding: bool,
@@ -284,7 +288,7 @@ impl World {
                 notices: Vec::new(),
                 activities: Vec::with_capacity(2),
                 segment: Segment::default(),
-                remains: Segment::default(),
+                dead_segment: Segment::default(),
                 inbox: Default::default(),
                 inbox_len: 0,
                 senders: Vec::new(),
@@ -306,7 +310,7 @@ impl World {
             detection: (nanos(*options.detection.start()), nanos(*options.detection.end())),
             segment_limit: options.segment_limit,
             inbox_messages_max: options.inbox_messages_max.max(1),
-            remains: options.remains && options.link == Link::Memory,
+            keeps_dead_segments: options.keeps_dead_segments && options.link == Link::Memory,
             death_order: Vec::new(),
             domains: options.domains.clone(),
             steps_max: options.steps_max,
@@ -422,7 +426,7 @@ impl World {
 
     // ---- Scheduling.
 
-    /// One scheduling point of the activity that runs now.
+    /// A scheduling point of the activity that runs now.
     #[inline]
     pub(super) fn step(&mut self, member: u32, call: Call) -> Next {
         let slot = self.current;
@@ -434,8 +438,8 @@ impl World {
                 what: "use of another member's Job; each member has its own",
             });
         }
-        // A destructor that runs while its activity is unwound must not suspend: the count of panics belongs to
-        // the thread, which all activities share.
+        // A destructor that runs while its activity is unwound must not suspend: the count of
+        // panics belongs to the thread, which all activities share.
         if std::thread::panicking() {
             return Next::Refuse(Error::Ended);
         }
@@ -521,7 +525,7 @@ impl World {
         }
     }
 
-    /// Wakes an activity that waits for a signal, if it still is the same one.
+    /// Wakes an activity that waits for a signal, if its slot has not been used again since.
     pub(super) fn signal(&mut self, slot: u32, generation: u32) {
         if self.actors[slot as usize].generation == generation
             && self.actors[slot as usize].state == State::Blocked(Wait::Signal)
@@ -530,7 +534,8 @@ impl World {
         }
     }
 
-    /// Wakes the activity of a member that waits for this completion; whether there was one.
+    /// Wakes the activity of a member that waits for this completion; returns whether there was
+    /// any.
     pub(super) fn wake_completion(&mut self, member: u32, address: usize) -> bool {
         let waiter = self.members[member as usize].activities.iter().copied().find(|&slot| {
             self.actors[slot as usize].state == State::Blocked(Wait::Completion(address))
@@ -549,7 +554,7 @@ impl World {
         }
     }
 
-    /// Finds out what the scheduler has to do next.
+    /// The next thing for the scheduler to do.
     pub(super) fn turn(&mut self) -> Turn {
         self.current = NONE;
         loop {
@@ -581,8 +586,8 @@ impl World {
         }
     }
 
-    /// Lets an event happen; the activity to resume, if it is one's turn. `time` is when it was due: earlier than
-    /// now if it was held at a stopped member.
+    /// Executes an event; returns the activity to resume, if the event is an activity's turn.
+    /// `time` is when it was due: earlier than now if it was held at a stopped member.
     pub(super) fn dispatch(&mut self, time: u64, event: Event) -> Option<u32> {
         let held_at = match event {
             Event::Run { slot, generation } => {
@@ -592,7 +597,7 @@ impl World {
                 }
                 Some(actor.member)
             }
-            // What is written to memory arrives at a stopped member too.
+            // Writes to memory reach a stopped member, too.
             _ if self.link == Link::Memory => None,
             Event::Notice { to, .. } | Event::Notices { to } | Event::Ring { to, .. } => Some(to),
             Event::Deliver { flight } => {
@@ -725,7 +730,7 @@ impl World {
         self.free_actors.push(slot);
     }
 
-    /// An activity ended by itself.
+    /// An activity returned or panicked.
     pub(super) fn ended(&mut self, slot: u32, ending: Ending) {
         let actor = &mut self.actors[slot as usize];
         let (member, kind, name) = (actor.member, actor.kind, actor.name.clone());
@@ -749,7 +754,7 @@ impl World {
         }
     }
 
-    /// What to say of activities that have not ended, and what the run gave.
+    /// The report of the run, with the activities that have not ended.
     pub(super) fn report(&mut self) -> Report {
         let outcome = self.outcome.unwrap_or(Outcome::Finished);
         let mut hung = Vec::new();
@@ -838,14 +843,16 @@ impl World {
         Bell(self.members[member as usize].bell)
     }
 
-    /// Blocks the running activity unless the bell has rung, the time is over or the member has left.
+    /// Blocks the running activity unless the bell has rung, the time is over or the member has
+    /// left.
     pub(super) fn park(&mut self, member: u32, seen: Bell, until: Time) -> Option<*const Yielder> {
         let state = &self.members[member as usize];
         if state.bell != seen.0 || self.now >= until.0 || state.life != Life::Living {
             return None;
         }
         let mut until = until.0;
-        // The trait allows to return early for no reason; so that nobody relies on the contrary, it happens.
+        // The contract allows `park` to return early without a reason. It does so at times, so that
+        // no caller relies on the contrary.
         if self.cost.is_none() && self.random.next() & 63 == 0 {
             until = until.min(self.now + self.random.magnitude(100, 1_000_000));
         }

@@ -11,7 +11,7 @@
 use super::directory::{ATTACHED, Directory, Piece};
 use super::layout::{DIRECTORY, ENTERED, LEFT};
 use super::{Patience, Shared, Window, WindowError, WindowResult};
-use crate::engine::{self, Done, Engine, Operation, Pending};
+use crate::engine::{self, Done, Operation, Pending};
 use crate::sync::lock;
 use crate::{Epoch, Time};
 use std::sync::Arc;
@@ -220,7 +220,7 @@ impl Window {
     ///     Err(error) => return Err(error.into()),
     /// }
     /// # window.close()?;
-    /// # outlast::Engine::leave(&job)?;
+    /// # job.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn put_blocking(&self, target: usize, offset: u64, data: &[u8]) -> WindowResult<()> {

@@ -65,7 +65,7 @@
 
 use super::layout::{self, EXCLUSIVE, stamp};
 use super::{Patience, Shared, State, Window, WindowError, WindowResult};
-use crate::engine::{Done, Engine, Operation, Pending};
+use crate::engine::{Done, Operation, Pending};
 use crate::sync::lock;
 use crate::{Epoch, Time};
 use std::cell::Cell;
@@ -121,7 +121,7 @@ impl Window {
     /// window.put(0, 0, b"mine")?;
     /// window.unlock(0)?;
     /// # window.free()?;
-    /// # outlast::Engine::leave(&job)?;
+    /// # job.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lock(&self, target: usize, kind: LockKind) -> WindowResult<()> {
@@ -147,7 +147,7 @@ impl Window {
     /// }
     /// window.unlock(0)?;
     /// # window.close()?;
-    /// # outlast::Engine::leave(&job)?;
+    /// # job.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lock_within(&self, target: usize, kind: LockKind, limit: Duration) -> WindowResult<()> {

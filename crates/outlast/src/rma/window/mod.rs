@@ -14,7 +14,7 @@
 //! window.accumulate(0, 8, Update::Max, &[comm.rank() as u64])?;
 //! window.unlock(0)?;
 //! window.free()?;
-//! # outlast::Engine::leave(&job)?;
+//! # job.leave()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -70,7 +70,7 @@ pub use lock::LockKind;
 
 use super::Communicator;
 use super::group::RankSet;
-use crate::engine::{self, Engine, Operation};
+use crate::engine::{self, Operation};
 use crate::sync::lock;
 use crate::{Epoch, Job, MemberId, MemberSet, Time};
 use access::Table;
@@ -192,7 +192,7 @@ impl Window {
     /// let mut first = [0];
     /// window.get(0, 0, &mut first)?;
     /// window.close()?;                                 // completes, unlocks and frees
-    /// # outlast::Engine::leave(&job)?;
+    /// # job.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open(comm: &Communicator, len: u64) -> WindowResult<Window> {
@@ -310,7 +310,7 @@ impl Window {
     ///     window.shrink()?;                            // with all survivors
     /// }
     /// # window.close()?;
-    /// # outlast::Engine::leave(&job)?;
+    /// # job.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn is_revoked(&self) -> bool {
@@ -342,7 +342,7 @@ impl Window {
     ///     window.flush_all()?;
     /// }
     /// # window.close()?;
-    /// # outlast::Engine::leave(&job)?;
+    /// # job.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn shrink(&self) -> WindowResult<Vec<usize>> {
@@ -480,7 +480,7 @@ impl Window {
     ///     }
     ///     other => other?,
     /// }
-    /// # outlast::Engine::leave(&job)?;
+    /// # job.leave()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn free(&self) -> WindowResult<()> {

@@ -5,8 +5,6 @@
 //! simplest way: the bytes are used before the call returns, nothing is in flight, a member sees its own earlier puts, and
 //! a handle that is dropped changes nothing. What callers gain is that errors come together, at `flush`. The contract
 //! leaves room for an engine on which overlapping pays.
-
-use crate::engine::Engine;
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::value::{Value, Version};

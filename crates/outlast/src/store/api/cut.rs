@@ -22,7 +22,7 @@
 //! counters are looked at: either the writer sees the freeze or the wait of C2 sees the writer. Whoever decides about the steps
 //! is elsewhere (`crate::snapshot`), and may die or be stopped at any of them: the freeze ends by its time limit.
 
-use crate::engine::{Engine, Epoch, MemberId, Time};
+use crate::engine::{Epoch, MemberId, Time};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::state::StoreState;

@@ -1,6 +1,6 @@
 //! Deaths as programs see them, and who takes over.
 
-use crate::engine::{Engine, Epoch, MemberId};
+use crate::engine::{Epoch, MemberId};
 use crate::store::api::store::Store;
 use crate::store::placement::heir::heir;
 use crate::sync::lock;
@@ -32,7 +32,7 @@ impl Store {
     ///
     /// ```
     /// # let job = outlast::join()?;
-    /// # use outlast::{Engine, store::{Options, Store}};
+    /// # use outlast::store::{Options, Store};
     /// let store = Store::open(&job, Options::new())?;
     /// let mut seen = store.epoch();
     /// // Now and then, at the price of one load:

@@ -1,6 +1,4 @@
 //! Handles: a key with everything about it that is found once.
-
-use crate::engine::Engine;
 use crate::store::api::store::Store;
 use crate::store::error::StoreResult;
 use crate::store::member::counts::{Histogram, SAMPLE};

@@ -1,6 +1,6 @@
 //! Listing keys, and who owns them.
 
-use crate::engine::{Engine, MemberId};
+use crate::engine::MemberId;
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::state::StoreState;

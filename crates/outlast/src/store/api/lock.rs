@@ -13,7 +13,7 @@
 //! it later and takes it away. If the claim had replaced a dead holder's, it puts that one back, so that the next one
 //! is told all the same.
 
-use crate::engine::{Engine, MemberId, Time};
+use crate::engine::{MemberId, Time};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::record::lock::{Attempt, Claim, is_unfinished};
@@ -95,7 +95,7 @@ impl Store {
     /// The lock is a record of the store under this key: [`StoreError::WrongType`] if the key holds something else.
     ///
     /// ```
-    /// # use outlast::{Engine, store::{Options, Store}};
+    /// # use outlast::store::{Options, Store};
     /// # use std::time::Duration;
     /// # let job = outlast::join()?;
     /// # let store = Store::open(&job, Options::new())?;

@@ -1,6 +1,4 @@
 //! Loss as programs see it, and its acceptance.
-
-use crate::engine::Engine;
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::placement::hash_key;

@@ -16,7 +16,7 @@
 //! What a pin keeps is one block at each replica: at most [`PINS`] versions for each member. A replica that dies takes its copy
 //! with it, and repair does not bring it up again: the pinned version can be read while one of those replicas lives.
 
-use crate::engine::{Engine, Epoch, Error, MemberId};
+use crate::engine::{Epoch, Error, MemberId};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::state::StoreState;

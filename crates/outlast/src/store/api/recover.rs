@@ -1,6 +1,6 @@
 //! Recovering together.
 
-use crate::engine::{Engine, MemberSet, View};
+use crate::engine::{MemberSet, View};
 use crate::rma;
 use crate::rma::Communicator;
 use crate::store::api::deaths::Death;

@@ -1,6 +1,6 @@
 //! How far repair is.
 
-use crate::engine::{Engine, Time};
+use crate::engine::Time;
 use crate::store::api::store::Store;
 use crate::store::error::StoreResult;
 use crate::store::recovery::repair::RepairStatus;

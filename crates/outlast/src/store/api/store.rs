@@ -1,6 +1,6 @@
 //! The store and its plain calls.
 
-use crate::engine::{Engine, Epoch, MemberId};
+use crate::engine::{Epoch, MemberId};
 use crate::job::Job;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::state::StoreState;

@@ -1,6 +1,4 @@
 //! Running transactions.
-
-use crate::engine::Engine;
 use crate::store::api::store::Store;
 use crate::store::error::StoreError;
 use crate::store::tx::state::Inside;
@@ -131,7 +129,7 @@ mod tests {
     #[test]
     fn only_a_key_that_is_lost_is_lost_to_a_committer() {
         let mut plan = SimOptions::new(2, 7);
-        plan.remains = true;
+        plan.keeps_dead_segments = true;
         let report = sim::run(&plan, |job: Job| {
             let options = Options::new().replicas(1).partitions(8).expected_keys(16).salvage(true);
             let store = crate::store::Store::open(&job, options).expect("open");

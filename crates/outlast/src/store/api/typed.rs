@@ -17,7 +17,7 @@ impl Store {
     /// Sets a key to a value of any type; see [`Store::put`]. [`StoreError::WrongType`] if the value has no form as JSON.
     ///
     /// ```
-    /// # use outlast::{Engine, store::{Options, Store}};
+    /// # use outlast::store::{Options, Store};
     /// # let job = outlast::join()?;
     /// # let store = Store::open(&job, Options::new())?;
     /// store.put_as(b"range", &(3, vec!["a", "b"]))?;

@@ -1,6 +1,6 @@
 //! Waiting for a key: docs/protocol.md, "Waiting and locks".
 
-use crate::engine::{Engine, MemberId, Time};
+use crate::engine::{MemberId, Time};
 use crate::store::api::store::Store;
 use crate::store::error::StoreResult;
 use crate::store::value::{Value, Version};

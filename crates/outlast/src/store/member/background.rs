@@ -1,6 +1,6 @@
 //! What the store does in the background of a member.
 
-use crate::engine::{Engine, Time};
+use crate::engine::Time;
 use crate::job::{Job, Service};
 use crate::store::member::state::StoreState;
 use std::sync::Arc;

@@ -1,6 +1,4 @@
 //! What a member counts of its calls.
-
-use crate::engine::Engine;
 use crate::store::member::state::StoreState;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;

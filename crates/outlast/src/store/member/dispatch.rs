@@ -1,6 +1,6 @@
 //! Messages of the other members.
 
-use crate::engine::{Engine, Message as EngineMessage};
+use crate::engine::Message as EngineMessage;
 use crate::store::member::state::StoreState;
 use crate::store::operation::message::{Message, PORT};
 use crate::store::segment::layout::TOMBSTONES;

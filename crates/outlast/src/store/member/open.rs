@@ -1,6 +1,6 @@
 //! Opening and closing a store.
 
-use crate::engine::{Engine, Epoch, Error, MemberId};
+use crate::engine::{Epoch, Error, MemberId};
 use crate::job::Job;
 use crate::rma::Communicator;
 use crate::store::error::{StoreError, StoreResult};

@@ -1,6 +1,6 @@
 //! The store at one member: the state of all layers.
 
-use crate::engine::{Engine, Epoch, MemberId};
+use crate::engine::{Epoch, MemberId};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::counts::Counts;
 use crate::store::operation::above::Above;

@@ -17,7 +17,7 @@
 //! | named by a head word, or a node of the index | who filled it | it stays what it is |
 //! | swapped out, not numbered yet | who filled it | its replica takes it back, if both are dead |
 
-use crate::engine::{Engine, Epoch, Error, MemberId, Time};
+use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::store::error::StoreError;
 use crate::store::memory::magazine::ROOM_MAX;
 use crate::store::memory::slab::Slabs;

@@ -1,6 +1,6 @@
 //! The table of pinned blocks of this member.
 
-use crate::engine::{Engine, Epoch, Error, MemberId};
+use crate::engine::{Epoch, Error, MemberId};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::memory::state::MemoryState;
 use crate::store::operation::error::engine_error;

@@ -1,6 +1,6 @@
 //! Slabs: how a replica makes blocks, and indexes, out of its segment.
 
-use crate::engine::{Engine, Epoch, Error};
+use crate::engine::{Epoch, Error};
 use crate::job::Job;
 use crate::store::memory::state::{MemoryOp, MemoryState};
 use crate::store::operation::error::OpResult;

@@ -1,6 +1,4 @@
 //! What the memory layer keeps, and an operation that takes and retires blocks.
-
-use crate::engine::Engine;
 use crate::engine::mapped::Direct;
 use crate::store::memory::allocator::Allocator;
 use crate::store::memory::magazine::Magazine;

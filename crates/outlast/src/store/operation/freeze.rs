@@ -1,6 +1,6 @@
 //! The write freeze: no write begins while a consistent cut is made.
 
-use crate::engine::{Engine, Time};
+use crate::engine::Time;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::state::OperationState;
 use std::sync::atomic::{AtomicU64, Ordering};

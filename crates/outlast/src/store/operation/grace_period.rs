@@ -8,7 +8,7 @@
 //! The dead are not waited for. What they have asked another member to do in its memory goes nowhere once a request that knows of
 //! the death has come there; but those who reach that memory by themselves wait until its owner is not in the middle of it.
 
-use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending, Time};
+use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::store::operation::state::OperationState;
 use crate::store::segment::layout::{
     PARTICIPANTS, PARTICIPANTS_USED, PIN_WORDS, PINS, PINS_SHIFT, STRAGGLERS,

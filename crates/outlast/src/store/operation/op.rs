@@ -1,7 +1,7 @@
 //! One operation's access to the members' memories, under one view.
 
 use crate::engine::mapped::{Direct, Memory, Reach};
-use crate::engine::{Done, Engine, Epoch, Error, MemberId, Operation, Pending};
+use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending};
 use crate::store::error::StoreError;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::participants::{CROWDED, LAST, announce};

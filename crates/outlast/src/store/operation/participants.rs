@@ -1,6 +1,6 @@
 //! The operations that a member may have in flight at once.
 
-use crate::engine::{Engine, Epoch};
+use crate::engine::Epoch;
 use crate::store::operation::error::OpResult;
 use crate::store::operation::state::OperationState;
 use crate::store::segment::layout::{PARTICIPANTS, PARTICIPANTS_USED, PINS_SHIFT};

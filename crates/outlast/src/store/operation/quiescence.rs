@@ -4,7 +4,7 @@
 //! recovery) closes its door first and then waits for the operations that passed the door before. A grace period
 //! ([`super::grace_period`]) does it for the operations of all members.
 
-use crate::engine::{Engine, Epoch};
+use crate::engine::Epoch;
 use crate::store::error::StoreResult;
 use crate::store::operation::error::engine_error;
 use crate::store::operation::state::OperationState;

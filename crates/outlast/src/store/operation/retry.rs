@@ -1,6 +1,6 @@
 //! Beginning an operation anew, until it is done or its time is over.
 
-use crate::engine::{Engine, Time};
+use crate::engine::Time;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::state::OperationState;

@@ -1,6 +1,6 @@
 //! What an operation needs to know of its store.
 
-use crate::engine::{Engine, Epoch, MemberId, View};
+use crate::engine::{Epoch, MemberId, View};
 use crate::job::Job;
 use crate::store::operation::above::Above;
 use crate::store::operation::configuration::Configuration;

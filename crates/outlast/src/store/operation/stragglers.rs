@@ -17,7 +17,7 @@
 //! two. The member dies at any of these steps: its requests go nowhere once the view has it, and nobody waits for it. The
 //! replica is stopped: what was freed meanwhile waits until it goes on, and nothing else does.
 
-use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Pending, Time};
+use crate::engine::{Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::store::operation::state::OperationState;
 use crate::store::segment::layout::STRAGGLERS;
 use crate::sync::lock;
@@ -133,7 +133,7 @@ mod tests {
     use crate::store::record::state::RecordOp;
     use crate::store::testing::nap;
     use crate::store::{Options, Store};
-    use crate::{Engine, Epoch, Job, MemberId};
+    use crate::{Epoch, Job, MemberId};
     use std::cell::Cell;
     use std::rc::Rc;
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,6 @@
 //! Reading, checking, filling and retiring the block of a version.
 
-use crate::engine::{Engine, Epoch, MemberId};
+use crate::engine::{Epoch, MemberId};
 use crate::store::error::StoreError;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::record::state::RecordOp;

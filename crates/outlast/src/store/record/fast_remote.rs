@@ -33,9 +33,7 @@
 //! the view changes in its middle, its swap succeeds only where nobody has sealed the record under the newer
 //! configuration, as in `hot.rs`.
 
-use crate::engine::{
-    COMPOUND_LEN_MAX, COMPOUND_STEP_LEN, CompoundStep, Done, Engine, Operation, Pending,
-};
+use crate::engine::{COMPOUND_LEN_MAX, COMPOUND_STEP_LEN, CompoundStep, Done, Operation, Pending};
 use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
@@ -258,7 +256,7 @@ impl<'a> RecordOp<'a> {
     /// How many parts of a series were done, and the last word that was found.
     fn await_compound(&self, series: Pending, is_patient: bool) -> OpResult<(usize, u64)> {
         match self.await_answer(series, is_patient)? {
-            Done::Series { done, word } => Ok((done, word)),
+            Done::Compound { done, word } => Ok((done, word)),
             other => unreachable!("a series completed as {other:?}"),
         }
     }
@@ -320,7 +318,7 @@ mod tests {
     };
     use crate::store::testing::{expect_timeout, nap};
     use crate::store::{Options, Store};
-    use crate::{Engine, Epoch, Job, MemberId};
+    use crate::{Epoch, Job, MemberId};
     use std::cell::Cell;
     use std::collections::BTreeSet;
     use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! A lock: a record whose value names its holder.
 
-use crate::engine::{Engine, MemberId, Time};
+use crate::engine::{MemberId, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::record::state::RecordState;
 use crate::store::record::write::Change;

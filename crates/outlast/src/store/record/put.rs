@@ -1,6 +1,4 @@
 //! Entry points of the calls that change a key, and the choice of their path.
-
-use crate::engine::Engine;
 use crate::engine::mapped::Directly;
 use crate::store::error::StoreResult;
 use crate::store::operation::error::OpError;

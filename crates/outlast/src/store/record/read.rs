@@ -1,7 +1,7 @@
 //! Reading a record.
 
 use crate::engine::mapped::Directly;
-use crate::engine::{COMPOUND_LEN_MAX, Done, Engine, MemberId, Operation};
+use crate::engine::{COMPOUND_LEN_MAX, Done, MemberId, Operation};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};

@@ -20,7 +20,7 @@
 //!
 //! Only its replica changes the successors of nodes in an index, one activity at a time; others only swap a bucket's first.
 
-use crate::engine::{Engine, Epoch, Error, MemberId, Time};
+use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::store::error::StoreError;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::grace_period::GracePeriod;

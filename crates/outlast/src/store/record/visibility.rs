@@ -1,6 +1,6 @@
 //! What readers and writers see of a record that a transaction has changed or locked.
 
-use crate::engine::{Engine, MemberId};
+use crate::engine::MemberId;
 use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;

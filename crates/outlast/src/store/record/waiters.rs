@@ -1,6 +1,6 @@
 //! Members that wait for a change in a partition.
 
-use crate::engine::{Engine, MemberId};
+use crate::engine::MemberId;
 use crate::store::error::StoreResult;
 use crate::store::operation::error::OpResult;
 use crate::store::record::state::{RecordOp, RecordState};

@@ -39,7 +39,7 @@
 //! nobody changes anything: whoever began to write has ended (G1), in every living member, and others find the gate closed
 //! after they have entered the operation. The dead write nothing after the view has them.
 
-use crate::engine::{Engine, MemberId, MemberSet, Time, View};
+use crate::engine::{MemberId, MemberSet, Time, View};
 use crate::rma;
 use crate::rma::Communicator;
 use crate::store::error::{StoreError, StoreResult};

@@ -17,7 +17,7 @@
 //! reconciling seals what is written under the new one; and no new replica begins to fill before V3, since a writer of the old
 //! list does not look at it. For the same reason repair of the leaver's partitions rests between V1 and V3.
 
-use crate::engine::{Engine, MemberId, Time};
+use crate::engine::{MemberId, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::{OpError, engine_error};
 use crate::store::operation::message::{Message, PORT};

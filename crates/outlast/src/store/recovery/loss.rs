@@ -16,7 +16,7 @@
 //! A late participant of the old life can have one operation under way, at an address that it learned before: the index is
 //! new, so nothing of the new life is there. The counters of the old life began at a smaller configuration.
 
-use crate::engine::{Engine, MemberId, MemberSet, Time};
+use crate::engine::{MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
 use crate::store::operation::error::{OpError, OpResult, check_place, engine_error};

@@ -12,7 +12,7 @@
 //!
 //! Done by the replica's background, in pieces. A death in between: the next round begins when this one is over.
 
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
+use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::store::operation::error::OpResult;
 use crate::store::operation::grace_period::GracePeriod;
 use crate::store::record::index::CHAIN_MAX;

@@ -4,7 +4,7 @@
 //! makes its index; the primary reconciles every record and copies it to the replicas that are filling, then says that
 //! they are complete. The work is done in small pieces, so that the background also serves.
 
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
+use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};

@@ -18,7 +18,7 @@
 //! Everything that is read here may be anything: each place is checked before it is used, chains end at the first place that
 //! was there before, and a length is believed when the last byte could be read.
 
-use crate::engine::{Engine, Epoch, Error, MemberId, MemberSet, Time, View};
+use crate::engine::{Epoch, Error, MemberId, MemberSet, Time, View};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::memory::allocator::BACKGROUND_WAIT;
 use crate::store::mutant::mutant;

@@ -1,6 +1,6 @@
 //! What a member keeps for recovery.
 
-use crate::engine::{Engine, MemberSet};
+use crate::engine::MemberSet;
 use crate::rma::Communicator;
 use crate::store::recovery::loss::Loss;
 use crate::store::recovery::reclaim::Reclaim;

@@ -1,6 +1,6 @@
 //! Transactions that their committer could not bring to an end: its own and those of the dead.
 
-use crate::engine::{Engine, MemberId, Time, View};
+use crate::engine::{MemberId, Time, View};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
 use crate::store::placement::heir::heir;

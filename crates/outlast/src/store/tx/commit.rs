@@ -1,6 +1,6 @@
 //! Committing a transaction: intent, lock, validate, commit, apply, release.
 
-use crate::engine::{Engine, MemberId};
+use crate::engine::MemberId;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;

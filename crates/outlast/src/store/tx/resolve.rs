@@ -1,6 +1,6 @@
 //! Bringing a transaction to its end, by any member: abort, apply, roll back.
 
-use crate::engine::{Engine, MemberId, MemberSet};
+use crate::engine::{MemberId, MemberSet};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;

@@ -1,6 +1,6 @@
 //! What a member keeps for transactions.
 
-use crate::engine::{Engine, Epoch, MemberId, MemberSet, Time};
+use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::record::location::CachedLocation;
 use crate::store::record::state::RecordState;

@@ -1,6 +1,6 @@
 //! A transaction as its program sees it: reads, changes, commit.
 
-use crate::engine::{Engine, Epoch};
+use crate::engine::Epoch;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::placement::mix;
 use crate::store::segment::intent::IntentId;

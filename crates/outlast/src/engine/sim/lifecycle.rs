@@ -1,11 +1,15 @@
-//! Stops and deaths, and how the members come to know of them.
+//! Stops and deaths of members, and how the other members learn of them.
+//!
+//! On the memory link there is a single view: a death enters it at some moment for all members
+//! (`log_death`). On the network link each member has a view of its own: it receives notices
+//! (`spread`), and messages, requests and answers carry the view of their sender (`adopt`).
 
 use super::options::{Action, Link};
 use super::world::{Event, Knowledge, Life, Member, World, nanos};
 use crate::engine::{Epoch, Fault, MemberId, Result, View};
 use std::rc::Rc;
 
-/// In larger jobs the deaths that a member has not noticed yet are noticed together.
+/// In larger jobs, a member learns of all deaths that it does not know yet by a single notice.
 const NOTICES_APART_MAX: usize = 256;
 
 impl World {
@@ -100,7 +104,7 @@ impl World {
         self.release(held);
     }
 
-    /// Lets happen, in order, what was held at a stopped member.
+    /// Dispatches, in order, the events that were held at a stopped member.
     fn release(&mut self, held: Vec<(u64, Event)>) {
         for (time, event) in held {
             if let Event::Run { .. } = event {
@@ -112,7 +116,7 @@ impl World {
         }
     }
 
-    /// The process of a member ends, for whatever reason.
+    /// The process of a member ends, for any reason.
     pub(super) fn die(&mut self, member: u32) {
         let now = self.now;
         let state = &mut self.members[member as usize];
@@ -143,7 +147,8 @@ impl World {
         }
     }
 
-    /// What a member that left or died no longer has.
+    /// Takes from a member that left or died its messages, its requests and, on the network link,
+    /// its segment.
     fn stop_serving(&mut self, member: u32) {
         let state = &mut self.members[member as usize];
         state.inbox = Default::default();
@@ -182,7 +187,7 @@ impl World {
         View::new(self.regulars, self.spares, knowledge.dead.clone(), knowledge.left.clone())
     }
 
-    /// Enters deaths into a view; whether any was new.
+    /// Enters deaths into a view; returns whether any was new.
     fn enter(&mut self, view: usize, dead: &[u32]) -> bool {
         if dead.iter().all(|&member| self.knowledge[view].dead.contains(MemberId(member))) {
             return false;
@@ -199,7 +204,8 @@ impl World {
         true
     }
 
-    /// The memory link: a death enters the view of all at one moment; then the bells ring, each at its own time.
+    /// The memory link: a death enters the view of all members at a single moment; then the bells
+    /// ring, each at its own time.
     pub(super) fn log_death(&mut self, dead: u32) {
         self.deliver_published(dead);
         if !self.enter(0, &[dead]) {
@@ -208,8 +214,8 @@ impl World {
         self.death_order.push(MemberId(dead));
         let state = &mut self.members[dead as usize];
         let segment = std::mem::take(&mut state.segment);
-        if self.remains {
-            state.remains = segment;
+        if self.keeps_dead_segments {
+            state.dead_segment = segment;
         }
         self.note(u64::from(dead));
         self.tell(dead, |world| {
@@ -270,7 +276,7 @@ impl World {
         self.ring(member);
     }
 
-    /// A member adopts what another one knew.
+    /// A member merges the view of another member into its own.
     pub(super) fn adopt(&mut self, member: u32, other: &Rc<Knowledge>) {
         let mine = self.knowledge(member);
         if self.link == Link::Memory || other.epoch == 0 || Rc::ptr_eq(mine, other) {
@@ -317,7 +323,7 @@ impl World {
 }
 
 impl Member {
-    /// Puts the next fault last and notes when it is due.
+    /// Puts the next fault last and records when it is due.
     pub(super) fn sort_step_faults(&mut self) {
         self.step_faults.sort_by_key(|&(step, _)| std::cmp::Reverse(step));
         self.next_fault_step = self.step_faults.last().map_or(u64::MAX, |&(step, _)| step);

@@ -1,0 +1,261 @@
+//! One-sided operations: from a member and an offset to an address of the mapping.
+//!
+//! Every operation checks the guard, the epoch and the target's usable length before it touches
+//! memory (`locate`); the checks are three loads as long as nothing has changed. The fast path of
+//! the store makes the checks once for several operations ([`Reach`]). The steps of each access,
+//! and why their orderings suffice, are told at the head of `mod.rs`.
+
+use super::{Shm, sys};
+use crate::engine::mapped::{Direct, Memory};
+use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Result};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// A member's segment, as this process reaches it.
+pub(super) struct Segment {
+    /// How much of it may be used: its length when it was last read, plus 1, or 0 once the member
+    /// is known to be dead, so that a single comparison checks both. 1 before the first use.
+    ///
+    /// An acquire load suffices for an access: the memory behind a length was allocated before the
+    /// length was stored.
+    pub(super) usable: AtomicU64,
+    /// The address range up to the segment limit.
+    pub(super) range: sys::Range<'static>,
+}
+
+/// A member's segment, for the operations that follow a single check of the view. They are the
+/// engine's operations under [`Epoch::ANY`], except that they are not refused when the target is
+/// found dead meanwhile: its memory is still mapped, and no survivor trusts it. The caller must
+/// tolerate that any of them takes effect after the view has changed.
+#[derive(Clone, Copy)]
+pub(crate) struct Reach<'a> {
+    range: sys::Range<'a>,
+    #[cfg(feature = "faults")]
+    shm: &'a Shm,
+    #[cfg(feature = "faults")]
+    target: MemberId,
+}
+
+impl Shm {
+    /// Checks an operation and returns where in the mapping its range is, or `None` if the view or
+    /// the segment's length has changed since this member last read them.
+    #[inline(always)]
+    fn locate_fast(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Option<usize> {
+        let guard = self.guard.word().load(Ordering::SeqCst);
+        // A forked child does not have the tables: it must not load the epoch.
+        if guard == 0 {
+            return None;
+        }
+        let epoch = Epoch(self.epoch_word.load(Ordering::SeqCst));
+        let usable = self.segments.get(target.index())?.usable.load(Ordering::Acquire);
+        let may = epoch.0 + 1 == guard
+            && (at == epoch || at == Epoch::ANY)
+            && offset.saturating_add(len as u64) < usable;
+        if may {
+            self.step();
+        }
+        may.then(|| self.tables().layout.segment(target) + offset as usize)
+    }
+
+    /// Checks an operation and returns where in the mapping its range is, or why it is refused.
+    #[inline(always)]
+    pub(super) fn locate(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        len: usize,
+    ) -> Result<usize> {
+        match self.locate_fast(at, target, offset, len) {
+            Some(place) => Ok(place),
+            None => self.locate_slow(at, target, offset, len),
+        }
+    }
+
+    /// The slow path of [`Shm::locate`]: applies deaths and reads the segment's length first.
+    #[cold]
+    #[inline(never)]
+    fn locate_slow(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<usize> {
+        self.check_member(target).or_else(|error| self.check_guard().and(Err(error)))?;
+        let usable = &self.segments[target.index()].usable;
+        let before = usable.load(Ordering::SeqCst);
+        self.check_target(at, target)?;
+        let segment_len = self.tables().segment_len(target).load(Ordering::Acquire);
+        Operation::Get { offset, len }.check(target, segment_len)?;
+        // Fails if the member was found dead since `usable` was loaded: then it stays 0.
+        let _ =
+            usable.compare_exchange(before, segment_len + 1, Ordering::SeqCst, Ordering::SeqCst);
+        self.step();
+        Ok(self.tables().layout.segment(target) + offset as usize)
+    }
+
+    /// As [`Shm::locate`] for a word, whose offset must be a multiple of 8.
+    #[inline(always)]
+    pub(super) fn locate_word(&self, at: Epoch, target: MemberId, offset: u64) -> Result<usize> {
+        if !offset.is_multiple_of(8) {
+            self.check_target(at, target)?;
+            return Err(Error::Unaligned { offset });
+        }
+        self.locate(at, target, offset, 8)
+    }
+
+    /// Makes the checks of an operation on a member once, for several operations; see [`Reach`].
+    #[inline]
+    pub(crate) fn reach(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
+        if let Some(epoch) = self.known_epoch()
+            && (at == Epoch::ANY || at == epoch)
+            && let Some(reach) = Direct::reach(self, target)
+        {
+            return Ok(reach);
+        }
+        self.reach_slow(at, target)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn reach_slow(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
+        self.locate_slow(at, target, 0, 0)?;
+        let Segment { usable, range } = &self.segments[target.index()];
+        Ok(self.reach_range(target, range.first(usable.load(Ordering::Acquire).saturating_sub(1))))
+    }
+
+    #[inline(always)]
+    fn reach_range<'a>(&'a self, target: MemberId, range: sys::Range<'a>) -> Reach<'a> {
+        #[cfg(not(feature = "faults"))]
+        let _ = target;
+        Reach {
+            range,
+            #[cfg(feature = "faults")]
+            shm: self,
+            #[cfg(feature = "faults")]
+            target,
+        }
+    }
+
+    /// The length of a dead member's segment.
+    pub(super) fn dead_segment_len(&self, dead: MemberId) -> Result<u64> {
+        self.check_guard()?;
+        self.check_member(dead)?;
+        if !self.tables().view().dead.contains(dead) {
+            return Err(Error::Dead { member: dead });
+        }
+        let len = self.tables().segment_len(dead).load(Ordering::Acquire);
+        Ok(len.min(self.tables().layout.segment_limit as u64))
+    }
+
+    /// The C library's memcpy into a member's segment, with a check of the bounds alone: the lower
+    /// bound of benchmarks.
+    pub(crate) fn copy_in(&self, target: MemberId, offset: u64, bytes: &[u8]) {
+        self.tables()
+            .mapping
+            .copy_in(self.tables().layout.segment(target) + offset as usize, bytes);
+    }
+
+    /// The C library's memcpy out of a member's segment, with a check of the bounds alone.
+    pub(crate) fn copy_out(&self, target: MemberId, offset: u64, bytes: &mut [u8]) {
+        self.tables()
+            .mapping
+            .copy_out(self.tables().layout.segment(target) + offset as usize, bytes);
+    }
+}
+
+impl<'a> Direct<'a> for &'a Shm {
+    type Memory = Reach<'a>;
+
+    #[inline(always)]
+    fn known_epoch(self) -> Option<Epoch> {
+        let guard = self.guard.word().load(Ordering::SeqCst);
+        // A forked child does not have the tables: it must not load the epoch.
+        if guard == 0 {
+            return None;
+        }
+        // As in `Shm::epoch`.
+        sys::order_puts();
+        let epoch = self.epoch_word.load(Ordering::SeqCst);
+        (epoch + 1 == guard).then_some(Epoch(epoch))
+    }
+
+    #[inline(always)]
+    fn reach(self, member: MemberId) -> Option<Reach<'a>> {
+        let segment = self.segments.get(member.index())?;
+        // No more than 1: this process has not read the length yet, or the member is dead.
+        let usable = segment.usable.load(Ordering::Acquire);
+        (usable > 1).then(|| self.reach_range(member, segment.range.first(usable - 1)))
+    }
+
+    #[inline(always)]
+    fn is_over(self) -> bool {
+        self.has_ended()
+    }
+}
+
+impl Reach<'_> {
+    #[inline(always)]
+    fn step(self) {
+        #[cfg(feature = "faults")]
+        self.shm.step();
+    }
+}
+
+impl Memory for Reach<'_> {
+    #[inline(always)]
+    fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]> {
+        let words = self.range.words::<N>(offset)?;
+        self.step();
+        sys::order_puts();
+        Some(std::array::from_fn(|index| words[index].load(Ordering::SeqCst)))
+    }
+
+    #[inline(always)]
+    fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool> {
+        let [word] = self.range.words(offset)?;
+        self.step();
+        let is_swapped =
+            word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if is_swapped {
+            sys::have_order();
+        }
+        Some(is_swapped)
+    }
+
+    #[inline(always)]
+    fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool {
+        let Some(places) = self.range.words::<N>(offset) else { return false };
+        // An earlier write is not seen after these words, as with `put`.
+        fence(Ordering::Release);
+        for (place, word) in places.iter().zip(words) {
+            self.step();
+            place.store(word, Ordering::Relaxed);
+        }
+        fence(Ordering::Release);
+        sys::owe_order();
+        true
+    }
+
+    #[inline(always)]
+    fn put(self, offset: u64, data: &[u8]) -> bool {
+        #[cfg(feature = "faults")]
+        return self.shm.put(Epoch::ANY, self.target, offset, data).is_ok();
+        #[cfg(not(feature = "faults"))]
+        {
+            let is_written = self.range.write(offset, data);
+            // As in `Shm::put`.
+            fence(Ordering::Release);
+            sys::owe_order();
+            is_written
+        }
+    }
+
+    #[inline(always)]
+    fn get(self, offset: u64, buffer: &mut [u8]) -> bool {
+        self.step();
+        sys::order_puts();
+        let is_read = self.range.read(offset, buffer);
+        fence(Ordering::Acquire);
+        is_read
+    }
+
+    #[inline(always)]
+    fn prefetch(self, offset: u64) {
+        self.range.prefetch(offset);
+    }
+}

@@ -1,0 +1,130 @@
+//! What only the mpi engine needs of this engine.
+//!
+//! The mpi engine puts the members of each node into a job of this engine, with slots for all
+//! members. Members of other nodes never claim theirs; they are declared dead by the messages
+//! between nodes. All words here are sequentially consistent, as the epoch is with which they are
+//! ordered.
+
+use super::layout::{HEADER_EPOCH, Layout};
+use super::wait::IS_BACKGROUND;
+use super::{Shm, sys};
+use crate::engine::{Bell, Engine, MemberId, Port, Time};
+use std::sync::atomic::Ordering;
+
+impl Shm {
+    /// Whether this process is a forked child of a member, which may not touch the job's memory.
+    pub(in crate::engine) fn is_forked(&self) -> bool {
+        self.guard.word().load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether the member has joined on this node, now or in the past.
+    pub(in crate::engine) fn has_joined(&self, member: MemberId) -> bool {
+        self.tables().has_joined(member)
+    }
+
+    /// Enters deaths that other nodes know of into this node's log, and raises its epoch. Ends the
+    /// process if it is among the dead and has not left.
+    pub(in crate::engine) fn declare_dead(&self, members: impl Iterator<Item = (MemberId, bool)>) {
+        for (member, has_left) in members {
+            self.tables().declare_dead(member, has_left);
+        }
+        let _ = self.catch_up();
+    }
+
+    /// Records the member whose request this member is about to execute, before it checks whether
+    /// that member is dead; `None` when the request is done.
+    pub(in crate::engine) fn set_served(&self, member: Option<MemberId>) {
+        self.tables()
+            .served(self.me)
+            .store(member.map_or(0, |member| member.0 + 1), Ordering::SeqCst);
+    }
+
+    /// Whether a member of this node may be executing a request of a dead member.
+    pub(in crate::engine) fn is_serving_dead(&self) -> bool {
+        // The view first: a server that checked its view before a death entered it had recorded the
+        // requester before that.
+        let view = self.tables().view();
+        let is_serving =
+            |server: MemberId| match self.tables().served(server).load(Ordering::SeqCst) {
+                0 => false,
+                number => view.dead.contains(MemberId(number - 1)),
+            };
+        !view.dead.is_empty() && view.living().any(is_serving)
+    }
+
+    /// Quarantines a member of another node, for the whole of this node and for ever; see
+    /// `quorum.rs` of the mpi engine.
+    pub(in crate::engine) fn quarantine(&self, member: MemberId) {
+        self.tables()
+            .quarantined(member.index() / 64)
+            .fetch_or(1 << (member.index() % 64), Ordering::SeqCst);
+    }
+
+    /// Whether this node has quarantined a member.
+    pub(in crate::engine) fn is_quarantined(&self, member: MemberId) -> bool {
+        self.tables().quarantined(member.index() / 64).load(Ordering::SeqCst)
+            & (1 << (member.index() % 64))
+            != 0
+    }
+
+    /// The memory through which members of other nodes may reach this member's segment and the
+    /// words below: its address, its length, and the offset of the segment in it. From now on it
+    /// stays mapped until the process ends: this member cannot know when the last access ends.
+    pub(in crate::engine) fn expose(&self) -> (*mut u8, usize, u64) {
+        std::mem::forget(self.memory.clone());
+        let layout = &self.tables().layout;
+        let segment = layout.segment(self.me);
+        (self.tables().mapping.base(), segment + layout.segment_limit, segment as u64)
+    }
+
+    /// The offset, in the exposed memory of a member, of the word with its segment's length.
+    pub(in crate::engine) fn exposed_segment_len(member: MemberId) -> u64 {
+        Layout::segment_len(member) as u64
+    }
+
+    /// The offset, in the exposed memory of a member, of its epoch.
+    pub(in crate::engine) const EXPOSED_EPOCH: u64 = HEADER_EPOCH as u64;
+
+    /// Ends this process after a last line on standard error.
+    pub(in crate::engine) fn end_with(last_words: &str) -> ! {
+        sys::end_with(last_words)
+    }
+
+    /// Wakes the activities of this member that are in the middle of a call.
+    pub(in crate::engine) fn ring_for_calls(&self) {
+        self.tables().ring_foreground(self.me);
+    }
+
+    /// Rings this member's own bell for a message from another node.
+    pub(in crate::engine) fn ring_for_own_message(&self, port: Port) {
+        self.tables().ring_for_message(self.me, port);
+    }
+
+    /// Rings this member's own bell.
+    pub(in crate::engine) fn ring_own(&self) {
+        self.tables().ring_bell(self.me);
+    }
+
+    /// Whether the bell has rung since `seen`: the background's, or the foreground's.
+    pub(in crate::engine) fn has_rung(&self, seen: Bell, for_background: bool) -> bool {
+        match for_background {
+            true => self.bell_now().0 >> 32 != seen.0 >> 32,
+            false => self.bell_now().0 as u32 != seen.0 as u32,
+        }
+    }
+
+    /// Sleeps until the bell rings, without polling it first: the caller has done that.
+    pub(in crate::engine) fn sleep(&self, seen: Bell, until: Time, for_background: bool) {
+        if for_background {
+            return self.park_in_background(seen, until);
+        }
+        let (bell, sleepers) = (self.tables().bell(self.me), self.tables().sleepers(self.me));
+        if IS_BACKGROUND.get() {
+            return self.watch(bell, seen.0 as u32, sleepers, until);
+        }
+        // As in `park_foreground`.
+        sleepers.fetch_add(1, Ordering::SeqCst);
+        sys::wait_on(bell, seen.0 as u32, self.until_ns(until));
+        sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
