@@ -20,10 +20,9 @@
 //! What Open MPI writes goes into a folder of its own that is removed at the end. Where nobody came to do that, the
 //! next start does: the folder's name says whose it was.
 
-use super::{
-    Launch, LaunchError, Output, Process, Running, Shared, State, Stream, Streams, keep,
-    new_running,
-};
+use super::output::{Stream, Streams};
+use super::running::{Process, Shared, State, keep, new_running};
+use super::{Launch, LaunchError, Output, Running};
 use crate::engine::MemberId;
 use crate::engine::shm::terminate_with_launcher;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
