@@ -19,6 +19,7 @@
 
 #![deny(unsafe_code)]
 
+mod codec;
 pub mod engine;
 mod job;
 pub mod launch;
