@@ -1,7 +1,8 @@
-//! Starting the members of a job on this machine, from a program, a test or an example.
+//! The launcher: it starts the members of a job on this machine, from a program, a test or an
+//! example.
 //!
-//! [`Launch`] says what to start, [`Running`] is the job while it runs, and [`Outcome`] is how it ended. The command
-//! `outlast run` is a thin layer over them.
+//! [`Launch`] says what to start, [`Running`] is the job while it runs, and [`Outcome`] is how the
+//! job ended. The command `outlast run` is a thin layer over them.
 //!
 //! ```no_run
 //! use outlast::{MemberId, launch::Launch};
@@ -16,11 +17,20 @@
 //!
 //! A program can also start itself, which suits examples: see [`this_program`].
 //!
-//! The launcher makes the job's memory, starts the processes, and tells the job when one of them has ended. The
-//! members do not need it: they detect deaths among themselves, and when the launcher dies they go on, unless
-//! [`Launch::die_with_launcher`] was asked for.
+//! # What depends on the launcher
+//! The launcher makes the job's memory, starts the processes, and tells the job when a process has
+//! ended. Nothing of a running job depends on it: the members detect deaths among themselves. When
+//! the launcher dies they go on, unless [`Launch::die_with_launcher`] was called. When a member
+//! dies, the launcher records it ([`MemberEnd`]) and goes on. `docs/decisions/0001` has the
+//! reasons.
 //!
-//! With [`Launch::mpirun`] the members are ranks of Open MPI, and everything else stays the same.
+//! # With mpirun
+//! With [`Launch::mpirun`] the members are ranks of Open MPI, which mpirun starts. [`Running`] and
+//! [`Outcome`] are used as without it.
+//!
+//! # Threads
+//! A *keeper* thread starts the processes and waits for their ends; an *output* thread reads their
+//! pipes. Both share the state of the job with the callers (`running.rs`).
 
 mod backtrace;
 mod mpirun;
@@ -51,7 +61,7 @@ pub use output::{CAPTURE_LEN_MAX, Captured, Output};
 pub use running::{Control, Event, Running};
 pub use rustix::process::Signal;
 
-/// What to start: a builder. Nothing happens before [`Launch::start`].
+/// A builder that says what to start. No process is started before [`Launch::start`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is started before `start`"]
 pub struct Launch {
@@ -68,13 +78,14 @@ pub struct Launch {
     mpirun: Option<Mpirun>,
 }
 
-/// Why a job could not be started. Nothing is left running.
+/// Why a job could not be started. No process of it is left running.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// The number of members is out of its range.
     #[error(
-        "a job of {members} members and {spares} spares cannot be started; it needs at least 1 member, and at most {MEMBERS_MAX} with the spares"
+        "a job of {members} members and {spares} spares cannot be started; it needs at least 1 \
+         member, and at most {MEMBERS_MAX} with the spares"
     )]
     Members {
         /// The number of members that was asked for.
@@ -91,43 +102,43 @@ pub enum LaunchError {
     /// The program could not be started.
     #[error("cannot start `{program}` as {member}: {error}{hint}", program = program.display())]
     Program {
-        /// What was to be started.
+        /// The program.
         program: PathBuf,
-        /// As which member; the ones before it had been started and were ended again.
+        /// The member that could not be started. The members before it were ended again.
         member: MemberId,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: std::io::Error,
-        /// What to do about it; empty if nothing is known.
+        /// Advice for the user; empty for an unknown cause.
         hint: &'static str,
     },
     /// mpirun did not start the ranks.
     #[error("mpirun did not start the job: {reason}")]
     Mpirun {
-        /// What went wrong, with what mpirun said.
+        /// The reason, with the output of mpirun.
         reason: String,
     },
-    /// There is no such member in the job.
+    /// The job has no member with this number.
     #[error("there is no {member} in a job of {members} members")]
     UnknownMember {
-        /// Who was named.
+        /// The member.
         member: MemberId,
-        /// How many members there are, spares included.
+        /// The number of members, spares included.
         members: usize,
     },
-    /// The operating system refused something.
+    /// The operating system refused an operation.
     #[error("{what} failed: {error}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: std::io::Error,
     },
 }
 
 impl Launch {
-    /// A job of this many members. Spares come on top of them.
+    /// A job of this many members. Spares are not counted among them.
     pub fn new(members: usize) -> Launch {
         Launch {
             members,
@@ -144,13 +155,14 @@ impl Launch {
         }
     }
 
-    /// This many further members that hold nothing until a death activates them; none by default.
+    /// The number of spares, 0 by default: further members that hold no data until a death
+    /// activates them.
     pub fn spares(mut self, spares: usize) -> Launch {
         self.spares = spares;
         self
     }
 
-    /// The program of every member: a path, or a name to be looked up in `PATH`.
+    /// The program of every member: a path, or a name that is looked up in `PATH`.
     pub fn program(mut self, program: impl AsRef<Path>) -> Launch {
         self.program = Some(program.as_ref().to_path_buf());
         self
@@ -163,7 +175,7 @@ impl Launch {
         self
     }
 
-    /// A variable in the environment of every member, besides those of the launcher.
+    /// Adds a variable to the environment of every member, which is otherwise the launcher's.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Launch {
         self.environment.push((name.as_ref().to_os_string(), value.as_ref().to_os_string()));
         self
@@ -175,14 +187,15 @@ impl Launch {
         self
     }
 
-    /// The most bytes that each member's segment may take; by default half of the available memory, divided by the
-    /// members.
+    /// The most bytes of each member's segment; by default half of the available memory, divided by
+    /// the number of members.
     pub fn segment_limit(mut self, bytes: u64) -> Launch {
         self.segment_limit = Some(bytes);
         self
     }
 
-    /// Whether the kernel kills the members when the launcher dies, in whichever way. By default they go on.
+    /// Whether the kernel kills the members when the launcher dies, however it dies. By default
+    /// they go on.
     pub fn die_with_launcher(mut self, die: bool) -> Launch {
         self.die_with_launcher = die;
         self
@@ -194,21 +207,24 @@ impl Launch {
         self
     }
 
-    /// Whether member 0 reads the launcher's standard input. All others, and by default member 0 too, read nothing.
+    /// Whether member 0 reads the launcher's standard input. The standard input of the other
+    /// members, and by default of member 0, is empty.
     pub fn stdin_to_first(mut self, inherit: bool) -> Launch {
         self.stdin_to_first = inherit;
         self
     }
 
-    /// Lets mpirun start the members as ranks of Open MPI, on the hosts that its options name. The members join over the
-    /// mpi engine. All hosts must share this machine's process numbers, as network namespaces of it do: it is how
-    /// the launcher watches and signals the ranks. [`Launch::stdin_to_first`] has no effect.
+    /// Lets mpirun start the members as ranks of Open MPI, on the hosts that its options name. The
+    /// members join with the mpi engine. The launcher watches and signals the ranks by their
+    /// process numbers, so all hosts must share the process numbers of this machine, as its network
+    /// namespaces do. [`Launch::stdin_to_first`] has no effect.
     pub fn mpirun(mut self, mpirun: Mpirun) -> Launch {
         self.mpirun = Some(mpirun);
         self
     }
 
-    /// Starts the processes. It returns when all of them run their program, which may be before they have joined.
+    /// Starts the processes. Returns when all processes run the program, which may be before they
+    /// have joined.
     pub fn start(self) -> Result<Running, LaunchError> {
         if self.members == 0 || self.members.saturating_add(self.spares) > MEMBERS_MAX {
             return Err(LaunchError::Members { members: self.members, spares: self.spares });
@@ -218,15 +234,17 @@ impl Launch {
             return mpirun::start(self, mpirun, program);
         }
         let memory = JobMemory::create(self.members, self.spares, self.segment_limit)?;
-        // The kernel ties a member's "die with the launcher" to the thread that started it. So one thread starts
-        // all members and stays until the last of them has ended, whatever becomes of the caller's thread.
+        // The kernel ties "die with the launcher" to the thread that started a process. So a thread
+        // of its own starts all members and stays until the last member has ended, whatever happens
+        // to the caller's thread.
         running::new_running(move |report| match start_all(&self, &program, &memory) {
             Ok((mut children, streams, shared)) => match streams.start(&shared) {
                 Ok(()) => {
                     let _ = report.send(Ok(shared.clone()));
                     running::keep(&shared, |member| {
-                        // Somebody else in this process may have reaped the child (SIGCHLD ignored, wait for any
-                        // child): its status is lost then and must not count as success.
+                        // Other code of this process may have reaped the child (SIGCHLD ignored,
+                        // wait for any child): the status is lost then and must not count as
+                        // success.
                         let status = children[member.index()]
                             .wait()
                             .unwrap_or(ExitStatus::from_raw(255 << 8));
@@ -244,6 +262,7 @@ impl Launch {
         })
     }
 
+    /// The command of a member, without the variables of the job's memory.
     fn command(&self, program: &Path, member: MemberId) -> Command {
         let mut command = Command::new(program);
         command
@@ -265,11 +284,11 @@ impl Launch {
     }
 }
 
-/// Makes a program its own launcher, as examples like it.
+/// Makes a program its own launcher, which suits examples.
 ///
-/// In a member this returns `None` at once, and the program goes on to [`crate::join`]. Otherwise it starts `members`
-/// copies of this program with the same arguments, waits for all of them, and returns how they ended. The copies die
-/// with this process, so that to a user it is one program.
+/// In a member this returns `None` at once, and the program goes on to [`crate::join`]. Otherwise
+/// it starts this program `members` times with its own arguments, waits for all members, and
+/// returns how they ended. The members die with this process: for its user it is a single program.
 ///
 /// ```no_run
 /// if let Some(outcome) = outlast::launch::this_program(4)? {
@@ -293,7 +312,7 @@ pub fn this_program(members: usize) -> Result<Option<Outcome>, LaunchError> {
     Ok(Some(running.wait(Duration::MAX)))
 }
 
-/// Children that are killed and reaped when a start fails half-way.
+/// Children that are killed and reaped when it is dropped, because starting the rest failed.
 struct Started(Vec<Child>);
 
 impl Drop for Started {
@@ -307,6 +326,7 @@ impl Drop for Started {
     }
 }
 
+/// Starts the processes of all members, with their pipes and pidfds.
 fn start_all(
     launch: &Launch,
     program: &Path,
@@ -347,7 +367,7 @@ fn start_all(
     Ok((children, streams, shared))
 }
 
-/// What a user can do about a program that does not start.
+/// Advice for the user about a program that does not start.
 fn hint(program: &Path, error: &std::io::Error) -> &'static str {
     let is_name = program.components().count() == 1
         && !program.as_os_str().as_encoded_bytes().contains(&b'/');

@@ -1,4 +1,4 @@
-//! How a job ended.
+//! How a job and each of its members ended.
 
 use super::Captured;
 use crate::engine::MemberId;
@@ -7,42 +7,46 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// How a job ended. Displayed as one line for each member.
+/// How a job ended. Displayed as a line for each member.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Outcome {
     /// How each member ended, in the order of the members.
     pub members: Vec<MemberEnd>,
-    /// Whether the time limit was over and the rest was killed.
+    /// Whether members ran longer than the time limit and were killed.
     pub timed_out: bool,
-    /// Members whose process did not end even after SIGKILL: the kernel is stuck in them. Almost always empty.
+    /// Members whose process did not end even after SIGKILL, because it is stuck in the kernel.
+    /// Almost always empty.
     pub left_running: Vec<MemberId>,
-    /// What each member wrote, in the order of the members; empty unless [`Output::Capture`] was asked for.
+    /// The output of each member, in the order of the members; empty without
+    /// [`Output::Capture`](super::Output::Capture).
     pub output: Vec<Captured>,
-    /// Where those were that had not ended when the time limit was over.
+    /// The backtraces of the members that had not ended at the time limit.
     pub backtraces: String,
 }
 
-/// How the process of one member ended. Displayed as one clear phrase.
+/// How the process of a member ended. Displayed as a phrase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemberEnd {
-    /// Which member.
+    /// The member.
     pub member: MemberId,
-    /// Its process.
+    /// The number of its process.
     pub pid: u32,
-    /// How it ended.
+    /// The exit status or the signal.
     pub status: ExitStatus,
-    /// When, counted from the start of the job.
+    /// The time of the end, counted from the start of the job.
     pub after: Duration,
-    /// Whether it had joined the job.
+    /// Whether the member had joined the job.
     pub joined: bool,
 }
 
 impl Outcome {
-    /// Whether the job did its work: at least one member finished with status 0, all others too or they died (a
-    /// signal ended them), and the time limit was kept. A member that exits with another status did not die; it says
-    /// that something is wrong.
+    /// Whether the job did its work: at least one member survived, all survivors finished with
+    /// status 0, and the time limit was kept.
+    ///
+    /// A member that a signal ended has died. A member that exited with another status has not: the
+    /// program itself reports a failure.
     pub fn survivors_ok(&self) -> bool {
         !self.timed_out
             && self.left_running.is_empty()
@@ -50,12 +54,12 @@ impl Outcome {
             && self.survivors().all(MemberEnd::is_ok)
     }
 
-    /// Those that ended by themselves.
+    /// The members that ended by themselves.
     pub fn survivors(&self) -> impl Iterator<Item = &MemberEnd> {
         self.members.iter().filter(|end| !end.is_death())
     }
 
-    /// Those that a signal ended.
+    /// The members that a signal ended.
     pub fn deaths(&self) -> impl Iterator<Item = &MemberEnd> {
         self.members.iter().filter(|end| end.is_death())
     }
@@ -92,12 +96,12 @@ impl fmt::Display for Outcome {
 }
 
 impl MemberEnd {
-    /// Whether it finished with status 0.
+    /// Whether the process finished with status 0.
     pub fn is_ok(&self) -> bool {
         self.status.success()
     }
 
-    /// Whether it died: a signal ended it.
+    /// Whether the member died: a signal ended its process.
     pub fn is_death(&self) -> bool {
         self.status.signal().is_some()
     }
@@ -115,7 +119,7 @@ impl fmt::Display for MemberEnd {
     }
 }
 
-/// The name of a signal, such as `SIGKILL`; `signal 35` for those without one.
+/// The name of a signal, for example `SIGKILL`; `signal 35` for a signal without a name.
 pub fn signal_name(signal: i32) -> String {
     const NAMES: [&str; 31] = [
         "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",

@@ -1,4 +1,8 @@
-//! The members' standard output and standard error.
+//! The members' standard output and standard error: passed on line by line, or captured.
+//!
+//! With [`Output::Prefix`] and [`Output::Capture`] the output comes through a pipe for each stream.
+//! A single thread reads all pipes until they are closed, or until [`OUTPUT_LIMIT`] after the end
+//! of the last member: a descendant of a member may hold a pipe open for ever.
 
 use super::LaunchError;
 use super::running::Shared;
@@ -9,11 +13,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the launcher waits for the rest of the members' output once all of them have ended. Their descendants
-/// may hold the pipes open for ever.
+/// The longest wait for the rest of the output once all members have ended.
 pub(super) const OUTPUT_LIMIT: Duration = Duration::from_secs(2);
 
-/// The most bytes that are kept of one stream of one member with [`Output::Capture`].
+/// The most bytes that [`Output::Capture`] keeps of a stream of a member.
 pub const CAPTURE_LEN_MAX: usize = 16 << 20;
 
 /// A line of output longer than this is passed on in pieces.
@@ -22,40 +25,42 @@ const LINE_LEN_MAX: usize = 64 << 10;
 /// Where the standard output and the standard error of the members go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Output {
-    /// To the launcher's own.
+    /// To the launcher's standard output and standard error.
     #[default]
     Inherit,
-    /// To the launcher's own, each line with the member's number in front: `[2] line`.
+    /// To the launcher's streams, each line with the member's number in front: `[2] line`.
     Prefix,
-    /// Into memory, at most [`CAPTURE_LEN_MAX`] bytes a stream, for [`Outcome::output`].
+    /// Into memory, at most [`CAPTURE_LEN_MAX`] bytes for each stream, for
+    /// [`Outcome::output`](super::Outcome::output).
     Capture,
-    /// Nowhere.
+    /// To `/dev/null`.
     Discard,
 }
 
-/// What a member wrote, as far as it was captured; see [`Output::Capture`].
+/// The captured output of a member; see [`Output::Capture`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Captured {
-    /// Its standard output.
+    /// The standard output.
     pub stdout: Vec<u8>,
-    /// Its standard error.
+    /// The standard error.
     pub stderr: Vec<u8>,
-    /// Whether something is missing, since it wrote more than [`CAPTURE_LEN_MAX`].
+    /// Whether a stream was longer than [`CAPTURE_LEN_MAX`] and was cut off.
     pub truncated: bool,
 }
 
-/// The pipes through which the members' output comes.
+/// The reading ends of the members' pipes.
 pub(super) struct Streams {
     pub(super) output: Output,
     pub(super) streams: Vec<Stream>,
 }
 
+/// The reading end of a pipe of a member.
 pub(super) struct Stream {
     pipe: std::fs::File,
     member: MemberId,
     is_error: bool,
-    /// What has come since the last end of a line.
+    /// The bytes since the last end of a line.
     line: Vec<u8>,
 }
 
@@ -66,8 +71,8 @@ impl Stream {
 }
 
 impl Streams {
-    /// Reads all pipes in one thread of its own: a reader of the launcher's output that does not read must not keep
-    /// the launcher from seeing deaths.
+    /// Reads all pipes in a thread of its own. The keeper must not do it: if the reader of the
+    /// launcher's output does not read, the launcher must still see deaths.
     pub(super) fn start(self, shared: &Arc<Shared>) -> Result<(), LaunchError> {
         if self.streams.is_empty() {
             return Ok(());
@@ -88,11 +93,12 @@ impl Streams {
             })
     }
 
+    /// The body of the output thread.
     fn pass_on(mut self, shared: &Shared) {
         let mut buffer = vec![0; LINE_LEN_MAX];
         let mut over_since: Option<Instant> = None;
         while !self.streams.is_empty() {
-            // Once all members have ended, whoever still holds a pipe is no member: give it a moment and go.
+            // Once all members have ended, only their descendants hold pipes: wait a little longer.
             if shared.lock().running == 0 {
                 let since = *over_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= OUTPUT_LIMIT {
@@ -138,6 +144,7 @@ impl Streams {
 }
 
 impl Stream {
+    /// Captures bytes.
     fn keep(&self, bytes: &[u8], shared: &Shared) {
         let mut state = shared.lock();
         let captured = &mut state.captured[self.member.index()];
@@ -147,6 +154,7 @@ impl Stream {
         captured.truncated |= bytes.len() > room;
     }
 
+    /// Passes whole lines on, and keeps the rest for the next call.
     fn pass_lines(&mut self, mut bytes: &[u8]) {
         let mut text = Vec::new();
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
@@ -161,6 +169,7 @@ impl Stream {
         self.write(&text);
     }
 
+    /// Passes the last line on, if it has no end.
     fn end(&mut self) {
         if !self.line.is_empty() {
             let mut text = Vec::new();
@@ -169,13 +178,15 @@ impl Stream {
         }
     }
 
+    /// Moves the line to `text`, with the member's number in front.
     fn take_line(&mut self, text: &mut Vec<u8>) {
         text.extend_from_slice(format!("[{}] ", self.member.0).as_bytes());
         text.append(&mut self.line);
         text.push(b'\n');
     }
 
-    /// Writes whole lines at once. When nobody reads them any more they are dropped; the members go on.
+    /// Writes whole lines at once. Lines that cannot be written, since their reader is gone, are
+    /// dropped; the members go on.
     fn write(&self, text: &[u8]) {
         let _ = match self.is_error {
             true => std::io::stderr().lock().write_all(text),

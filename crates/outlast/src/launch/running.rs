@@ -1,4 +1,7 @@
-//! A job while it runs.
+//! A running job: signals to its members, their ends as events, and the thread that waits for them.
+//!
+//! The keeper thread waits on the pidfds of all processes and records each end in [`Shared`]. The
+//! callers wait for changes of that state. Signals go through pidfds, too.
 
 use super::output::{Captured, OUTPUT_LIMIT};
 use super::{LaunchError, MemberEnd, Outcome, backtrace};
@@ -13,31 +16,34 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long the launcher waits for processes that it has killed. Longer only if the kernel is stuck in them.
+/// The longest wait for processes that the launcher has killed. A process ends later only if it is
+/// stuck in the kernel.
 const REAP_LIMIT: Duration = Duration::from_secs(10);
 
-/// A job that was started. Its processes are killed and waited for when it is dropped, so that nothing stays behind
-/// when a test fails; call [`Running::wait`] to let them finish.
+/// A job that was started.
+///
+/// Dropping it kills its processes and waits for their ends, so that a failed test leaves no
+/// process behind. Call [`Running::wait`] to let them finish.
 pub struct Running {
     control: Control,
     keeper: Option<JoinHandle<()>>,
 }
 
-/// Sends signals to the members of a running job; cheap to clone, for use by other threads.
+/// Sends signals to the members of a running job. Cheap to clone, for use by other threads.
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
 }
 
-/// Something that happened to a running job.
+/// An event of a running job.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// The process of a member has ended, well or not.
+    /// The process of a member has ended, with or without success.
     Ended(MemberEnd),
 }
 
-/// What the keeper, the output thread and the callers share.
+/// The state that the keeper, the output thread and the callers share.
 pub(super) struct Shared {
     pub(super) processes: Vec<Process>,
     began: Instant,
@@ -45,22 +51,28 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
 }
 
+/// The process of a member.
 pub(super) struct Process {
     pub(super) pid: u32,
-    /// Signals go through it, so that they never hit another process that got the same pid later.
+    /// Signals go through the pidfd, so that they never reach a later process with this pid.
     pub(super) pidfd: OwnedFd,
 }
 
+/// The part of [`Shared`] that changes.
 pub(super) struct State {
+    /// For each member how it ended; `None` while it runs.
     ends: Vec<Option<MemberEnd>>,
+    /// The number of processes that have not ended.
     pub(super) running: usize,
+    /// Events that no caller has taken yet.
     events: VecDeque<Event>,
     pub(super) captured: Vec<Captured>,
-    /// Whether the output thread has not ended yet.
+    /// Whether the output thread still runs.
     pub(super) has_output: bool,
 }
 
-/// Runs `keeper` in a thread of its own, which reports that the members have started and then stays until they have ended.
+/// Runs `keeper` in a thread of its own and waits until it reports that the members have started.
+/// The thread stays until they have ended.
 pub(super) fn new_running(
     keeper: impl FnOnce(&mpsc::Sender<Result<Arc<Shared>, LaunchError>>) + Send + 'static,
 ) -> Result<Running, LaunchError> {
@@ -80,8 +92,8 @@ pub(super) fn new_running(
     Ok(Running { control: Control { shared }, keeper: Some(keeper) })
 }
 
-/// Waits for the members, without using the processor meanwhile, and notes each one that has ended; `end_of` tells how
-/// it did, and whether it had joined.
+/// Waits until all members have ended, without using the processor, and records each end. `end_of`
+/// returns how a member ended, and whether it had joined.
 pub(super) fn keep(shared: &Shared, mut end_of: impl FnMut(MemberId) -> (ExitStatus, bool)) {
     let mut left: Vec<MemberId> = (0..shared.processes.len() as u32).map(MemberId).collect();
     while !left.is_empty() {
@@ -90,7 +102,7 @@ pub(super) fn keep(shared: &Shared, mut end_of: impl FnMut(MemberId) -> (ExitSta
             .map(|member| PollFd::new(&shared.processes[member.index()].pidfd, PollFlags::IN))
             .collect();
         if poll(&mut fds, None).is_err() {
-            // Interrupted, or out of kernel memory for the moment; the next attempt must not spin.
+            // Interrupted, or short of kernel memory for a moment. The loop must not spin.
             std::thread::sleep(Duration::from_millis(1));
             continue;
         }
@@ -115,7 +127,7 @@ pub(super) fn keep(shared: &Shared, mut end_of: impl FnMut(MemberId) -> (ExitSta
 }
 
 impl Control {
-    /// The processes of the members, in their order; those that have ended included.
+    /// The process numbers of the members, in the order of the members, also of ended processes.
     pub fn pids(&self) -> Vec<u32> {
         self.shared.processes.iter().map(|process| process.pid).collect()
     }
@@ -130,7 +142,7 @@ impl Control {
         self.shared.lock().running
     }
 
-    /// Sends a signal to a member; whether its process was still there.
+    /// Sends a signal to a member. Returns whether its process had not ended.
     pub fn signal(&self, member: MemberId, signal: Signal) -> Result<bool, LaunchError> {
         let members = self.shared.processes.len();
         let process = self
@@ -138,7 +150,7 @@ impl Control {
             .processes
             .get(member.index())
             .ok_or(LaunchError::UnknownMember { member, members })?;
-        // Looked at before: SIGKILL may be so quick that the end is known when the call returns.
+        // Read before the call: after SIGKILL the end may be known when the call returns.
         let was_there = self.shared.lock().ends[member.index()].is_none();
         match pidfd_send_signal(&process.pidfd, signal) {
             Ok(()) => Ok(was_there),
@@ -150,7 +162,8 @@ impl Control {
         }
     }
 
-    /// Kills a member with SIGKILL, without waiting for its end; whether its process was still there.
+    /// Kills a member with SIGKILL, without waiting for its end. Returns whether its process had
+    /// not ended.
     pub fn kill(&self, member: MemberId) -> Result<bool, LaunchError> {
         self.signal(member, Signal::KILL)
     }
@@ -168,7 +181,7 @@ impl Control {
     /// Sends a signal to all members that have not ended.
     pub fn signal_all(&self, signal: Signal) {
         for index in 0..self.shared.processes.len() {
-            // A member that ends meanwhile is no error here.
+            // A member that ends before its signal is no error here.
             let _ = self.signal(MemberId(index as u32), signal);
         }
     }
@@ -194,12 +207,12 @@ impl Running {
         self.control.clone()
     }
 
-    /// What has happened since the last call; does not wait.
+    /// Returns the events since the last call, without waiting.
     pub fn poll_events(&mut self) -> Vec<Event> {
         self.shared.lock().events.drain(..).collect()
     }
 
-    /// The next thing that happens, if it does within `limit`.
+    /// Waits for the next event, at most for `limit`.
     pub fn next_event(&mut self, limit: Duration) -> Option<Event> {
         let (mut state, _) = self
             .shared
@@ -215,13 +228,15 @@ impl Running {
         end(&state)
     }
 
-    /// What a member has written so far, with [`Output::Capture`].
+    /// The output of a member so far; empty without [`Output::Capture`](super::Output::Capture).
     pub fn output(&self, member: MemberId) -> Captured {
         self.shared.lock().captured.get(member.index()).cloned().unwrap_or_default()
     }
 
-    /// Waits until all members have ended, at most for `limit` (`Duration::MAX`: without limit). What is left then
-    /// is killed, and the outcome says `timed_out`, and where it was. (With no time at all it is killed at once.)
+    /// Waits until all members have ended, at most for `limit` (`Duration::MAX`: without limit).
+    ///
+    /// Members that run longer are killed; the outcome then has `timed_out` and their backtraces.
+    /// With a limit of 0 they are killed at once, without backtraces.
     pub fn wait(&mut self, limit: Duration) -> Outcome {
         let until = Instant::now().checked_add(limit);
         let all_ended = self.shared.wait_until(until, |state| state.running == 0).1;
@@ -244,7 +259,7 @@ impl Running {
         }
     }
 
-    /// Kills what is left and waits for it, within a bound.
+    /// Kills the processes that still run, and waits for their ends, at most for [`REAP_LIMIT`].
     fn end(&mut self) {
         self.signal_all(Signal::KILL);
         let until = Instant::now().checked_add(REAP_LIMIT);
@@ -282,7 +297,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Waits until `ready` says so; whether it did before the time was over. `None` waits without limit.
+    /// Waits until `ready` returns true. Returns the state, and whether that happened before the
+    /// time limit; `None` is no limit.
     fn wait_until<'a>(
         &'a self,
         limit: Option<Instant>,

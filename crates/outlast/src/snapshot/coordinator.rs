@@ -92,7 +92,8 @@ impl Shared {
         taken
     }
 
-    /// Makes a consistent cut with all members (`cut.freeze` to `cut.unfreeze`; see `store/cut.rs`).
+    /// Makes a consistent cut with all members (`cut.freeze` to `cut.unfreeze`; see
+    /// `store/cut.rs`).
     ///
     /// Returns for how long writers were held up. The participants measure it, because this member
     /// may be stopped between their answers and reading them.

@@ -25,7 +25,8 @@ pub(super) enum Message {
     Listed { id: u64, partitions: u64, sum: u64 },
     /// All members have listed their records: let writes begin.
     Unfreeze { id: u64 },
-    /// Writes may begin. `in_time` says that the freeze lasted until now; `frozen_ns` is its length.
+    /// Writes may begin. `in_time` says that the freeze lasted until now; `frozen_ns` is its
+    /// length.
     Unfrozen { id: u64, in_time: bool, frozen_ns: u64 },
     /// The lists fit together: write your part of this generation.
     Write { id: u64, number: u64, taken_at: u64 },

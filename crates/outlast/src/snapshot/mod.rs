@@ -140,7 +140,8 @@ pub enum SnapshotError {
     },
     /// A living member did not answer in time.
     #[error(
-        "{member} did not answer within {limit:?}: it is stopped or starved, has not opened the snapshots' folder, or has too many records to list in that time"
+        "{member} did not answer within {limit:?}: it is stopped or starved, has not opened the \
+         snapshots' folder, or has too many records to list in that time"
     )]
     Timeout {
         /// The member.

@@ -106,7 +106,8 @@ impl Participant<'_> {
         self.wait_for(until.after(limit), |order| matches!(order, Message::Unfreeze { .. }))?;
         let in_time = store.thaw();
         drop(unfreeze);
-        // No writer waited for longer than the limit of the freeze, even if this member was stopped.
+        // No writer waited for longer than the limit of the freeze, even if this member was
+        // stopped.
         let frozen_ns = until.min(job.now()).since(began).as_nanos() as u64;
         self.answer(Message::Unfrozen { id, in_time, frozen_ns });
 
@@ -135,7 +136,8 @@ impl Participant<'_> {
         let mut writer = Writer::create(&path, header).map_err(|error| match error.kind() {
             // The coordinator has made the folder: this member looks at another file system.
             std::io::ErrorKind::NotFound => ParticipantError::Failed(format!(
-                "{}: {error}; name one folder at all members, on a file system that all hosts share",
+                "{}: {error}; name one folder at all members, on a file system that all hosts \
+                 share",
                 path.display()
             )),
             _ => failed(error),
