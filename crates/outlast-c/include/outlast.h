@@ -224,7 +224,7 @@ int outlast_unlock(outlast_lock_guard *guard);
 
 /* ---- Transactions ---- */
 
-/* Begins a transaction. Work with the calls below, then call outlast_tx_commit. If a call returns
+/* Begins a transaction. Work with the calls below, then call outlast_tx_commit. If that returns
  * OUTLAST_ABORTED, call outlast_tx_retry and repeat the work. */
 int outlast_tx_begin(const outlast_store *store, outlast_tx **tx);
 /* Copies the value of a key as the transaction sees it. */

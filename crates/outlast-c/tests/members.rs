@@ -69,9 +69,9 @@ fn c_programs_recover_together() {
     kill_the_last_of(Launch::new(4).program(&program));
 }
 
-fn python(program: &str) -> Launch {
+fn python(members: usize, program: &str) -> Launch {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
-    Launch::new(4)
+    Launch::new(members)
         .program("python3")
         .args([python.join("tests").join(program)])
         .env("PYTHONPATH", &python)
@@ -81,12 +81,21 @@ fn python(program: &str) -> Launch {
 
 #[test]
 fn python_programs_outlast_a_member() {
-    kill_the_last_of(python("members.py"));
+    kill_the_last_of(python(4, "members.py"));
 }
 
 #[test]
 fn python_programs_recover_together() {
-    kill_the_last_of(python("recover.py"));
+    kill_the_last_of(python(4, "recover.py"));
+}
+
+#[test]
+fn python_stores_all_bytes_of_buffers_and_refuses_other_types() {
+    let mut running = python(1, "buffers.py").output(Output::Capture).start().expect("started");
+    let outcome = running.wait(LIMIT);
+    let (only, said) = (MemberId(0), outcome.stderr(MemberId(0)));
+    assert!(outcome.survivors_ok(), "{outcome}{said}");
+    assert_eq!(outcome.stdout(only), "ok\n", "{said}");
 }
 
 #[test]
