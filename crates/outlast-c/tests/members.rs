@@ -99,6 +99,13 @@ fn python_stores_all_bytes_of_buffers_and_refuses_other_types() {
 }
 
 #[test]
+fn the_python_package_has_the_version_of_the_library() {
+    let line = format!("version = \"{}\"", env!("CARGO_PKG_VERSION"));
+    let project = include_str!("../../../python/pyproject.toml");
+    assert!(project.lines().any(|found| found.starts_with(&line)), "no {line} in pyproject.toml");
+}
+
+#[test]
 fn the_header_compiles_alone_as_plain_c() {
     let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/outlast.h");
     for standard in ["-std=c99", "-std=c11"] {
