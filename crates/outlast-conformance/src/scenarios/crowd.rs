@@ -71,15 +71,15 @@ struct Own {
 }
 
 pub(crate) fn storm(run: &Run) {
-    const SLOT: u64 = 512;
+    const REGION: u64 = 512;
     const RANGE: usize = 300;
     let victims: Vec<MemberId> =
         run.shared_random(&[]).distinct(3, run.members()).into_iter().map(MemberId).collect();
     let members = run.members() as u64;
-    run.begin(64 * members + SLOT * (members + 1));
-    let slot = |writer: u64| run.data_after_check() + SLOT * writer;
-    let (added, swapped, range) = (slot(run.id()), slot(run.id()) + 8, slot(run.id()) + 19);
-    let shared = slot(members);
+    run.begin(64 * members + REGION * (members + 1));
+    let region = |writer: u64| run.data_after_check() + REGION * writer;
+    let (added, swapped, range) = (region(run.id()), region(run.id()) + 8, region(run.id()) + 19);
+    let shared = region(members);
     let all: Vec<MemberId> = run.all().collect();
     let mut random = run.own_random(0);
     let mut inbox = Inbox::new(run, Port::User, 0);
@@ -127,9 +127,9 @@ pub(crate) fn storm(run: &Run) {
             }
             4 => {
                 let (writer, mut bytes) = (random.below(members), vec![0; RANGE]);
-                let result = run.get(at, target, slot(writer) + 19, &mut bytes);
+                let result = run.get(at, target, region(writer) + 19, &mut bytes);
                 if has_happened(run, &victims, target, at, result, None) {
-                    pattern::generations(slot(writer) + 19, &bytes);
+                    pattern::generations(region(writer) + 19, &bytes);
                 }
             }
             5 => {
@@ -187,7 +187,7 @@ pub(crate) fn storm(run: &Run) {
         run.tell(target, 2 * run.id() + 1, inbox.count_to(target));
         // Each word of a victim's range is of its last put or of the put before it.
         for victim in &victims {
-            let offset = slot(u64::from(victim.0)) + 19;
+            let offset = region(u64::from(victim.0)) + 19;
             run.get(Epoch::ANY, target, offset, &mut bytes).expect("get");
             pattern::check_cut_short(offset, &bytes);
         }
