@@ -1,4 +1,4 @@
-//! Passes the run path of the MPI library on to this package's library and tests, when there is one.
+//! Passes the run path of the MPI library, if it is used, on to the library and the tests.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,58 +1,82 @@
-"""Outlast for Python: a dict in the memories of the processes of a parallel program that outlasts any of them.
+"""Outlast for Python: a dict in the memories of the processes of a parallel program, which outlasts
+the death of any of them.
 
     import outlast
     with outlast.join() as job, job.open(replicas=3) as store:
         store["result/9"] = b"forty-two"
         store.add("tasks-left", -1)
-        with store.transaction() as tx:       # all of it or nothing
+        with store.transaction() as tx:       # both values or none
             tx["a"], tx["b"] = b"1", b"2"
 
-Keys are bytes or str (UTF-8), values are bytes. Started by `outlast run -n 4 python3 PROGRAM` a process is one of four members;
-alone it is a job of one. The library liboutlast_c is looked for in OUTLAST_LIBRARY, beside this file, in target/release and
-target/debug of the folders above, and where the system looks. The calls release Python's lock while they wait.
+A key is a str, which is stored as UTF-8, or bytes. A value is bytes. In the place of bytes any
+buffer is accepted: bytearray, memoryview, array.array, a numpy array. The store keeps the bytes of
+the buffer (in C order), not its type: numpy.frombuffer(store[key]) makes an array of them. Other
+types, for example int, raise TypeError.
+
+A process that `outlast run -n 4 python3 PROGRAM` started is a member of a job of four. A process
+that was started alone is the member of a job of one.
+
+The module calls the library liboutlast_c. It is searched for in this order: the path in
+OUTLAST_LIBRARY, the folder of this file, target/release and target/debug of the folders above, the
+folders of the system's loader. Calls release Python's global lock while they run.
 """
 
 import ctypes
 import ctypes.util
 import os
 import pathlib
+import re
 from collections.abc import MutableMapping
 
-__all__ = ["join", "Job", "Store", "Transaction", "Death", "OutlastError", "Conflict", "DataLost", "Timeout", "Locked", "Aborted", "Revoked", "MemberDied"]
+__all__ = [
+    "join",
+    "Job",
+    "Store",
+    "Transaction",
+    "Death",
+    "OutlastError",
+    "Conflict",
+    "DataLost",
+    "Timeout",
+    "Locked",
+    "Aborted",
+    "Revoked",
+    "MemberDied",
+]
 
 
 class OutlastError(Exception):
-    """A call failed; the message says why and what to do."""
+    """A call failed. The message says why and what to do; `code` is the code of outlast.h."""
 
     code = None
 
 
 class DataLost(OutlastError):
-    """All copies of the key's partition are lost."""
+    """All replicas of the key's partition are lost. Store.accept_loss makes it usable again."""
 
 
 class Timeout(OutlastError):
-    """A living member did not answer in time; whether the call had an effect is unknown."""
+    """A living member did not answer in time. The call may have had its effect or not."""
 
 
 class Conflict(OutlastError):
-    """The condition does not hold; nothing was changed."""
+    """The condition of the call does not hold. Nothing was changed."""
 
 
 class Aborted(OutlastError):
-    """Others were faster; nothing was changed. Do it again."""
+    """The transaction conflicts with another transaction. Nothing was changed. Repeat it."""
 
 
 class Locked(OutlastError):
-    """The lock is held by another."""
+    """Another holder kept the lock until the time limit."""
 
 
 class Revoked(OutlastError):
-    """Global mode: a member has died; all have to call recover()."""
+    """Global mode: a member has died. All living members have to call Store.recover."""
 
 
 class MemberDied(OutlastError):
-    """The member that was waited for is dead, and has not put the key."""
+    """Store.wait: the named member is dead and has not put the key."""
 
 
 _OK, _ABSENT, _DIED, _TOO_SMALL = 0, 1, 2, -10
@@ -77,64 +101,74 @@ class _Options(ctypes.Structure):
 _VISIT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
-def _find():
+def _find_library():
+    """The path of the library; the order of the search is in the documentation of the module."""
     named = os.environ.get("OUTLAST_LIBRARY")
     if named:
         return named
     here = pathlib.Path(__file__).resolve().parent
-    places = [here] + [above / "target" / kind for above in here.parents for kind in ("release", "debug")]
-    for place in places:
-        if (place / "liboutlast_c.so").is_file():
-            return str(place / "liboutlast_c.so")
+    builds = ("release", "debug")
+    folders = [here] + [above / "target" / build for above in here.parents for build in builds]
+    for folder in folders:
+        if (folder / "liboutlast_c.so").is_file():
+            return str(folder / "liboutlast_c.so")
     found = ctypes.util.find_library("outlast_c")
     if found is None:
-        raise ImportError("liboutlast_c.so was not found: build it with `cargo build --release -p outlast-c`, or set OUTLAST_LIBRARY")
+        raise ImportError(
+            "liboutlast_c.so was not found: build it with `cargo build --release -p outlast-c`, "
+            "or set OUTLAST_LIBRARY"
+        )
     return found
 
 
-def _load():
-    library = ctypes.CDLL(_find())
+def _load_library():
+    """The library, with the types of all calls that this module uses."""
+    library = ctypes.CDLL(_find_library())
     p, size, bytes_ = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
     key = [bytes_, size]
     out = [p, size, ctypes.POINTER(size)]
     version = ctypes.POINTER(_Version)
     number = ctypes.POINTER(ctypes.c_int64)
+    member = ctypes.POINTER(ctypes.c_uint32)
     handle = ctypes.POINTER(p)
     calls = {
         "join": [handle], "leave": [p],
         "open": [p, ctypes.POINTER(_Options), handle], "close": [p],
-        "put": [p, *key, bytes_, size, version], "put_if": [p, *key, bytes_, size, version, version],
+        "put": [p, *key, bytes_, size, version],
+        "put_if": [p, *key, bytes_, size, version, version],
         "get": [p, *key, *out, version], "exists": [p, *key], "delete": [p, *key],
         "add": [p, *key, ctypes.c_int64, number],
         "wait": [p, *key, version, ctypes.c_uint64, ctypes.c_int64, *out, version],
-        "scan": [p, *key, _VISIT, p], "keys_of": [p, ctypes.c_uint32, _VISIT, p], "adopt": [p, *key],
-        "next_death": [p, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(ctypes.c_uint32)],
+        "scan": [p, *key, _VISIT, p], "keys_of": [p, ctypes.c_uint32, _VISIT, p],
+        "adopt": [p, *key],
+        "next_death": [p, ctypes.POINTER(ctypes.c_uint64), member, member],
         "accept_loss": [p, ctypes.POINTER(size)],
         "lock": [p, *key, ctypes.c_uint64, handle, number], "unlock": [p],
         "tx_begin": [p, handle], "tx_get": [p, *key, *out], "tx_put": [p, *key, bytes_, size],
-        "tx_delete": [p, *key], "tx_add": [p, *key, ctypes.c_int64, number], "tx_adopt": [p, *key],
-        "revoke": [p], "is_revoked": [p], "recover_begin": [p, handle], "recover_end": [p], "recover_fail": [p],
-        "recovery_death": [p, size, ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(ctypes.c_uint32)],
-        "tx_commit": [p], "tx_abort": [p], "tx_retry": [p],
+        "tx_delete": [p, *key], "tx_add": [p, *key, ctypes.c_int64, number],
+        "tx_adopt": [p, *key], "tx_commit": [p], "tx_abort": [p], "tx_retry": [p],
+        "revoke": [p], "is_revoked": [p],
+        "recover_begin": [p, handle], "recover_end": [p], "recover_fail": [p],
+        "recovery_death": [p, size, member, member],
     }  # fmt: skip
     for name, arguments in calls.items():
         call = getattr(library, "outlast_" + name)
         call.argtypes, call.restype = arguments, ctypes.c_int
     for name, arguments, result in [
-        ("me", [p], ctypes.c_uint32), ("members", [p], ctypes.c_uint32), ("living", [p], ctypes.c_uint32),
-        ("epoch", [p], ctypes.c_uint64), ("error", [], ctypes.c_char_p), ("tx_free", [p], None),
-        ("recovery_tx", [p], p),
+        ("me", [p], ctypes.c_uint32), ("members", [p], ctypes.c_uint32),
+        ("living", [p], ctypes.c_uint32), ("epoch", [p], ctypes.c_uint64),
+        ("error", [], ctypes.c_char_p), ("tx_free", [p], None), ("recovery_tx", [p], p),
     ]:  # fmt: skip
         call = getattr(library, "outlast_" + name)
         call.argtypes, call.restype = arguments, result
     return library
 
 
-_library = _load()
+_library = _load_library()
 
 
 def _check(code):
-    """The code of a call that succeeded, or an exception."""
+    """Returns the code of a call that succeeded; raises the exception of an error."""
     if code >= 0:
         return code
     error = _ERRORS.get(code, OutlastError)(_library.outlast_error().decode(errors="replace"))
@@ -142,13 +176,44 @@ def _check(code):
     raise error
 
 
+def _bytes(what, data, advice):
+    """The bytes of a buffer, in C order, as an object that ctypes can pass."""
+    if isinstance(data, bytes):
+        return data
+    try:
+        view = memoryview(data)
+    except TypeError:
+        kind = type(data).__name__
+        raise TypeError(f"{what} must be bytes or another buffer, not {kind}; {advice}") from None
+    # The names of fields stand between colons in the format of a record.
+    if "O" in re.sub(":[^:]*:", "", view.format):
+        raise TypeError(f"{what} must have bytes of its own, not Python objects; use pickle.dumps")
+    return view.tobytes()
+
+
 def _key(key):
-    key = key.encode() if isinstance(key, str) else bytes(key)
+    """A key and its length, as the library takes them."""
+    if isinstance(key, str):
+        key = key.encode()
+    else:
+        key = _bytes("a key", key, "use a str, for example str(key)")
     return key, len(key)
 
 
+def _value(value):
+    """A value and its length, as the library takes them."""
+    if isinstance(value, str):
+        advice = "use value.encode()"
+    elif isinstance(value, int):
+        advice = "use value.to_bytes, or Store.add for a number that members count together"
+    else:
+        advice = "use bytes(value) or pickle.dumps(value)"
+    value = _bytes("a value", value, advice)
+    return value, len(value)
+
+
 def _fetch(call):
-    """Calls with a buffer that is large enough; None if there is nothing."""
+    """Makes a call that returns a value, with a buffer of sufficient size; None if absent."""
     length = ctypes.c_size_t(0)
     capacity = 256
     while True:
@@ -159,23 +224,24 @@ def _fetch(call):
             continue
         code = _check(code)
         if code == _DIED:
-            raise MemberDied("the member is dead, and the key is not there")
+            raise MemberDied("the member is dead and has not put the key")
         return buffer.raw[: length.value] if code == _OK else None
 
 
 def _new(call, *arguments):
+    """The handle that a call makes."""
     handle = ctypes.c_void_p()
     _check(call(*arguments, ctypes.byref(handle)))
     return handle
 
 
 def join():
-    """Joins the job that this process was started in."""
+    """Joins the job in which this process was started."""
     return Job()
 
 
 class Death:
-    """A member that died, and who takes over from it."""
+    """The death of a member; the member `heir` takes over from it."""
 
     def __init__(self, member, heir):
         self.member, self.heir = member, heir
@@ -185,7 +251,7 @@ class Death:
 
 
 class Job:
-    """This process's membership; ends with the with statement, or with leave()."""
+    """The membership of this process. It ends with the with statement, or with leave()."""
 
     def __init__(self):
         self._handle = _new(_library.outlast_join)
@@ -194,34 +260,53 @@ class Job:
         return self
 
     def __exit__(self, kind, *_):
-        # After an exception the process ends as it would have: the others see a death.
+        # After an exception the process does not leave: when it ends, the others see a death.
         if kind is None:
             self.leave()
 
     def leave(self):
+        """Ends the membership. Close the store before."""
         handle, self._handle = self._handle, None
         _check(_library.outlast_leave(handle))
 
     @property
     def me(self):
+        """The number of this member, from 0."""
         return _library.outlast_me(self._handle)
 
     @property
     def members(self):
+        """The number of members with which the job began."""
         return _library.outlast_members(self._handle)
 
     @property
     def living(self):
+        """The number of members that are not known to be dead."""
         return _library.outlast_living(self._handle)
 
-    def open(self, replicas=0, allow_fewer=False, expected_keys=0, checksums=False, global_mode=False, salvage=False):
-        """Opens the store; all members do, with the same options. In global mode all stop at a death and recover together; with
-        salvage survivors read the memory of the dead."""
-        return Store(self, _Options(replicas, allow_fewer, expected_keys, checksums, global_mode, salvage))
+    def open(
+        self,
+        replicas=0,
+        allow_fewer=False,
+        expected_keys=0,
+        checksums=False,
+        global_mode=False,
+        salvage=False,
+    ):
+        """Opens the store. All members call it, with equal options; 0 is the default of an option.
+
+        replicas: the replicas of each value. allow_fewer: open with fewer replicas if the job has
+        too few members. expected_keys: the number of keys for which the index is made. checksums:
+        values have checksums. global_mode: all members stop at a death and recover together.
+        salvage: survivors read the memory of the dead of their machine.
+        """
+        options = (replicas, allow_fewer, expected_keys, checksums, global_mode, salvage)
+        return Store(self, _Options(*options))
 
 
 class Store(MutableMapping):
-    """A dict that survives. Iterating lists the keys that are there throughout; it is no snapshot."""
+    """A dict that survives deaths of members. Iterating is no snapshot: it lists the keys that
+    exist during the whole iteration, and perhaps other keys."""
 
     def __init__(self, job, options):
         self._handle = _new(_library.outlast_open, job._handle, ctypes.byref(options))
@@ -235,13 +320,16 @@ class Store(MutableMapping):
             self.close()
 
     def close(self):
+        """Closes the store, after waiting for a bounded time until all living members close it."""
         handle, self._handle = self._handle, None
         _check(_library.outlast_close(handle))
 
     def get_versioned(self, key):
-        """The value and its version, or None."""
+        """The value and its version, or None if the key does not exist."""
         version = _Version()
-        value = _fetch(lambda *out: _library.outlast_get(self._handle, *_key(key), *out, ctypes.byref(version)))
+        place = ctypes.byref(version)
+        key = _key(key)
+        value = _fetch(lambda *out: _library.outlast_get(self._handle, *key, *out, place))
         return None if value is None else (value, (version.counter, version.writer))
 
     def __getitem__(self, key):
@@ -251,13 +339,16 @@ class Store(MutableMapping):
         return found[0]
 
     def __setitem__(self, key, value):
-        _check(_library.outlast_put(self._handle, *_key(key), bytes(value), len(value), None))
+        _check(_library.outlast_put(self._handle, *_key(key), *_value(value), None))
 
     def put_if(self, key, value, version=None):
-        """Puts if the key has this version, or, with None, does not exist; Conflict otherwise. The new version."""
+        """Puts a value if the key has this version, or, if it is None, if the key does not exist;
+        otherwise raises Conflict. Returns the new version."""
         new = _Version()
+        place = ctypes.byref(new)
         expected = None if version is None else ctypes.byref(_Version(*version))
-        _check(_library.outlast_put_if(self._handle, *_key(key), bytes(value), len(value), expected, ctypes.byref(new)))
+        put = _library.outlast_put_if
+        _check(put(self._handle, *_key(key), *_value(value), expected, place))
         return new.counter, new.writer
 
     def __delitem__(self, key):
@@ -267,10 +358,12 @@ class Store(MutableMapping):
     def __contains__(self, key):
         return _check(_library.outlast_exists(self._handle, *_key(key))) == _OK
 
-    # What a dict does in two steps, others may come between here.
+    # MutableMapping makes the following calls in several steps. Another member may change the key
+    # between the steps, so they are written anew.
 
     def pop(self, key, *default):
-        """Takes a value out: of several that do so at once one gets it. KeyError if there is none and no default."""
+        """Deletes a key and returns its value. If several members call it at once, a single member
+        gets the value. Raises KeyError if the key does not exist and there is no default."""
 
         def take(tx):
             value = tx.get(key)
@@ -284,6 +377,7 @@ class Store(MutableMapping):
         return default[0] if value is None else value
 
     def popitem(self):
+        """Deletes any key and returns it with its value. Raises KeyError if the store is empty."""
         for key in self.scan(b""):
             value = self.pop(key, None)
             if value is not None:
@@ -291,19 +385,21 @@ class Store(MutableMapping):
         raise KeyError("the store is empty")
 
     def setdefault(self, key, default):
-        """The value of a key, which is put if there is none; of several that do so at once one puts."""
+        """Returns the value of a key, and puts the default before if the key does not exist. If
+        several members call it at once, the default of a single member is put."""
+        default = _value(default)[0]
         while True:
             value = self.get(key)
             if value is not None:
                 return value
             try:
                 self.put_if(key, default)
-                return bytes(default)
+                return default
             except Conflict:
                 pass
 
     def clear(self):
-        """Deletes the keys that are there when it begins."""
+        """Deletes the keys that exist when the call begins."""
         for key in self.scan(b""):
             self.pop(key, None)
 
@@ -314,12 +410,17 @@ class Store(MutableMapping):
         return iter(self.scan(b""))
 
     def scan(self, prefix):
-        """The keys that begin so."""
-        return self._visit(lambda visit: _library.outlast_scan(self._handle, *_key(prefix), visit, None))
+        """The keys that begin with the prefix."""
+        prefix = _key(prefix)
+        return self._visit(
+            lambda visit: _library.outlast_scan(self._handle, *prefix, visit, None)
+        )
 
     def keys_of(self, member):
         """The keys that a member owns."""
-        return self._visit(lambda visit: _library.outlast_keys_of(self._handle, member, visit, None))
+        return self._visit(
+            lambda visit: _library.outlast_keys_of(self._handle, member, visit, None)
+        )
 
     @staticmethod
     def _visit(call):
@@ -333,30 +434,31 @@ class Store(MutableMapping):
         return keys
 
     def adopt(self, key):
-        """Makes this member the owner of a key; whether it exists."""
+        """Makes this member the owner of a key. Returns whether the key exists."""
         return _check(_library.outlast_adopt(self._handle, *_key(key))) == _OK
 
     def add(self, key, delta):
-        """Adds to a number, which is 0 at first, and returns it; counts once, whoever dies in the middle."""
+        """Adds to the number that a key holds, 0 if the key does not exist, and returns the sum.
+        The addition happens once, whichever member dies during it."""
         after = ctypes.c_int64()
         _check(_library.outlast_add(self._handle, *_key(key), delta, ctypes.byref(after)))
         return after.value
 
     def wait(self, key, seconds, newer_than=None, member=None):
-        """Sleeps until the key exists, or is newer than a version; None when the time is over. MemberDied if this member is to
-        put it and is dead."""
+        """Sleeps until the key exists, or has a newer version than newer_than, and returns its
+        value. Returns None at the time limit. Raises MemberDied if the member `member` is dead and
+        has not put the key."""
         newer = None if newer_than is None else ctypes.byref(_Version(*newer_than))
-        who = -1 if member is None else member
-        return _fetch(
-            lambda *out: _library.outlast_wait(self._handle, *_key(key), newer, int(seconds * 1000), who, *out, None)
-        )
+        arguments = (*_key(key), newer, int(seconds * 1000), -1 if member is None else member)
+        return _fetch(lambda *out: _library.outlast_wait(self._handle, *arguments, *out, None))
 
     def lock(self, key, seconds):
-        """A lock, for a with statement, which gives the dead member that it was taken from, or None."""
+        """The lock of a key, for a with statement, which gives the dead member that held the lock,
+        or None. The with statement raises Locked at the time limit."""
         return _Lock(self, key, seconds)
 
     def deaths(self):
-        """The deaths since the last call."""
+        """The deaths since the last call, in their order."""
         found = []
         while True:
             member, heir = ctypes.c_uint32(), ctypes.c_uint32()
@@ -368,19 +470,22 @@ class Store(MutableMapping):
             found.append(Death(member.value, heir.value))
 
     def accept_loss(self):
-        """Gives up what no copy is left of; how many partitions."""
+        """Gives up lost data: partitions of which no replica is left become empty and usable again.
+        Returns the number of partitions."""
         count = ctypes.c_size_t()
         _check(_library.outlast_accept_loss(self._handle, ctypes.byref(count)))
         return count.value
 
     def transaction(self):
-        """One attempt, for a with statement: it commits at its end, and raises Aborted if others were faster."""
+        """A transaction for a with statement, which commits it at its end. Raises Aborted after a
+        conflict with another transaction."""
         return Transaction(self)
 
     def transact(self, body):
-        """Calls body(tx) until it is carried out, and returns what it returned."""
+        """Runs body(tx) in a transaction and commits it, again after each conflict. Returns the
+        result of body."""
         tx = Transaction(self)
-        with tx._kept():
+        with _Freed(tx):
             while True:
                 result = body(tx)
                 try:
@@ -389,10 +494,9 @@ class Store(MutableMapping):
                 except Aborted:
                     _check(_library.outlast_tx_retry(tx._handle))
 
-
     @property
     def is_revoked(self):
-        """Whether calls raise Revoked."""
+        """Whether calls raise Revoked now."""
         return _library.outlast_is_revoked(self._handle) != 0
 
     def revoke(self):
@@ -400,8 +504,9 @@ class Store(MutableMapping):
         _check(_library.outlast_revoke(self._handle))
 
     def recover(self, procedure):
-        """Global mode: all living members call it after Revoked. procedure(tx, deaths) runs again if another one dies; what the
-        procedures of all members do happens together, or not at all."""
+        """Global mode: recovers from deaths. All living members call it after Revoked.
+        procedure(tx, deaths) runs again if another member dies. The changes of the procedures of
+        all members take effect together, or none does. Returns the result of procedure."""
         while True:
             handle = _new(_library.outlast_recover_begin, self._handle)
             try:
@@ -421,26 +526,26 @@ class Store(MutableMapping):
 
 
 def _deaths_of(recovery):
+    """The deaths since the last recovery."""
     found, member, heir = [], ctypes.c_uint32(), ctypes.c_uint32()
+    places = ctypes.byref(member), ctypes.byref(heir)
     while True:
-        code = _library.outlast_recovery_death(recovery, len(found), ctypes.byref(member), ctypes.byref(heir))
-        if _check(code) == _ABSENT:
+        if _check(_library.outlast_recovery_death(recovery, len(found), *places)) == _ABSENT:
             return found
         found.append(Death(member.value, heir.value))
 
 
 class _Lock:
+    """The context manager of Store.lock."""
+
     def __init__(self, store, key, seconds):
         self._arguments = (store, key, seconds)
 
     def __enter__(self):
         store, key, seconds = self._arguments
         self._guard, abandoned = ctypes.c_void_p(), ctypes.c_int64()
-        _check(
-            _library.outlast_lock(
-                store._handle, *_key(key), int(seconds * 1000), ctypes.byref(self._guard), ctypes.byref(abandoned)
-            )
-        )
+        places = ctypes.byref(self._guard), ctypes.byref(abandoned)
+        _check(_library.outlast_lock(store._handle, *_key(key), int(seconds * 1000), *places))
         return None if abandoned.value < 0 else abandoned.value
 
     def __exit__(self, *_):
@@ -448,7 +553,7 @@ class _Lock:
 
 
 class Transaction:
-    """Reads what it likes, and keeps its changes to itself until it is committed."""
+    """A transaction: no other member sees its changes before it is committed."""
 
     def __init__(self, store):
         self._handle = _new(_library.outlast_tx_begin, store._handle)
@@ -457,14 +562,12 @@ class Transaction:
         return self
 
     def __exit__(self, kind, *_):
-        with self._kept():
+        with _Freed(self):
             if kind is None:
                 self.commit()
 
-    def _kept(self):
-        return _Freed(self)
-
     def commit(self):
+        """Commits: all changes take effect together, or none does and Aborted is raised."""
         _check(_library.outlast_tx_commit(self._handle))
 
     def __getitem__(self, key):
@@ -474,27 +577,31 @@ class Transaction:
         return value
 
     def get(self, key, default=None):
-        value = _fetch(lambda *out: _library.outlast_tx_get(self._handle, *_key(key), *out))
+        """The value of a key as the transaction sees it."""
+        key = _key(key)
+        value = _fetch(lambda *out: _library.outlast_tx_get(self._handle, *key, *out))
         return default if value is None else value
 
     def __setitem__(self, key, value):
-        _check(_library.outlast_tx_put(self._handle, *_key(key), bytes(value), len(value)))
+        _check(_library.outlast_tx_put(self._handle, *_key(key), *_value(value)))
 
     def __delitem__(self, key):
         if _check(_library.outlast_tx_delete(self._handle, *_key(key))) == _ABSENT:
             raise KeyError(key)
 
     def add(self, key, delta):
+        """Adds to the number that a key holds, 0 if the key does not exist, and returns the sum."""
         after = ctypes.c_int64()
         _check(_library.outlast_tx_add(self._handle, *_key(key), delta, ctypes.byref(after)))
         return after.value
 
     def adopt(self, key):
+        """Makes this member the owner of a key. Returns whether the key exists."""
         return _check(_library.outlast_tx_adopt(self._handle, *_key(key))) == _OK
 
 
 class _Freed:
-    """Frees a transaction's handle at the end; what is not committed by then never happens."""
+    """Frees the handle of a transaction at the end, which aborts it if it was not committed."""
 
     def __init__(self, tx):
         self._tx = tx

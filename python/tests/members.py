@@ -1,4 +1,5 @@
-"""A job of Python programs: every call once; the last member is killed, and the others take over what it owned."""
+"""A job of Python programs: each makes every call. Then the last member is killed, and the
+survivors take over its keys."""
 
 import sys
 import time
@@ -7,6 +8,7 @@ import outlast
 
 
 def meet(job, store, place):
+    """Waits until all members have called it with this key."""
     here = store.add(place, 1)
     while here < job.members:
         time.sleep(0.001)
@@ -65,18 +67,20 @@ def main():
         meet(job, store, "done")
         assert store.add("won", 0) == 1 and "prize" not in store
         assert (store.add("from", 0), store.add("to", 0)) == (-5 * job.members, 5 * job.members)
-        assert sorted(store.scan("mine/")) == [f"mine/{member}".encode() for member in range(job.members)]
+        all_keys = [f"mine/{member}".encode() for member in range(job.members)]
+        assert sorted(store.scan("mine/")) == all_keys
         meet(job, store, "counted")
         last = job.members - 1
         if job.me == last:
             print("ready", flush=True)
-            store.wait("never", 30)  # it is killed while it waits
+            store.wait("never", 30)  # this member is killed while it waits
             sys.exit(1)
         expect(outlast.MemberDied, lambda: store.wait("never", 30, member=last))
         (death,) = store.deaths()
         assert death.member == last and job.living == last and store.deaths() == []
         if death.heir == job.me:
-            assert f"mine/{last}".encode() in [key for key in store.keys_of(last) if store.adopt(key)]
+            adopted = [key for key in store.keys_of(last) if store.adopt(key)]
+            assert f"mine/{last}".encode() in adopted
         assert store[f"mine/{last}"] == b"y" * 1000
     print("ok", flush=True)
 

@@ -1,4 +1,5 @@
-"""A job of Python programs in global mode: the last member is killed, and the others recover together."""
+"""A job of Python programs in global mode: the last member is killed, and the survivors recover
+together."""
 
 import sys
 import time
@@ -17,11 +18,11 @@ def main():
         if job.me == last:
             time.sleep(0.1)
             print("ready", flush=True)
-            store.wait("never", 30)  # it is killed while it waits
+            store.wait("never", 30)  # this member is killed while it waits
             sys.exit(1)
         try:
             store.wait("never", 30)
-            raise AssertionError("nobody was told")
+            raise AssertionError("this member was not told of the death")
         except outlast.Revoked:
             assert store.is_revoked
 

@@ -1,11 +1,15 @@
-//! Outlast for C. `include/outlast.h` has the calls and what they promise; here they are translated.
+//! Outlast for C: the calls of `include/outlast.h`, which says what they guarantee.
 //!
-//! Each call checks its pointers for null, makes slices of them, and turns the result into a code and a message. A panic
-//! does not go into C: it becomes [`Status::Failed`].
+//! Each call checks its pointers for null, makes slices of them, calls the Rust library, and turns
+//! the result into a code and a message. A panic does not unwind into C: it becomes
+//! [`Status::Failed`].
+//!
+//! C programs and the Python package, by `ctypes`, call these functions. A death of another member
+//! during a call has the effect that the documentation of the Rust call describes.
 
 #![allow(
     clippy::not_unsafe_ptr_arg_deref,
-    reason = "only C calls these; the header says what pointers must be"
+    reason = "only C calls these functions; the header says what pointers must be"
 )]
 
 use outlast::store::{
@@ -18,10 +22,10 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// The codes of the header, in its order.
+/// The codes of the header, in the order of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-#[allow(missing_docs, reason = "the header says what they mean")]
+#[allow(missing_docs, reason = "the header says what the codes mean")]
 pub enum Status {
     Ok = 0,
     Absent = 1,
@@ -45,7 +49,7 @@ pub enum Status {
     RecoveryFailed = -17,
 }
 
-/// A version as C has it.
+/// `outlast_version` of the header.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CVersion {
@@ -53,7 +57,7 @@ pub struct CVersion {
     writer: u32,
 }
 
-/// Options as C has them; zero is the default.
+/// `outlast_options` of the header; zero is the default of each option.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct COptions {
@@ -65,23 +69,25 @@ pub struct COptions {
     salvage: u32,
 }
 
-/// A call that comes back for each key.
+/// A C function that is called for each key.
 pub type Visit =
     Option<unsafe extern "C" fn(context: *mut c_void, key: *const c_void, len: usize) -> c_int>;
-/// What a transaction does.
+/// A C function with the work of a transaction.
 pub type Body = Option<unsafe extern "C" fn(context: *mut c_void, tx: *mut Transaction) -> c_int>;
 
 thread_local! {
+    /// The message of the last call of this thread that failed.
     static MESSAGE: RefCell<CString> = RefCell::default();
 }
 
-/// Why a call did not succeed.
+/// An error: its code and its message.
 struct Failure {
     status: c_int,
     message: String,
 }
 
-type Outcome = Result<Status, Failure>;
+/// The result of a call: an answer or an error.
+type CallResult = Result<Status, Failure>;
 
 fn failure(status: Status, message: impl Into<String>) -> Failure {
     Failure { status: status as c_int, message: message.into() }
@@ -111,15 +117,15 @@ impl From<StoreError> for Failure {
     }
 }
 
-/// Runs a call: keeps its message, and keeps its panic.
-fn call(body: impl FnOnce() -> Outcome) -> c_int {
+/// Runs the body of a call: stores the message of an error, and catches a panic.
+fn call(body: impl FnOnce() -> CallResult) -> c_int {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         Err(failure(Status::Failed, "the library panicked; its message is on standard error"))
     });
     match outcome {
         Ok(status) => status as c_int,
         Err(Failure { status, message }) => {
-            // A message has no null in it unless a key was quoted in one.
+            // A message with a quoted key may contain null characters.
             let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
             MESSAGE.with(|last| *last.borrow_mut() = message);
             status
@@ -127,26 +133,28 @@ fn call(body: impl FnOnce() -> Outcome) -> c_int {
     }
 }
 
-/// A handle that C has got from us.
-fn given<'a, T>(handle: *const T) -> Result<&'a T, Failure> {
-    // SAFETY: the header says that handles come from this library and have not been freed; null is looked for.
+/// Borrows a handle that C passes.
+fn borrow_handle<'a, T>(handle: *const T) -> Result<&'a T, Failure> {
+    // SAFETY: the header says that handles come from this library and have not been freed; `as_ref`
+    // checks for null.
     unsafe { handle.as_ref() }.ok_or_else(|| failure(Status::Invalid, "a handle is NULL"))
 }
 
-/// The same for one that is used by one thread at a time.
-fn given_mut<'a, T>(handle: *mut T) -> Result<&'a mut T, Failure> {
-    // SAFETY: as above; and the header says that no other thread uses it meanwhile.
+/// Borrows a handle that C passes and that a single thread uses at a time.
+fn borrow_handle_mut<'a, T>(handle: *mut T) -> Result<&'a mut T, Failure> {
+    // SAFETY: the header says that handles come from this library and have not been freed, and that
+    // no other thread uses this handle during the call; `as_mut` checks for null.
     unsafe { handle.as_mut() }.ok_or_else(|| failure(Status::Invalid, "a handle is NULL"))
 }
 
-/// A handle that is given back to be freed.
-fn taken<T>(handle: *mut T) -> Result<Box<T>, Failure> {
-    given(handle)?;
-    // SAFETY: it was made by `give`, and the header says that it is freed once.
+/// Takes a handle back from C, to free it.
+fn take_handle<T>(handle: *mut T) -> Result<Box<T>, Failure> {
+    borrow_handle(handle)?;
+    // SAFETY: `give_handle` made it from a box, and the header says that it is freed once.
     Ok(unsafe { Box::from_raw(handle) })
 }
 
-/// Bytes that C lends for the call.
+/// Borrows bytes that C passes.
 fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
     if len == 0 {
         return Ok(&[]);
@@ -157,30 +165,31 @@ fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
             "a pointer to bytes is NULL, or the length is impossible",
         ));
     }
-    // SAFETY: the header says that there are so many bytes, which nobody changes during the call.
+    // SAFETY: the header says that the pointer has `len` bytes, which no thread changes during the
+    // call.
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
-/// A place that C lends for a result; a call that need not have it may be given null.
-fn store_at<T>(place: *mut T, value: T) {
+/// Writes a result to a place that C passes, unless the place is null.
+fn write_result<T>(place: *mut T, value: T) {
     if !place.is_null() {
-        // SAFETY: the header says that it points to room for such a value.
+        // SAFETY: the header says that the pointer has room for a `T`.
         unsafe { place.write(value) };
     }
 }
 
-/// Gives a new handle to C.
-fn give<T>(place: *mut *mut T, value: T) -> Outcome {
+/// Gives C a new handle.
+fn give_handle<T>(place: *mut *mut T, value: T) -> CallResult {
     if place.is_null() {
         return Err(failure(Status::Invalid, "the place for the new handle is NULL"));
     }
-    store_at(place, Box::into_raw(Box::new(value)));
+    write_result(place, Box::into_raw(Box::new(value)));
     Ok(Status::Ok)
 }
 
-/// Copies a value out, and its length whether there is room or not.
-fn copy_out(value: &[u8], buffer: *mut c_void, capacity: usize, len: *mut usize) -> Outcome {
-    store_at(len, value.len());
+/// Copies a value to the buffer, and its length to `len` even if the buffer is too small.
+fn copy_out(value: &[u8], buffer: *mut c_void, capacity: usize, len: *mut usize) -> CallResult {
+    write_result(len, value.len());
     if value.len() > capacity {
         let message =
             format!("the value has {} bytes, and the buffer only {capacity}", value.len());
@@ -190,7 +199,8 @@ fn copy_out(value: &[u8], buffer: *mut c_void, capacity: usize, len: *mut usize)
         if buffer.is_null() {
             return Err(failure(Status::Invalid, "the buffer is NULL"));
         }
-        // SAFETY: the header says that the buffer has room for `capacity` bytes, which is enough, and it is not ours.
+        // SAFETY: the header says that the buffer has room for `capacity` bytes, which is enough;
+        // it belongs to C and does not overlap the value.
         unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), buffer.cast(), value.len()) };
     }
     Ok(Status::Ok)
@@ -200,9 +210,9 @@ fn to_c(version: Version) -> CVersion {
     CVersion { counter: version.counter, writer: version.writer.0 }
 }
 
-/// A version that C lends, if it does.
+/// Reads a version that C passes; `None` for null.
 fn version_at(place: *const CVersion) -> Option<Version> {
-    // SAFETY: null is looked for, and the header says that it points to a version.
+    // SAFETY: the header says that the pointer is null or points to a version.
     let version = unsafe { place.as_ref() }?;
     Some(Version { counter: version.counter, writer: MemberId(version.writer) })
 }
@@ -211,27 +221,30 @@ fn deadline(job: &Job, milliseconds: u64) -> Time {
     job.now().after(Duration::from_millis(milliseconds))
 }
 
-/// A store, and the job that its times are those of.
+/// A store, and its job, whose clock has the time limits.
 pub struct CStore {
     store: Store,
     job: Job,
 }
 
-/// See outlast.h.
+/// `outlast_error` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_error() -> *const c_char {
     MESSAGE.with(|last| last.borrow().as_ptr())
 }
 
-/// See outlast.h.
+/// `outlast_join` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_join(job: *mut *mut Job) -> c_int {
     call(|| {
-        give(job, outlast::join().map_err(|error| failure(Status::NotJoined, error.to_string()))?)
+        give_handle(
+            job,
+            outlast::join().map_err(|error| failure(Status::NotJoined, error.to_string()))?,
+        )
     })
 }
 
-/// See outlast.h.
+/// `outlast_join_mpi` of outlast.h.
 #[cfg(feature = "mpi")]
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_join_mpi(
@@ -242,15 +255,19 @@ pub extern "C" fn outlast_join_mpi(
     call(|| {
         let mut options = outlast::JoinOptions::new().set_errhandlers(set_errhandlers != 0);
         if !comm.is_null() {
-            // SAFETY: the header says that it is one of Open MPI; it is only duplicated, before this returns.
+            // SAFETY: the header says that `comm` is a communicator of Open MPI. It is only
+            // duplicated, before this call returns.
             options =
                 options.communicator(unsafe { outlast::engine::mpi::Communicator::from_raw(comm) });
         }
-        give(job, options.join().map_err(|error| failure(Status::NotJoined, error.to_string()))?)
+        give_handle(
+            job,
+            options.join().map_err(|error| failure(Status::NotJoined, error.to_string()))?,
+        )
     })
 }
 
-/// See outlast.h.
+/// `outlast_mpi_shrunken` of outlast.h.
 #[cfg(feature = "mpi")]
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_mpi_shrunken(job: *const Job, comm: *mut *mut c_void) -> c_int {
@@ -258,42 +275,42 @@ pub extern "C" fn outlast_mpi_shrunken(job: *const Job, comm: *mut *mut c_void) 
         if comm.is_null() {
             return Err(failure(Status::Invalid, "the place for the communicator is NULL"));
         }
-        let shrunken = given(job)?.shrunken_communicator();
+        let shrunken = borrow_handle(job)?.shrunken_communicator();
         let shrunken = shrunken.map_err(|error| failure(Status::Failed, error.to_string()))?;
-        store_at(comm, shrunken.as_raw());
+        write_result(comm, shrunken.as_raw());
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_leave` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_leave(job: *mut Job) -> c_int {
     call(|| {
-        let left = taken(job)?.leave();
+        let left = take_handle(job)?.leave();
         left.map_err(|error| failure(Status::Failed, error.to_string()))?;
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_me` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_me(job: *const Job) -> u32 {
-    given(job).map_or(u32::MAX, |job| job.me().0)
+    borrow_handle(job).map_or(u32::MAX, |job| job.me().0)
 }
 
-/// See outlast.h.
+/// `outlast_members` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_members(job: *const Job) -> u32 {
-    given(job).map_or(0, |job| job.members() as u32)
+    borrow_handle(job).map_or(0, |job| job.members() as u32)
 }
 
-/// See outlast.h.
+/// `outlast_living` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_living(job: *const Job) -> u32 {
-    given(job).map_or(0, |job| job.view().living().count() as u32)
+    borrow_handle(job).map_or(0, |job| job.view().living().count() as u32)
 }
 
-/// See outlast.h.
+/// `outlast_open` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_open(
     job: *const Job,
@@ -301,9 +318,9 @@ pub extern "C" fn outlast_open(
     store: *mut *mut CStore,
 ) -> c_int {
     call(|| {
-        let job = given(job)?;
+        let job = borrow_handle(job)?;
         let mut wanted = Options::new();
-        // SAFETY: null is looked for, and the header says that it points to options.
+        // SAFETY: the header says that the pointer is null or points to options.
         if let Some(options) = unsafe { options.as_ref() } {
             if options.replicas != 0 {
                 wanted = wanted.replicas(options.replicas as usize);
@@ -319,20 +336,20 @@ pub extern "C" fn outlast_open(
                 wanted = wanted.mode(Mode::Global);
             }
         }
-        give(store, CStore { store: Store::open(job, wanted)?, job: job.clone() })
+        give_handle(store, CStore { store: Store::open(job, wanted)?, job: job.clone() })
     })
 }
 
-/// See outlast.h.
+/// `outlast_close` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_close(store: *mut CStore) -> c_int {
     call(|| {
-        taken(store)?.store.close()?;
+        take_handle(store)?.store.close()?;
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_put` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_put(
     store: *const CStore,
@@ -343,13 +360,13 @@ pub extern "C" fn outlast_put(
     version: *mut CVersion,
 ) -> c_int {
     call(|| {
-        let put = given(store)?.store.put(bytes(key, key_len)?, bytes(value, len)?)?;
-        store_at(version, to_c(put));
+        let put = borrow_handle(store)?.store.put(bytes(key, key_len)?, bytes(value, len)?)?;
+        write_result(version, to_c(put));
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_put_if` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_put_if(
     store: *const CStore,
@@ -362,13 +379,14 @@ pub extern "C" fn outlast_put_if(
 ) -> c_int {
     call(|| {
         let expect = version_at(expected).map_or(Expect::Absent, Expect::Version);
-        let put = given(store)?.store.put_if(bytes(key, key_len)?, bytes(value, len)?, expect)?;
-        store_at(version, to_c(put));
+        let put =
+            borrow_handle(store)?.store.put_if(bytes(key, key_len)?, bytes(value, len)?, expect)?;
+        write_result(version, to_c(put));
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_get` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_get(
     store: *const CStore,
@@ -379,40 +397,41 @@ pub extern "C" fn outlast_get(
     len: *mut usize,
     version: *mut CVersion,
 ) -> c_int {
-    call(|| match given(store)?.store.get(bytes(key, key_len)?)? {
+    call(|| match borrow_handle(store)?.store.get(bytes(key, key_len)?)? {
         Some(value) => {
-            store_at(version, to_c(value.version()));
+            write_result(version, to_c(value.version()));
             copy_out(value.bytes(), buffer, capacity, len)
         }
         None => Ok(Status::Absent),
     })
 }
 
-fn found(is_there: bool) -> Outcome {
+/// The answer whether a key exists.
+fn found(is_there: bool) -> CallResult {
     Ok(if is_there { Status::Ok } else { Status::Absent })
 }
 
-/// See outlast.h.
+/// `outlast_exists` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_exists(
     store: *const CStore,
     key: *const c_void,
     key_len: usize,
 ) -> c_int {
-    call(|| found(given(store)?.store.exists(bytes(key, key_len)?)?))
+    call(|| found(borrow_handle(store)?.store.exists(bytes(key, key_len)?)?))
 }
 
-/// See outlast.h.
+/// `outlast_delete` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_delete(
     store: *const CStore,
     key: *const c_void,
     key_len: usize,
 ) -> c_int {
-    call(|| found(given(store)?.store.delete(bytes(key, key_len)?)?))
+    call(|| found(borrow_handle(store)?.store.delete(bytes(key, key_len)?)?))
 }
 
-/// See outlast.h.
+/// `outlast_add` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_add(
     store: *const CStore,
@@ -422,12 +441,12 @@ pub extern "C" fn outlast_add(
     after: *mut i64,
 ) -> c_int {
     call(|| {
-        store_at(after, given(store)?.store.add(bytes(key, key_len)?, delta)?);
+        write_result(after, borrow_handle(store)?.store.add(bytes(key, key_len)?, delta)?);
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_wait` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_wait(
     store: *const CStore,
@@ -442,7 +461,7 @@ pub extern "C" fn outlast_wait(
     version: *mut CVersion,
 ) -> c_int {
     call(|| {
-        let (CStore { store, job }, key) = (given(store)?, bytes(key, key_len)?);
+        let (CStore { store, job }, key) = (borrow_handle(store)?, bytes(key, key_len)?);
         let (newer_than, until) = (version_at(newer_than), deadline(job, milliseconds));
         let waited = match u32::try_from(member) {
             Ok(member) if (member as usize) < job.members() => {
@@ -454,13 +473,13 @@ pub extern "C" fn outlast_wait(
             _ => {
                 return Err(failure(
                     Status::Invalid,
-                    format!("there is no member {member}; -1 is nobody"),
+                    format!("there is no member {member}; -1 waits for no member"),
                 ));
             }
         };
         match waited {
             WaitOutcome::Value(value) => {
-                store_at(version, to_c(value.version()));
+                write_result(version, to_c(value.version()));
                 copy_out(value.bytes(), buffer, capacity, len)
             }
             WaitOutcome::Died(_) => Ok(Status::Died),
@@ -469,11 +488,11 @@ pub extern "C" fn outlast_wait(
     })
 }
 
-fn visit_all(keys: Vec<Vec<u8>>, visit: Visit, context: *mut c_void) -> Outcome {
-    let visit =
-        visit.ok_or_else(|| failure(Status::Invalid, "the call to visit keys with is NULL"))?;
+/// Calls `visit` for each key until it returns another value than 0.
+fn visit_all(keys: Vec<Vec<u8>>, visit: Visit, context: *mut c_void) -> CallResult {
+    let visit = visit.ok_or_else(|| failure(Status::Invalid, "the function visit is NULL"))?;
     for key in keys {
-        // SAFETY: the caller gave the function, and a context that belongs to it.
+        // SAFETY: the caller passed the function, and the context that belongs to it.
         if unsafe { visit(context, key.as_ptr().cast(), key.len()) } != 0 {
             break;
         }
@@ -481,7 +500,7 @@ fn visit_all(keys: Vec<Vec<u8>>, visit: Visit, context: *mut c_void) -> Outcome 
     Ok(Status::Ok)
 }
 
-/// See outlast.h.
+/// `outlast_scan` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_scan(
     store: *const CStore,
@@ -490,10 +509,12 @@ pub extern "C" fn outlast_scan(
     visit: Visit,
     context: *mut c_void,
 ) -> c_int {
-    call(|| visit_all(given(store)?.store.scan(bytes(prefix, prefix_len)?)?, visit, context))
+    call(|| {
+        visit_all(borrow_handle(store)?.store.scan(bytes(prefix, prefix_len)?)?, visit, context)
+    })
 }
 
-/// See outlast.h.
+/// `outlast_keys_of` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_keys_of(
     store: *const CStore,
@@ -501,16 +522,16 @@ pub extern "C" fn outlast_keys_of(
     visit: Visit,
     context: *mut c_void,
 ) -> c_int {
-    call(|| visit_all(given(store)?.store.keys_of(MemberId(member))?, visit, context))
+    call(|| visit_all(borrow_handle(store)?.store.keys_of(MemberId(member))?, visit, context))
 }
 
-/// See outlast.h.
+/// `outlast_adopt` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_adopt(store: *const CStore, key: *const c_void, key_len: usize) -> c_int {
-    call(|| found(given(store)?.store.adopt(bytes(key, key_len)?)?))
+    call(|| found(borrow_handle(store)?.store.adopt(bytes(key, key_len)?)?))
 }
 
-/// See outlast.h.
+/// `outlast_put_nb` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_put_nb(
     store: *const CStore,
@@ -520,27 +541,27 @@ pub extern "C" fn outlast_put_nb(
     len: usize,
 ) -> c_int {
     call(|| {
-        given(store)?.store.put_nb(bytes(key, key_len)?, bytes(value, len)?)?;
+        borrow_handle(store)?.store.put_nb(bytes(key, key_len)?, bytes(value, len)?)?;
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_flush` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_flush(store: *const CStore) -> c_int {
     call(|| {
-        given(store)?.store.flush()?;
+        borrow_handle(store)?.store.flush()?;
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_epoch` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_epoch(store: *const CStore) -> u64 {
-    given(store).map_or(0, |store| store.store.epoch().0)
+    borrow_handle(store).map_or(0, |store| store.store.epoch().0)
 }
 
-/// See outlast.h.
+/// `outlast_next_death` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_next_death(
     store: *const CStore,
@@ -549,27 +570,27 @@ pub extern "C" fn outlast_next_death(
     heir: *mut u32,
 ) -> c_int {
     call(|| {
-        let (CStore { store, .. }, seen) = (given(store)?, given_mut(seen)?);
+        let (CStore { store, .. }, seen) = (borrow_handle(store)?, borrow_handle_mut(seen)?);
         let Some(death) = store.deaths_since(&mut Epoch(*seen)).into_iter().next() else {
             return Ok(Status::Absent);
         };
         *seen += 1;
-        store_at(member, death.member.0);
-        store_at(heir, death.heir().0);
+        write_result(member, death.member.0);
+        write_result(heir, death.heir().0);
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_accept_loss` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_accept_loss(store: *const CStore, partitions: *mut usize) -> c_int {
     call(|| {
-        store_at(partitions, given(store)?.store.accept_loss()?.len());
+        write_result(partitions, borrow_handle(store)?.store.accept_loss()?.len());
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_handle_open` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_handle_open(
     store: *const CStore,
@@ -577,10 +598,10 @@ pub extern "C" fn outlast_handle_open(
     key_len: usize,
     handle: *mut *mut KeyHandle,
 ) -> c_int {
-    call(|| give(handle, given(store)?.store.handle(bytes(key, key_len)?)?))
+    call(|| give_handle(handle, borrow_handle(store)?.store.handle(bytes(key, key_len)?)?))
 }
 
-/// See outlast.h.
+/// `outlast_handle_put` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_handle_put(
     handle: *const KeyHandle,
@@ -589,13 +610,13 @@ pub extern "C" fn outlast_handle_put(
     version: *mut CVersion,
 ) -> c_int {
     call(|| {
-        let put = given(handle)?.put(bytes(value, len)?)?;
-        store_at(version, to_c(put));
+        let put = borrow_handle(handle)?.put(bytes(value, len)?)?;
+        write_result(version, to_c(put));
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_handle_get` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_handle_get(
     handle: *const KeyHandle,
@@ -604,22 +625,22 @@ pub extern "C" fn outlast_handle_get(
     len: *mut usize,
     version: *mut CVersion,
 ) -> c_int {
-    call(|| match given(handle)?.get()? {
+    call(|| match borrow_handle(handle)?.get()? {
         Some(value) => {
-            store_at(version, to_c(value.version()));
+            write_result(version, to_c(value.version()));
             copy_out(value.bytes(), buffer, capacity, len)
         }
         None => Ok(Status::Absent),
     })
 }
 
-/// See outlast.h.
+/// `outlast_handle_free` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_handle_free(handle: *mut KeyHandle) {
-    drop(taken(handle));
+    drop(take_handle(handle));
 }
 
-/// See outlast.h.
+/// `outlast_lock` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_lock(
     store: *const CStore,
@@ -630,32 +651,32 @@ pub extern "C" fn outlast_lock(
     abandoned: *mut i64,
 ) -> c_int {
     call(|| {
-        let CStore { store, job } = given(store)?;
+        let CStore { store, job } = borrow_handle(store)?;
         if guard.is_null() {
             return Err(failure(Status::Invalid, "the place for the new handle is NULL"));
         }
         let locked = store.lock(bytes(key, key_len)?, deadline(job, milliseconds))?;
-        store_at(abandoned, locked.abandoned_by().map_or(-1, |member| i64::from(member.0)));
-        give(guard, locked)
+        write_result(abandoned, locked.abandoned_by().map_or(-1, |member| i64::from(member.0)));
+        give_handle(guard, locked)
     })
 }
 
-/// See outlast.h.
+/// `outlast_unlock` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_unlock(guard: *mut LockGuard) -> c_int {
     call(|| {
-        taken(guard)?.unlock()?;
+        take_handle(guard)?.unlock()?;
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_tx_begin` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_begin(store: *const CStore, tx: *mut *mut Transaction) -> c_int {
-    call(|| give(tx, given(store)?.store.begin()))
+    call(|| give_handle(tx, borrow_handle(store)?.store.begin()))
 }
 
-/// See outlast.h.
+/// `outlast_tx_get` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_get(
     tx: *mut Transaction,
@@ -665,13 +686,13 @@ pub extern "C" fn outlast_tx_get(
     capacity: usize,
     len: *mut usize,
 ) -> c_int {
-    call(|| match given_mut(tx)?.get(bytes(key, key_len)?)? {
+    call(|| match borrow_handle_mut(tx)?.get(bytes(key, key_len)?)? {
         Some(value) => copy_out(&value, buffer, capacity, len),
         None => Ok(Status::Absent),
     })
 }
 
-/// See outlast.h.
+/// `outlast_tx_put` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_put(
     tx: *mut Transaction,
@@ -681,22 +702,22 @@ pub extern "C" fn outlast_tx_put(
     len: usize,
 ) -> c_int {
     call(|| {
-        given_mut(tx)?.put(bytes(key, key_len)?, bytes(value, len)?)?;
+        borrow_handle_mut(tx)?.put(bytes(key, key_len)?, bytes(value, len)?)?;
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_tx_delete` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_delete(
     tx: *mut Transaction,
     key: *const c_void,
     key_len: usize,
 ) -> c_int {
-    call(|| found(given_mut(tx)?.delete(bytes(key, key_len)?)?))
+    call(|| found(borrow_handle_mut(tx)?.delete(bytes(key, key_len)?)?))
 }
 
-/// See outlast.h.
+/// `outlast_tx_add` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_add(
     tx: *mut Transaction,
@@ -706,55 +727,55 @@ pub extern "C" fn outlast_tx_add(
     after: *mut i64,
 ) -> c_int {
     call(|| {
-        store_at(after, given_mut(tx)?.add(bytes(key, key_len)?, delta)?);
+        write_result(after, borrow_handle_mut(tx)?.add(bytes(key, key_len)?, delta)?);
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_tx_adopt` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_adopt(
     tx: *mut Transaction,
     key: *const c_void,
     key_len: usize,
 ) -> c_int {
-    call(|| found(given_mut(tx)?.adopt(bytes(key, key_len)?)?))
+    call(|| found(borrow_handle_mut(tx)?.adopt(bytes(key, key_len)?)?))
 }
 
-/// See outlast.h.
+/// `outlast_tx_commit` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_commit(tx: *mut Transaction) -> c_int {
     call(|| {
-        given_mut(tx)?.commit()?;
+        borrow_handle_mut(tx)?.commit()?;
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_tx_abort` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_abort(tx: *mut Transaction) -> c_int {
     call(|| {
-        given_mut(tx)?.abort();
+        borrow_handle_mut(tx)?.abort();
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_tx_retry` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_retry(tx: *mut Transaction) -> c_int {
     call(|| {
-        given_mut(tx)?.retry()?;
+        borrow_handle_mut(tx)?.retry()?;
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_tx_free` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_free(tx: *mut Transaction) {
-    drop(taken(tx));
+    drop(take_handle(tx));
 }
 
-/// See outlast.h.
+/// `outlast_transaction` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_transaction(
     store: *const CStore,
@@ -764,12 +785,14 @@ pub extern "C" fn outlast_transaction(
     call(|| {
         let body =
             body.ok_or_else(|| failure(Status::Invalid, "the body of the transaction is NULL"))?;
-        given(store)?.store.transaction(|tx| {
-            // SAFETY: the caller gave the function, and a context that belongs to it; the handle lives during the call.
+        borrow_handle(store)?.store.transaction(|tx| {
+            // SAFETY: the caller passed the function, and the context that belongs to it. `tx`
+            // lives during the call.
             match unsafe { body(context, tx) } {
                 0 => Ok(Status::Ok),
                 status => {
-                    // What the call inside said stays; the callback's own codes have nothing to say.
+                    // The message of the call that failed inside the callback stays. A code of the
+                    // callback's own has no message.
                     let message = MESSAGE.with(|last| last.borrow().to_string_lossy().into_owned());
                     Err(Failure { status, message })
                 }
@@ -778,43 +801,43 @@ pub extern "C" fn outlast_transaction(
     })
 }
 
-/// See outlast.h.
+/// `outlast_revoke` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_revoke(store: *const CStore) -> c_int {
     call(|| {
-        given(store)?.store.revoke()?;
+        borrow_handle(store)?.store.revoke()?;
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_is_revoked` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_is_revoked(store: *const CStore) -> c_int {
-    given(store).map_or(0, |store| c_int::from(store.store.is_revoked()))
+    borrow_handle(store).map_or(0, |store| c_int::from(store.store.is_revoked()))
 }
 
-/// See outlast.h.
+/// `outlast_recover_begin` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_recover_begin(
     store: *const CStore,
     recovery: *mut *mut Recovery,
 ) -> c_int {
     call(|| {
-        let store = given(store)?;
+        let store = borrow_handle(store)?;
         if recovery.is_null() {
             return Err(failure(Status::Invalid, "the place for the new handle is NULL"));
         }
-        give(recovery, store.store.recover_begin()?)
+        give_handle(recovery, store.store.recover_begin()?)
     })
 }
 
-/// See outlast.h.
+/// `outlast_recovery_tx` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_recovery_tx(recovery: *mut Recovery) -> *mut Transaction {
-    given_mut(recovery).map_or(std::ptr::null_mut(), |recovery| recovery.tx())
+    borrow_handle_mut(recovery).map_or(std::ptr::null_mut(), |recovery| recovery.tx())
 }
 
-/// See outlast.h.
+/// `outlast_recovery_death` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_recovery_death(
     recovery: *const Recovery,
@@ -823,27 +846,29 @@ pub extern "C" fn outlast_recovery_death(
     heir: *mut u32,
 ) -> c_int {
     call(|| {
-        let Some(death) = given(recovery)?.deaths().get(number) else { return Ok(Status::Absent) };
-        store_at(member, death.member.0);
-        store_at(heir, death.heir().0);
+        let Some(death) = borrow_handle(recovery)?.deaths().get(number) else {
+            return Ok(Status::Absent);
+        };
+        write_result(member, death.member.0);
+        write_result(heir, death.heir().0);
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_recover_end` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_recover_end(recovery: *mut Recovery) -> c_int {
     call(|| {
-        taken(recovery)?.end()?;
+        take_handle(recovery)?.end()?;
         Ok(Status::Ok)
     })
 }
 
-/// See outlast.h.
+/// `outlast_recover_fail` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_recover_fail(recovery: *mut Recovery) -> c_int {
     call(|| {
-        taken(recovery)?.fail("a member gave it up")?;
+        take_handle(recovery)?.fail("a member called outlast_recover_fail")?;
         Ok(Status::Ok)
     })
 }

@@ -1,9 +1,9 @@
-# A program over mpi4py with a store as its guest. Loses a rank, and goes on.
+# An mpi4py program that opens a store as a guest, loses a rank, and goes on.
 import os
 import signal
 import time
 
-from mpi4py import MPI  # initializes MPI with MPI_THREAD_MULTIPLE, and has errors raised as exceptions
+from mpi4py import MPI  # initializes MPI with MPI_THREAD_MULTIPLE; errors become exceptions
 
 import outlast
 
@@ -15,7 +15,7 @@ store = job.open()
 store[f"result/{rank}"] = b"of rank %d" % rank
 world.Barrier()
 store.add("through", 1)
-while rank == size - 1:  # a death inside a collective call is the program's affair
+while rank == size - 1:  # a death inside a collective call would be the program's affair
     if store.add("through", 0) == size:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.001)

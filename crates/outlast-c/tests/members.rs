@@ -1,5 +1,5 @@
-//! A C program, compiled with the C compiler of this machine against the header, and a Python program as the members of a
-//! job.
+//! C programs, compiled with the C compiler of this machine against the header, and Python programs
+//! as the members of a job.
 
 use outlast::MemberId;
 use outlast::launch::{Launch, Output};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where cargo puts the library that these tests belong to.
+/// The folder in which cargo puts the library under test.
 fn library_folder() -> PathBuf {
     let own = std::env::current_exe().expect("own path");
     own.parent().expect("a folder").to_path_buf()
@@ -31,7 +31,8 @@ fn compile(source: &str, program: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Starts four members, kills the last one when it is ready, and expects the others to go on.
+/// Starts four members, kills the last member when it is ready, and expects the survivors to
+/// finish.
 fn kill_the_last_of(launch: Launch) {
     let mut running = launch.output(Output::Capture).start().expect("started");
     let last = MemberId(3);
@@ -53,7 +54,7 @@ fn kill_the_last_of(launch: Launch) {
 }
 
 #[test]
-fn c_programs_are_members_and_outlast_one_of_them() {
+fn c_programs_outlast_a_member() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("members");
     compile("members.c", &program);
@@ -68,9 +69,9 @@ fn c_programs_recover_together() {
     kill_the_last_of(Launch::new(4).program(&program));
 }
 
-fn python(program: &str) -> Launch {
+fn python(members: usize, program: &str) -> Launch {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
-    Launch::new(4)
+    Launch::new(members)
         .program("python3")
         .args([python.join("tests").join(program)])
         .env("PYTHONPATH", &python)
@@ -79,17 +80,33 @@ fn python(program: &str) -> Launch {
 }
 
 #[test]
-fn python_programs_are_members_and_outlast_one_of_them() {
-    kill_the_last_of(python("members.py"));
+fn python_programs_outlast_a_member() {
+    kill_the_last_of(python(4, "members.py"));
 }
 
 #[test]
 fn python_programs_recover_together() {
-    kill_the_last_of(python("recover.py"));
+    kill_the_last_of(python(4, "recover.py"));
 }
 
 #[test]
-fn the_header_is_plain_c_and_alone() {
+fn python_stores_all_bytes_of_buffers_and_refuses_other_types() {
+    let mut running = python(1, "buffers.py").output(Output::Capture).start().expect("started");
+    let outcome = running.wait(LIMIT);
+    let (only, said) = (MemberId(0), outcome.stderr(MemberId(0)));
+    assert!(outcome.survivors_ok(), "{outcome}{said}");
+    assert_eq!(outcome.stdout(only), "ok\n", "{said}");
+}
+
+#[test]
+fn the_python_package_has_the_version_of_the_library() {
+    let line = format!("version = \"{}\"", env!("CARGO_PKG_VERSION"));
+    let project = include_str!("../../../python/pyproject.toml");
+    assert!(project.lines().any(|found| found.starts_with(&line)), "no {line} in pyproject.toml");
+}
+
+#[test]
+fn the_header_compiles_alone_as_plain_c() {
     let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/outlast.h");
     for standard in ["-std=c99", "-std=c11"] {
         let output = Command::new("cc")
@@ -110,9 +127,8 @@ fn the_header_is_plain_c_and_alone() {
     }
 }
 
-/// Codes are those of the header.
 #[test]
-fn codes_are_those_of_the_header() {
+fn the_codes_of_the_library_are_equal_to_the_codes_of_the_header() {
     use outlast_c::Status;
     let header = include_str!("../include/outlast.h");
     let all = [

@@ -1,4 +1,5 @@
-//! The store as a guest of programs over MPI: one in C and one over mpi4py, under a real mpirun, with a rank that dies.
+//! The store as a guest of MPI programs in C and with mpi4py, under a real mpirun, with a rank that
+//! dies.
 
 use outlast::MemberId;
 use outlast::launch::{Launch, Mpirun, Outcome, Output};
@@ -8,14 +9,14 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A program of Open MPI: that of `cargo xtask mpi`, or that of the PATH.
+/// A program of Open MPI: from `cargo xtask mpi` if that has installed it, otherwise from PATH.
 fn of_mpi(program: &str) -> PathBuf {
     let installed =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mpi/bin").join(program);
     if installed.exists() { installed } else { program.into() }
 }
 
-/// Where cargo puts the library that these tests belong to.
+/// The folder in which cargo puts the library under test.
 fn library_folder() -> PathBuf {
     let own = std::env::current_exe().expect("own path");
     own.parent().expect("a folder").to_path_buf()
@@ -58,16 +59,17 @@ fn said(outcome: &Outcome) -> String {
 }
 
 #[test]
-fn c_programs_have_a_guest() {
+fn a_store_is_a_guest_of_c_programs() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("guest");
     compile(&program);
-    // The store is in the way of nothing that the program had: its communicator, its handlers, its tags, its end.
+    // The store disturbs nothing of the program: communicator, error handlers, tags, exit.
     let outcome = run(4, &program, &[Path::new("guest")]);
     for member in 0..3 {
         assert_eq!(outcome.stdout(MemberId(member)), "ok\n", "{outcome}{}", said(&outcome));
     }
-    // How they end after that is mpirun's affair: the first one to exit without MPI_Finalize may take the others with it.
+    // The exit status is mpirun's affair: the first rank that exits without MPI_Finalize may end
+    // the other ranks.
     assert_eq!(outcome.stdout(MemberId(3)), "", "{outcome}{}", said(&outcome));
     for (mode, missing) in [
         ("fatal", "MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)"),
@@ -79,7 +81,7 @@ fn c_programs_have_a_guest() {
 }
 
 #[test]
-fn python_programs_have_a_guest() {
+fn a_store_is_a_guest_of_mpi4py_programs() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest.py");
     let outcome = run(3, &of_mpi("python"), &[&script]);
     for member in 0..2 {

@@ -1,16 +1,26 @@
-//! The conformance suite: what every engine of Outlast has to do, written once.
+//! The conformance suite: the behaviour that every engine of Outlast has to show, written once.
 //!
-//! A [`Scenario`] is ordinary code that every member of a job runs. It puts, gets, sends and waits through
-//! [`outlast::engine::Engine`], injects deaths and stops, and panics when something is not as the trait promises. It asks for no
-//! more than the trait promises: an operation on a member that is dead but not yet noticed may end well or not.
+//! A [`Scenario`] is ordinary code that every member of a job runs. It puts, gets, sends and waits
+//! through [`outlast::engine::Engine`], injects deaths and stops, and panics when the engine breaks a
+//! promise of the trait. It demands no more than the trait promises: an operation on a member that
+//! is dead, before the caller's view has the death, may succeed or fail.
 //!
-//! The same bodies run
+//! The scenarios run
 //! - on sim, over many seeds: [`sim`];
 //! - on shm, as processes with real SIGKILL and SIGSTOP: [`shm`];
-//! - on mpi, those that [`Scenario::runs_on_mpi`] names, under `mpirun`: [`mpi`].
+//! - on mpi, under `mpirun`, as far as [`Scenario::runs_on_mpi`] selects them: [`mpi`].
 //!
-//! Every wait of a scenario has a bound ([`WAIT`]), and so has every run (`limit` of its [`Scenario`]). A missed bound is a
-//! failure, and nothing is ever retried.
+//! Every wait of a scenario has a bound ([`WAIT`]), and so has every run (`limit` of its
+//! [`Scenario`]). A missed bound is a failure. Nothing is ever retried.
+//!
+//! # Vocabulary
+//! - *body*: the function of a scenario that every member runs, with a [`Run`].
+//! - *victim*: a member that dies in the scenario; *survivor*: a member that does not.
+//! - *notice*: the moment at which a death is in the view of a member.
+//! - *seed*: the number from which all choices of a run follow; on sim also the schedule.
+//!
+//! To add a scenario, write its body in `scenarios/`, add it to the list in `scenarios/mod.rs`, and
+//! name it in the tests of each engine that runs it; a test checks that none is forgotten.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +35,8 @@ mod scenarios;
 pub mod shm;
 pub mod sim;
 
-/// A test for each scenario, by the `run` of the file that it is in; `TESTED` has their names, so that none is forgotten.
+/// Makes a test of each scenario, which calls the function `run` of the file. `TESTED` has the
+/// names of the scenarios, so that a test can check that none is forgotten.
 #[macro_export]
 macro_rules! tests {
     ($($test:ident => $name:literal,)*) => {
@@ -44,7 +55,7 @@ pub use member::be_member;
 pub use random::Random;
 pub use run::{Clock, DATA, Inbox, Run, WAIT};
 
-/// What a scenario needs from its engine beyond operations, messages and the view.
+/// A capability of an engine that a scenario needs beyond operations, messages and the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Members that kill each other.
@@ -61,40 +72,40 @@ pub enum Need {
     Growth,
     /// Processes with a launcher.
     Launcher,
-    /// Room for many messages that their receiver does not receive yet. The trait lets an engine bound it: then a
-    /// sender waits, and gives up at its time limit.
+    /// Room for many messages that their receiver does not receive yet. The trait lets an engine
+    /// bound the room: then a sender waits, and gives up at its time limit.
     Room,
 }
 
-/// One thing that engines have to do, and how it is run.
+/// A behaviour that engines have to show, and how it is run.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Its name on the command line and in the tests.
+    /// The name on the command line and in the tests.
     pub name: &'static str,
-    /// What it shows.
+    /// The behaviour, for the list of scenarios.
     pub about: &'static str,
-    /// How many members it has, without the spares.
+    /// The number of members, without spares.
     pub members: usize,
-    /// How many spares it has.
+    /// The number of spares.
     pub spares: usize,
-    /// How many members are killed; all others leave.
+    /// The number of members that are killed; all other members leave.
     pub killed: usize,
-    /// How long a run may take on engines with real time.
+    /// The longest time of a run on engines with real time.
     pub limit: Duration,
-    /// Whether it takes long even when all is well, so that it is left out unless asked for.
+    /// Whether the scenario takes long even without a failure. It then runs only on request.
     pub slow: bool,
-    /// What it needs from the engine.
+    /// The capabilities of the engine that the scenario needs.
     pub needs: &'static [Need],
-    /// The time limit that its members join with.
+    /// The time limit with which the members join.
     pub time_limit: Duration,
     /// The most bytes of a member's segment.
     pub segment_limit: u64,
-    /// What every member does.
+    /// The code of every member.
     pub body: fn(&Run),
 }
 
 impl Scenario {
-    /// A scenario of `members` members of whom nobody dies.
+    /// A scenario of `members` members without a death.
     pub(crate) const fn new(
         name: &'static str,
         about: &'static str,
@@ -151,23 +162,23 @@ impl Scenario {
         self
     }
 
-    /// All members, spares included.
+    /// The number of members, spares included.
     pub fn total(&self) -> usize {
         self.members + self.spares
     }
 
-    /// Whether it needs this.
+    /// Whether the scenario needs this capability.
     pub fn does_need(&self, need: Need) -> bool {
         self.needs.contains(&need)
     }
 
-    /// Whether it can run on the simulator, which has no launcher.
+    /// Whether the scenario can run on the simulator, which has no launcher.
     pub fn runs_on_sim(&self) -> bool {
         !self.does_need(Need::Launcher)
     }
 
-    /// Whether it is in the part that the mpi engine is held to: it has no launcher of ours, its room for messages is
-    /// bounded, and its processes are too heavy for crowds.
+    /// Whether the scenario runs on the mpi engine. Under mpirun there is no launcher of Outlast,
+    /// the room for messages is bounded, and the processes are too heavy for many members.
     pub fn runs_on_mpi(&self) -> bool {
         let is_beyond = |need: &Need| matches!(need, Need::Launcher | Need::Room);
         self.members <= 8 && !self.slow && !self.needs.iter().any(is_beyond)
@@ -190,18 +201,22 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_fit_for_a_command_line() {
-        for (index, one) in scenarios().iter().enumerate() {
-            assert!(one.name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{}", one.name);
+        for (index, scenario) in scenarios().iter().enumerate() {
             assert!(
-                scenarios()[index + 1..].iter().all(|other| other.name != one.name),
+                scenario.name.chars().all(|c| c.is_ascii_lowercase() || c == '-'),
                 "{}",
-                one.name
+                scenario.name
+            );
+            assert!(
+                scenarios()[index + 1..].iter().all(|other| other.name != scenario.name),
+                "{}",
+                scenario.name
             );
         }
     }
 
     #[test]
-    fn somebody_survives_and_limits_leave_room_for_one_missed_wait() {
+    fn a_member_survives_and_limits_leave_room_for_a_missed_wait() {
         for scenario in scenarios() {
             assert!(scenario.killed < scenario.total(), "{}", scenario.name);
             assert!(scenario.limit > 2 * WAIT, "{}", scenario.name);

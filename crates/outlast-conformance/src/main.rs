@@ -1,4 +1,4 @@
-//! The command `outlast-conformance`: runs the scenarios on one engine or another.
+//! The command `outlast-conformance`: runs the scenarios on an engine.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Runs the scenarios that every engine of Outlast has to pass. Exit status: 0 all passed, 1 a failure, 2 usage.
+/// Runs the scenarios that every engine of Outlast has to pass. Exit status: 0 all passed, 1 a
+/// failure, 2 usage.
 #[derive(Parser)]
 #[command(name = "outlast-conformance", version)]
 struct Arguments {
@@ -23,7 +24,7 @@ enum Subcommands {
     List,
     /// Run scenarios on the simulator.
     Sim {
-        /// Only this one; may be given several times.
+        /// Only this scenario; may be given several times.
         #[arg(long, value_parser = known)]
         scenario: Vec<&'static Scenario>,
         /// The seeds: A..B without B.
@@ -32,7 +33,7 @@ enum Subcommands {
         /// How members reach each other.
         #[arg(long, value_enum, default_value = "both")]
         link: Link,
-        /// Print what happened, step by step.
+        /// Print every step of the run.
         #[arg(long)]
         trace: bool,
         /// Go on after a failure.
@@ -41,13 +42,14 @@ enum Subcommands {
     },
     /// Run scenarios as processes of this machine.
     Shm {
-        /// Only this one; may be given several times.
+        /// Only this scenario; may be given several times.
         #[arg(long, value_parser = known)]
         scenario: Vec<&'static Scenario>,
-        /// The seeds: A..B without B. A seed chooses victims, sizes and steps; the rest is the machine's.
+        /// The seeds: A..B without B. A seed chooses victims, sizes and steps; the machine chooses
+        /// the schedule.
         #[arg(long, value_parser = seeds, default_value = "0..1")]
         seeds: Range<u64>,
-        /// The slow scenarios too.
+        /// Run the slow scenarios, too.
         #[arg(long)]
         slow: bool,
         /// Go on after a failure.
@@ -56,13 +58,14 @@ enum Subcommands {
     },
     /// Run scenarios under mpirun; needs a build with the feature `mpi`.
     Mpi {
-        /// Only this one; may be given several times.
+        /// Only this scenario; may be given several times.
         #[arg(long, value_parser = known)]
         scenario: Vec<&'static Scenario>,
         /// The seeds: A..B without B.
         #[arg(long, value_parser = seeds, default_value = "0..1")]
         seeds: Range<u64>,
-        /// How members reach each other: by messages, or, as members of one node do, by shared memory (nodes).
+        /// How members reach each other: by messages, or by shared memory, as members of a node do
+        /// (nodes).
         #[arg(long, default_value = "messages", value_parser = ["messages", "nodes"])]
         path: String,
         /// The mpirun to use.
@@ -72,9 +75,9 @@ enum Subcommands {
         #[arg(long)]
         keep_going: bool,
     },
-    /// Be one member: started by `shm`, or by mpirun.
+    /// Be a member: started by `shm`, or by mpirun.
     Member {
-        /// Which scenario.
+        /// The scenario.
         #[arg(long, value_parser = known)]
         scenario: &'static Scenario,
         /// The seed.
@@ -99,7 +102,8 @@ enum Link {
 }
 
 fn known(name: &str) -> Result<&'static Scenario, String> {
-    scenario(name).ok_or_else(|| "there is no such scenario; `list` names them".to_string())
+    scenario(name)
+        .ok_or_else(|| "there is no scenario with this name; `list` names them".to_string())
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
@@ -117,7 +121,7 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
     }
 }
 
-/// The scenarios that were asked for, or else all that fit.
+/// The requested scenarios, or all scenarios that fit if none is requested.
 fn chosen(
     asked: Vec<&'static Scenario>,
     fits: impl Fn(&Scenario) -> bool,
@@ -170,7 +174,7 @@ fn main() -> ExitCode {
             Err(error) => fail(&format!("cannot join: {error}")),
         },
         Subcommands::Launcher { scenario, seed } => {
-            let program = std::env::current_exe().expect("this program is somewhere");
+            let program = std::env::current_exe().expect("this program has a path");
             match shm::be_launcher(&program, scenario, seed) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(&error),
@@ -218,7 +222,7 @@ fn run_sim(
         let (took, runs) = (began.elapsed(), (seeds.end - seeds.start) * links.len() as u64);
         println!("{}: {runs} runs, {steps} steps, {took:.1?}", scenario.name);
     }
-    verdict(failures)
+    exit_code(failures)
 }
 
 fn run_processes(
@@ -228,7 +232,7 @@ fn run_processes(
     keep_going: bool,
     run: impl Fn(&Path, &'static Scenario, u64) -> Result<Duration, String>,
 ) -> ExitCode {
-    let program = std::env::current_exe().expect("this program is somewhere");
+    let program = std::env::current_exe().expect("this program has a path");
     let mut failures = 0;
     for scenario in scenarios {
         for seed in seeds.clone() {
@@ -249,10 +253,11 @@ fn run_processes(
             }
         }
     }
-    verdict(failures)
+    exit_code(failures)
 }
 
-fn verdict(failures: u64) -> ExitCode {
+/// The exit status of a run, after a line with the number of failures.
+fn exit_code(failures: u64) -> ExitCode {
     if failures == 0 {
         ExitCode::SUCCESS
     } else {

@@ -6,13 +6,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Runs a scenario once under this mpirun, with `program` (the command of this crate, built with the feature `mpi`) as
-/// its members. `path` says how they reach each other: `nodes`, by shared memory, since they are of one node; or
-/// `messages`. Returns how long it took, or what went wrong. Nothing of it is left running.
+/// Runs a scenario once under this mpirun, with `program` (the command of this crate, built with
+/// the feature `mpi`) as its members. `path` says how the members reach each other: `nodes`, by
+/// shared memory, as members of a node do, or `messages`. Returns how long it took, or the reason
+/// of a failure. No process is left running.
 ///
-/// Further options of mpirun are in OUTLAST_MPIRUN_OPTIONS, where `outlast hosts` puts them.
+/// Further options of mpirun come from OUTLAST_MPIRUN_OPTIONS, which `outlast hosts` sets.
 ///
-/// The exit status of mpirun says nothing once a process has died, so it is the members that tell how they fared.
+/// The exit status of mpirun means nothing once a process has died, so the members report their
+/// success themselves.
 pub fn run(
     mpirun: &Path,
     program: &Path,

@@ -1,8 +1,9 @@
-//! Contents of memory in which a torn word shows.
+//! Contents of memory in which a torn word can be recognised.
 //!
-//! A range is written in *generations*. Each aligned word of a generation holds its 16-bit number four times over,
-//! so that a word with bytes of two generations fits neither. The content of a byte follows from its offset in the
-//! segment and the generation alone: a range may begin and end anywhere.
+//! A range is written in *generations*. Each aligned word of a generation holds the 16-bit number
+//! of the generation four times, so that a word with bytes of two generations belongs to neither.
+//! The content of a byte follows from its offset in the segment and the generation alone: a range
+//! may begin and end at any offset.
 
 /// The word that generation `generation` writes; generation 0 is untouched memory.
 pub fn word(generation: u16) -> u64 {
@@ -21,8 +22,9 @@ pub fn range(offset: u64, len: usize, generation: u16) -> Vec<u8> {
     (offset..offset + len as u64).map(|at| bytes[(at % 8) as usize]).collect()
 }
 
-/// The generations of the aligned words that lie wholly in `bytes`, which were read at `offset`. Panics on a torn
-/// word. The words of which only a part was read are left out: a part of a word may be changed in parts.
+/// The generations of the aligned words that lie wholly in `bytes`, which were read at `offset`.
+/// Panics on a torn word. Words of which only a part was read are left out, because the promise
+/// holds for whole words alone.
 pub fn generations(offset: u64, bytes: &[u8]) -> Vec<u16> {
     let skipped = (offset.next_multiple_of(8) - offset) as usize;
     let whole = bytes.get(skipped..).unwrap_or_default().chunks_exact(8);
@@ -40,15 +42,17 @@ pub fn generations(offset: u64, bytes: &[u8]) -> Vec<u16> {
         .collect()
 }
 
-/// Checks what a writer left that wrote one generation after the other, each complete before the next, and may have
-/// been cut short in the last: every word is of the last generation or of the one before. Returns the last.
+/// Checks the range of a writer that completed each generation before the next, and may have died
+/// in the last: every word is of the last generation or of the generation before it. Returns the
+/// last generation.
 pub fn check_cut_short(offset: u64, bytes: &[u8]) -> u16 {
     let found = generations(offset, bytes);
     let last = found.iter().copied().max().unwrap_or(0);
     for (index, &generation) in found.iter().enumerate() {
         assert!(
             generation == last || generation + 1 == last,
-            "word {index} at offset {offset} is of generation {generation}, while others are of {last}"
+            "word {index} at offset {offset} is of generation {generation}, other words are of \
+             {last}"
         );
     }
     last
@@ -59,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_of_its_generation_wherever_it_begins() {
+    fn a_range_has_its_generation_at_any_offset() {
         for offset in 0..9 {
             for len in 0..40 {
                 let found = generations(offset, &range(offset, len, 300));
@@ -70,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_word_shows() {
+    fn a_torn_word_is_recognised() {
         let (old, new) = (word(0x0102).to_le_bytes(), word(0x0103).to_le_bytes());
         for cut in 1..8 {
             let mut torn = old;
@@ -86,7 +90,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "generation 3")]
-    fn words_older_than_the_last_complete_put_show() {
+    fn words_older_than_the_last_complete_put_are_recognised() {
         let mut bytes = range(0, 32, 5);
         bytes[8..16].copy_from_slice(&range(8, 8, 3));
         check_cut_short(0, &bytes);

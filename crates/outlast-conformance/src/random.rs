@@ -1,11 +1,12 @@
-//! Numbers that follow from a seed alone, so that every member can compute what another one chose.
+//! Numbers that follow from a seed alone, so that every member can compute the choices of all
+//! others.
 
 /// A source of numbers: SplitMix64, small and good enough to choose offsets, sizes and victims.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The source that belongs to these numbers; other numbers give an unrelated source.
+    /// The source that belongs to these numbers. Other numbers give an unrelated source.
     pub fn of(parts: &[u64]) -> Random {
         let mut random = Random(0x6f75_746c_6173_7431);
         for &part in parts {
@@ -28,7 +29,7 @@ impl Random {
         self.number() % limit
     }
 
-    /// One of the values of a slice, which must not be empty.
+    /// A value of a slice, which must not be empty.
     pub fn pick<T: Copy>(&mut self, values: &[T]) -> T {
         values[self.below(values.len() as u64) as usize]
     }
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_numbers_give_the_same_source() {
+    fn equal_numbers_give_equal_sources() {
         assert_eq!(Random::of(&[1, 2]).bytes(33), Random::of(&[1, 2]).bytes(33));
         assert_ne!(Random::of(&[1, 2]).number(), Random::of(&[2, 1]).number());
         assert_ne!(Random::of(&[1]).number(), Random::of(&[1, 0]).number());

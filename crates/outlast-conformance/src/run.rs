@@ -1,4 +1,4 @@
-//! What a scenario's body works with: the job, the seed, and waits that all have a bound.
+//! The tools of a scenario's body: the job, the seed, waits with a bound, faults and checks.
 
 use crate::random::Random;
 use crate::{Scenario, pattern};
@@ -10,18 +10,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a scenario waits for anything. It is far above what any engine needs, so that a machine under load fails
-/// no scenario, and below the limit of every scenario, so that the message says what was awaited.
+/// The longest wait of a scenario. It is far longer than any engine needs, so that no scenario
+/// fails on a machine under load, and shorter than the limit of every scenario, so that the message
+/// says what was awaited.
 pub const WAIT: Duration = Duration::from_secs(20);
 
-/// How often a wait looks again for something that rings no bell.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// The time between two checks of a condition that rings no bell.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Where the part of each segment begins that belongs to the scenario. Before it are the words of [`Run::barrier`],
-/// one for each member, and the words of [`Run::tell`].
+/// The offset in each segment at which the data of the scenario begins. Before it are the words of
+/// [`Run::barrier`], a word for each member, and the words of [`Run::tell`].
 pub const DATA: u64 = 8192;
 
-/// Where the words of [`Run::tell`] begin, and hence how many members a barrier can have.
+/// The offset of the words of [`Run::tell`], which limits the number of members of a barrier.
 const TOLD: u64 = 4096;
 
 /// Whether time passes by itself.
@@ -33,7 +34,7 @@ pub enum Clock {
     Virtual,
 }
 
-/// One member's part in one run of a scenario. It is the [`Job`], with what scenarios need besides.
+/// A run of a scenario at a member: the [`Job`], and the tools of scenarios.
 #[derive(Clone)]
 pub struct Run {
     job: Job,
@@ -52,12 +53,12 @@ impl Deref for Run {
 }
 
 impl Run {
-    /// This member's part in the run of `scenario` that `seed` stands for.
+    /// The run of `scenario` with `seed` at this member.
     pub fn new(job: Job, scenario: &'static Scenario, seed: u64, clock: Clock) -> Run {
         Run { job, scenario, seed, clock, barriers: Arc::new(AtomicU64::new(0)) }
     }
 
-    /// The job alone, for an activity.
+    /// The job, for an activity.
     pub fn job(&self) -> &Job {
         &self.job
     }
@@ -72,7 +73,7 @@ impl Run {
         (0..self.members() as u32).map(MemberId)
     }
 
-    /// All members but this one.
+    /// All members but this member.
     pub fn others(&self) -> impl Iterator<Item = MemberId> + use<> {
         let me = self.me();
         self.all().filter(move |&member| member != me)
@@ -83,12 +84,13 @@ impl Run {
         self.view().living().collect()
     }
 
-    /// The living members but this one.
+    /// The living members but this member.
     pub fn living_others(&self) -> Vec<MemberId> {
         self.view().living().filter(|&member| member != self.me()).collect()
     }
 
-    /// How often to do something: the simulator has thousands of seeds to vary a short run, real processes do not.
+    /// The number of repetitions: a run on the simulator is short, because thousands of seeds vary
+    /// it; a run of real processes is long.
     pub fn count(&self, real: u64, simulated: u64) -> u64 {
         match self.clock {
             Clock::Real => real,
@@ -96,19 +98,19 @@ impl Run {
         }
     }
 
-    /// Numbers that are the same at all members.
+    /// A source of numbers that is equal at all members.
     pub fn shared_random(&self, parts: &[u64]) -> Random {
         Random::of(&[&[self.seed], parts].concat())
     }
 
-    /// Numbers of this member alone.
+    /// A source of numbers that differs between members.
     pub fn own_random(&self, part: u64) -> Random {
         self.shared_random(&[part, self.id(), 0x6d65])
     }
 
     // ---- Waiting.
 
-    /// Waits until `condition` holds, looking again at short intervals: for what rings no bell.
+    /// Waits until `condition` holds, checked at short intervals: for conditions that ring no bell.
     pub fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let until = self.now().after(WAIT);
         loop {
@@ -118,11 +120,12 @@ impl Run {
             }
             let now = self.now();
             assert!(now < until, "{self:?}: waited {WAIT:?} in vain for {what}");
-            self.park(bell, until.min(now.after(LOOK_AGAIN)));
+            self.park(bell, until.min(now.after(CHECK_INTERVAL)));
         }
     }
 
-    /// Waits until `condition` holds, looking again only when the bell has rung: a wakeup that is lost is a failure.
+    /// Waits until `condition` holds, checked only when the bell has rung: a lost wakeup is a
+    /// failure.
     pub fn until_rung(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let until = self.now().after(WAIT);
         loop {
@@ -152,11 +155,11 @@ impl Run {
             if now >= until {
                 return false;
             }
-            self.park(bell, until.min(now.after(LOOK_AGAIN)));
+            self.park(bell, until.min(now.after(CHECK_INTERVAL)));
         }
     }
 
-    /// Lets time pass, whatever rings.
+    /// Lets time pass, even if the bell rings.
     pub fn pause(&self, duration: Duration) {
         self.sleep(duration);
     }
@@ -166,8 +169,8 @@ impl Run {
         self.pause(Duration::from_nanos(random.below(below.as_nanos() as u64)));
     }
 
-    /// Computes without any call of the engine until `condition` holds. The simulator has no such thing as computing,
-    /// so there the activity parks.
+    /// Computes without any call of the engine until `condition` holds. On the simulator no time
+    /// passes while a member computes, so there the activity parks.
     pub fn compute_until(&self, what: &str, mut condition: impl FnMut() -> bool) {
         match self.clock {
             Clock::Virtual => self.until(what, condition),
@@ -196,7 +199,7 @@ impl Run {
 
     // ---- Beginning, meeting, ending.
 
-    /// Grows this member's segment to `len` bytes of data and waits until all others have done the same.
+    /// Grows this member's segment to `len` bytes of data and waits until all members have done so.
     pub fn begin(&self, len: u64) {
         self.grow(DATA + len).expect("the segment of a scenario is small");
         for other in self.others() {
@@ -208,7 +211,7 @@ impl Run {
         self.barrier("the beginning");
     }
 
-    /// Waits until all members that live have come to the same barrier. Everyone counts the barriers for itself.
+    /// Waits until all living members have come to this barrier. Each member counts its barriers.
     pub fn barrier(&self, what: &str) {
         let number = self.barriers.fetch_add(1, Ordering::Relaxed) + 1;
         assert!(8 * self.members() as u64 <= TOLD, "too many members for the words of a barrier");
@@ -226,7 +229,7 @@ impl Run {
         let until = self.now().after(WAIT);
         loop {
             let bell = self.bell();
-            self.get(Epoch::ANY, self.me(), 0, &mut words).expect("reading one's own segment");
+            self.get(Epoch::ANY, self.me(), 0, &mut words).expect("reading the own segment");
             let arrived = |member: &MemberId| {
                 let word = &words[8 * member.index()..][..8];
                 u64::from_le_bytes(word.try_into().expect("8 bytes")) >= number
@@ -239,7 +242,8 @@ impl Run {
                 }
                 (Some(member), Some(_)) => {
                     panic!(
-                        "{self:?}: waited {WAIT:?} in vain for {member} at barrier {number} ({what})"
+                        "{self:?}: waited {WAIT:?} in vain for {member} at barrier {number} \
+                         ({what})"
                     )
                 }
                 (Some(member), None) if self.now() >= until => missing = Some(member),
@@ -248,12 +252,13 @@ impl Run {
         }
     }
 
-    /// Writes `value` to word `index` that `target` reads with [`Run::told`], and rings. Nothing if it is dead.
+    /// Writes `value` to the word `index`, which `target` reads with [`Run::told`], and rings its
+    /// bell. Does nothing if `target` is dead.
     pub fn tell(&self, target: MemberId, index: u64, value: u64) {
         self.tell_at(Epoch::ANY, target, index, value);
     }
 
-    /// As [`Run::tell`], under a view.
+    /// Does as [`Run::tell`], in this epoch alone.
     pub fn tell_at(&self, at: Epoch, target: MemberId, index: u64, value: u64) {
         match self.put(at, target, TOLD + 8 * index, &value.to_le_bytes()) {
             Ok(()) => self.ring_or_dead(target),
@@ -262,9 +267,9 @@ impl Run {
         }
     }
 
-    /// What was last told to this member under `index`; 0 at first.
+    /// The last value that this member was told under `index`; 0 at first.
     pub fn told(&self, index: u64) -> u64 {
-        self.load(Epoch::ANY, self.me(), TOLD + 8 * index).expect("reading one's own segment")
+        self.load(Epoch::ANY, self.me(), TOLD + 8 * index).expect("reading the own segment")
     }
 
     /// The offset of the word that [`Run::tell`] writes.
@@ -279,7 +284,7 @@ impl Run {
         }
     }
 
-    /// Waits until all members that live have come to the end, and leaves. Nothing may be checked after it.
+    /// Waits until all living members have come to the end, and leaves. No check may follow.
     pub fn finish(&self) {
         self.barrier("the end");
         self.leave().expect("leaving once");
@@ -287,12 +292,12 @@ impl Run {
 
     // ---- Faults.
 
-    /// Injects a fault, which must work.
+    /// Injects a fault, which must succeed.
     pub fn fault(&self, fault: Fault) {
         self.inject(fault).unwrap_or_else(|error| panic!("{self:?}: injecting {fault:?}: {error}"));
     }
 
-    /// Kills another member, or finds it dead.
+    /// Kills another member, unless it is dead.
     pub fn kill(&self, member: MemberId) {
         match self.inject(Fault::Kill(member)) {
             Ok(()) | Err(Error::Dead { .. }) => {}
@@ -300,14 +305,14 @@ impl Run {
         }
     }
 
-    /// Ends this member as a death.
+    /// Ends this member by a death.
     pub fn die(&self) -> ! {
         let result = self.inject(Fault::Kill(self.me()));
         panic!("{self:?}: outlived its own death: {result:?}")
     }
 
-    /// Ends this member as if all were well, but without leaving. Where members are not processes this returns, and
-    /// the body must return too.
+    /// Ends this member with success, but without leaving. On the simulator this returns, and the
+    /// body must return, too.
     pub fn desert(&self) {
         if self.clock == Clock::Real {
             crate::member::report_end(self);
@@ -315,7 +320,8 @@ impl Run {
         }
     }
 
-    /// Waits until this member's view has all of `members` among the dead. The change of the view must ring.
+    /// Waits until this member's view has all of `members` among the dead. The change of the view
+    /// must ring the bell.
     pub fn await_dead(&self, members: &[MemberId]) {
         for &member in members {
             self.until_rung(&format!("the notice of the death of {member}"), || {
@@ -327,7 +333,8 @@ impl Run {
 
     // ---- Checks.
 
-    /// Checks what holds for every view, and that the epoch of the member is at least as new. Returns the view.
+    /// Checks the rules of every view, and that the member's epoch is not older than its view.
+    /// Returns the view.
     pub fn check_view(&self) -> View {
         let view = self.view();
         let (regulars, spares) = (self.scenario.members, self.scenario.spares);
@@ -341,7 +348,10 @@ impl Run {
             View::new(regulars, spares, view.dead.clone(), view.left.clone()),
             "{self:?}: the view follows from the dead alone"
         );
-        assert!(view.left.is_subset(&view.dead), "{self:?}: who left counts as dead: {view:?}");
+        assert!(
+            view.left.is_subset(&view.dead),
+            "{self:?}: a member that left is dead, too: {view:?}"
+        );
         assert!(
             view.is_living(self.me()) || self.has_ended(),
             "{self:?}: a member in its own dead: {view:?}"
@@ -350,14 +360,20 @@ impl Run {
         view
     }
 
-    /// Checks that exactly these are dead in this member's view.
+    /// Checks that exactly these members are dead in this member's view.
     pub fn check_dead(&self, expected: &[MemberId]) {
         let expected: MemberSet = expected.iter().copied().collect();
-        assert_eq!(self.check_view().dead, expected, "{self:?}: who is dead");
+        assert_eq!(self.check_view().dead, expected, "{self:?}: the dead");
     }
 
-    /// Checks that the living members go on with everything: all pairs write, count and send. All living members
-    /// call it, at the same place. It uses the first 64 bytes of data per member, and the port [`Port::Rma`].
+    /// The offset of the bytes that [`Run::check_all_goes_on`] does not use.
+    pub fn data_after_check(&self) -> u64 {
+        DATA + 64 * self.members() as u64
+    }
+
+    /// Checks that the living members can still do everything: all pairs write, count and send. All
+    /// living members call it, at one point of the scenario. It uses 64 bytes for each member at
+    /// [`DATA`], and the port [`Port::Rma`].
     pub fn check_all_goes_on(&self, round: u64) {
         self.barrier("going on");
         let generation = 1 + (round % 60_000) as u16;
@@ -368,7 +384,7 @@ impl Run {
                 .expect("put to a living member");
             self.fetch_add(Epoch::ANY, target, at + 40, 1).expect("fetch_add at a living member");
         }
-        self.barrier("the puts of those that go on");
+        self.barrier("the puts of the living");
         let check = |target: MemberId, writer: MemberId| {
             let at = DATA + 64 * u64::from(writer.0);
             let mut bytes = vec![0; 40];
@@ -398,8 +414,9 @@ impl std::fmt::Debug for Run {
     }
 }
 
-/// Letters whose content follows from seed, sender, receiver, port and number, so that the receiver knows each of
-/// them beforehand: a letter that is lost, doubled, out of order or changed is a letter with the wrong content.
+/// Messages whose content follows from seed, sender, receiver, port and number, so that the
+/// receiver can compute each of them. After a message that is lost, doubled, out of order or
+/// changed, a message has the wrong content.
 pub struct Inbox<'a> {
     run: &'a Run,
     port: Port,
@@ -409,54 +426,55 @@ pub struct Inbox<'a> {
 }
 
 impl<'a> Inbox<'a> {
-    /// Both ends of a round of letters; rounds on one port must not overlap.
+    /// Both ends of a round of messages. Rounds on a port must not overlap.
     pub fn new(run: &'a Run, port: Port, round: u64) -> Inbox<'a> {
         Inbox { run, port, round, sent: BTreeMap::new(), received: BTreeMap::new() }
     }
 
-    fn letter(&self, from: MemberId, to: MemberId, number: u64, len: usize) -> Vec<u8> {
+    /// The content of a message.
+    fn content(&self, from: MemberId, to: MemberId, number: u64, len: usize) -> Vec<u8> {
         let parts =
             [self.round, u64::from(from.0), u64::from(to.0), self.port as u64, number, len as u64];
         self.run.shared_random(&parts).bytes(len)
     }
 
-    /// Sends the next letter, which must work.
+    /// Sends the next message, which must succeed.
     pub fn send(&mut self, to: MemberId, len: usize) {
         self.try_send(to, len)
             .unwrap_or_else(|error| panic!("{:?}: sending to {to}: {error}", self.run));
     }
 
-    /// Sends the next letter; it counts as sent only if that worked.
+    /// Sends the next message, which counts as sent only if the call succeeds.
     pub fn try_send(&mut self, to: MemberId, len: usize) -> outlast::engine::Result<()> {
         let number = self.sent.get(&to).copied().unwrap_or(0);
-        let letter = self.letter(self.run.me(), to, number, len);
-        self.run.send(to, self.port, &letter)?;
+        let content = self.content(self.run.me(), to, number, len);
+        self.run.send(to, self.port, &content)?;
         self.sent.insert(to, number + 1);
         Ok(())
     }
 
-    /// Takes and checks all letters that are there.
+    /// Receives and checks all messages that have arrived.
     pub fn drain(&mut self) {
         while let Some(message) = self.run.receive(self.port) {
             self.accept(message);
         }
     }
 
-    /// Checks a letter: it is the next one of its sender.
+    /// Checks that a message is the next message of its sender.
     pub fn accept(&mut self, message: Message) {
         let Message { from, epoch, bytes } = message;
-        assert!(from.index() < self.run.members(), "a letter from {from}, who does not exist");
+        assert!(from.index() < self.run.members(), "a message from {from}, which does not exist");
         assert!(
             self.run.epoch() >= epoch,
-            "{:?}: a letter of {from} was sent at {epoch}, and its receiver is at {}",
+            "{:?}: a message of {from} was sent at {epoch}, and its receiver is at {}",
             self.run,
             self.run.epoch()
         );
         let number = self.received.get(&from).copied().unwrap_or(0);
-        let expected = self.letter(from, self.run.me(), number, bytes.len());
+        let expected = self.content(from, self.run.me(), number, bytes.len());
         assert!(
             bytes == expected,
-            "{:?}: letter {number} of {from} on {:?}, {} bytes, is not the one that was sent",
+            "{:?}: message {number} of {from} on {:?}, {} bytes, is not as it was sent",
             self.run,
             self.port,
             bytes.len()
@@ -464,26 +482,26 @@ impl<'a> Inbox<'a> {
         self.received.insert(from, number + 1);
     }
 
-    /// How many letters of `from` have come.
+    /// The number of messages received from `from`.
     pub fn count_from(&self, from: MemberId) -> u64 {
         self.received.get(&from).copied().unwrap_or(0)
     }
 
-    /// How many letters were sent to `to`.
+    /// The number of messages sent to `to`.
     pub fn count_to(&self, to: MemberId) -> u64 {
         self.sent.get(&to).copied().unwrap_or(0)
     }
 
-    /// Waits until `count` letters of each of `senders` have come.
+    /// Waits until `count` messages of each of `senders` have arrived.
     pub fn await_from(&mut self, senders: &[MemberId], count: u64) {
         let run = self.run;
         for &from in senders {
-            let what = format!("{count} letters of {from} on {:?}", self.port);
+            let what = format!("{count} messages of {from} on {:?}", self.port);
             run.until_rung(&what, || {
                 self.drain();
                 self.count_from(from) >= count
             });
-            assert_eq!(self.count_from(from), count, "{run:?}: letters of {from}");
+            assert_eq!(self.count_from(from), count, "{run:?}: messages of {from}");
         }
     }
 }

@@ -18,13 +18,13 @@ fn launch(program: &Path, scenario: &Scenario, seed: u64) -> Launch {
         .spares(scenario.spares)
         .program(program)
         .args(["member", "--scenario", scenario.name, "--seed", &seed.to_string()])
-        // What failed is in the message; backtraces of many members bury it.
+        // The message says what failed; backtraces of many members would hide it.
         .env("RUST_BACKTRACE", "0")
         .segment_limit(scenario.segment_limit)
 }
 
-/// Runs a scenario once, with `program` (the command of this crate) as its members. Returns how long it took, or what
-/// went wrong. Nothing of it is left running.
+/// Runs a scenario once, with `program` (the command of this crate) as its members. Returns how
+/// long it took, or the reason of a failure. No process is left running.
 pub fn run(program: &Path, scenario: &'static Scenario, seed: u64) -> Result<Duration, String> {
     let began = Instant::now();
     if scenario.does_need(Need::Launcher) {
@@ -65,7 +65,8 @@ pub fn run(program: &Path, scenario: &'static Scenario, seed: u64) -> Result<Dur
     Ok(began.elapsed())
 }
 
-/// What went wrong, with how each member ended and what it said. Ends those that are left.
+/// The reason of a failure, with the end and the output of each member. Kills the members that
+/// still run.
 fn describe(running: &mut Running, ends: &[MemberEnd], what: String) -> String {
     let mut text = what;
     let outcome = running.wait(Duration::ZERO);
@@ -82,7 +83,7 @@ fn describe(running: &mut Running, ends: &[MemberEnd], what: String) -> String {
     text
 }
 
-/// Runs a scenario whose members kill their launcher, which is a process of its own.
+/// Runs a scenario in which the members kill their launcher, which is a process of its own.
 fn run_without_launcher(
     program: &Path,
     scenario: &'static Scenario,
@@ -97,7 +98,7 @@ fn run_without_launcher(
     watched.check(scenario)
 }
 
-/// The part of the launcher in a scenario that kills it.
+/// The launcher in a scenario that kills it.
 pub fn be_launcher(program: &Path, scenario: &'static Scenario, seed: u64) -> Result<(), String> {
     let mut running = launch(program, scenario, seed)
         .env(LAUNCHER, std::process::id().to_string())

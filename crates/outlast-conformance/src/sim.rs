@@ -1,4 +1,4 @@
-//! Running scenarios on the simulator: a seed is a schedule.
+//! Running scenarios on the simulator, where a seed is also a schedule.
 
 use crate::{Clock, Run, Scenario};
 use outlast::Job;
@@ -7,21 +7,21 @@ use std::fmt;
 
 pub use outlast::sim::Link;
 
-/// A run on the simulator that did not go as it should.
+/// A run on the simulator that failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Which scenario.
+    /// The scenario.
     pub scenario: &'static str,
-    /// Which seed.
+    /// The seed.
     pub seed: u64,
     /// How members reach each other.
     pub link: Link,
-    /// What went wrong.
+    /// The reason.
     pub what: String,
 }
 
 impl Failure {
-    /// The one command that shows the run again, step by step.
+    /// The command that repeats the run and prints every step.
     pub fn replay(&self) -> String {
         format!(
             "outlast-conformance sim --scenario {} --seeds {}..{} --link {} --trace",
@@ -47,7 +47,7 @@ fn link_name(link: Link) -> &'static str {
     }
 }
 
-/// Runs a scenario once. With `trace`, the report has every step, also that of a run that failed, which is then
+/// Runs a scenario once. With `trace` the report has every step; the steps of a failed run are
 /// printed.
 pub fn run(
     scenario: &'static Scenario,

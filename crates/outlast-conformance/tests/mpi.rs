@@ -1,5 +1,5 @@
-//! The scenarios that the mpi engine is held to, under a real mpirun: that which `MPIRUN` names, the one that
-//! `cargo xtask mpi` installed, or that of the `PATH`.
+//! The scenarios of the mpi engine, under a real mpirun: the mpirun that the variable `MPIRUN`
+//! names, or that `cargo xtask mpi` installed, or that is in `PATH`.
 
 use outlast_conformance::{mpi, scenario, scenarios};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ fn mpirun() -> PathBuf {
     }
 }
 
-/// One job after the other: on a small machine mpirun's processes take all there is.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// A single job at a time: the processes of mpirun take all cores of a small machine.
+static SINGLE_JOB: Mutex<()> = Mutex::new(());
 
-/// All of them by messages: by shared memory they are those of the shm engine.
+/// All scenarios run with messages: with shared memory they would test the shm engine.
 fn run(name: &str) {
     run_by("messages", name);
 }
@@ -25,11 +25,12 @@ fn run(name: &str) {
 fn run_by(path: &str, name: &str) {
     let scenario = scenario(name).expect("a scenario of that name");
     let program = Path::new(env!("CARGO_BIN_EXE_outlast-conformance"));
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _guard = SINGLE_JOB.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Err(failure) = mpi::run(&mpirun(), program, scenario, 1, path) {
         let (program, mpirun) = (program.display(), mpirun());
         panic!(
-            "{failure}\n  again: {program} mpi --scenario {name} --seeds 1..2 --path {path} --mpirun {}",
+            "{failure}\n  again: {program} mpi --scenario {name} --seeds 1..2 --path {path} \
+             --mpirun {}",
             mpirun.display()
         );
     }
@@ -81,14 +82,14 @@ outlast_conformance::tests! {
 }
 
 #[test]
-fn every_scenario_of_the_part_for_mpi_has_a_test() {
+fn every_scenario_that_runs_on_mpi_has_a_test() {
     let part: Vec<&str> = scenarios().iter().filter(|s| s.runs_on_mpi()).map(|s| s.name).collect();
     assert_eq!(TESTED, part);
 }
 
-/// Members of one node, under mpirun: joining, deaths, stops and leaving are those of the shm engine.
+/// Members of a node, under mpirun: joining, deaths, stops and leaving work as on the shm engine.
 #[test]
-fn neighbours_share_their_memory() {
+fn members_of_a_node_share_their_memory() {
     for name in
         ["one-sided-pairs", "two-deaths-at-once", "writer-stopped-mid-put", "leaving", "storm"]
     {
@@ -96,12 +97,12 @@ fn neighbours_share_their_memory() {
     }
 }
 
-/// A scenario that fails is reported as failed: mpirun's own status says nothing.
+/// A scenario that fails is reported as failed, even though the status of mpirun means nothing.
 #[test]
 fn a_program_that_is_no_member_fails() {
     let scenario = scenario("one-sided-pairs").expect("a scenario of that name");
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _guard = SINGLE_JOB.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let failure = mpi::run(&mpirun(), Path::new("/bin/true"), scenario, 1, "nodes")
-        .expect_err("nobody finished");
+        .expect_err("no member finished");
     assert!(failure.contains("0 members began and 0 finished"), "{failure}");
 }

@@ -1,5 +1,5 @@
-//! Every scenario on shm: members are processes, deaths are SIGKILL, stops are SIGSTOP. Each has its deadline, and none
-//! is tried twice.
+//! Every scenario on shm: members are processes, deaths are SIGKILL, stops are SIGSTOP. Each run
+//! has a time limit, and no run is repeated.
 
 use outlast_conformance::{scenario, scenarios, shm};
 use std::path::Path;
@@ -70,7 +70,7 @@ fn every_scenario_has_a_test() {
     assert_eq!(TESTED, all);
 }
 
-/// A scenario that fails is reported as failed, with what its members said.
+/// A scenario that fails is reported as failed, with the output of its members.
 #[test]
 fn a_program_that_is_no_member_fails() {
     let scenario = scenario("one-sided-pairs").expect("a scenario of that name");
@@ -78,5 +78,7 @@ fn a_program_that_is_no_member_fails() {
     assert!(failure.contains("a member failed"), "{failure}");
     let failure =
         shm::run(Path::new("/bin/true"), self::scenario("lowest-dies").expect("known"), 1);
-    assert!(failure.expect_err("nobody was killed").contains("0 members were killed instead of 1"));
+    assert!(
+        failure.expect_err("no member was killed").contains("0 members were killed instead of 1")
+    );
 }

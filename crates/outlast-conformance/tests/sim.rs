@@ -4,15 +4,15 @@ use outlast_conformance::{Scenario, scenarios, sim};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How many seeds each scenario gets on each link. The soak has far more.
+/// The number of seeds of each scenario on each link. `cargo xtask soak` runs far more.
 const SEEDS: u64 = 200;
 
-/// A scenario of many members costs many steps.
+/// The number of seeds of a scenario: fewer for many members, whose runs have many steps.
 fn seeds_of(scenario: &Scenario) -> u64 {
     if scenario.members > 20 { SEEDS / 20 } else { SEEDS }
 }
 
-/// Runs all scenarios of a link, on as many threads as there are cores: a run is a matter of one thread.
+/// Runs all scenarios with a link, on several threads: each run uses a single thread.
 fn run_all(link: sim::Link) {
     let scenarios: Vec<&'static Scenario> =
         scenarios().iter().filter(|s| s.runs_on_sim()).collect();
@@ -21,7 +21,7 @@ fn run_all(link: sim::Link) {
     let failures: Vec<String> = std::thread::scope(|scope| {
         let work = || {
             let mut failures = Vec::new();
-            // Relaxed: each number is taken once, and nothing else depends on it.
+            // Relaxed: each number is taken once, and no other memory depends on it.
             while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let failed = (0..seeds_of(scenario))
                     .find_map(|seed| sim::run(scenario, seed, link, false).err());
@@ -32,7 +32,7 @@ fn run_all(link: sim::Link) {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         threads
             .into_iter()
-            .flat_map(|thread| thread.join().expect("a run panics inside only"))
+            .flat_map(|thread| thread.join().expect("a run catches its panics"))
             .collect()
     });
     assert!(failures.is_empty(), "{} scenarios failed:\n{}", failures.len(), failures.join("\n"));
@@ -53,15 +53,15 @@ fn a_seed_replays_step_by_step() {
     for name in ["storm", "writer-stopped-mid-put", "sender-dies-mid-message"] {
         let scenario = outlast_conformance::scenario(name).expect("a scenario of that name");
         for link in [sim::Link::Memory, sim::Link::Network] {
-            let [one, two] =
+            let [first, second] =
                 [(); 2].map(|()| sim::run(scenario, 5, link, true).expect("it passes"));
-            assert_eq!(one.digest, two.digest, "{name}");
-            assert!(one.trace == two.trace && !one.trace.is_empty(), "{name}");
+            assert_eq!(first.digest, second.digest, "{name}");
+            assert!(first.trace == second.trace && !first.trace.is_empty(), "{name}");
         }
     }
 }
 
-/// What fails is reported with the command that shows it again.
+/// A failure is reported with the command that repeats the run.
 #[test]
 fn a_failure_names_its_replay() {
     fn panics(run: &outlast_conformance::Run) {
@@ -74,7 +74,7 @@ fn a_failure_names_its_replay() {
             run.park(run.bell(), Time::NEVER);
         }
     }
-    fn nobody_dies(run: &outlast_conformance::Run) {
+    fn survives(run: &outlast_conformance::Run) {
         run.begin(0);
         run.finish();
     }
@@ -82,7 +82,7 @@ fn a_failure_names_its_replay() {
     for (body, expected) in [
         (panics as fn(&outlast_conformance::Run), "as planned"),
         (hangs, "a hang"),
-        (nobody_dies, "0 members were killed instead of 1"),
+        (survives, "0 members were killed instead of 1"),
     ] {
         let scenario =
             Box::leak(Box::new(Scenario { body, limit: Duration::from_secs(50), ..base }));

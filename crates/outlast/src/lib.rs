@@ -108,6 +108,7 @@
 
 #![deny(unsafe_code)]
 
+mod codec;
 pub mod engine;
 pub mod failpoint;
 mod job;

@@ -1,4 +1,4 @@
-/* What the tests in C have in common. */
+/* The parts that the test programs in C share. */
 #include "outlast.h"
 
 #include <stdio.h>
@@ -6,26 +6,29 @@
 #include <string.h>
 #include <unistd.h>
 
-#define EXPECT(wanted, call)                                                                              \
-    do {                                                                                                  \
-        int status = (call);                                                                              \
-        if (status != (wanted)) {                                                                         \
-            fprintf(stderr, "line %d: %s is %d: %s\n", __LINE__, #call, status, outlast_error());         \
-            exit(1);                                                                                      \
-        }                                                                                                 \
+/* Makes a call and expects this status. */
+#define EXPECT(wanted, call) \
+    do { \
+        int status = (call); \
+        if (status != (wanted)) { \
+            fprintf(stderr, "line %d: %s is %d: %s\n", __LINE__, #call, status, outlast_error()); \
+            exit(1); \
+        } \
     } while (0)
 
-#define CHECK(condition)                                                                                  \
-    do {                                                                                                  \
-        if (!(condition)) {                                                                               \
-            fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition);                               \
-            exit(1);                                                                                      \
-        }                                                                                                 \
+/* Ends the program if the condition does not hold. */
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "line %d: it does not hold: %s\n", __LINE__, #condition); \
+            exit(1); \
+        } \
     } while (0)
 
+/* The store of this member. */
 static outlast_store *store;
 
-/* Waits until all members are here. */
+/* Waits until all members have called it with this key. */
 static void meet(outlast_job *job, const char *place) {
     int64_t here;
     EXPECT(OUTLAST_OK, outlast_add(store, place, strlen(place), 1, &here));

@@ -1,5 +1,6 @@
-/* A program over MPI with a store as its guest. It keeps its own communicator, error handler and tags, loses a rank and
- * goes on; the store keeps what was put. Says `ok`, or why not, and exits with 1. */
+/* An MPI program that opens a store as a guest. It keeps its own communicator, error handler and
+ * tags, loses a rank and goes on; the store keeps all values. The program prints `ok`, or the
+ * reason and exits with 1. */
 
 #include <mpi.h>
 #include <outlast.h>
@@ -9,12 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                                                          \
-    do {                                                                                                     \
-        if (!(what)) {                                                                                       \
-            fprintf(stderr, "%s:%d: %s; outlast says: %s\n", __FILE__, __LINE__, #what, outlast_error());    \
-            exit(1);                                                                                         \
-        }                                                                                                    \
+#define CHECK(what) \
+    do { \
+        if (!(what)) { \
+            fprintf(stderr, "%s:%d: %s; outlast says: %s\n", __FILE__, __LINE__, #what, \
+                    outlast_error()); \
+            exit(1); \
+        } \
     } while (0)
 
 static int sum(MPI_Comm comm, int value) {
@@ -32,7 +34,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     outlast_job *job = NULL;
     if (!strcmp(mode, "fatal") || !strcmp(mode, "single")) {
-        /* What is missing is said, and nothing has happened: the program goes on. */
+        /* The message names the missing call. The program goes on. */
         CHECK(outlast_join(&job) == OUTLAST_NOT_JOINED);
         printf("%s\n", outlast_error());
         MPI_Finalize();
@@ -40,7 +42,7 @@ int main(int argc, char **argv) {
     }
     MPI_Comm own;
     CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN) == MPI_SUCCESS);
-    /* In the reverse order of the ranks, to see that the members are those of this communicator. */
+    /* In the reverse order of the ranks, to see that the communicator numbers the members. */
     CHECK(MPI_Comm_split(MPI_COMM_WORLD, 0, size - rank, &own) == MPI_SUCCESS);
     CHECK(MPI_Comm_set_errhandler(own, MPI_ERRORS_ABORT) == MPI_SUCCESS);
     CHECK(sum(own, 1) == size);
@@ -49,7 +51,8 @@ int main(int argc, char **argv) {
 
     /* The program's own messages, with the tag that the engine uses inside its duplicate. */
     int to = (rank + 1) % size, from = (rank + size - 1) % size, got = -1;
-    CHECK(MPI_Sendrecv(&rank, 1, MPI_INT, to, 1, &got, 1, MPI_INT, from, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE) == 0);
+    CHECK(MPI_Sendrecv(&rank, 1, MPI_INT, to, 1, &got, 1, MPI_INT, from, 1, MPI_COMM_WORLD,
+                       MPI_STATUS_IGNORE) == 0);
     CHECK(got == from);
     MPI_Errhandler handler;
     MPI_Comm_get_errhandler(own, &handler);
@@ -62,7 +65,8 @@ int main(int argc, char **argv) {
     snprintf(value, sizeof value, "of rank %d", rank);
     CHECK(outlast_put(store, key, strlen(key), value, sizeof value, NULL) == OUTLAST_OK);
     CHECK(sum(own, 1) == size);
-    /* All are through: a death inside a collective call is the program's affair. */
+    /* Wait until all ranks have left the collective call: a death inside it would be the program's
+     * affair. */
     int64_t through = 0;
     CHECK(outlast_add(store, "through", 7, 1, &through) == OUTLAST_OK);
     while (rank == size - 1) {

@@ -1,6 +1,6 @@
 /*
- * A job of C programs: every call once, then the last member says that it is ready to be killed, and the others take over
- * what it owned.
+ * A job of C programs: each makes every call. Then the last member reports that it is ready to be
+ * killed, and the survivors take over its keys.
  */
 #include "check.h"
 
@@ -36,14 +36,17 @@ static void every_call_once(uint32_t me) {
     EXPECT(OUTLAST_ABSENT, outlast_get(store, key, key_len, buffer, sizeof buffer, &len, NULL));
     EXPECT(OUTLAST_OK, outlast_put(store, key, key_len, "forty-two", 9, &first));
     EXPECT(OUTLAST_OK, outlast_get(store, key, key_len, buffer, sizeof buffer, &len, &found));
-    CHECK(len == 9 && memcmp(buffer, "forty-two", 9) == 0 && found.counter == first.counter && found.writer == me);
+    CHECK(len == 9 && memcmp(buffer, "forty-two", 9) == 0);
+    CHECK(found.counter == first.counter && found.writer == me);
     EXPECT(OUTLAST_TOO_SMALL, outlast_get(store, key, key_len, buffer, 3, &len, NULL));
     CHECK(len == 9);
     EXPECT(OUTLAST_CONFLICT, outlast_put_if(store, key, key_len, "x", 1, NULL, NULL));
     EXPECT(OUTLAST_OK, outlast_put_if(store, key, key_len, "x", 1, &first, &second));
     CHECK(second.counter > first.counter);
-    EXPECT(OUTLAST_OK, outlast_wait(store, key, key_len, &first, 1000, -1, buffer, sizeof buffer, &len, NULL));
-    EXPECT(OUTLAST_ABSENT, outlast_wait(store, key, key_len, &second, 1, -1, buffer, sizeof buffer, &len, NULL));
+    EXPECT(OUTLAST_OK, outlast_wait(store, key, key_len, &first, 1000, -1, buffer, sizeof buffer,
+                                    &len, NULL));
+    EXPECT(OUTLAST_ABSENT, outlast_wait(store, key, key_len, &second, 1, -1, buffer, sizeof buffer,
+                                        &len, NULL));
     EXPECT(OUTLAST_OK, outlast_exists(store, key, key_len));
     EXPECT(OUTLAST_WRONG_TYPE, outlast_add(store, key, key_len, 1, NULL));
     EXPECT(OUTLAST_OK, outlast_put_nb(store, "later", 5, NULL, 0));
@@ -91,7 +94,7 @@ static void every_call_once(uint32_t me) {
     EXPECT(77, outlast_transaction(store, refuse, NULL));
     EXPECT(OUTLAST_ABSENT, outlast_exists(store, "refused", 7));
 
-    /* Bad input: a message, and nothing happens. */
+    /* Invalid arguments: there is a message, and nothing is changed. */
     EXPECT(OUTLAST_INVALID, outlast_put(store, NULL, 4, "x", 1, NULL));
     CHECK(strstr(outlast_error(), "NULL") != NULL);
     EXPECT(OUTLAST_INVALID, outlast_put(NULL, "key", 3, "x", 1, NULL));
@@ -123,13 +126,14 @@ int main(void) {
     if (me == last) {
         printf("ready\n");
         fflush(stdout);
-        /* It is killed while it waits. */
+        /* This member is killed while it waits. */
         outlast_wait(store, "never", 5, NULL, 30000, -1, NULL, 0, NULL, NULL);
         return 1;
     }
     char buffer[8];
     size_t len;
-    EXPECT(OUTLAST_DIED, outlast_wait(store, "never", 5, NULL, 30000, last, buffer, sizeof buffer, &len, NULL));
+    EXPECT(OUTLAST_DIED, outlast_wait(store, "never", 5, NULL, 30000, last, buffer, sizeof buffer,
+                                      &len, NULL));
     CHECK(outlast_living(job) == members - 1 && outlast_epoch(store) != seen);
     uint32_t dead, heir;
     EXPECT(OUTLAST_OK, outlast_next_death(store, &seen, &dead, &heir));

@@ -1,4 +1,5 @@
-/* A job of C programs in global mode: the last member is killed, and the others recover together. */
+/* A job of C programs in global mode: the last member is killed, and the survivors recover
+ * together. */
 #include "check.h"
 
 int main(void) {
@@ -12,15 +13,15 @@ int main(void) {
     EXPECT(OUTLAST_OK, outlast_put(store, key, key_len, "half done", 9, NULL));
     meet(job, "done");
     if (me == last) {
-        /* The others must be through that meeting, too. */
+        /* Wait until the other members have left the meeting, too. */
         usleep(100000);
         printf("ready\n");
         fflush(stdout);
-        /* It is killed while it waits. */
+        /* This member is killed while it waits. */
         outlast_wait(store, "never", 5, NULL, 30000, -1, NULL, 0, NULL, NULL);
         return 1;
     }
-    /* Whoever only waits is told, too. */
+    /* A member that only waits is told of the death, too. */
     EXPECT(OUTLAST_REVOKED, outlast_wait(store, "never", 5, NULL, 30000, -1, NULL, 0, NULL, NULL));
     CHECK(outlast_is_revoked(store));
     EXPECT(OUTLAST_REVOKED, outlast_put(store, key, key_len, "x", 1, NULL));
@@ -39,15 +40,15 @@ int main(void) {
         CHECK(len == 9);
         EXPECT(OUTLAST_OK, outlast_tx_adopt(tx, key, key_len));
     }
-    char mark[32];
-    int mark_len = snprintf(mark, sizeof mark, "recovered/%u", me);
-    EXPECT(OUTLAST_OK, outlast_tx_put(tx, mark, mark_len, "", 0));
+    char done[32];
+    int done_len = snprintf(done, sizeof done, "recovered/%u", me);
+    EXPECT(OUTLAST_OK, outlast_tx_put(tx, done, done_len, "", 0));
     EXPECT(OUTLAST_OK, outlast_recover_end(recovery));
-    /* All of it is there, also what the others did. */
+    /* The changes of all members are there. */
     CHECK(!outlast_is_revoked(store));
     for (uint32_t member = 0; member < last; member++) {
-        mark_len = snprintf(mark, sizeof mark, "recovered/%u", member);
-        EXPECT(OUTLAST_OK, outlast_exists(store, mark, mark_len));
+        done_len = snprintf(done, sizeof done, "recovered/%u", member);
+        EXPECT(OUTLAST_OK, outlast_exists(store, done, done_len));
     }
     EXPECT(OUTLAST_OK, outlast_close(store));
     EXPECT(OUTLAST_OK, outlast_leave(job));

@@ -1,4 +1,4 @@
-//! Activities that a member makes, and the services of its background.
+//! Activities of a member, and the services of its background.
 
 use crate::{DATA, Run};
 use outlast::engine::Port;
@@ -22,7 +22,8 @@ pub(crate) fn several(run: &Run) {
                     activity.fetch_add(Epoch::ANY, target, counter, 1).expect("fetch_add");
                 }
             }
-            // The activities hand a baton on, each asleep until its turn, all woken by the one bell.
+            // The activities pass a baton on. Each sleeps until its turn, and the member's bell
+            // wakes all of them.
             let me = activity.me();
             for turn in (number..3 * ACTIVITIES).step_by(ACTIVITIES as usize) {
                 activity.until_rung("the baton", || {
@@ -31,10 +32,10 @@ pub(crate) fn several(run: &Run) {
                 activity.put(Epoch::ANY, me, baton, &(turn + 1).to_le_bytes()).expect("put");
                 activity.ring(me).expect("ring");
             }
-            // Messages of all activities go through the same queue.
+            // The messages of all activities go through a single queue.
             let other = activity.others().next().expect("two members");
             activity.send(other, Port::User, &number.to_le_bytes()).expect("send");
-            // Relaxed: only counted; the end of the activity orders what it did.
+            // Relaxed: it is only a count; the end of the activity orders its other effects.
             done.fetch_add(1, Ordering::Relaxed);
         };
         activities.push(run.spawn(&format!("activity {number}"), Box::new(body)).expect("spawn"));
@@ -61,7 +62,7 @@ pub(crate) fn several(run: &Run) {
     run.barrier("all activities");
     let total = run.load(Epoch::ANY, run.me(), counter).expect("load");
     assert_eq!(total, 2 * ACTIVITIES * each, "{run:?}: what all activities added");
-    // One that never ends by itself: waiting for it is bounded.
+    // An activity that does not end by itself: waiting for it has a bound.
     let sleeper = run.clone();
     let sleeper = run
         .spawn(
@@ -75,7 +76,7 @@ pub(crate) fn several(run: &Run) {
     run.finish();
 }
 
-/// Sends back what comes on one port, on another, and counts how often it ran.
+/// A service that sends each message back on another port, and counts how often it ran.
 #[derive(Default)]
 struct Echo {
     answered: AtomicU64,
@@ -102,7 +103,7 @@ pub(crate) fn services(run: &Run) {
     run.barrier("all services");
     let each = run.count(200, 8);
     if run.me() == BUSY {
-        // No call of the engine until all others have got all their answers.
+        // No call of the engine until all other members have all their answers.
         run.compute_until("answers given in the background", || {
             echo.answered.load(Ordering::Relaxed) == 2 * each
         });

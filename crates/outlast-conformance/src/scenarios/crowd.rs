@@ -1,13 +1,9 @@
-//! Many things at once: forty members, random storms, and the death of the launcher.
+//! Large scenarios: forty members, random storms, and the death of the launcher.
 
-use crate::{DATA, Inbox, Run, pattern};
+use crate::{Inbox, Run, pattern};
 use outlast::engine::{Fault, Port, Result};
 use outlast::{Epoch, Error, MemberId};
 use std::time::Duration;
-
-fn after_common(run: &Run) -> u64 {
-    DATA + 64 * run.members() as u64
-}
 
 pub(crate) fn forty(run: &Run) {
     let victims: Vec<MemberId> =
@@ -16,12 +12,12 @@ pub(crate) fn forty(run: &Run) {
     let all: Vec<MemberId> = run.all().collect();
     let mut inbox = Inbox::new(run, Port::User, 0);
     for &target in &all {
-        run.fetch_add(Epoch::ANY, target, after_common(run), 1).expect("fetch_add");
+        run.fetch_add(Epoch::ANY, target, run.data_after_check(), 1).expect("fetch_add");
         inbox.send(target, 64);
     }
     inbox.await_from(&all, 1);
     run.barrier("all to all");
-    assert_eq!(run.load(Epoch::ANY, run.me(), after_common(run)), Ok(40));
+    assert_eq!(run.load(Epoch::ANY, run.me(), run.data_after_check()), Ok(40));
     if victims.contains(&run.me()) {
         let mut random = run.own_random(0);
         run.pause_below(&mut random, Duration::from_millis(30));
@@ -33,7 +29,7 @@ pub(crate) fn forty(run: &Run) {
     run.finish();
 }
 
-/// Whether an operation of the storm happened: not if its target is dead or its view was old.
+/// Whether an operation of the storm took effect: not if its target is dead or its view was old.
 fn has_happened<T: PartialEq + std::fmt::Debug>(
     run: &Run,
     victims: &[MemberId],
@@ -65,7 +61,7 @@ fn has_happened<T: PartialEq + std::fmt::Debug>(
     }
 }
 
-/// What a member of the storm knows about its own part of one target's memory.
+/// The content of a member's own words in a target's memory, as the member knows it.
 #[derive(Clone, Copy, Default)]
 struct Own {
     added: u64,
@@ -75,15 +71,15 @@ struct Own {
 }
 
 pub(crate) fn storm(run: &Run) {
-    const SLOT: u64 = 512;
+    const REGION: u64 = 512;
     const RANGE: usize = 300;
     let victims: Vec<MemberId> =
         run.shared_random(&[]).distinct(3, run.members()).into_iter().map(MemberId).collect();
     let members = run.members() as u64;
-    run.begin(64 * members + SLOT * (members + 1));
-    let slot = |writer: u64| after_common(run) + SLOT * writer;
-    let (added, swapped, range) = (slot(run.id()), slot(run.id()) + 8, slot(run.id()) + 19);
-    let shared = slot(members);
+    run.begin(64 * members + REGION * (members + 1));
+    let region = |writer: u64| run.data_after_check() + REGION * writer;
+    let (added, swapped, range) = (region(run.id()), region(run.id()) + 8, region(run.id()) + 19);
+    let shared = region(members);
     let all: Vec<MemberId> = run.all().collect();
     let mut random = run.own_random(0);
     let mut inbox = Inbox::new(run, Port::User, 0);
@@ -131,9 +127,9 @@ pub(crate) fn storm(run: &Run) {
             }
             4 => {
                 let (writer, mut bytes) = (random.below(members), vec![0; RANGE]);
-                let result = run.get(at, target, slot(writer) + 19, &mut bytes);
+                let result = run.get(at, target, region(writer) + 19, &mut bytes);
                 if has_happened(run, &victims, target, at, result, None) {
-                    pattern::generations(slot(writer) + 19, &bytes);
+                    pattern::generations(region(writer) + 19, &bytes);
                 }
             }
             5 => {
@@ -153,7 +149,7 @@ pub(crate) fn storm(run: &Run) {
             _ => match random.below(8) {
                 0 => run.pause_below(&mut random, Duration::from_millis(1)),
                 1 => {
-                    let len = run.segment_len(run.me()).expect("one's own segment");
+                    let len = run.segment_len(run.me()).expect("the own segment");
                     run.grow(len + 100).expect("growing a little");
                 }
                 _ => {
@@ -189,9 +185,9 @@ pub(crate) fn storm(run: &Run) {
         );
         run.tell(target, 2 * run.id(), known.shared);
         run.tell(target, 2 * run.id() + 1, inbox.count_to(target));
-        // What the dead left is of their last put or of the one before, word by word.
+        // Each word of a victim's range is of its last put or of the put before it.
         for victim in &victims {
-            let offset = slot(u64::from(victim.0)) + 19;
+            let offset = region(u64::from(victim.0)) + 19;
             run.get(Epoch::ANY, target, offset, &mut bytes).expect("get");
             pattern::check_cut_short(offset, &bytes);
         }
@@ -212,7 +208,7 @@ pub(crate) fn storm(run: &Run) {
     run.finish();
 }
 
-/// The variable that names the launcher's process. Only a launcher that says so is killed.
+/// The variable with the launcher's process number. No other launcher is killed.
 pub(crate) const LAUNCHER: &str = "OUTLAST_CONFORMANCE_LAUNCHER";
 
 pub(crate) fn launcher_dies(run: &Run) {

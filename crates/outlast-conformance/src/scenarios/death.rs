@@ -5,14 +5,9 @@ use outlast::engine::{CompoundStep, Done, Fault, Operation, Port, Result};
 use outlast::{Epoch, Error, MemberId, Time};
 use std::time::Duration;
 
-/// The first 64 bytes of data per member belong to [`Run::check_all_goes_on`]; what scenarios use comes after.
-fn after_common(run: &Run) -> u64 {
-    DATA + 64 * run.members() as u64
-}
-
 const KINDS: usize = 5;
 
-/// An operation of each kind on the 64 bytes at `offset`.
+/// An operation of each kind on the 64 bytes at `offset`, to be started.
 fn operation(kind: usize, offset: u64) -> Operation<'static> {
     match kind % KINDS {
         0 => Operation::Put { offset, data: &[0x55; 64] },
@@ -23,7 +18,7 @@ fn operation(kind: usize, offset: u64) -> Operation<'static> {
     }
 }
 
-/// The same as a call that waits.
+/// A call of each kind on the 64 bytes at `offset`, which waits for the result.
 fn call(run: &Run, kind: usize, at: Epoch, target: MemberId, offset: u64) -> Result<()> {
     match kind % KINDS {
         0 => run.put(at, target, offset, &[0x55; 64]),
@@ -34,16 +29,17 @@ fn call(run: &Run, kind: usize, at: Epoch, target: MemberId, offset: u64) -> Res
     }
 }
 
-/// Checks that the view has `dead` and that every call with it as target says so.
+/// Checks that the view has `dead` among the dead, and that every call with this target returns
+/// `Dead`.
 fn check_is_dead(run: &Run, dead: MemberId) {
     assert!(run.view().dead.contains(dead), "{run:?}: Dead before the view has {dead}");
     let gone = Err(Error::Dead { member: dead });
-    let offset = after_common(run);
+    let offset = run.data_after_check();
     for kind in 0..KINDS {
         for at in [Epoch::ANY, run.epoch()] {
             let began = run.now();
             let given = run.wait(run.start(at, dead, operation(kind, offset))).map(drop);
-            // A further death in between makes the second form stale.
+            // Another death in the meantime makes an operation of the epoch stale.
             let is_stale =
                 matches!(given, Err(Error::Stale { .. })) && at != Epoch::ANY && at < run.epoch();
             assert!(given == gone || is_stale, "{run:?}: operation {kind} on the dead: {given:?}");
@@ -62,7 +58,7 @@ fn check_is_dead(run: &Run, dead: MemberId) {
     assert_eq!(
         run.wait(run.start_compound(Epoch::ANY, dead, &parts)).map(drop),
         gone,
-        "{run:?}: a series"
+        "{run:?}: a compound operation"
     );
     for port in [Port::Rma, Port::Store, Port::User] {
         assert_eq!(run.send(dead, port, b"too late"), gone, "{run:?}: a message to the dead");
@@ -93,12 +89,13 @@ pub(crate) fn operations_around(run: &Run) {
     run.begin(64 * 8);
     let mut random = run.own_random(0);
     if run.me() == victim {
-        // It works as well, so that it dies at any step of any operation.
+        // The victim works, too, so that it dies at any step of any operation.
         run.fault(Fault::DieAtStep(1 + random.below(run.count(2000, 100))));
         for round in 0..run.count(1000, 60) as usize {
             let target = random.pick(&run.all().collect::<Vec<_>>());
-            call(run, round, Epoch::ANY, target, after_common(run) + 64).expect("nobody else dies");
-            run.send(target, Port::User, b"alive").expect("nobody else dies");
+            call(run, round, Epoch::ANY, target, run.data_after_check() + 64)
+                .expect("no other member dies");
+            run.send(target, Port::User, b"alive").expect("no other member dies");
         }
         run.die();
     }
@@ -109,8 +106,8 @@ pub(crate) fn operations_around(run: &Run) {
         let began = run.now();
         let result = match kind {
             KINDS => run.send(victim, Port::User, &[1; 100]),
-            _ if random.below(2) == 0 => call(run, kind, at, victim, after_common(run)),
-            _ => run.wait(run.start(at, victim, operation(kind, after_common(run)))).map(drop),
+            _ if random.below(2) == 0 => call(run, kind, at, victim, run.data_after_check()),
+            _ => run.wait(run.start(at, victim, operation(kind, run.data_after_check()))).map(drop),
         };
         assert!(run.now().since(began) < WAIT, "{run:?}: operation {kind} took too long");
         match result {
@@ -122,7 +119,9 @@ pub(crate) fn operations_around(run: &Run) {
             Err(Error::Stale { now }) => {
                 assert!(at < now && run.epoch() >= now, "{run:?}: stale at {at}, now {now}");
             }
-            Err(error) => panic!("{run:?}: operation {kind} on one that may be dying: {error}"),
+            Err(error) => {
+                panic!("{run:?}: operation {kind} on a member that may be dying: {error}")
+            }
         }
         while run.receive(Port::User).is_some() {}
         if round % 8 == 7 {
@@ -145,12 +144,12 @@ pub(crate) fn operations_pending(run: &Run) {
         run.until("being killed", || false);
     }
     let mut own = run.own_random(0);
-    let start = |kind| run.start(Epoch::ANY, victim, operation(kind, after_common(run)));
+    let start = |kind| run.start(Epoch::ANY, victim, operation(kind, run.data_after_check()));
     let before: Vec<_> = (0..2 * KINDS).map(start).collect();
     if run.me() == killer {
         run.kill(victim);
     }
-    // These are started after the death, and mostly before its notice.
+    // These operations are started after the death, and mostly before its notice.
     let after: Vec<_> = (0..2 * KINDS).map(start).collect();
     let mut pending: Vec<_> = before.into_iter().chain(after).collect();
     while !pending.is_empty() {
@@ -179,23 +178,23 @@ pub(crate) fn operations_pending(run: &Run) {
 }
 
 pub(crate) fn writers_die_mid_put(run: &Run) {
-    const HOME: MemberId = MemberId(0);
+    const TARGET: MemberId = MemberId(0);
     const LEN: usize = 1500;
-    let victims: Vec<MemberId> = run.all().filter(|&member| member != HOME).collect();
+    let victims: Vec<MemberId> = run.all().filter(|&member| member != TARGET).collect();
     run.begin(64 * 6 + 2048 * 6);
     let region_of = |writer: MemberId| {
         let shift = Random::of(&[u64::from(writer.0)]).below(8);
-        after_common(run) + 2048 * u64::from(writer.0) + shift
+        run.data_after_check() + 2048 * u64::from(writer.0) + shift
     };
     let mut random = run.own_random(0);
-    if run.me() != HOME {
+    if run.me() != TARGET {
         let offset = region_of(run.me());
         run.fault(Fault::DieAtStep(1 + random.below(run.count(200, 60))));
         for generation in 1..=run.count(400, 60) as u16 {
             let data = pattern::range(offset, LEN, generation);
             loop {
                 let at = if random.below(2) == 0 { Epoch::ANY } else { run.epoch() };
-                match run.put(at, HOME, offset, &data) {
+                match run.put(at, TARGET, offset, &data) {
                     Ok(()) => break,
                     Err(Error::Stale { .. }) => {}
                     Err(error) => panic!("{run:?}: put: {error}"),
@@ -206,7 +205,8 @@ pub(crate) fn writers_die_mid_put(run: &Run) {
     }
     let read = |writer: MemberId| {
         let mut bytes = vec![0; LEN];
-        run.get(Epoch::ANY, HOME, region_of(writer), &mut bytes).expect("get of one's own segment");
+        run.get(Epoch::ANY, TARGET, region_of(writer), &mut bytes)
+            .expect("get from the own segment");
         pattern::generations(region_of(writer), &bytes);
         bytes
     };
@@ -238,7 +238,7 @@ pub(crate) fn writers_die_mid_put(run: &Run) {
         );
         let offset = region_of(*writer);
         let fresh = pattern::range(offset, LEN, 1000);
-        run.put(run.epoch(), HOME, offset, &fresh).expect("put over what the dead left");
+        run.put(run.epoch(), TARGET, offset, &fresh).expect("put over what the dead left");
         assert!(read(*writer) == fresh);
     }
     run.finish();
@@ -248,7 +248,7 @@ pub(crate) fn adders_die(run: &Run) {
     let victims: Vec<MemberId> =
         run.shared_random(&[]).distinct(2, 5).into_iter().map(MemberId).collect();
     run.begin(64 * 5 + 64 * 6);
-    let (shared, own) = (after_common(run), after_common(run) + 64);
+    let (shared, own) = (run.data_after_check(), run.data_after_check() + 64);
     let mut random = run.own_random(0);
     let each = run.count(2000, 25);
     let is_victim = victims.contains(&run.me());
@@ -271,7 +271,7 @@ pub(crate) fn adders_die(run: &Run) {
     }
     run.await_dead(&victims);
     run.barrier("all additions");
-    let load = |offset| run.load(Epoch::ANY, run.me(), offset).expect("reading one's own segment");
+    let load = |offset| run.load(Epoch::ANY, run.me(), offset).expect("reading the own segment");
     let counts: Vec<u64> = run.all().map(|adder| load(own + 64 * u64::from(adder.0))).collect();
     for adder in run.all() {
         let count = counts[adder.index()];
@@ -281,7 +281,7 @@ pub(crate) fn adders_die(run: &Run) {
             assert_eq!(count, each, "{run:?}: the additions of {adder}");
         }
     }
-    // The dead may have added to the shared word and not yet to their own.
+    // A victim may have added to the shared word and not yet to its own word.
     let (sum, total) = (counts.iter().sum::<u64>(), load(shared));
     assert!((sum..=sum + 2).contains(&total), "{run:?}: {total} additions, {sum} counted");
     run.check_all_goes_on(1);
@@ -295,7 +295,8 @@ pub(crate) fn lowest(run: &Run) {
         run.fault(Fault::DieAtStep(1 + random.below(30)));
         for _ in 0..100 {
             for target in run.all() {
-                run.fetch_add(Epoch::ANY, target, after_common(run), 1).expect("nobody else dies");
+                run.fetch_add(Epoch::ANY, target, run.data_after_check(), 1)
+                    .expect("no other member dies");
             }
         }
         run.die();
@@ -347,7 +348,7 @@ pub(crate) fn all_but_one(run: &Run) {
         run.fault(Fault::DieAtStep(1 + random.below(run.count(1000, 120))));
         for round in 0..run.count(400, 40) as usize {
             for target in run.all() {
-                match call(run, round, Epoch::ANY, target, after_common(run)) {
+                match call(run, round, Epoch::ANY, target, run.data_after_check()) {
                     Ok(()) | Err(Error::Dead { .. }) => {}
                     Err(error) => panic!("{run:?}: operation on {target}: {error}"),
                 }
@@ -376,7 +377,7 @@ pub(crate) fn while_parked(run: &Run) {
         run.pause_below(&mut random, Duration::from_millis(20));
         run.die();
     }
-    // One park for each ring: nothing but the death wakes a survivor, and nobody told it.
+    // A park for each ring: only the death wakes a survivor, since no member tells it of the death.
     let mut parks = 0;
     run.until_rung("the death", || {
         parks += 1;
@@ -395,7 +396,7 @@ pub(crate) fn fence_living(run: &Run) {
     if run.me() == victim {
         run.until("being fenced", || {
             for target in run.living() {
-                drop(call(run, 4, Epoch::ANY, target, after_common(run)));
+                drop(call(run, 4, Epoch::ANY, target, run.data_after_check()));
             }
             false
         });
@@ -408,7 +409,8 @@ pub(crate) fn fence_living(run: &Run) {
         assert!(run.epoch() >= Epoch(1));
         check_is_dead(run, victim);
     } else if run.me().index() == (victim.index() + 1) % 4 {
-        // Somebody has to; this one may wait no longer than until now, and the victim dies all the same.
+        // At least this member must fence the victim. Its call may not wait, and the victim must
+        // die nevertheless.
         match run.fence(victim, Time(0)) {
             Ok(()) => {}
             Err(Error::Timeout { member, .. }) => assert_eq!(member, victim),
@@ -444,7 +446,7 @@ pub(crate) fn deserter(run: &Run) {
     }
     run.await_dead(&[DESERTER]);
     run.check_dead(&[DESERTER]);
-    assert!(run.view().left.is_empty(), "{run:?}: who just ends did not leave");
+    assert!(run.view().left.is_empty(), "{run:?}: a member that only ends did not leave");
     check_is_dead(run, DESERTER);
     run.check_all_goes_on(1);
     run.finish();

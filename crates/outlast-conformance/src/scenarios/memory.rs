@@ -13,12 +13,12 @@ pub(crate) fn grow_while_others_read(run: &Run) {
     if run.me() == OWNER {
         for step in 1..=steps {
             run.grow(len_after(step)).expect("growing within the limit");
-            let len = run.segment_len(OWNER).expect("one's own segment");
+            let len = run.segment_len(OWNER).expect("the own segment");
             assert!(
                 len >= len_after(step),
                 "{run:?}: the segment has {len} bytes after step {step}"
             );
-            // Smaller than it is: nothing to do.
+            // Growing to a smaller length has no effect.
             run.grow(DATA).expect("growing to less");
             assert_eq!(run.segment_len(OWNER), Ok(len));
             let offset = len_after(step - 1);
@@ -33,7 +33,8 @@ pub(crate) fn grow_while_others_read(run: &Run) {
             for other in run.others() {
                 run.tell(other, 0, step);
             }
-            // Every so often it waits for the readers, who then write into the newest bytes.
+            // After some steps the owner waits for the readers, which then write into the newest
+            // bytes.
             if step % 5 == 0 {
                 for other in run.others() {
                     run.until_rung("a reader's write", || run.told(u64::from(other.0)) == step);
@@ -64,11 +65,12 @@ pub(crate) fn grow_while_others_read(run: &Run) {
                     "{run:?}: the bytes of step {step} changed when the segment grew"
                 );
             }
-            // What the length promises can be read, whether or not it was announced.
+            // All bytes below the length can be read, even if the owner has not announced them yet.
             let mut byte = [0];
             run.get(Epoch::ANY, OWNER, len - 1, &mut byte).expect("get of the last byte");
             if known % 5 == 0 {
-                // It expects what is not there: it only shows that it can reach the word.
+                // The expected word is wrong: the swap changes nothing, and shows that the word can
+                // be reached.
                 let word = (len_after(known) / 8 - 1) * 8;
                 run.compare_and_swap(Epoch::ANY, OWNER, word, u64::MAX, 1)
                     .expect("a swap in the new bytes");
@@ -94,7 +96,7 @@ pub(crate) fn out_of_memory(run: &Run) {
     run.begin(64);
     run.put(Epoch::ANY, run.me(), DATA, &[7; 64]).expect("put");
     run.barrier("what must stay");
-    let before = run.segment_len(run.me()).expect("one's own segment");
+    let before = run.segment_len(run.me()).expect("the own segment");
     let is_refused = |len: u64| {
         let error = run.grow(len).expect_err("growing beyond the limit");
         assert!(
@@ -110,7 +112,7 @@ pub(crate) fn out_of_memory(run: &Run) {
             "{run:?}: after growing to {len} was refused"
         );
     }
-    // Up to the limit it still grows, and beyond it still does not.
+    // The segment still grows up to the limit, and not beyond it.
     let mut len = before;
     while len < 4 << 20 {
         len = (2 * len).min(4 << 20);
@@ -130,8 +132,8 @@ pub(crate) fn out_of_memory(run: &Run) {
     run.finish();
 }
 
-/// What a caller may get wrong about a range: its name, the operation, and whether it is out of range, unaligned, or
-/// both, in which case either error will do.
+/// A wrong operation, and whether it is out of range or unaligned. If it is both, either error is
+/// right.
 struct Wrong {
     operation: Operation<'static>,
     out_of_range: bool,
@@ -185,7 +187,7 @@ fn wrong_operations(len: u64) -> Vec<Wrong> {
 pub(crate) fn bad_input(run: &Run) {
     const LEN: u64 = 200;
     run.begin(LEN);
-    let len = run.segment_len(run.me()).expect("one's own segment");
+    let len = run.segment_len(run.me()).expect("the own segment");
     let content = run.shared_random(&[]).bytes((len - DATA) as usize);
     run.put(Epoch::ANY, run.me(), DATA, &content).expect("put");
     run.barrier("what must stay");
@@ -217,7 +219,7 @@ pub(crate) fn bad_input(run: &Run) {
         let odd = [CompoundStep::Swap { offset: DATA + 4, expected: 0, new: 0 }];
         let refused = run.wait(run.start_compound(Epoch::ANY, target, &odd));
         assert_eq!(refused, Err(Error::Unaligned { offset: DATA + 4 }), "{run:?}");
-        // Empty ranges are inside as long as they do not begin beyond the end.
+        // An empty range is valid unless it begins beyond the end.
         for offset in [0, DATA + 3, len] {
             assert_eq!(run.put(Epoch::ANY, target, offset, &[]), Ok(()));
             assert_eq!(

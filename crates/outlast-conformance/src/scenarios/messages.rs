@@ -1,4 +1,4 @@
-//! Messages, while nobody dies and when somebody does.
+//! Messages, without deaths and with deaths of senders and receivers.
 
 use crate::{DATA, Inbox, Run, WAIT};
 use outlast::engine::{Fault, MESSAGE_LEN_MAX, Port};
@@ -20,7 +20,7 @@ pub(crate) fn in_order(run: &Run) {
                 inbox.send(target, len);
             }
         }
-        // Some members receive as they go, others only at the end.
+        // Some members receive between their sends, the others only at the end.
         if run.id().is_multiple_of(2) && random.below(3) == 0 {
             inboxes[random.below(3) as usize].drain();
         }
@@ -28,12 +28,12 @@ pub(crate) fn in_order(run: &Run) {
     for inbox in &mut inboxes {
         inbox.await_from(&all, each);
     }
-    run.barrier("all letters");
+    run.barrier("all messages");
     for inbox in &mut inboxes {
         inbox.drain();
         assert!(
             all.iter().all(|&from| inbox.count_from(from) == each),
-            "{run:?}: a letter came twice"
+            "{run:?}: a message came twice"
         );
     }
     run.finish();
@@ -81,8 +81,9 @@ pub(crate) fn sleeping_receiver(run: &Run) {
     let each = run.count(200, 12);
     let mut inbox = Inbox::new(run, Port::User, 0);
     if run.me() == SLEEPER {
-        // Its main activity looks at no message until all are sent; its background makes room for them.
-        run.until_rung("the last letter", || {
+        // The main activity receives no message until all are sent; the background makes room for
+        // them.
+        run.until_rung("the last message", || {
             run.others().all(|sender| run.told(u64::from(sender.0)) == 1)
         });
         inbox.await_from(&run.others().collect::<Vec<_>>(), each);
@@ -93,10 +94,10 @@ pub(crate) fn sleeping_receiver(run: &Run) {
             inbox.send(SLEEPER, 100_000);
             stalls += u64::from(run.now().since(began) > STALL);
         }
-        // A machine under load delays some; an engine that forgets to look for messages delays many.
+        // A machine under load delays some messages; an engine that forgets to receive delays many.
         assert!(
             stalls <= 1 + each / 20,
-            "{run:?}: {stalls} of {each} letters took longer than {STALL:?}"
+            "{run:?}: {stalls} of {each} messages took longer than {STALL:?}"
         );
         run.tell(SLEEPER, run.id(), 1);
     }
@@ -131,7 +132,8 @@ pub(crate) fn of_the_dead(run: &Run) {
         run.die();
     }
     run.await_dead(&[victim]);
-    // Letters of the dead may still come; however long one waits, the next one is the next one.
+    // Messages of the victim may still arrive. `drain` checks that they come in order, without
+    // gaps.
     let other = run.living_others()[0];
     inbox.send(other, 10);
     inbox.await_from(&[other], 1);
@@ -139,7 +141,7 @@ pub(crate) fn of_the_dead(run: &Run) {
         inbox.drain();
         inbox.count_from(victim) == each
     });
-    assert!(inbox.count_from(victim) <= each, "{run:?}: more letters than the dead sent");
+    assert!(inbox.count_from(victim) <= each, "{run:?}: more messages than the dead sent");
     run.check_all_goes_on(1);
     run.finish();
 }
@@ -172,7 +174,7 @@ pub(crate) fn sender_dies(run: &Run) {
         }
     }
     run.await_dead(&victims);
-    run.barrier("letters after the deaths");
+    run.barrier("messages after the deaths");
     let mut later = Inbox::new(run, Port::Store, 1);
     for target in run.living() {
         later.send(target, run.count(MESSAGE_LEN_MAX as u64, 50_000) as usize);
@@ -188,7 +190,7 @@ pub(crate) fn receiver_dies(run: &Run) {
     const RECEIVER: MemberId = MemberId(1);
     run.begin(64 * 3);
     if run.me() == RECEIVER {
-        // It takes nothing, and is killed while the others press on.
+        // The receiver receives nothing, and is killed while the others send.
         run.until("being killed", || false);
     }
     let mut inbox = Inbox::new(run, Port::User, 0);
@@ -202,7 +204,7 @@ pub(crate) fn receiver_dies(run: &Run) {
         }
         number += 1;
         match inbox.try_send(RECEIVER, random.pick(&[10, 3000, 100_000])) {
-            // Nobody fills what room there is before the one that kills has come to that.
+            // A sender must not fill all room before member 0 has killed the receiver.
             Ok(()) if number > 350 => run.pause(Duration::from_millis(5)),
             Ok(()) if number % 16 == 0 => run.pause(Duration::from_micros(100)),
             Ok(()) => {}
@@ -210,7 +212,7 @@ pub(crate) fn receiver_dies(run: &Run) {
                 assert_eq!(member, RECEIVER);
                 break;
             }
-            Err(error) => panic!("{run:?}: letter {number} to {RECEIVER}: {error}"),
+            Err(error) => panic!("{run:?}: message {number} to {RECEIVER}: {error}"),
         }
         assert!(
             run.now() < until,
@@ -220,7 +222,7 @@ pub(crate) fn receiver_dies(run: &Run) {
     assert!(run.view().dead.contains(RECEIVER), "{run:?}: Dead before the view has the death");
     run.await_dead(&[RECEIVER]);
     assert_eq!(run.send(RECEIVER, Port::User, &[1]), Err(Error::Dead { member: RECEIVER }));
-    assert!(run.segment_len(run.me()).expect("one's own segment") >= DATA);
+    assert!(run.segment_len(run.me()).expect("the own segment") >= DATA);
     run.check_all_goes_on(1);
     run.finish();
 }

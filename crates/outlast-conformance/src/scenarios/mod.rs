@@ -1,4 +1,4 @@
-//! The scenarios, by what they are about.
+//! The list of the scenarios. Each file has the bodies for a subject.
 
 mod activities;
 mod crowd;
@@ -18,30 +18,39 @@ use std::time::Duration;
 /// The limit of scenarios that wait on purpose or start many processes.
 const LONG: Duration = Duration::from_secs(120);
 
-/// All of them, the simplest first: when something basic is broken, the first failure says so.
+/// All scenarios, the simplest first: if a basic promise is broken, the first failure shows it.
 pub(crate) static ALL: &[Scenario] = &[
-    Scenario::new("job-of-one", "A member alone does everything with itself.", 1, one_sided::job_of_one),
+    Scenario::new(
+        "job-of-one",
+        "A member alone does everything with itself.",
+        1,
+        one_sided::job_of_one,
+    ),
     Scenario::new(
         "one-sided-pairs",
-        "Every member puts, gets, loads, compares and swaps, and adds at every member, itself included.",
+        "Every member puts, gets, loads, compares and swaps, and adds at every member, itself \
+         included.",
         4,
         one_sided::pairs,
     ),
     Scenario::new(
         "one-sided-order",
-        "Operations started on one target take effect in their order: who sees the flag sees the puts before it.",
+        "Operations started on a target take effect in order: a reader that sees the flag sees \
+         the puts before it.",
         3,
         one_sided::order,
     ),
     Scenario::new(
         "one-sided-in-flight",
-        "Many started operations complete in any order of polling, and forgotten ones do no harm.",
+        "Many started operations complete in any order of polling, and forgotten operations do \
+         no harm.",
         3,
         one_sided::in_flight,
     ),
     Scenario::new(
         "atomics-add-up",
-        "Fetch-and-add and compare-and-swap of all members on the same words lose and repeat nothing.",
+        "Fetch-and-add and compare-and-swap of all members on shared words lose and repeat \
+         nothing.",
         4,
         one_sided::atomics_add_up,
     ),
@@ -65,7 +74,7 @@ pub(crate) static ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "messages-large-and-empty",
-        "The longest messages and empty ones mix, between all pairs.",
+        "The longest messages and empty messages mix, between all pairs.",
         3,
         messages::large_and_empty,
     )
@@ -85,33 +94,37 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Room]),
     Scenario::new(
         "messages-mutual-flood",
-        "All members send very much to all others before they receive anything, and nobody blocks for ever.",
+        "All members send very much to all others before they receive anything, and no member \
+         blocks for ever.",
         3,
         messages::mutual_flood,
     )
     .needs(&[Room]),
     Scenario::new(
         "bell-and-park",
-        "A bell that has rung ends a park at once; one that does not ring lets it last until its time, no busy loop.",
+        "A bell that has rung ends a park at once; without a ring the park lasts until its \
+         time, without a busy loop.",
         2,
         waiting::bell_and_park,
     ),
     Scenario::new(
         "no-lost-wakeups",
-        "Tokens, messages and many ringers at once never leave anybody asleep.",
+        "Tokens, messages and many ringers at once never leave a member asleep.",
         3,
         waiting::no_lost_wakeups,
     ),
     Scenario::new(
         "grow-while-others-read",
-        "A segment grows step by step while others read and write it; new bytes are zero and reachable at once.",
+        "A segment grows step by step while others read and write it; new bytes are zero and \
+         reachable at once.",
         3,
         memory::grow_while_others_read,
     )
     .needs(&[Growth]),
     Scenario::new(
         "out-of-memory",
-        "Growth beyond the limit is an error that changes nothing, and the segment still works and grows.",
+        "Growth beyond the limit is an error that changes nothing, and the segment still works \
+         and grows.",
         2,
         memory::out_of_memory,
     )
@@ -119,13 +132,14 @@ pub(crate) static ALL: &[Scenario] = &[
     .segment_limit(4 << 20),
     Scenario::new(
         "bad-input",
-        "Ranges out of bounds or overflowing, unaligned words, unknown members, too long messages: an error each.",
+        "Each range out of bounds, unaligned word, unknown member and too long message is an \
+         error.",
         2,
         memory::bad_input,
     ),
     Scenario::new(
         "activities",
-        "Several activities of one member work, wait for each other and end, all at once.",
+        "Several activities of a member work, wait for each other and end, all at once.",
         2,
         activities::several,
     ),
@@ -137,7 +151,8 @@ pub(crate) static ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "operations-after-a-death",
-        "Once the view has a death, every operation on the dead says Dead, and all else goes on.",
+        "Once the view has a death, every operation on the dead member returns Dead, and all \
+         else goes on.",
         3,
         death::operations_after,
     )
@@ -145,7 +160,8 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill]),
     Scenario::new(
         "operations-around-a-death",
-        "Operations of each kind in a loop while their target dies end well or say Dead, and none waits for ever.",
+        "Operations of each kind in a loop while their target dies succeed or return Dead, and \
+         none waits for ever.",
         4,
         death::operations_around,
     )
@@ -153,7 +169,8 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill, Steps]),
     Scenario::new(
         "operations-pending-at-a-death",
-        "Operations started before the death of their target, not yet waited for, end well or say Dead.",
+        "Operations started before the death of their target, not yet waited for, succeed or \
+         return Dead.",
         3,
         death::operations_pending,
     )
@@ -161,7 +178,8 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill]),
     Scenario::new(
         "writer-dies-mid-put",
-        "Writers that die at any step leave each word old or new, never torn, and nothing moves after the notice.",
+        "Writers that die at any step leave each word old or new, never torn, and nothing \
+         moves after the notice.",
         6,
         death::writers_die_mid_put,
     )
@@ -169,7 +187,8 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill, Steps]),
     Scenario::new(
         "adder-dies-mid-add",
-        "A word operation of a member that dies happened or did not; those of the others all count.",
+        "A word operation of a member that dies took effect or did not; all operations of the \
+         others count.",
         5,
         death::adders_die,
     )
@@ -177,7 +196,7 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill, Steps]),
     Scenario::new(
         "messages-of-the-dead",
-        "Of the letters of a member that died whole ones arrive, in order, perhaps after the notice.",
+        "The messages of a member that died arrive whole and in order, perhaps after the notice.",
         3,
         messages::of_the_dead,
     )
@@ -185,7 +204,8 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill]),
     Scenario::new(
         "sender-dies-mid-message",
-        "Senders that die inside long messages leave the receiver's letters from the others intact.",
+        "Senders that die inside long messages leave the receiver's messages from the others \
+         intact.",
         5,
         messages::sender_dies,
     )
@@ -193,7 +213,7 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill, Steps]),
     Scenario::new(
         "receiver-dies-in-a-flood",
-        "Senders to a member that dies without receiving go on, or hear that it is dead.",
+        "Senders to a member that dies without receiving go on, or are told that it is dead.",
         3,
         messages::receiver_dies,
     )
@@ -202,7 +222,7 @@ pub(crate) static ALL: &[Scenario] = &[
     Scenario::new("lowest-dies", "The death of member 0 is like any other.", 4, death::lowest)
         .killed(1)
         .needs(&[Kill, Steps]),
-    Scenario::new("two-deaths-at-once", "Two members die at the same moment.", 5, death::two_at_once)
+    Scenario::new("two-deaths-at-once", "Two members die at once.", 5, death::two_at_once)
         .killed(2)
         .needs(&[Kill]),
     Scenario::new("all-but-one-die", "The last member goes on alone.", 5, death::all_but_one)
@@ -210,7 +230,7 @@ pub(crate) static ALL: &[Scenario] = &[
         .needs(&[Kill, Steps]),
     Scenario::new(
         "death-while-parked",
-        "Survivors that only sleep, and never spoke with the dead, are woken by its death.",
+        "A death wakes survivors that only sleep and never communicated with the victim.",
         4,
         death::while_parked,
     )
@@ -218,13 +238,13 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill]),
     Scenario::new(
         "ends-without-leaving",
-        "A member that just ends, with status 0, is dead and did not leave.",
+        "A member that only ends, with status 0, is dead and did not leave.",
         3,
         death::deserter,
     ),
     Scenario::new(
         "view-rules",
-        "Members die one after the other: views only grow, follow from the dead alone, and become the same.",
+        "Members die in turn: views only grow, follow from the dead alone, and become equal.",
         6,
         view::rules,
     )
@@ -241,7 +261,8 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill]),
     Scenario::new(
         "past-is-refused",
-        "A member that knows of a death refuses what others still start under the view before it.",
+        "A member that knows of a death refuses operations that others still start in the \
+         epoch before it.",
         4,
         view::past_is_refused,
     )
@@ -249,7 +270,7 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill]),
     Scenario::new(
         "epoch-before-action",
-        "Whoever is told of a death, by message or by word, has the epoch already.",
+        "A member that is told of a death, by message or by word, has the epoch already.",
         4,
         view::epoch_before_action,
     )
@@ -257,7 +278,7 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill]),
     Scenario::new(
         "spares-activated",
-        "Spares take the places of the dead in order, dead spares are passed over.",
+        "Spares take the places of the dead in order; dead spares are skipped.",
         3,
         view::spares_activated,
     )
@@ -266,7 +287,8 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill, Spares]),
     Scenario::new(
         "leaving",
-        "Who leaves is seen as left and not as killed, and can use nothing any more.",
+        "A member that leaves is seen as left and not as killed, and all its later calls are \
+         refused.",
         4,
         view::leaving,
     )
@@ -274,13 +296,14 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill]),
     Scenario::new(
         "fence-kills-the-living",
-        "A fenced member is dead in the view of whoever fenced it, also when all do it at once.",
+        "A fenced member is dead in the view of each member that fenced it, even if all fence \
+         it at once.",
         4,
         death::fence_living,
     )
     .killed(1)
     .needs(&[Fence]),
-    Scenario::new("fence-oneself", "Fencing oneself is dying.", 3, death::fence_oneself)
+    Scenario::new("fence-oneself", "A member that fences itself dies.", 3, death::fence_oneself)
         .killed(1)
         .needs(&[Fence]),
     Scenario::new(
@@ -301,14 +324,16 @@ pub(crate) static ALL: &[Scenario] = &[
     .slow(),
     Scenario::new(
         "writer-stopped-mid-put",
-        "A writer stopped inside a put hinders no reader, tears no word, and completes the put when it resumes.",
+        "A writer stopped inside a put hinders no reader, tears no word, and completes the put \
+         when it resumes.",
         3,
         stopped::writer_mid_put,
     )
     .needs(&[Stop, Steps]),
     Scenario::new(
         "stopped-does-not-answer",
-        "Calls that need a stopped member end in time, and what was accepted for it arrives when it resumes.",
+        "Calls that need a stopped member end in time, and accepted messages arrive when it \
+         resumes.",
         3,
         stopped::does_not_answer,
     )
@@ -316,7 +341,7 @@ pub(crate) static ALL: &[Scenario] = &[
     .time_limit(Duration::from_secs(2)),
     Scenario::new(
         "fenced-while-stopped",
-        "A stopped member that was fenced never does anything again, resumed or not.",
+        "A stopped member that was fenced has no effect any more, resumed or not.",
         4,
         stopped::fenced,
     )
@@ -324,7 +349,8 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Stop, Fence]),
     Scenario::new(
         "wakes-after-its-expected-death",
-        "A member resumed after the others gave it up learns what it missed, and its old operations are refused.",
+        "A member that resumes after a death learns of it, and its operations of the old epoch \
+         are refused.",
         4,
         stopped::wakes_late,
     )
@@ -340,7 +366,8 @@ pub(crate) static ALL: &[Scenario] = &[
     .needs(&[Kill, Launcher]),
     Scenario::new(
         "storm",
-        "Random operations on random targets while members die at random steps; what was acknowledged is there.",
+        "Random operations on random targets while members die at random steps; acknowledged \
+         effects stay.",
         8,
         crowd::storm,
     )

@@ -1,15 +1,15 @@
-//! Put, get and the operations on words, while nobody dies.
+//! Put, get and the operations on words, without deaths.
 
 use crate::{DATA, Inbox, Random, Run, pattern};
 use outlast::engine::{COMPOUND_LEN_MAX, CompoundStep, Done, Operation, Pending, Port};
 use outlast::{Epoch, Error, MemberId};
 use std::time::Duration;
 
-/// The bytes that each member has at each target.
+/// The length of the region that each member has at each target.
 const REGION: u64 = 1024;
 
-/// The order and the kind of what one member does to its region at one target follow from the seed, so that the
-/// target can tell what its own memory must hold.
+/// The puts of a writer to its region at a target, in order. They follow from the seed, so that the
+/// target can compute the content of its own memory. Returns the final content.
 fn random_region(
     run: &Run,
     writer: MemberId,
@@ -51,7 +51,7 @@ pub(crate) fn pairs(run: &Run) {
     for writer in run.all() {
         let mut found = vec![0; REGION as usize];
         run.get(run.epoch(), run.me(), region_of(writer), &mut found)
-            .expect("get of one's own segment");
+            .expect("get from the own segment");
         let expected = random_region(run, writer, run.me(), |_, _, _| ());
         assert!(found == expected, "{run:?}: what {writer} wrote into this segment");
     }
@@ -68,7 +68,7 @@ pub(crate) fn pairs(run: &Run) {
     run.finish();
 }
 
-/// The operations on words, at the words of this member at `base`.
+/// Checks the operations on words, at this member's words at `base`.
 fn words(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch) {
     let word = base + 16;
     let value = 0x0102_0304_0506_0700 + run.id();
@@ -99,11 +99,11 @@ fn words(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch) 
     let mut expected = [0; 40];
     expected[16..24].copy_from_slice(&0x1122_3344_5566_7788u64.to_le_bytes());
     assert_eq!(found, expected, "the words beside it are untouched");
-    series(run, target, base, at);
+    compounds(run, target, base, at);
 }
 
-/// Several operations in one, at the words of this member at `base`.
-fn series(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch) {
+/// Checks compound operations, at this member's words at `base`.
+fn compounds(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch) {
     let [first, second, third] = [base, base + 8, base + 16];
     run.put(at(), target, base, &[0; 40]).expect("put");
     let mut start = |parts: &[CompoundStep<'_>]| run.wait(run.start_compound(at(), target, parts));
@@ -131,12 +131,12 @@ fn series(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch)
     assert_eq!(
         start(&stops),
         Ok(Done::Compound { done: 1, word: 7 }),
-        "{run:?}: a swap that fails ends it"
+        "{run:?}: a swap that fails ends the compound operation"
     );
     assert_eq!(
         start(&[]),
         Ok(Done::Compound { done: 0, word: 0 }),
-        "{run:?}: nothing is a series, too"
+        "{run:?}: an empty compound operation"
     );
     let long = vec![1; COMPOUND_LEN_MAX];
     let refused = start(&[put(&long)]);
@@ -149,7 +149,7 @@ fn series(run: &Run, target: MemberId, base: u64, at: &mut dyn FnMut() -> Epoch)
     let mut expected = [0; 24];
     expected[8] = 7;
     expected[16..19].copy_from_slice(b"yes");
-    assert_eq!(found, expected, "{run:?}: what the series have left at {target}");
+    assert_eq!(found, expected, "{run:?}: the words after the compound operations at {target}");
 }
 
 pub(crate) fn job_of_one(run: &Run) {
@@ -229,7 +229,7 @@ pub(crate) fn in_flight(run: &Run) {
     let counters = DATA + slots * run.members() as u64;
     let mut random = run.own_random(0);
     for round in 1..=run.count(20, 2) {
-        // In the order of starting: for each target its adds and puts, mixed.
+        // The operations in the order in which they were started.
         let mut started: Vec<(MemberId, u64, Pending)> = Vec::new();
         for index in 0..depth {
             for target in run.all() {
@@ -271,7 +271,7 @@ pub(crate) fn in_flight(run: &Run) {
             let found: Vec<u64> =
                 found.into_iter().map(|word| word.expect("all were waited for")).collect();
             assert!(
-                found.is_sorted_by(|one, next| one + 1 == *next),
+                found.is_sorted_by(|word, next| word + 1 == *next),
                 "adds in another order: {found:?}"
             );
         }
@@ -297,10 +297,10 @@ pub(crate) fn atomics_add_up(run: &Run) {
     let each = run.count(2000, 15);
     let members = run.members() as u64;
     let (added, swapped, hot, seen) = (DATA, DATA + 8, DATA + 16, DATA + 64);
-    // How often this member did each of the three, in its own memory.
+    // The numbers of this member's additions and swaps, in its own memory.
     let (own_hot, own_added, own_swapped) = (DATA + 24, DATA + 32, DATA + 40);
     run.begin(64 + 8 * each * members);
-    // Where each takes a way over the network, fewer have to do.
+    // Over a network each operation takes a round trip: fewer are sufficient.
     let as_often_as = |count: u64, own: u64, act: &mut dyn FnMut()| {
         let until = run.now().after(Duration::from_secs(2));
         let done = (0..count).take_while(|_| run.now() < until).map(|_| act()).count() as u64;
@@ -309,7 +309,8 @@ pub(crate) fn atomics_add_up(run: &Run) {
     let sum = |own: u64| -> u64 {
         run.all().map(|member| run.load(Epoch::ANY, member, own).expect("load")).sum()
     };
-    // All on one word, as fast as they can: an addition that is not one step loses some.
+    // All members add to a single word as fast as they can: an addition that is not atomic would be
+    // lost.
     as_often_as(run.count(100_000, 15), own_hot, &mut || {
         run.fetch_add(Epoch::ANY, MemberId(0), hot, 1).expect("fetch_add");
     });
@@ -364,8 +365,9 @@ pub(crate) fn words_are_not_torn_unaligned(run: &Run) {
     rewrite_and_read(run, 1);
 }
 
-/// Every member has one region at each target that it rewrites, and reads parts of all regions everywhere. Ranges
-/// begin and end at multiples of `grain`; the private memory that they are copied from and to is anywhere.
+/// Every member rewrites its region at each target, and reads parts of all regions at all targets.
+/// Ranges begin and end at multiples of `grain`. The private memory of the copies has any
+/// alignment.
 fn rewrite_and_read(run: &Run, grain: u64) {
     const LEN: u64 = 600;
     run.begin(run.members() as u64 * 1024);
@@ -396,7 +398,10 @@ fn rewrite_and_read(run: &Run, grain: u64) {
         let newest = &mut newest[target.index() * run.members() + writer as usize];
         let found = pattern::generations(offset, private);
         for &found in &found {
-            assert!(found <= rounds, "{run:?}: a word of generation {found}, which nobody wrote");
+            assert!(
+                found <= rounds,
+                "{run:?}: a word of generation {found}, which no member wrote"
+            );
             assert!(
                 found + 1 >= *newest,
                 "{run:?}: a word of generation {found} long after {newest}"

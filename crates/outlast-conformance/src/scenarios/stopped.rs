@@ -1,23 +1,18 @@
-//! Members that are stopped: they live, and come back or do not.
+//! Members that are stopped: they are alive, and are resumed or fenced.
 
 use crate::{DATA, Inbox, Run, WAIT, pattern};
 use outlast::engine::{Fault, Operation, Port};
 use outlast::{Epoch, Error, MemberId};
 use std::time::Duration;
 
-fn after_common(run: &Run) -> u64 {
-    DATA + 64 * run.members() as u64
-}
-
 /// The word of member 0 that counts the beats of another member.
 fn beats(run: &Run, of: MemberId) -> u64 {
-    after_common(run) + 64 * u64::from(of.0)
+    run.data_after_check() + 64 * u64::from(of.0)
 }
 
 /// Waits until a member that was just stopped shows no sign of life, and returns its last beat.
 fn await_silence(run: &Run, of: MemberId) -> u64 {
-    let count =
-        || run.load(Epoch::ANY, run.me(), beats(run, of)).expect("reading one's own segment");
+    let count = || run.load(Epoch::ANY, run.me(), beats(run, of)).expect("reading the own segment");
     let mut last = count();
     run.until("the stopped member's silence", || {
         run.pause(Duration::from_millis(20));
@@ -42,7 +37,7 @@ fn stopped_for(run: &Run, duration: Duration) {
     run.begin(64 * 7);
     let mut inbox = Inbox::new(run, Port::User, 0);
     if run.me() == STOPPED {
-        // It beats until it is told to end.
+        // This member beats until it is told to end.
         run.until("being told to end", || {
             run.fetch_add(Epoch::ANY, WATCHER, beats(run, run.me()), 1).expect("a beat");
             inbox.drain();
@@ -66,14 +61,14 @@ fn stopped_for(run: &Run, duration: Duration) {
         let silent = await_silence(run, STOPPED);
         inbox.send(STOPPED, 100);
         let load = run.start(Epoch::ANY, STOPPED, Operation::Load { offset: DATA });
-        // The others go on as if nothing were.
+        // The other members go on without a delay.
         let until = run.now().after(duration);
         let mut games = 0;
         while run.now() < until {
             inbox.send(PARTNER, 30);
             games += 1;
             inbox.await_from(&[PARTNER], games);
-            run.put(run.epoch(), PARTNER, after_common(run), &[1; 100])
+            run.put(run.epoch(), PARTNER, run.data_after_check(), &[1; 100])
                 .expect("put beside a stopped member");
             run.pause(Duration::from_millis(5));
             run.check_dead(&[]);
@@ -94,51 +89,52 @@ fn stopped_for(run: &Run, duration: Duration) {
 }
 
 pub(crate) fn writer_mid_put(run: &Run) {
-    const HOME: MemberId = MemberId(0);
+    const TARGET: MemberId = MemberId(0);
     const WRITER: MemberId = MemberId(1);
     const LEN: usize = 3000;
     run.begin(64 * 3 + 4096);
-    let offset = after_common(run) + 3;
+    let offset = run.data_after_check() + 3;
     let rounds = run.count(40, 4);
     let last = 30 * rounds as u16;
     if run.me() == WRITER {
         let mut random = run.own_random(0);
         for generation in 1..=last {
-            // Thirty generations are more than 25 steps, so that no stop is left over for the end.
+            // Thirty generations take more than 25 steps, so that no stop is left for the end.
             if generation % 30 == 1 {
                 run.fault(Fault::StopAtStep(1 + random.below(25)));
             }
-            run.put(Epoch::ANY, HOME, offset, &pattern::range(offset, LEN, generation))
+            run.put(Epoch::ANY, TARGET, offset, &pattern::range(offset, LEN, generation))
                 .expect("put");
-            run.tell(HOME, 1, u64::from(generation));
+            run.tell(TARGET, 1, u64::from(generation));
         }
-        run.tell(HOME, 0, 1);
+        run.tell(TARGET, 0, 1);
         run.tell(MemberId(2), 0, 1);
     } else {
         let mut newest = 0;
         run.until("the end of the writer", || {
-            let known = if run.me() == HOME { run.told(1) as u16 } else { 0 };
+            let known = if run.me() == TARGET { run.told(1) as u16 } else { 0 };
             let mut bytes = vec![0; LEN];
-            run.get(Epoch::ANY, HOME, offset, &mut bytes).expect("a get beside a stopped writer");
+            run.get(Epoch::ANY, TARGET, offset, &mut bytes).expect("a get beside a stopped writer");
             let found = pattern::generations(offset, &bytes);
             let (least, most) = (
                 found.iter().copied().min().unwrap_or(0),
                 found.iter().copied().max().unwrap_or(0),
             );
-            // Gets of a range that is being written mix generations, but never go back behind a complete put.
+            // A get of a range that is being written may mix generations, but finds none that is
+            // older than the last complete put.
             assert!(
                 least + 1 >= newest && least >= known,
                 "{run:?}: {least} after {newest} and {known}"
             );
             newest = newest.max(most);
             run.check_dead(&[]);
-            if run.me() == HOME {
+            if run.me() == TARGET {
                 run.fault(Fault::Resume(WRITER));
             }
             run.told(0) == 1
         });
         let mut bytes = vec![0; LEN];
-        run.get(Epoch::ANY, HOME, offset, &mut bytes).expect("get");
+        run.get(Epoch::ANY, TARGET, offset, &mut bytes).expect("get");
         assert!(bytes == pattern::range(offset, LEN, last), "{run:?}: the last put is complete");
     }
     run.check_all_goes_on(1);
@@ -149,13 +145,13 @@ pub(crate) fn writer_mid_put(run: &Run) {
 pub(crate) fn does_not_answer(run: &Run) {
     const CALLER: MemberId = MemberId(0);
     const STOPPED: MemberId = MemberId(1);
-    // Calls may wait for the time limit, and then the machine may be busy.
+    // A call may wait for the time limit; a busy machine adds to that.
     let bound = run.time_limit() + WAIT / 4;
     run.begin(64 * 6);
     let mut inbox = Inbox::new(run, Port::User, 0);
     if run.me() == STOPPED {
         run.until("the resume", || {
-            // It may have been stopped while it waited for the answer, longer than the time limit.
+            // This member may have been stopped for longer than the time limit while it waited.
             match run.fetch_add(Epoch::ANY, CALLER, beats(run, run.me()), 1) {
                 Ok(_) | Err(Error::Timeout { .. }) => {}
                 Err(error) => panic!("{run:?}: a beat: {error}"),
@@ -164,12 +160,12 @@ pub(crate) fn does_not_answer(run: &Run) {
         });
         let sent = run.told(1);
         inbox.await_from(&[CALLER], sent);
-        run.barrier("all letters");
+        run.barrier("all messages");
         inbox.drain();
         assert_eq!(
             inbox.count_from(CALLER),
             sent,
-            "{run:?}: a letter that was refused came all the same"
+            "{run:?}: a message that was refused came all the same"
         );
     } else if run.me() == CALLER {
         run.until("the first beats", || {
@@ -195,10 +191,10 @@ pub(crate) fn does_not_answer(run: &Run) {
             }
         };
         let began = run.now();
-        check(run.put(Epoch::ANY, STOPPED, after_common(run), &[1; 64]), began);
+        check(run.put(Epoch::ANY, STOPPED, run.data_after_check(), &[1; 64]), began);
         let began = run.now();
-        check(run.load(Epoch::ANY, STOPPED, after_common(run)).map(drop), began);
-        // Send until the engine takes no more, if it ever stops taking.
+        check(run.load(Epoch::ANY, STOPPED, run.data_after_check()).map(drop), began);
+        // Send until the engine accepts no more messages, if its room is bounded.
         for _ in 0..run.count(3000, 60) {
             let began = run.now();
             let result = inbox.try_send(STOPPED, 10_000);
@@ -213,11 +209,11 @@ pub(crate) fn does_not_answer(run: &Run) {
         run.tell(STOPPED, 1, inbox.count_to(STOPPED));
         run.tell(STOPPED, 0, 1);
         run.tell(MemberId(2), 0, 1);
-        run.barrier("all letters");
+        run.barrier("all messages");
     } else {
-        // What it did now with the stopped member would have to wait for it, too.
+        // Any operation of this member on the stopped member would have to wait, too.
         run.until_rung("the resume", || run.told(0) == 1);
-        run.barrier("all letters");
+        run.barrier("all messages");
     }
     run.check_all_goes_on(1);
     run.check_dead(&[]);
@@ -249,10 +245,10 @@ pub(crate) fn fenced(run: &Run) {
         run.fence(VICTIM, run.now().after(WAIT)).expect("fencing a stopped member");
     }
     run.await_dead(&[VICTIM]);
-    // Whoever has the view is safe from the member in it, from now on and whatever happens.
+    // Once a member's view has the death, no operation of the fenced member takes effect at it.
     let count = || {
         [word, word + 8]
-            .map(|word| run.load(Epoch::ANY, run.me(), word).expect("reading one's own segment"))
+            .map(|word| run.load(Epoch::ANY, run.me(), word).expect("reading the own segment"))
     };
     let last = count();
     match run.inject(Fault::Resume(VICTIM)) {
@@ -279,7 +275,7 @@ pub(crate) fn wakes_late(run: &Run) {
     if run.me() == VICTIM {
         run.until("being killed", || false);
     } else if run.me() == STOPPED {
-        // It goes on under the view that it knew, until it is refused.
+        // This member goes on in the epoch that it knew, until it is refused.
         run.until("being refused", || match run.fetch_add(old, CALLER, word, 1) {
             Ok(_) => false,
             Err(Error::Stale { now }) => {
@@ -298,14 +294,15 @@ pub(crate) fn wakes_late(run: &Run) {
         let silent = await_silence(run, STOPPED);
         run.kill(VICTIM);
         run.await_dead(&[VICTIM]);
-        // The others wait for a death that does not come, and give up.
+        // The other members wait in vain for the death of the stopped member.
         assert!(
             !run.within(Duration::from_millis(200), || run.view().dead.contains(STOPPED)),
             "{run:?}: a stopped member was declared dead"
         );
         run.fault(Fault::Resume(STOPPED));
         run.barrier("the resumed member's refusal");
-        // It may have been stopped between the check of its view and the operation, once.
+        // The member may have been stopped between the check of its view and an operation: at most
+        // a single operation is late.
         let after = count();
         assert!(after <= silent + 1, "{run:?}: {} operations of an old view", after - silent);
     }

@@ -1,13 +1,9 @@
-//! The view: who is dead, who is active, and what the epoch does to operations.
+//! The view: the dead, the active members, and the effect of epochs on operations.
 
 use crate::{DATA, Inbox, Run, WAIT, pattern};
 use outlast::engine::{CompoundStep, Operation, Port};
 use outlast::{Epoch, Error, MemberId, MemberSet};
 use std::time::Duration;
-
-fn after_common(run: &Run) -> u64 {
-    DATA + 64 * run.members() as u64
-}
 
 fn bits(members: &MemberSet) -> u64 {
     members.iter().map(|member| 1 << member.0).sum()
@@ -37,7 +33,7 @@ pub(crate) fn rules(run: &Run) {
         (known, last_epoch) = (view, epoch);
         if !is_silent {
             let target = random.pick(&run.living());
-            match run.fetch_add(Epoch::ANY, target, after_common(run), 1) {
+            match run.fetch_add(Epoch::ANY, target, run.data_after_check(), 1) {
                 Ok(_) => {}
                 Err(Error::Dead { member }) => {
                     assert!(
@@ -51,7 +47,7 @@ pub(crate) fn rules(run: &Run) {
         known.dead.len() == victims.len()
     });
     run.check_dead(&victims);
-    run.barrier("the same view at all survivors");
+    run.barrier("an equal view at all survivors");
     let view = run.check_view();
     for target in run.living() {
         run.tell(target, 2 * run.id(), bits(&view.dead));
@@ -69,7 +65,7 @@ pub(crate) fn rules(run: &Run) {
 pub(crate) fn stale_is_refused(run: &Run) {
     let victim = MemberId(run.shared_random(&[]).below(3) as u32);
     run.begin(64 * 4);
-    let (old, offset) = (run.epoch(), after_common(run));
+    let (old, offset) = (run.epoch(), run.data_after_check());
     run.put(old, run.me(), offset, &pattern::range(offset, 64, 9)).expect("put");
     run.barrier("what must stay");
     if run.me() == victim {
@@ -128,35 +124,37 @@ pub(crate) fn stale_is_refused(run: &Run) {
 
 pub(crate) fn past_is_refused(run: &Run) {
     let chosen = run.shared_random(&[]).distinct(4, 4);
-    let (victim, home) = (MemberId(chosen[0]), MemberId(chosen[1]));
+    let (victim, target) = (MemberId(chosen[0]), MemberId(chosen[1]));
     run.begin(64 * 5);
-    // For each epoch a word that is added to under that epoch only.
-    let word = |epoch: Epoch| after_common(run) + 8 * epoch.0;
+    // For each epoch a word to which operations of that epoch alone add.
+    let word = |epoch: Epoch| run.data_after_check() + 8 * epoch.0;
     if run.me() == victim {
         run.pause_below(&mut run.own_random(0), Duration::from_millis(2));
         run.die();
-    } else if run.me() == home {
+    } else if run.me() == target {
         let count =
-            || run.load(Epoch::ANY, home, word(Epoch(0))).expect("reading one's own segment");
+            || run.load(Epoch::ANY, target, word(Epoch(0))).expect("reading the own segment");
         run.until_rung("the death", || run.epoch() == Epoch(1));
         let known = count();
         run.until("additions under the new view", || {
-            run.load(Epoch::ANY, home, word(Epoch(1))).expect("reading one's own segment") > 20
+            run.load(Epoch::ANY, target, word(Epoch(1))).expect("reading the own segment") > 20
         });
-        // Where the check is not one step with the operation, each of the two may have been in between, once.
+        // If the engine checks the epoch before the operation, and not in a single step with it, an
+        // operation of each of the two members may have been between the two.
         let late = count() - known;
         assert!(
             late <= 2,
-            "{run:?}: {late} operations of the old view after the new one was known"
+            "{run:?}: {late} operations of the old view after the new view was known"
         );
     } else {
         let until = run.now().after(WAIT);
         let mut added = 0;
         while added < 20 {
-            // Several under way at once: answers bring the new view, but these were started without them.
+            // Several operations are in flight at once: an answer brings the new view, and the
+            // operations behind it were started without that knowledge.
             let at = run.epoch();
             let add = Operation::FetchAdd { offset: word(at), delta: 1 };
-            let started: Vec<_> = (0..8).map(|_| run.start(at, home, add)).collect();
+            let started: Vec<_> = (0..8).map(|_| run.start(at, target, add)).collect();
             for pending in started {
                 match run.wait(pending) {
                     Ok(_) => added += at.0,
@@ -198,7 +196,8 @@ pub(crate) fn epoch_before_action(run: &Run) {
         run.pause_below(&mut random, Duration::from_millis(3));
         run.die();
     } else if run.me() == first {
-        // It learns of the death by itself, and tells: one by a message, one by a word.
+        // This member detects the death by itself, and tells a member by a message and another by a
+        // word.
         run.until("the death", || run.epoch() == Epoch(1));
         run.send(second, Port::User, b"a death").expect("send");
         run.tell_at(Epoch(1), third, 0, 1);
@@ -217,7 +216,8 @@ pub(crate) fn epoch_before_action(run: &Run) {
     } else {
         run.until("the word", || run.told(0) == 1);
         has_it("by a word");
-        // A word that is read under a view: whoever reads what was written under the new one has it too.
+        // A member that reads, in an epoch, a word that was written in the new epoch must have the
+        // new epoch, too.
         run.tell(second, 1, 1);
     }
     if run.me() == first || run.me() == second {
@@ -247,14 +247,14 @@ pub(crate) fn spares_activated(run: &Run) {
     let check_active = |expected: &[u32]| {
         let view = run.check_view();
         let living: Vec<u32> = view.active_living().map(|member| member.0).collect();
-        assert_eq!(living, expected, "{run:?}: who is active and lives, of {view:?}");
+        assert_eq!(living, expected, "{run:?}: the active living members of {view:?}");
         assert_eq!(view.is_active(run.me()), expected.contains(&run.me().0));
     };
     check_active(&[0, 1, 2]);
     run.check_all_goes_on(1);
     let mut dead = Vec::new();
-    // First a spare, which is not missed; then two regular members, whose places go to the spares that live; then a
-    // spare that had become active, with nobody left to take its place.
+    // First a spare dies, which no member replaces; then two regular members, whose places go to
+    // the living spares; then a spare that had become active, and no spare is left.
     for (victim, active) in
         [(3, &[0, 1, 2][..]), (1, &[0, 2, 4][..]), (0, &[2, 4, 5][..]), (4, &[2, 5][..])]
     {
@@ -281,7 +281,7 @@ pub(crate) fn leaving(run: &Run) {
         run.die();
     }
     if run.me() == LEAVER {
-        let offset = after_common(run);
+        let offset = run.data_after_check();
         let mut pending =
             run.start(Epoch::ANY, MemberId(0), Operation::FetchAdd { offset, delta: 1 });
         assert!(!run.has_ended());
@@ -309,7 +309,7 @@ pub(crate) fn leaving(run: &Run) {
         assert_eq!(run.spawn("too late", Box::new(|| ())).map(drop), ended);
         assert_eq!(run.leave(), ended);
         assert_eq!(run.receive(Port::User), None);
-        // These give no result, and must not hang.
+        // These calls give no result, and must not hang.
         run.park(run.bell(), run.now());
         let _ = (run.view(), run.epoch(), run.me(), run.members());
         return;
@@ -317,13 +317,21 @@ pub(crate) fn leaving(run: &Run) {
     run.await_dead(&[VICTIM, LEAVER]);
     run.check_dead(&[VICTIM, LEAVER]);
     let view = run.view();
-    assert_eq!(view.left, [LEAVER].into_iter().collect(), "{run:?}: who left on purpose");
+    assert_eq!(
+        view.left,
+        [LEAVER].into_iter().collect(),
+        "{run:?}: the members that left on purpose"
+    );
     let gone = Err(Error::Dead { member: LEAVER });
     assert_eq!(run.put(Epoch::ANY, LEAVER, DATA, &[1]), gone);
     assert_eq!(run.load(Epoch::ANY, LEAVER, DATA).map(drop), gone);
     assert_eq!(inbox.try_send(LEAVER, 8), gone);
     let began = run.now();
-    assert_eq!(run.fence(LEAVER, run.now().after(WAIT)), Ok(()), "{run:?}: fencing one that left");
+    assert_eq!(
+        run.fence(LEAVER, run.now().after(WAIT)),
+        Ok(()),
+        "{run:?}: fencing a member that left"
+    );
     assert!(run.now().since(began) < WAIT);
     run.check_all_goes_on(1);
     run.finish();

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 pub(crate) fn bell_and_park(run: &Run) {
     run.begin(0);
-    // The others only come to the barrier; nothing of theirs rings here before this member rings there.
+    // The other member only waits at the barrier, so it does not ring this member's bell before
+    // this member rings there.
     if run.me() == MemberId(0) {
         for _ in 0..run.count(50, 5) {
             let seen = run.bell();
-            run.ring(run.me()).expect("ringing oneself");
+            run.ring(run.me()).expect("ringing the own bell");
             let began = run.now();
-            run.until("one's own ring", || run.bell() != seen);
+            run.until("the own ring", || run.bell() != seen);
             run.park(seen, began.after(WAIT));
             assert!(run.now().since(began) < WAIT / 2, "a bell that has rung does not end a park");
         }
@@ -34,7 +35,8 @@ pub(crate) fn bell_and_park(run: &Run) {
         }
         run.tell(MemberId(1), 0, 1);
     } else {
-        // This member is rung once, in the end, and sleeps until then without a time limit of its own.
+        // This member's bell rings a single time, at the end. Until then it sleeps without a time
+        // limit of its own.
         let mut parks = 0;
         run.until_rung("the other's ring", || {
             parks += 1;
@@ -82,7 +84,7 @@ pub(crate) fn no_lost_wakeups(run: &Run) {
         }
     }
     run.barrier("the last message");
-    // All ring one at once; it counts.
+    // All members ring member 0 at once, which counts.
     for round in 1..=run.count(500, 8) {
         if run.id() == 0 {
             run.until_rung("the rings of all others", || {

@@ -1,16 +1,20 @@
-//! Where processes are that do not end: what one wants to know of a hang before they are killed.
+//! Backtraces of processes that do not end, taken before they are killed, to explain a hang.
 
 use std::fmt::Write as _;
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a debugger may look at one process, and at all of them.
+/// The longest time that a debugger may take for a process.
 const EACH_MAX: Duration = Duration::from_secs(10);
+/// The longest time that a debugger may take for all processes.
 const ALL_MAX: Duration = Duration::from_secs(30);
 
-/// The backtraces of all threads of these processes, by gdb where it is installed and allowed to look; otherwise what each
-/// thread waits for in the kernel. Those that have ended are left out. Bounded: it takes half a minute at most.
+/// Returns the backtraces of all threads of these processes.
+///
+/// They come from gdb if it is installed and may trace the processes; otherwise the text has the
+/// place in the kernel where each thread waits. Ended processes are left out. It takes at most half
+/// a minute.
 pub fn backtraces(pids: &[u32]) -> String {
     let until = Instant::now() + ALL_MAX;
     let mut text = String::new();
@@ -22,7 +26,7 @@ pub fn backtraces(pids: &[u32]) -> String {
     text
 }
 
-/// The name of each thread and where it waits in the kernel; none if the process has ended.
+/// The name of each thread and its place in the kernel; `None` if the process has ended.
 fn threads(pid: u32) -> Option<String> {
     let mut text = String::new();
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
@@ -39,11 +43,12 @@ fn threads(pid: u32) -> Option<String> {
         );
     }
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // A process that has ended and was not waited for has nothing to show.
+    // A zombie has ended.
     let state = stat.rsplit(')').next()?.split_whitespace().next()?;
     (!matches!(state, "Z" | "X")).then_some(text)
 }
 
+/// The backtraces by gdb; `None` if gdb cannot give them in time.
 fn by_gdb(pid: u32, until: Instant) -> Option<String> {
     let mut gdb = Command::new("gdb")
         .args(["-p", &pid.to_string(), "-batch", "-nx"])
@@ -66,7 +71,7 @@ fn by_gdb(pid: u32, until: Instant) -> Option<String> {
     let _ = gdb.kill();
     let _ = gdb.wait();
     let text = reader.join().ok()?;
-    // Without the right to look, or when it was too slow, gdb has no thread to show.
+    // Without the permission to trace, or out of time, gdb shows no frame.
     text.contains("\n#0").then_some(text)
 }
 
@@ -75,20 +80,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_sleeps_is_found_where_it_sleeps() {
+    fn backtraces_show_a_sleeping_process_and_no_ended_process() {
         let mut child = Command::new("sleep").arg("60").spawn().expect("started");
         let text = backtraces(&[child.id()]);
-        let plain = threads(child.id()).expect("it runs");
+        let plain = threads(child.id()).expect("the process runs");
         child.kill().expect("killed");
         assert!(
             text.contains(&format!("process {}", child.id())) && text.contains("sleep"),
             "{text}"
         );
         assert!(plain.contains("(sleep) in"), "{plain}");
-        // It has ended soon, and is not waited for: there is nothing to show.
+        // The process ends soon. Nothing reaps it: it becomes a zombie.
         let until = Instant::now() + EACH_MAX;
         while threads(child.id()).is_some() {
-            assert!(Instant::now() < until, "it does not end");
+            assert!(Instant::now() < until, "the process does not end");
         }
         assert_eq!(backtraces(&[child.id()]), "");
         child.wait().expect("ended");

@@ -1,29 +1,30 @@
-//! Members that mpirun starts.
+//! Starting members with mpirun, as ranks of Open MPI.
 //!
-//! Their parent is a daemon of mpirun and not the launcher, so what a parent has by itself comes another way: through
-//! pipes of the launcher that the ranks open through /proc, which have no names and leave nothing behind. A rank begins as
-//! a shell that connects its output, says its process number and becomes the program. From then on the launcher
-//! watches and signals the process itself, by a pidfd, whatever mpirun knows or believes. How a process exited is told
-//! by the engine on its way out; one that says nothing was killed.
+//! The parent of a rank is a daemon of mpirun and not the launcher, so the launcher cannot wait for
+//! it or read its output as a parent does. It gives the ranks pipes instead. The ranks open them
+//! through /proc: the pipes have no names and leave nothing behind. A rank begins as a shell, which
+//! connects its output, reports its process number and becomes the program. From then on the
+//! launcher watches and signals the process itself, by a pidfd, whatever mpirun reports of it. The
+//! engine of a rank reports how the process exits; a rank without a report was killed.
 //!
-//! The status of mpirun means nothing once a rank has died, and is not looked at after the start.
+//! The status of mpirun means nothing once a rank has died. It is not read after the start.
 //!
-//! | what ends | what becomes of the rest |
+//! | what ends | the rest |
 //! |---|---|
-//! | a rank | the others go on, and mpirun ends with the last of them |
-//! | mpirun, or its daemon on a host | it takes its ranks along; the launcher sees them end |
-//! | the launcher, asked to take all along | the kernel tells mpirun, which ends the ranks and then itself |
+//! | a rank | the other ranks go on, and mpirun ends with the last rank |
+//! | mpirun, or its daemon on a host | it ends its ranks, and the launcher sees their ends |
+//! | the launcher, with "die with the launcher" | the kernel signals mpirun, which ends the ranks |
 //!
-//! Inside an mpirun that somebody else has started ([`Mpirun::joined`]), rank 0 is the launcher, and starts the member 0 as
-//! its child; the other ranks find the same shell script in a folder that they know, and become it ([`follow`]).
+//! Inside an mpirun that was started elsewhere ([`Mpirun::joined`]) rank 0 is the launcher, and
+//! starts member 0 as its child. The other ranks find the shell script in a known folder and run it
+//! ([`follow`]).
 //!
-//! What Open MPI writes goes into a folder of its own that is removed at the end. Where nobody came to do that, the
-//! next start does: the folder's name says whose it was.
+//! Open MPI writes its files into a folder that is removed at the end. If the launcher was killed,
+//! the next start removes the folder: its name has the launcher's process number.
 
-use super::{
-    Launch, LaunchError, Output, Process, Running, Shared, State, Stream, Streams, keep,
-    new_running,
-};
+use super::output::{Stream, Streams};
+use super::running::{Process, Shared, State, keep, new_running};
+use super::{Launch, LaunchError, Output, Running};
 use crate::engine::MemberId;
 use crate::engine::join::{REPORT_VARIABLE, SEGMENT_LIMIT_VARIABLE, SPARES_VARIABLE};
 use crate::engine::shm::terminate_with_launcher;
@@ -41,23 +42,29 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long mpirun may take until all ranks have begun, and to end after the last of them.
+/// The longest time from the start of mpirun until all ranks have begun.
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// The longest time that mpirun may take to end after the last rank.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// How much of what mpirun says is kept, for the error if it does not start.
-const SAID_LEN_MAX: usize = 64 << 10;
+/// The most bytes of mpirun's output that are kept, for the error if it does not start.
+const MESSAGES_LEN_MAX: usize = 64 << 10;
 
-/// The beginning of the names of the folders for what Open MPI writes; the number of the process follows.
+/// The beginning of the names of the folders for Open MPI's files; the launcher's process number
+/// follows.
 const FOLDER: &str = "outlast-mpi-";
 
-/// The options without which no job outlasts a death; more ranks than cores are allowed, and none is tied to a core: the
-/// engine's background needs one, too.
+/// The name of the script in the meeting place.
+const SCRIPT: &str = "start";
+
+/// Options of every mpirun. Without the first two no job outlasts a death. More ranks than cores
+/// are allowed. No rank is bound to a core, because the engine's background thread needs a core,
+/// too.
 const OPTIONS: [&str; 5] = ["--with-ft", "ulfm", "--oversubscribe", "--bind-to", "none"];
 
-/// What a job under one daemon needs: that ranks may connect to it from elsewhere, ask it for all they want to know instead of
-/// mapping its memory, and take each other for what they are, members of several hosts.
-const ONE_DAEMON: [&str; 12] = [
+/// Options of a job under a single daemon: ranks of other hosts may connect to the daemon, ask it
+/// for data instead of mapping its memory, and communicate over TCP, as ranks of several hosts do.
+const ONE_DAEMON_OPTIONS: [&str; 12] = [
     "--prtemca",
     "pmix_remote_connections",
     "1",
@@ -72,60 +79,142 @@ const ONE_DAEMON: [&str; 12] = [
     "tcp,self",
 ];
 
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_string()
-}
-
-/// A word that a shell takes for what it is.
-fn quoted(word: &OsStr) -> OsString {
-    let mut text = vec![b'\''];
-    text.extend(word.as_bytes().iter().flat_map(|&byte| match byte {
-        b'\'' => b"'\\''".to_vec(),
-        byte => vec![byte],
-    }));
-    text.push(b'\'');
-    OsString::from_vec(text)
-}
-
-/// Which mpirun, and how it is to be called; see [`Launch::mpirun`].
+/// An mpirun and its options; see [`Launch::mpirun`].
 #[derive(Clone, Debug)]
 pub struct Mpirun {
     program: PathBuf,
     before: Vec<OsString>,
     options: Vec<OsString>,
-    /// The folder in which the other ranks of the mpirun that runs already look for what to do.
+    /// The folder with the script for the other ranks, if this process is a rank of an mpirun that
+    /// already runs.
     joined: Option<PathBuf>,
-    reach: Option<Reach>,
+    one_daemon: Option<OneDaemon>,
 }
 
-/// How ranks get to their hosts when one daemon of mpirun starts them all.
+/// How ranks get to their hosts when a single daemon of mpirun starts all of them.
 #[derive(Clone, Debug)]
-struct Reach {
+struct OneDaemon {
     hosts: Vec<String>,
+    /// The words of the agent, a program like ssh.
     agent: Vec<OsString>,
-    is_here: bool,
+    /// Whether the agent becomes the member's process on this machine.
+    is_local: bool,
 }
 
-/// The rank of this process and how many there are, if mpirun has started it.
+/// A folder for the files of Open MPI, in memory if possible. It is removed when this is dropped.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes a folder with a new name, and removes the folders of launchers that are gone.
+    fn new() -> Result<Folder, LaunchError> {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let name = format!("{FOLDER}{}-{number}", std::process::id());
+        let mut result = Err(std::io::Error::other("no folder"));
+        for parent in [Path::new("/dev/shm"), &std::env::temp_dir()] {
+            remove_leftovers(parent);
+            result = std::fs::create_dir(parent.join(&name)).map(|()| Folder(parent.join(&name)));
+            if result.is_ok() {
+                break;
+            }
+        }
+        result.map_err(|error| LaunchError::System { what: "making a folder for Open MPI", error })
+    }
+
+    /// Makes the meeting place of the ranks. A folder that exists belongs to a job that has ended,
+    /// because the name of a running job of mpirun is unique.
+    fn meeting(place: &Path) -> Result<Folder, LaunchError> {
+        let _ = std::fs::remove_dir_all(place);
+        let made = std::fs::create_dir(place).map(|()| Folder(place.to_path_buf()));
+        made.map_err(|error| LaunchError::System { what: "making a folder for the ranks", error })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Mpirun {
+    /// An mpirun of Open MPI 5 with ULFM: a path, or a name that is looked up in `PATH`.
+    pub fn new(program: impl AsRef<Path>) -> Mpirun {
+        let program = program.as_ref().to_path_buf();
+        Mpirun { program, before: Vec::new(), options: Vec::new(), joined: None, one_daemon: None }
+    }
+
+    /// The mpirun that has started this process as rank 0. All its ranks become members; see
+    /// [`follow`].
+    pub fn joined() -> Mpirun {
+        Mpirun { joined: Some(meeting_place()), ..Mpirun::new("mpirun") }
+    }
+
+    /// Words before mpirun on its command line: a program that runs it in another place, for
+    /// example in a network namespace.
+    pub fn behind(mut self, words: impl IntoIterator<Item = impl Into<OsString>>) -> Mpirun {
+        self.before.extend(words.into_iter().map(Into::into));
+        self
+    }
+
+    /// Further options of mpirun.
+    pub fn options(mut self, words: impl IntoIterator<Item = impl Into<OsString>>) -> Mpirun {
+        self.options.extend(words.into_iter().map(Into::into));
+        self
+    }
+
+    /// Runs the ranks on these hosts, in turn, under a single daemon of mpirun, which is on this
+    /// host. The daemon starts all ranks here, and each rank goes to its host by an agent like ssh
+    /// (`AGENT... HOST COMMAND`, where the command is for a shell on that host).
+    ///
+    /// The loss of a host then ends its ranks and no others; with a daemon on each host, mpirun 5.0
+    /// ends the whole job. This host must be reachable from the others, its loss ends the job, and
+    /// the program must have an equal path on all hosts.
+    ///
+    /// If the agent only enters another part of this machine and becomes the command (`is_local`),
+    /// signals reach the member itself. Otherwise they end the agent, which has to end the member.
+    pub fn one_daemon(
+        mut self,
+        hosts: impl IntoIterator<Item = impl Into<String>>,
+        agent: impl IntoIterator<Item = impl Into<OsString>>,
+        is_local: bool,
+    ) -> Mpirun {
+        let hosts = hosts.into_iter().map(Into::into).collect();
+        self.one_daemon =
+            Some(OneDaemon { hosts, agent: agent.into_iter().map(Into::into).collect(), is_local });
+        self
+    }
+
+    /// The words of the command line that starts this many ranks, up to the program.
+    fn words(&self, ranks: usize) -> Vec<OsString> {
+        let mut words = self.before.clone();
+        words.push(self.program.clone().into());
+        words.extend(OPTIONS.map(OsString::from));
+        words.extend(self.options.iter().cloned());
+        if self.one_daemon.is_some() {
+            words.extend(ONE_DAEMON_OPTIONS.map(OsString::from));
+            // The host's name and not localhost: ranks of other hosts connect to it.
+            words.extend(["--host".into(), format!("{}:{ranks}", host_name()).into()]);
+        }
+        words.extend(["-n".into(), ranks.to_string().into()]);
+        words
+    }
+
+    /// The command line that starts this many ranks, up to the program.
+    pub fn line(&self, ranks: usize) -> String {
+        let words = self.words(ranks);
+        words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Returns the rank of this process and the number of ranks, if mpirun has started the process.
 pub fn rank() -> Option<(usize, usize)> {
     let number = |name: &str| std::env::var(name).ok()?.parse().ok();
     Some((number("OMPI_COMM_WORLD_RANK")?, number("OMPI_COMM_WORLD_SIZE")?))
 }
 
-/// Where the ranks of the mpirun that runs already meet.
-fn meeting_place() -> PathBuf {
-    let job = std::env::var("PMIX_NAMESPACE").unwrap_or_default();
-    let name: String =
-        job.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    std::env::temp_dir().join(format!("outlast-joined-{name}"))
-}
-
-/// The name of the script there.
-const SCRIPT: &str = "start";
-
-/// In a rank other than 0, inside an mpirun that somebody else has started: becomes the member that rank 0, which calls
-/// [`Launch::start`] with [`Mpirun::joined`], wants it to be. Returns only if it cannot.
+/// Turns this rank into a member, inside an mpirun that was started elsewhere. All ranks but rank 0
+/// call it; rank 0 calls [`Launch::start`] with [`Mpirun::joined`]. Returns only if it fails.
 pub fn follow() -> LaunchError {
     use std::os::unix::process::CommandExt;
     let script = meeting_place().join(SCRIPT);
@@ -143,165 +232,150 @@ pub fn follow() -> LaunchError {
     LaunchError::System { what: "starting a shell", error }
 }
 
-impl Mpirun {
-    /// This mpirun, of Open MPI 5 with ULFM: a path, or a name to be looked up in `PATH`.
-    pub fn new(program: impl AsRef<Path>) -> Mpirun {
-        let program = program.as_ref().to_path_buf();
-        Mpirun { program, before: Vec::new(), options: Vec::new(), joined: None, reach: None }
-    }
+/// Prepares an mpirun that [`Launch`] does not start: it may run as root, uses no transport that is
+/// slow to start, and has a folder for its files. The folder is removed when the result is dropped,
+/// which must be after the end of mpirun.
+///
+/// Otherwise mpirun writes into /tmp, under its process number. The files of a killed mpirun then
+/// make a later mpirun with that number fail with "The PMIx server's listener thread failed to
+/// start".
+pub fn prepare(mpirun: &mut Command) -> Result<Folder, LaunchError> {
+    let folder = Folder::new()?;
+    set_environment(mpirun, &folder.0);
+    Ok(folder)
+}
 
-    /// The mpirun that has started this process, as its rank 0; all its ranks become members, see [`follow`].
-    pub fn joined() -> Mpirun {
-        Mpirun { joined: Some(meeting_place()), ..Mpirun::new("mpirun") }
-    }
-
-    /// What stands before mpirun on its line: a program that runs it elsewhere.
-    pub fn behind(mut self, words: impl IntoIterator<Item = impl Into<OsString>>) -> Mpirun {
-        self.before.extend(words.into_iter().map(Into::into));
-        self
-    }
-
-    /// Further options of mpirun.
-    pub fn options(mut self, words: impl IntoIterator<Item = impl Into<OsString>>) -> Mpirun {
-        self.options.extend(words.into_iter().map(Into::into));
-        self
-    }
-
-    /// Has the ranks run on these hosts, in turn, under the one daemon of mpirun that is on this host: it begins all of them
-    /// here, and each goes to its host by an agent like ssh (`AGENT... HOST COMMAND`, the command for a shell there).
-    ///
-    /// The loss of a host is then the end of its ranks, and of nothing else; with a daemon on each host, mpirun 5.0 ends the
-    /// whole job. This host must be reachable from the others, its loss is that of the job, and the program must be at the
-    /// same path everywhere. Where the agent only enters another part of this machine and becomes the command
-    /// (`is_here`), signals reach the member itself; else they end the agent, which has to end the member.
-    pub fn one_daemon(
-        mut self,
-        hosts: impl IntoIterator<Item = impl Into<String>>,
-        agent: impl IntoIterator<Item = impl Into<OsString>>,
-        is_here: bool,
-    ) -> Mpirun {
-        let hosts = hosts.into_iter().map(Into::into).collect();
-        self.reach =
-            Some(Reach { hosts, agent: agent.into_iter().map(Into::into).collect(), is_here });
-        self
-    }
-
-    /// The line that starts so many ranks, up to the program.
-    fn words(&self, ranks: usize) -> Vec<OsString> {
-        let mut words = self.before.clone();
-        words.push(self.program.clone().into());
-        words.extend(OPTIONS.map(OsString::from));
-        words.extend(self.options.iter().cloned());
-        if self.reach.is_some() {
-            words.extend(ONE_DAEMON.map(OsString::from));
-            // By its name: ranks elsewhere are to find it.
-            words.extend(["--host".into(), format!("{}:{ranks}", host_name()).into()]);
+/// Starts the job. A thread of its own starts mpirun and stays until the job has ended, because the
+/// kernel ties "die with the launcher" to the thread that started a process.
+pub(super) fn start(
+    launch: Launch,
+    mpirun: Mpirun,
+    program: PathBuf,
+) -> Result<Running, LaunchError> {
+    new_running(move |report| match start_ranks(&launch, &mpirun, &program) {
+        Ok(StartedRanks { mpirun: mut started, streams, shared, mut reports }) => {
+            match streams.start(&shared) {
+                Ok(()) => {
+                    let _ = report.send(Ok(shared.clone()));
+                    keep(&shared, |member| reports.end_of(member));
+                    started.ends_within(END_LIMIT);
+                }
+                Err(error) => drop(report.send(Err(error))),
+            }
         }
-        words.extend(["-n".into(), ranks.to_string().into()]);
-        words
-    }
-
-    /// The line that starts so many ranks, up to the program, as one would type it.
-    pub fn line(&self, ranks: usize) -> String {
-        let words = self.words(ranks);
-        words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
-    }
+        Err(error) => drop(report.send(Err(error))),
+    })
 }
 
-/// The pipes between the launcher and the ranks. The ranks open the writing ends through /proc.
+/// The state of the launcher once the ranks run.
+struct StartedRanks {
+    mpirun: StartedMpirun,
+    streams: Streams,
+    shared: Arc<Shared>,
+    reports: Reports,
+}
+
+/// Starts mpirun and waits until all ranks have begun.
+fn start_ranks(
+    launch: &Launch,
+    mpirun: &Mpirun,
+    program: &Path,
+) -> Result<StartedRanks, LaunchError> {
+    let ranks = launch.members + launch.spares;
+    let began = Instant::now();
+    let mut streams = Streams { output: launch.output, streams: Vec::new() };
+    let mut pipes = Pipes { begun: new_pipe()?, report: new_pipe()?, output: Vec::new() };
+    if matches!(launch.output, Output::Prefix | Output::Capture) {
+        for member in (0..ranks as u32).map(MemberId) {
+            let ((out, out_end), (error, error_end)) = (new_pipe()?, new_pipe()?);
+            streams.streams.push(Stream::new(out, member, false));
+            streams.streams.push(Stream::new(error, member, true));
+            pipes.output.push([out_end, error_end]);
+        }
+    }
+    let folder = mpirun.joined.as_deref().map_or_else(Folder::new, Folder::meeting)?;
+    let command = command(launch, mpirun, program, &pipes, &folder.0)?;
+    let mut started = StartedMpirun::new(command, folder, &mpirun.program)?;
+    let mut begun = LineReader::new(pipes.begun.0);
+    let pids = wait_for_ranks(&mut started, &mut begun, ranks)?;
+    // The ranks have opened their ends. Without these ends a pipe is closed when its rank ends.
+    pipes.output.clear();
+    let mut processes = Vec::with_capacity(ranks);
+    for pid in pids {
+        let number = Pid::from_raw(pid as i32)
+            .ok_or_else(|| started.failed("a rank reported no process number"))?;
+        let pidfd = pidfd_open(number, PidfdFlags::empty())
+            .map_err(|_| started.failed("a rank ended at once:"))?;
+        processes.push(Process { pid, pidfd });
+    }
+    let shared = Arc::new(Shared::new(processes, began, State::new(ranks)));
+    let (report, report_end) = pipes.report;
+    let reports = Reports {
+        lines: LineReader::new(report),
+        _end: report_end,
+        joined: vec![false; ranks],
+        statuses: vec![None; ranks],
+    };
+    Ok(StartedRanks { mpirun: started, streams, shared, reports })
+}
+
+/// The pipes between the launcher and the ranks, with reading end and writing end. The ranks open
+/// the writing ends through /proc.
 struct Pipes {
+    /// Each rank writes its rank and its process number here when it begins.
     begun: (OwnedFd, OwnedFd),
+    /// The engines report here how their processes exit.
     report: (OwnedFd, OwnedFd),
-    /// For each rank: the writing ends of its output, if that goes through pipes.
+    /// For each rank the writing ends of its standard output and standard error, if they are pipes.
     output: Vec<[OwnedFd; 2]>,
-}
-
-fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> LaunchError {
-    move |error| LaunchError::System { what, error: error.into() }
 }
 
 fn new_pipe() -> Result<(OwnedFd, OwnedFd), LaunchError> {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(system("making a pipe"))
 }
 
-/// Makes a line of shell of what the daemon has told this one (the variables of Open MPI and our own), the folder, and the
-/// command: each value and each word is quoted, as it may have anything in it.
-const FOR_ANOTHER_SHELL: &str = r#"q() { printf "'%s'" "$(printf %s "$1" | sed "s/'/'\\\\''/g")"; }
-c="cd $(q "$PWD") || exit"
-for v in $(env | sed -n 's/^\(\(OMPI\|OPAL\|PMIX\|PRTE\|OUTLAST\)_[A-Za-z0-9_]*\)=.*/\1/p'); do eval "w=\$$v"; c="$c; export $v=$(q "$w")"; done
-c="$c; exec"; for w in "$@"; do c="$c $(q "$w")"; done
-"#;
+fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> LaunchError {
+    move |error| LaunchError::System { what, error: error.into() }
+}
 
-/// What a rank does before it becomes the program. Its arguments are the descriptors of all ranks' output, two for
-/// each, and then the program.
-fn script(launch: &Launch, pipes: &Pipes, reach: Option<&Reach>) -> OsString {
-    let (launcher, ranks) = (std::process::id(), launch.members + launch.spares);
-    let mut script = format!("r=$OMPI_COMM_WORLD_RANK; d=/proc/{launcher}/fd; ");
+/// The command that starts mpirun, or member 0 inside an mpirun that already runs.
+fn command(
+    launch: &Launch,
+    mpirun: &Mpirun,
+    program: &Path,
+    pipes: &Pipes,
+    folder: &Path,
+) -> Result<Command, LaunchError> {
+    if mpirun.joined.is_some() {
+        let written = write_script(folder, launch, program, pipes);
+        let mut command = written.map_err(|error| LaunchError::System {
+            what: "writing the script for the ranks",
+            error,
+        })?;
+        command.stdin(Stdio::null());
+        terminate_with_launcher(&mut command, launch.die_with_launcher);
+        return Ok(command);
+    }
+    let words = mpirun.words(launch.members + launch.spares);
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).args(["sh", "-c"]);
+    command.arg(script(launch, pipes, mpirun.one_daemon.as_ref())).arg("sh");
+    command.args(script_arguments(launch, program, pipes));
+    if let Some(directory) = &launch.directory {
+        command.current_dir(directory);
+    }
+    command.stdin(Stdio::null());
+    set_environment(&mut command, folder);
     match launch.output {
         Output::Inherit => {}
-        Output::Discard => script.push_str("exec >/dev/null 2>&1; "),
-        Output::Prefix | Output::Capture => {
-            script.push_str(r#"eval "exec >$d/\${$((2 * r + 1))} 2>$d/\${$((2 * r + 2))}"; "#);
-            let _ = write!(script, "shift {}; ", 2 * ranks);
-        }
+        _ => drop(command.stdout(Stdio::piped()).stderr(Stdio::piped())),
     }
-    let begun = pipes.begun.1.as_raw_fd();
-    let Some(Reach { hosts, agent, is_here }) = reach else {
-        let _ = write!(script, r#"echo "$r $$" >$d/{begun} && exec "$@""#);
-        return script.into();
-    };
-    let _ =
-        write!(script, r#"echo "$r $$" >$d/{begun} || exit; case $((r % {})) in "#, hosts.len());
-    let mut script = OsString::from(script);
-    for (index, host) in hosts.iter().enumerate() {
-        script.push(format!("{index}) h="));
-        script.push(quoted(OsStr::new(host)));
-        script.push(";; ");
-    }
-    script.push("esac; ");
-    script.push(FOR_ANOTHER_SHELL);
-    let agent: Vec<OsString> = agent.iter().map(|word| quoted(word)).collect();
-    script.push(if *is_here { "exec " } else { "" });
-    script.push(agent.join(OsStr::new(" ")));
-    script.push(r#" "$h" "$c""#);
-    if !is_here {
-        // What ends in any other way than well ends like a rank that was killed: mpirun tells the others of nothing else.
-        // The engine there cannot tell this launcher how it fared, so it is done here.
-        let report = pipes.report.1.as_raw_fd();
-        script.push(format!(
-            r#"; s=$?; printf '%s joined\n' $r >$d/{report}; [ $s = 0 ] || kill -9 $$; printf '%s exited 0\n' $r >$d/{report}"#
-        ));
-    }
-    script
+    terminate_with_launcher(&mut command, launch.die_with_launcher);
+    Ok(command)
 }
 
-/// The arguments of that script.
-fn script_arguments(launch: &Launch, program: &Path, pipes: &Pipes) -> Vec<OsString> {
-    let ends = pipes.output.iter().flatten();
-    let mut words: Vec<OsString> = ends.map(|end| end.as_raw_fd().to_string().into()).collect();
-    // As words of the rank's own command: not every daemon passes the environment on.
-    let report = format!("/proc/{}/fd/{}", std::process::id(), pipes.report.1.as_raw_fd());
-    words.extend([
-        "env".into(),
-        format!("{REPORT_VARIABLE}={report}").into(),
-        "OUTLAST_ENGINE=mpi".into(),
-    ]);
-    words.push(format!("{SPARES_VARIABLE}={}", launch.spares).into());
-    if let Some(limit) = launch.segment_limit {
-        words.push(format!("{SEGMENT_LIMIT_VARIABLE}={limit}").into());
-    }
-    for (name, value) in launch.environment.iter().filter(|(name, _)| name != "OUTLAST_ENGINE") {
-        let mut word = name.clone();
-        word.push("=");
-        word.push(value);
-        words.push(word);
-    }
-    words.push(program.into());
-    words.extend(launch.arguments.iter().cloned());
-    words
-}
-
-/// Writes the script for the ranks of the mpirun that runs already, all at once, and calls it for rank 0.
+/// Writes the script for the ranks of an mpirun that already runs, by a rename, so that no rank
+/// sees an unfinished script. Returns the command that runs it for member 0.
 fn write_script(
     folder: &Path,
     launch: &Launch,
@@ -324,100 +398,126 @@ fn write_script(
     Ok(command)
 }
 
-fn command(
-    launch: &Launch,
-    mpirun: &Mpirun,
-    program: &Path,
-    pipes: &Pipes,
-    folder: &Path,
-) -> Result<Command, LaunchError> {
-    if mpirun.joined.is_some() {
-        let written = write_script(folder, launch, program, pipes);
-        let mut command = written.map_err(|error| LaunchError::System {
-            what: "writing the script for the ranks",
-            error,
-        })?;
-        command.stdin(Stdio::null());
-        terminate_with_launcher(&mut command, launch.die_with_launcher);
-        return Ok(command);
+/// The arguments of the script of a rank.
+fn script_arguments(launch: &Launch, program: &Path, pipes: &Pipes) -> Vec<OsString> {
+    let ends = pipes.output.iter().flatten();
+    let mut words: Vec<OsString> = ends.map(|end| end.as_raw_fd().to_string().into()).collect();
+    // Variables are words of the rank's command, because not every daemon passes its environment
+    // on.
+    let report = format!("/proc/{}/fd/{}", std::process::id(), pipes.report.1.as_raw_fd());
+    words.extend([
+        "env".into(),
+        format!("{REPORT_VARIABLE}={report}").into(),
+        "OUTLAST_ENGINE=mpi".into(),
+    ]);
+    words.push(format!("{SPARES_VARIABLE}={}", launch.spares).into());
+    if let Some(limit) = launch.segment_limit {
+        words.push(format!("{SEGMENT_LIMIT_VARIABLE}={limit}").into());
     }
-    let words = mpirun.words(launch.members + launch.spares);
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).args(["sh", "-c"]);
-    command.arg(script(launch, pipes, mpirun.reach.as_ref())).arg("sh");
-    command.args(script_arguments(launch, program, pipes));
-    if let Some(directory) = &launch.directory {
-        command.current_dir(directory);
+    for (name, value) in launch.environment.iter().filter(|(name, _)| name != "OUTLAST_ENGINE") {
+        let mut word = name.clone();
+        word.push("=");
+        word.push(value);
+        words.push(word);
     }
-    command.stdin(Stdio::null());
-    set_environment(&mut command, folder);
-    match launch.output {
-        Output::Inherit => {}
-        _ => drop(command.stdout(Stdio::piped()).stderr(Stdio::piped())),
-    }
-    terminate_with_launcher(&mut command, launch.die_with_launcher);
-    Ok(command)
+    words.push(program.into());
+    words.extend(launch.arguments.iter().cloned());
+    words
 }
 
+/// The shell script as which a rank begins, and which becomes the program. Its arguments are the
+/// descriptors for the output of all ranks, two for each rank, and then the words of the program.
+fn script(launch: &Launch, pipes: &Pipes, one_daemon: Option<&OneDaemon>) -> OsString {
+    let (launcher, ranks) = (std::process::id(), launch.members + launch.spares);
+    let mut script = format!("r=$OMPI_COMM_WORLD_RANK; d=/proc/{launcher}/fd; ");
+    match launch.output {
+        Output::Inherit => {}
+        Output::Discard => script.push_str("exec >/dev/null 2>&1; "),
+        Output::Prefix | Output::Capture => {
+            script.push_str(r#"eval "exec >$d/\${$((2 * r + 1))} 2>$d/\${$((2 * r + 2))}"; "#);
+            let _ = write!(script, "shift {}; ", 2 * ranks);
+        }
+    }
+    let begun = pipes.begun.1.as_raw_fd();
+    let Some(OneDaemon { hosts, agent, is_local }) = one_daemon else {
+        let _ = write!(script, r#"echo "$r $$" >$d/{begun} && exec "$@""#);
+        return script.into();
+    };
+    let _ =
+        write!(script, r#"echo "$r $$" >$d/{begun} || exit; case $((r % {})) in "#, hosts.len());
+    let mut script = OsString::from(script);
+    for (index, host) in hosts.iter().enumerate() {
+        script.push(format!("{index}) h="));
+        script.push(quoted(OsStr::new(host)));
+        script.push(";; ");
+    }
+    script.push("esac; ");
+    script.push(FOR_ANOTHER_SHELL);
+    let agent: Vec<OsString> = agent.iter().map(|word| quoted(word)).collect();
+    script.push(if *is_local { "exec " } else { "" });
+    script.push(agent.join(OsStr::new(" ")));
+    script.push(r#" "$h" "$c""#);
+    if !is_local {
+        // A member on another host cannot report to this launcher how it exits: this shell does it.
+        // If the member did not exit with 0, the shell kills itself, because mpirun tells the other
+        // ranks of killed ranks alone.
+        let report = pipes.report.1.as_raw_fd();
+        script.push(format!(
+            "; s=$?; printf '%s joined\\n' $r >$d/{report}; [ $s = 0 ] || kill -9 $$; \
+             printf '%s exited 0\\n' $r >$d/{report}"
+        ));
+    }
+    script
+}
+
+/// Shell code that makes a command for the shell of another host, in `c`. The command enters this
+/// folder, exports the variables of Open MPI and Outlast, which the daemon has set here, and
+/// becomes the program. All values and words are quoted, because they may contain any character.
+const FOR_ANOTHER_SHELL: &str = r#"q() { printf "'%s'" "$(printf %s "$1" | sed "s/'/'\\\\''/g")"; }
+c="cd $(q "$PWD") || exit"
+for v in $(env | sed -n 's/^\(\(OMPI\|OPAL\|PMIX\|PRTE\|OUTLAST\)_[A-Za-z0-9_]*\)=.*/\1/p'); do
+eval "w=\$$v"; c="$c; export $v=$(q "$w")"; done
+c="$c; exec"; for w in "$@"; do c="$c $(q "$w")"; done
+"#;
+
+/// Quotes a word for a shell.
+fn quoted(word: &OsStr) -> OsString {
+    let mut text = vec![b'\''];
+    text.extend(word.as_bytes().iter().flat_map(|&byte| match byte {
+        b'\'' => b"'\\''".to_vec(),
+        byte => vec![byte],
+    }));
+    text.push(b'\'');
+    OsString::from_vec(text)
+}
+
+/// The environment of every mpirun.
 fn set_environment(mpirun: &mut Command, folder: &Path) {
     mpirun.env("TMPDIR", folder).env("OMPI_MCA_btl_sm_backing_directory", folder);
     mpirun.env("PRTE_MCA_prte_silence_shared_fs", "1");
-    // This transport, which nothing here uses, sleeps for a second when it is looked at, in each rank's MPI_Init.
+    // Nothing here uses the transport ofi, and probing it takes a second in the MPI_Init of each
+    // rank.
     if std::env::var_os("OMPI_MCA_btl").is_none() {
         mpirun.env("OMPI_MCA_btl", "^ofi");
     }
-    // In a container everybody is root, and mpirun refuses to run as root unless told twice.
+    // In a container every user is root, and mpirun refuses to run as root unless it is allowed
+    // twice.
     for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
         mpirun.env(name, "1").env(format!("{name}_CONFIRM"), "1");
     }
 }
 
-/// Gives an mpirun that is not started by [`Launch`] what it needs here: the consent to run as root, no transport
-/// that is slow to begin, and a folder of its own for what it writes, which is removed when the result is dropped, after
-/// mpirun has ended.
-///
-/// Left to itself it writes into /tmp, under its process number: what one that was killed left there makes each later
-/// one with that number fail, with "The PMIx server's listener thread failed to start".
-pub fn prepare(mpirun: &mut Command) -> Result<Folder, LaunchError> {
-    let folder = Folder::new()?;
-    set_environment(mpirun, &folder.0);
-    Ok(folder)
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_string()
 }
 
-/// A folder for what Open MPI writes, in memory where that is possible; removed when dropped.
-#[derive(Debug)]
-pub struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Folder, LaunchError> {
-        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let name = format!("{FOLDER}{}-{number}", std::process::id());
-        let mut result = Err(std::io::Error::other("no folder"));
-        for parent in [Path::new("/dev/shm"), &std::env::temp_dir()] {
-            remove_leftovers(parent);
-            result = std::fs::create_dir(parent.join(&name)).map(|()| Folder(parent.join(&name)));
-            if result.is_ok() {
-                break;
-            }
-        }
-        result.map_err(|error| LaunchError::System { what: "making a folder for Open MPI", error })
-    }
-}
-
-impl Folder {
-    /// Where the other ranks look. What is there is of a job that has ended: no two have one number at a time.
-    fn meeting(place: &Path) -> Result<Folder, LaunchError> {
-        let _ = std::fs::remove_dir_all(place);
-        let made = std::fs::create_dir(place).map(|()| Folder(place.to_path_buf()));
-        made.map_err(|error| LaunchError::System { what: "making a folder for the ranks", error })
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// The folder in which the ranks of an mpirun that already runs find their script.
+fn meeting_place() -> PathBuf {
+    let job = std::env::var("PMIX_NAMESPACE").unwrap_or_default();
+    let name: String =
+        job.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    std::env::temp_dir().join(format!("outlast-joined-{name}"))
 }
 
 /// Removes the folders of launchers that are gone.
@@ -433,34 +533,41 @@ fn remove_leftovers(parent: &Path) {
     }
 }
 
-/// mpirun while it runs: ended and waited for when dropped, within a bound.
-struct Started {
+/// An mpirun that was started. Dropping it ends mpirun and waits for the end, at most for
+/// [`END_LIMIT`] before it is killed.
+struct StartedMpirun {
     child: Child,
-    said: Arc<Mutex<Vec<u8>>>,
-    /// Goes after mpirun has.
+    /// The output of mpirun itself.
+    messages: Arc<Mutex<Vec<u8>>>,
+    /// Dropped after mpirun has ended.
     _folder: Folder,
 }
 
-impl Started {
-    /// Starts mpirun and a thread that takes what it says, so that it never waits for a reader.
-    fn new(mut command: Command, folder: Folder, program: &Path) -> Result<Started, LaunchError> {
+impl StartedMpirun {
+    /// Starts mpirun and threads that read its output, so that mpirun never waits for a reader.
+    fn new(
+        mut command: Command,
+        folder: Folder,
+        program: &Path,
+    ) -> Result<StartedMpirun, LaunchError> {
         let mut child = command.spawn().map_err(|error| LaunchError::Mpirun {
             reason: format!(
-                "`{}` does not start: {error}; set MPIRUN to the mpirun of Open MPI 5, or type: cargo xtask mpi",
+                "`{}` does not start: {error}; set MPIRUN to the mpirun of Open MPI 5, or type: \
+                 cargo xtask mpi",
                 program.display()
             ),
         })?;
-        let said: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let messages: Arc<Mutex<Vec<u8>>> = Arc::default();
         let pipes =
             [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
         for pipe in pipes.into_iter().flatten() {
-            let said = said.clone();
+            let messages = messages.clone();
             let body = move || {
                 let (mut pipe, mut buffer) = (std::fs::File::from(pipe), [0; 4096]);
                 while let Ok(len @ 1..) = pipe.read(&mut buffer) {
-                    let mut said = lock(&said);
-                    let room = SAID_LEN_MAX.saturating_sub(said.len());
-                    said.extend_from_slice(&buffer[..len.min(room)]);
+                    let mut messages = lock(&messages);
+                    let room = MESSAGES_LEN_MAX.saturating_sub(messages.len());
+                    messages.extend_from_slice(&buffer[..len.min(room)]);
                 }
             };
             let thread = std::thread::Builder::new().name("outlast-mpirun".to_string()).spawn(body);
@@ -469,18 +576,20 @@ impl Started {
                 error,
             })?;
         }
-        Ok(Started { child, said, _folder: folder })
+        Ok(StartedMpirun { child, messages, _folder: folder })
     }
 
-    /// The error that mpirun did not bring the ranks up.
+    /// The error that mpirun did not start the ranks.
     fn failed(&self, what: &str) -> LaunchError {
-        // What it said may come a moment after its end.
+        // The last output may arrive a moment after the end of mpirun.
         std::thread::sleep(Duration::from_millis(100));
-        let said = lock(&self.said);
-        LaunchError::Mpirun { reason: format!("{what}\n{}", String::from_utf8_lossy(&said).trim()) }
+        let messages = lock(&self.messages);
+        LaunchError::Mpirun {
+            reason: format!("{what}\n{}", String::from_utf8_lossy(&messages).trim()),
+        }
     }
 
-    /// Whether it has ended within this time.
+    /// Waits for the end of mpirun, at most for `limit`. Returns whether it has ended.
     fn ends_within(&mut self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         loop {
@@ -493,9 +602,9 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl Drop for StartedMpirun {
     fn drop(&mut self) {
-        // Asked first, so that it ends what it has started on other hosts.
+        // SIGTERM first, so that mpirun ends its daemons on other hosts.
         if !self.ends_within(Duration::ZERO)
             && let Some(pid) = Pid::from_raw(self.child.id() as i32)
         {
@@ -508,51 +617,17 @@ impl Drop for Started {
     }
 }
 
-/// Takes whole lines out of a pipe as they come.
-struct LineReader {
-    pipe: std::fs::File,
-    rest: Vec<u8>,
-}
-
-impl LineReader {
-    fn new(pipe: OwnedFd) -> LineReader {
-        LineReader { pipe: pipe.into(), rest: Vec::new() }
-    }
-
-    /// The lines that have come, waiting for the first at most so long.
-    fn take(&mut self, limit: Duration) -> Vec<String> {
-        let mut buffer = [0; 4096];
-        let mut limit =
-            Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-        loop {
-            let mut fds = [PollFd::from_borrowed_fd(self.pipe.as_fd(), PollFlags::IN)];
-            if !matches!(poll(&mut fds, Some(&limit)), Ok(1..)) {
-                break;
-            }
-            limit = Timespec { tv_sec: 0, tv_nsec: 0 };
-            match self.pipe.read(&mut buffer) {
-                Ok(len @ 1..) => self.rest.extend_from_slice(&buffer[..len]),
-                _ => break,
-            }
-        }
-        let end = self.rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-        let lines =
-            String::from_utf8_lossy(&self.rest[..end]).lines().map(str::to_string).collect();
-        self.rest.drain(..end);
-        lines
-    }
-}
-
-/// Waits until every rank has said which process it is.
+/// Waits until every rank has reported its process number.
 fn wait_for_ranks(
-    started: &mut Started,
+    started: &mut StartedMpirun,
     begun: &mut LineReader,
     ranks: usize,
 ) -> Result<Vec<u32>, LaunchError> {
     let until = Instant::now() + START_LIMIT;
     let mut pids: Vec<Option<u32>> = vec![None; ranks];
     while pids.iter().any(Option::is_none) {
-        // Looked at before the lines: what a rank has said before mpirun ended is not missed.
+        // Checked before the lines are read, so that no line from before the end of mpirun is
+        // missed.
         let is_over = started.ends_within(Duration::ZERO);
         for line in begun.take(Duration::from_millis(20)) {
             let numbers: Option<(usize, u32)> = line
@@ -579,17 +654,17 @@ fn wait_for_ranks(
     Ok(pids.into_iter().flatten().collect())
 }
 
-/// How the ranks exited, as their engines have told.
+/// How the ranks exited, as their engines have reported it.
 struct Reports {
     lines: LineReader,
-    /// Kept open: the ranks open it through /proc when they join.
+    /// The writing end, kept open: the ranks open it through /proc when they join.
     _end: OwnedFd,
     joined: Vec<bool>,
     statuses: Vec<Option<i32>>,
 }
 
 impl Reports {
-    /// How a process that has ended did so, and whether it had joined.
+    /// Returns how an ended process exited, and whether it had joined.
     fn end_of(&mut self, member: MemberId) -> (ExitStatus, bool) {
         for line in self.lines.take(Duration::ZERO) {
             let mut words = line.split(' ');
@@ -602,7 +677,8 @@ impl Reports {
             }
         }
         let joined = self.joined[member.index()];
-        // One that had joined and says nothing on its way out was killed. One that had not cannot have said anything.
+        // A member that had joined and did not report its exit was killed. A process that had not
+        // joined cannot report.
         let raw = match self.statuses[member.index()] {
             Some(status) => (status & 0xff) << 8,
             None if joined => Signal::KILL.as_raw(),
@@ -612,71 +688,40 @@ impl Reports {
     }
 }
 
-/// What is left to do once the ranks run.
-struct Up {
-    started: Started,
-    streams: Streams,
-    shared: Arc<Shared>,
-    reports: Reports,
+/// Reads whole lines from a pipe.
+struct LineReader {
+    pipe: std::fs::File,
+    /// The beginning of a line whose end has not been read yet.
+    rest: Vec<u8>,
 }
 
-fn bring_up(launch: &Launch, mpirun: &Mpirun, program: &Path) -> Result<Up, LaunchError> {
-    let ranks = launch.members + launch.spares;
-    let began = Instant::now();
-    let mut streams = Streams { output: launch.output, streams: Vec::new() };
-    let mut pipes = Pipes { begun: new_pipe()?, report: new_pipe()?, output: Vec::new() };
-    if matches!(launch.output, Output::Prefix | Output::Capture) {
-        for member in (0..ranks as u32).map(MemberId) {
-            let ((out, out_end), (error, error_end)) = (new_pipe()?, new_pipe()?);
-            streams.streams.push(Stream::new(out, member, false));
-            streams.streams.push(Stream::new(error, member, true));
-            pipes.output.push([out_end, error_end]);
-        }
+impl LineReader {
+    fn new(pipe: OwnedFd) -> LineReader {
+        LineReader { pipe: pipe.into(), rest: Vec::new() }
     }
-    let folder = mpirun.joined.as_deref().map_or_else(Folder::new, Folder::meeting)?;
-    let command = command(launch, mpirun, program, &pipes, &folder.0)?;
-    let mut started = Started::new(command, folder, &mpirun.program)?;
-    let mut begun = LineReader::new(pipes.begun.0);
-    let pids = wait_for_ranks(&mut started, &mut begun, ranks)?;
-    // The ranks have opened theirs: their output ends when they do.
-    pipes.output.clear();
-    let mut processes = Vec::with_capacity(ranks);
-    for pid in pids {
-        let number =
-            Pid::from_raw(pid as i32).ok_or_else(|| started.failed("a rank said no number"))?;
-        let pidfd = pidfd_open(number, PidfdFlags::empty())
-            .map_err(|_| started.failed("a rank ended at once:"))?;
-        processes.push(Process { pid, pidfd });
-    }
-    let shared = Arc::new(Shared::new(processes, began, State::new(ranks)));
-    let (report, report_end) = pipes.report;
-    let reports = Reports {
-        lines: LineReader::new(report),
-        _end: report_end,
-        joined: vec![false; ranks],
-        statuses: vec![None; ranks],
-    };
-    Ok(Up { started, streams, shared, reports })
-}
 
-/// Starts the job. One thread starts mpirun and stays until all is over, since the kernel ties "die with the launcher" to
-/// the thread that started a process.
-pub(super) fn start(
-    launch: Launch,
-    mpirun: Mpirun,
-    program: PathBuf,
-) -> Result<Running, LaunchError> {
-    new_running(move |report| match bring_up(&launch, &mpirun, &program) {
-        Ok(Up { mut started, streams, shared, mut reports }) => match streams.start(&shared) {
-            Ok(()) => {
-                let _ = report.send(Ok(shared.clone()));
-                keep(&shared, |member| reports.end_of(member));
-                started.ends_within(END_LIMIT);
+    /// Returns the lines that have arrived. Waits for the first line, at most for `limit`.
+    fn take(&mut self, limit: Duration) -> Vec<String> {
+        let mut buffer = [0; 4096];
+        let mut limit =
+            Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+        loop {
+            let mut fds = [PollFd::from_borrowed_fd(self.pipe.as_fd(), PollFlags::IN)];
+            if !matches!(poll(&mut fds, Some(&limit)), Ok(1..)) {
+                break;
             }
-            Err(error) => drop(report.send(Err(error))),
-        },
-        Err(error) => drop(report.send(Err(error))),
-    })
+            limit = Timespec { tv_sec: 0, tv_nsec: 0 };
+            match self.pipe.read(&mut buffer) {
+                Ok(len @ 1..) => self.rest.extend_from_slice(&buffer[..len]),
+                _ => break,
+            }
+        }
+        let end = self.rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+        let lines =
+            String::from_utf8_lossy(&self.rest[..end]).lines().map(str::to_string).collect();
+        self.rest.drain(..end);
+        lines
+    }
 }
 
 #[cfg(test)]
@@ -684,7 +729,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_is_one_that_outlasts_deaths() {
+    fn the_command_line_has_the_options_for_fault_tolerance() {
         let mpirun = Mpirun::new("mpirun").behind(["nice"]).options(["--map-by", "node"]);
         assert_eq!(
             mpirun.line(6),
@@ -693,7 +738,7 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_of_the_dead_are_removed() {
+    fn folders_of_launchers_that_are_gone_are_removed() {
         let parent = tempfile::tempdir().expect("a folder");
         let (mine, gone) =
             (format!("{FOLDER}{}-0", std::process::id()), format!("{FOLDER}4194305-0"));
@@ -706,7 +751,7 @@ mod tests {
     }
 
     #[test]
-    fn an_mpirun_that_is_none_is_named() {
+    fn the_error_names_an_mpirun_that_does_not_start() {
         let launch = |program: &str| {
             Launch::new(2)
                 .program("true")
@@ -719,7 +764,7 @@ mod tests {
             error.contains("/nonexistent/mpirun") && error.contains("cargo xtask mpi"),
             "{error}"
         );
-        let error = launch("false").expect_err("it ends at once").to_string();
+        let error = launch("false").expect_err("`false` ends at once").to_string();
         assert!(error.contains("0 of 2 ranks had begun"), "{error}");
     }
 }

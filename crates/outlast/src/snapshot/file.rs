@@ -1,14 +1,15 @@
-//! One member's part of a snapshot: the file format, written and read as a stream. docs/snapshot.md has it byte by byte.
+//! A member's part of a snapshot: the file format, written and read as a stream. `docs/snapshot.md`
+//! has it byte by byte.
 //!
-//! A file is a header, records one after the other, and an end. Each of them has its own checksum, so that damage is found
-//! where it is, and the end says how many records there were, so that a file that was cut off is not taken for a whole
-//! one. All numbers are little-endian.
+//! A file is a header, records, and an end. Each of them has its own checksum, so that damage is
+//! located. The end has the number of records, so that a file that was cut off is not taken for a
+//! whole file. All numbers are little-endian.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::path::Path;
 
-/// The first bytes of each file.
+/// The first bytes of every file.
 const MAGIC: [u8; 8] = *b"OUTLAST\x1a";
 /// The version of the format that this library writes, and the newest that it reads.
 pub const FORMAT: u32 = 1;
@@ -16,33 +17,35 @@ const HEADER_LEN: usize = 64;
 const RECORD_HEADER_LEN: usize = 32;
 const KIND_RECORD: u32 = 0x5243_4552;
 const KIND_END: u32 = 0x2144_4e45;
-/// What a reader accepts; the store takes no longer keys.
+/// The longest key that a reader accepts; the store has no longer keys.
 const KEY_LEN_MAX: u64 = 1024;
+/// The longest value that a reader accepts.
 const VALUE_LEN_MAX: u64 = 4 << 30;
-/// How much of a value is read at once: a length that is wrong must not make the reader ask for all memory.
+/// The most bytes of a value that are read at once: a wrong length must not make the reader reserve
+/// all memory.
 const PIECE: usize = 1 << 20;
 
-/// What a file says of itself.
+/// The header of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Which snapshot of its folder it belongs to.
+    /// The generation to which the part belongs.
     pub generation: u64,
-    /// Whose part it is.
+    /// The member that wrote the part.
     pub member: u32,
     /// How many members the job had.
     pub members: u32,
-    /// How many copies each value had.
+    /// How many replicas each value had.
     pub replicas: u32,
     /// When the snapshot was taken, in seconds since 1970.
     pub taken_at: u64,
 }
 
-/// One key and its value.
+/// A key and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The key.
     pub key: Vec<u8>,
-    /// Its value.
+    /// The value.
     pub value: Vec<u8>,
     /// The member that owned the key.
     pub owner: u32,
@@ -53,37 +56,37 @@ pub struct Record {
 /// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
-    /// The operating system could not read or write it.
+    /// The operating system could not read or write the file.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is something else.
+    /// The file is no part of a snapshot.
     #[error("it is no part of a snapshot")]
     Foreign,
-    /// It was written by a newer version of this library.
+    /// A newer version of this library wrote the file.
     #[error(
         "it has format {0}, and this version reads up to {FORMAT}: restore it with a newer version"
     )]
     Newer(u32),
-    /// A checksum does not fit.
+    /// A checksum or a length is wrong.
     #[error("it is damaged at byte {at}: {what}")]
     Damaged {
-        /// Where the damaged part begins.
+        /// The offset of the damage.
         at: u64,
-        /// What is damaged.
+        /// The damaged content.
         what: &'static str,
     },
-    /// It ends too early.
+    /// The file ends too early.
     #[error("it ends at byte {at}, in the middle: it was cut off")]
     CutOff {
-        /// Where it ends.
+        /// The length of the file.
         at: u64,
     },
 }
 
-/// What was written or read, when the end was reached.
+/// The totals of a file, known when its end is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// How many records there are.
+    /// How many records the file has.
     pub records: u64,
     /// The length of the file.
     pub bytes: u64,
@@ -99,7 +102,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the file, readable by its owner alone; it must not exist.
+    /// Makes the file, readable by its owner alone. The file must not exist.
     pub fn create(path: &Path, header: &Header) -> io::Result<Writer> {
         use std::os::unix::fs::OpenOptionsExt;
         let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
@@ -112,7 +115,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Adds a record.
+    /// Appends a record.
     pub fn add(&mut self, key: &[u8], value: &[u8], owner: u32, version: u64) -> io::Result<()> {
         let mut header = [0; RECORD_HEADER_LEN];
         header[..4].copy_from_slice(&KIND_RECORD.to_le_bytes());
@@ -135,12 +138,12 @@ impl Writer {
         Ok(())
     }
 
-    /// How many bytes were written so far.
+    /// The number of bytes that were written so far.
     pub fn bytes(&self) -> u64 {
         self.totals.bytes
     }
 
-    /// Writes the end, and waits until everything is on the disk.
+    /// Writes the end, and waits until the file is on the disk.
     pub fn finish(mut self) -> io::Result<Totals> {
         let checksum = self.chain.clone().finalize();
         self.write(&encode_end(self.totals.records, checksum))?;
@@ -185,7 +188,7 @@ impl Header {
         if bytes[..8] != MAGIC {
             return Err(Damage::Foreign);
         }
-        // Before the checksum: a newer format may have it elsewhere.
+        // Checked before the checksum, which may be at another offset in a newer format.
         let format = word32(bytes, 8);
         if format > FORMAT {
             return Err(Damage::Newer(format));
@@ -211,7 +214,7 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
-/// What stands before a record's key.
+/// The header of a record.
 struct RecordHeader {
     key_len: u64,
     value_len: u64,
@@ -220,7 +223,7 @@ struct RecordHeader {
     checksum: u32,
 }
 
-/// Reads a member's part, record by record, each of which was checked when it is given.
+/// Reads a member's part record by record. A record is checked before it is returned.
 pub struct Reader<R = BufReader<File>> {
     source: R,
     header: Header,
@@ -236,12 +239,12 @@ impl Reader {
 }
 
 impl<R: Read + Seek> Reader<R> {
-    /// Reads from anything.
+    /// Reads the header from a source of bytes.
     pub fn new(mut source: R) -> Result<Reader<R>, Damage> {
         let mut bytes = [0; HEADER_LEN];
         let read = read_up_to(&mut source, &mut bytes)?;
         if read < HEADER_LEN {
-            // The beginning of a file that was cut off right away is still ours.
+            // With the right first bytes it is a part that was cut off inside the header.
             let is_ours = read >= MAGIC.len() && bytes[..8] == MAGIC;
             return Err(if is_ours { Damage::CutOff { at: read as u64 } } else { Damage::Foreign });
         }
@@ -250,12 +253,12 @@ impl<R: Read + Seek> Reader<R> {
         Ok(Reader { source, header, totals, chain: crc32fast::Hasher::new() })
     }
 
-    /// What the file says of itself.
+    /// The header of the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The next record; at the end, how many there were.
+    /// Returns the next record, or the totals at the end of the file.
     pub fn next_record(&mut self) -> Result<Result<Record, Totals>, Damage> {
         let at = self.totals.bytes;
         let header = match self.next_header()? {
@@ -277,15 +280,16 @@ impl<R: Read + Seek> Reader<R> {
         Ok(Ok(Record { key, value, owner: header.owner, version: header.version }))
     }
 
-    /// Passes over the next record, whose key and value are neither read nor checked; what the end says of all records is.
+    /// Skips the next record. Its key and value are neither read nor checked, but its checksum
+    /// counts for the totals at the end of the file.
     pub fn skip_record(&mut self) -> Result<Result<(), Totals>, Damage> {
         let header = match self.next_header()? {
             Ok(header) => header,
             Err(totals) => return Ok(Err(totals)),
         };
-        // Lengths are far from what does not fit.
+        // The limits of both lengths keep the sum far below the largest `i64`.
         let len = (header.key_len + header.value_len) as i64;
-        // Beyond the end of the file, too: the checksum is not there then.
+        // This may seek beyond the end of the file; then the checksum cannot be read.
         self.source.seek_relative(len)?;
         self.totals.bytes += len as u64;
         let mut wanted = [0; 4];
@@ -356,7 +360,7 @@ impl<R: Read + Seek> Reader<R> {
     }
 }
 
-/// Fills the bytes as far as there is something to read.
+/// Fills the bytes until they are full or the source ends. Returns how many bytes were read.
 fn read_up_to(source: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < bytes.len() {
@@ -423,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn a_part_is_read_as_it_was_written() {
         let (bytes, records) = sample();
         let (found, totals) = read(&bytes).unwrap();
         assert_eq!((found, totals.records, totals.bytes), (records, 5, bytes.len() as u64));
@@ -432,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_cut_off_anywhere_is_found_out() {
+    fn a_file_that_was_cut_off_anywhere_is_refused() {
         let (bytes, _) = sample();
         for len in 0..bytes.len() {
             match read(&bytes[..len]) {
@@ -445,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bit_that_was_flipped_anywhere_is_found_out() {
+    fn a_flipped_bit_anywhere_is_found() {
         let (bytes, _) = sample();
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
@@ -454,22 +458,22 @@ mod tests {
         }
     }
 
-    /// Whoever makes such a file makes the checksums fit, too: a length that no value has must not fill the memory.
+    /// A forged file has right checksums, too: an impossible length must not fill the memory.
     #[test]
-    fn a_length_that_no_value_has_is_not_believed() {
+    fn an_impossible_length_of_a_value_is_refused() {
         for len in [VALUE_LEN_MAX + 1, 1 << 40, u64::MAX] {
             let (mut bytes, _) = sample();
             bytes.truncate(HEADER_LEN + RECORD_HEADER_LEN);
             bytes[HEADER_LEN + 12..HEADER_LEN + 20].copy_from_slice(&len.to_le_bytes());
             let own = crc32fast::hash(&bytes[HEADER_LEN..HEADER_LEN + 28]);
             bytes[HEADER_LEN + 28..].copy_from_slice(&own.to_le_bytes());
-            // A file with holes has as much behind it.
+            // A sparse file can have any length.
             bytes.resize(1 << 24, 0);
             let mut reader = open(&bytes).unwrap();
-            let what = "the length of a value";
-            assert!(
-                matches!(reader.next_record(), Err(Damage::Damaged { what: found, .. }) if found == what)
-            );
+            assert!(matches!(
+                reader.next_record(),
+                Err(Damage::Damaged { what: "the length of a value", .. })
+            ));
         }
     }
 
@@ -482,9 +486,9 @@ mod tests {
         assert!(matches!(open(&bytes), Err(Damage::Newer(9))));
     }
 
-    /// Records that were left out or change places have right checksums of their own.
+    /// Records that were removed or swapped have right checksums of their own.
     #[test]
-    fn missing_records_and_more_after_the_end_are_found_out() {
+    fn missing_records_and_bytes_after_the_end_are_found() {
         let (bytes, _) = sample();
         let record = RECORD_HEADER_LEN + 5 + 4;
         let without = [&bytes[..HEADER_LEN], &bytes[HEADER_LEN + record..]].concat();

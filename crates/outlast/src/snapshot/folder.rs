@@ -1,20 +1,27 @@
-//! A folder of snapshots: generations, each published by one rename, so that a reader sees a whole one or none.
+//! A folder of snapshots: generations, each published by a single rename, so that a reader sees a
+//! whole generation or none.
 //!
 //! ```text
 //! PATH/generation-000041/member-0000.part ... manifest
 //! PATH/generation-000042/...
-//! PATH/generation-000043.unfinished/...      under way, or left by someone who died
+//! PATH/generation-000043.unfinished/...      being written, or left by members that died
 //! ```
 //!
-//! What is true when, and what a death leaves:
+//! The steps of the coordinator and the participants, and what the folder holds if all members die
+//! after a step:
 //!
-//! | step | then | if all die here |
+//! | step | then | left after a death of all |
 //! |---|---|---|
-//! | the folder `.unfinished` is made | nobody reads it | the next snapshot removes it |
-//! | each member writes its part and syncs it | | the same |
-//! | one member writes the manifest, which names the parts with their lengths and checksums, and syncs it and the folder | the generation is whole | the same |
-//! | it renames the folder, and syncs the one above | **published** | it is the newest |
-//! | it removes the generations that are too old | | the next snapshot removes them |
+//! | make the folder `.unfinished` | no reader opens it | an unfinished folder |
+//! | each participant writes its part and syncs it | | an unfinished folder |
+//! | write the manifest, sync it and the folder | the generation is whole | an unfinished folder |
+//! | rename the folder, sync the parent folder | **published** | the newest generation |
+//! | remove the generations that are too old | | generations that are too old |
+//!
+//! The next snapshot removes unfinished folders and generations that are too old.
+//!
+//! The manifest names the parts with their lengths and checksums. A part or a manifest that does
+//! not fit is an error, never read as a shorter snapshot.
 
 use super::file::{Damage, Reader, Totals};
 use std::fs::{self, File};
@@ -25,58 +32,61 @@ use std::path::{Path, PathBuf};
 const MANIFEST: &str = "manifest";
 const UNFINISHED: &str = ".unfinished";
 const FIRST_LINE: &str = "outlast snapshot, format 1";
-/// No folder has so many generations.
+/// The end of the range of generation numbers.
 const NUMBERS_END: u64 = 1 << 48;
-/// The longest manifest: a line for each of the most members that a job may have.
+/// The longest manifest: it has room for a line for each member of the largest job.
 const MANIFEST_LEN_MAX: u64 = 1 << 20;
 
-/// What a manifest says of one part.
+/// A line of the manifest: a part of a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The name of the file in the generation's folder.
     pub name: String,
-    /// What it holds.
+    /// The part's records, length and checksum.
     pub totals: Totals,
 }
 
-/// A snapshot that was published.
+/// A published snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generation {
-    /// Its number in the folder.
+    /// The generation's number.
     pub number: u64,
-    /// Where it is.
+    /// The generation's folder.
     pub path: PathBuf,
 }
 
 /// Why a folder or a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// The operating system refused something.
+    /// The operating system refused an operation.
     #[error("{}: {error}", path.display())]
     Io {
-        /// What it was about.
+        /// The file or folder.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         error: io::Error,
     },
-    /// There is none.
-    #[error("{}: there is no snapshot; `outlast snapshot list` shows what is in a folder", path.display())]
+    /// The folder has no snapshot.
+    #[error(
+        "{}: there is no snapshot; `outlast snapshot list` shows what is in a folder",
+        path.display()
+    )]
     None {
-        /// Where it was looked for.
+        /// The folder.
         path: PathBuf,
     },
     /// A file is damaged.
     #[error("{}: {damage}", path.display())]
     Damaged {
-        /// Which one.
+        /// The file.
         path: PathBuf,
-        /// How.
+        /// The damage.
         damage: Damage,
     },
-    /// The manifest does not say what it should.
+    /// The manifest cannot be read, or a part is not the part that it names.
     #[error("{}: {reason}", path.display())]
     Manifest {
-        /// Which one.
+        /// The file.
         path: PathBuf,
         /// What is wrong.
         reason: String,
@@ -108,7 +118,7 @@ pub fn list(folder: &Path) -> Result<Vec<Generation>> {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix("generation-"));
         let number = number.and_then(|number| number.parse().ok());
-        // Only what this library has named: a number without end would be the newest for ever.
+        // Only names that this library makes: after a huge number no generation would be newer.
         if let Some(number) = number.filter(|&number| name == generation_name(number).as_str())
             && number < NUMBERS_END
         {
@@ -119,7 +129,7 @@ pub fn list(folder: &Path) -> Result<Vec<Generation>> {
     Ok(found)
 }
 
-/// The generation that a path means: itself, or the newest in it.
+/// The generation that a path means: the path itself, or the newest generation in the folder.
 pub fn find(path: &Path) -> Result<PathBuf> {
     if path.join(MANIFEST).is_file() {
         return Ok(path.into());
@@ -136,8 +146,8 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
-    /// Makes the folder if need be, private to its owner, removes what others have left unfinished, and begins a
-    /// generation. One member of a job does it.
+    /// Makes the folder if it does not exist, private to its owner, removes unfinished generations,
+    /// and begins a generation. The coordinator alone calls it.
     pub fn begin(folder: &Path) -> Result<Unfinished> {
         make_private(folder)?;
         for entry in fs::read_dir(folder).map_err(FolderError::io(folder))? {
@@ -153,7 +163,7 @@ impl Unfinished {
         Ok(unfinished)
     }
 
-    /// The same generation, as another member of the job knows it.
+    /// The generation that the coordinator has begun, for the participants.
     pub fn at(folder: &Path, number: u64) -> Unfinished {
         Unfinished { folder: folder.into(), number }
     }
@@ -167,12 +177,13 @@ impl Unfinished {
         self.folder.join(generation_name(self.number) + UNFINISHED)
     }
 
-    /// Where a member's part belongs.
+    /// The path of a member's part.
     pub fn part(&self, member: u32) -> PathBuf {
         self.path().join(part_name(member))
     }
 
-    /// Publishes the generation, and removes all but the newest `keep`. Where it is.
+    /// Publishes the generation, and removes all but the newest `keep`. Returns the path of the
+    /// generation.
     pub fn publish(self, parts: &[Part], keep: usize) -> Result<PathBuf> {
         let unfinished = self.path();
         for part in parts {
@@ -205,13 +216,13 @@ impl Unfinished {
         Ok(published)
     }
 
-    /// Removes what was written so far.
+    /// Removes the unfinished generation.
     pub fn discard(self) {
         let _ = fs::remove_dir_all(self.path());
     }
 }
 
-/// Makes a folder that is private to its owner, if it is not there.
+/// Makes a folder that is private to its owner, if it does not exist.
 pub(super) fn make_private(folder: &Path) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
@@ -255,7 +266,7 @@ fn decode_manifest(text: &str) -> std::result::Result<Vec<Part>, String> {
     let (_, lines) = lines.split_last().ok_or_else(damaged)?;
     let parts =
         lines.iter().map(|line| part(line)).collect::<Option<Vec<_>>>().ok_or_else(damaged)?;
-    // The same again, checksum included, so there is one way to write it.
+    // Encoding the parts must give the text again, checksum included: a manifest has one form.
     if encode_manifest(&parts) == text { Ok(parts) } else { Err(damaged()) }
 }
 
@@ -268,7 +279,8 @@ pub fn parts(generation: &Path) -> Result<Vec<Part>> {
     decode_manifest(&text).map_err(|reason| FolderError::Manifest { path, reason })
 }
 
-/// Reads one part of a generation and compares it with the manifest; `take` gets each record.
+/// Reads a part of a generation, passes each record to `take`, and compares the part with the
+/// manifest.
 pub fn read_part(
     generation: &Path,
     part: &Part,
@@ -277,8 +289,10 @@ pub fn read_part(
     read_range(generation, part, 0..part.totals.records, take)
 }
 
-/// Reads some records of one part; `take` gets each. Those before them are passed over, and whoever reads the last one
-/// compares what the end says of all of them with the manifest: if all records are read by someone, all are checked.
+/// Reads a range of records of a part and passes each to `take`. Earlier records are skipped.
+///
+/// The reader of the last record compares the totals at the end of the file with the manifest. So
+/// if the ranges of several readers cover all records, all records are checked.
 pub(super) fn read_range(
     generation: &Path,
     part: &Part,
@@ -299,7 +313,7 @@ pub(super) fn read_range(
             }
         }
         let is_last = range.end == part.totals.records;
-        // One more than there are, if the file is another one.
+        // A file with further records is not the file that the manifest names.
         let totals =
             if is_last { reader.skip_record()?.err().or(Some(Totals::default())) } else { None };
         Ok((*reader.header(), totals))
@@ -353,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_unfinished_is_not_seen_and_goes() {
+    fn an_unfinished_generation_is_not_found_and_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let first = write_generation(folder.path(), 2);
         let left = Unfinished::begin(folder.path()).unwrap();
@@ -378,7 +392,7 @@ mod tests {
             error.contains("member-0001.part") && error.contains("damaged at byte 64"),
             "{error}"
         );
-        // A whole file of another generation is none of this one.
+        // A whole part of another member is not the part that the manifest names.
         fs::copy(path.join(&parts_of[0].name), &part).unwrap();
         let error = read_part(&path, &parts_of[1], |_| {}).unwrap_err().to_string();
         assert!(error.contains("not the one that the manifest names"), "{error}");
@@ -394,9 +408,9 @@ mod tests {
         }
     }
 
-    /// What somebody else has put there: a number after which there is none, and a manifest that no memory holds.
+    /// Foreign contents of the folder: the largest number, and a manifest that fits into no memory.
     #[test]
-    fn what_no_snapshot_has_is_not_believed() {
+    fn foreign_names_and_a_huge_manifest_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["generation-18446744073709551615", "generation-+7", "generation-9"] {
             fs::create_dir(folder.path().join(name)).unwrap();
@@ -409,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_says_so() {
+    fn an_error_names_the_folder_that_cannot_be_written() {
         let error =
             Unfinished::begin(Path::new("/proc/outlast/snapshots")).unwrap_err().to_string();
         assert!(error.contains("/proc/outlast"), "{error}");

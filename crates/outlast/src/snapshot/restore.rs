@@ -1,4 +1,4 @@
-//! Putting what a snapshot holds into a store.
+//! Restoring a snapshot: putting its records into the store of another job.
 
 use super::folder::read_range;
 use super::{SnapshotError, find, parts};
@@ -6,28 +6,32 @@ use crate::engine::MemberId;
 use crate::store::Store;
 use std::path::Path;
 
-/// What was restored.
+/// The amount of restored data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// How many keys.
+    /// The number of keys.
     pub records: u64,
-    /// How long their values are together.
+    /// The length of their values together.
     pub bytes: u64,
 }
 
-/// Puts everything that a snapshot holds into the store: that of a generation's folder, or the newest one in a folder of
-/// snapshots. The job may have another size and another number of copies. A key's owner is the member with the same
-/// number, modulo the size of this job; versions begin anew; a lock that was held has lost its holder, and who takes it next
-/// is told. Keys that are in the store and not in the snapshot stay.
+/// Puts all records of a snapshot into the store. `path` is the folder of a generation, or a folder
+/// of snapshots, of which the newest generation is taken.
 ///
-/// One member calls it, or all of them [`restore_share`]. A damaged file is an error that names it; what was read before it
-/// is in the store then.
+/// The job may have another size and another number of replicas than the job that took the
+/// snapshot. A key's owner is the member with the owner's old number, modulo the size of this job.
+/// Versions begin anew. A lock that was held has lost its holder, and the next holder is told so,
+/// as after a death. Keys of the store that the snapshot does not have stay.
+///
+/// A single member calls it, or all members call [`restore_share`]. An error names the damaged
+/// file; the records before the damage are in the store then.
 pub fn restore(store: &Store, path: &Path) -> Result<Restored, SnapshotError> {
     restore_share(store, path, 0, 1)
 }
 
-/// The share `index` of `shares` equal ones: with one for each member all of them work side by side. The snapshot is
-/// restored when all shares are.
+/// Puts the share `index` of `shares` equal shares of a snapshot into the store, so that all
+/// members restore a snapshot together, each member a share. The snapshot is restored when all
+/// shares are.
 pub fn restore_share(
     store: &Store,
     path: &Path,
@@ -37,7 +41,8 @@ pub fn restore_share(
     let generation = find(path)?;
     let parts = parts(&generation)?;
     let members = store.job().members() as u32;
-    // A row of records, so that a member reads as few files as possible, and no more of them than up to its last record.
+    // A share is a range of records over all parts in order: a member then reads as few files as
+    // possible, and each file no further than to the last record of the share.
     let all: u128 = parts.iter().map(|part| u128::from(part.totals.records)).sum();
     let (index, shares) = ((index % shares.max(1)) as u128, shares.max(1) as u128);
     let (first, end) = (all * index / shares, all * (index + 1) / shares);
@@ -47,7 +52,7 @@ pub fn restore_share(
         let place = |number: u128| number.saturating_sub(before).min(records.into()) as u64;
         let range = place(first)..place(end);
         before += u128::from(records);
-        // Someone has to look at files without records, too.
+        // The first share checks the parts without records.
         if range.is_empty() && (records > 0 || index > 0) {
             continue;
         }
