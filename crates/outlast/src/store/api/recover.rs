@@ -639,7 +639,7 @@ mod tests {
                     assert!(store.unfreeze());
                     is_over.set(true);
                 }
-                nap(&job, "the one with a late recovery_decision", || is_over.get());
+                nap(&job, "the one with a late recovery decision", || is_over.get());
                 end(&job, &store);
             });
         }

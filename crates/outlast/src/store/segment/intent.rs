@@ -134,7 +134,7 @@ pub(in crate::store) const RECOVERY_DECISION_HEAD: usize = 32;
 impl RecoveryDecision {
     /// The key of the record.
     pub(in crate::store) fn key() -> Vec<u8> {
-        [RESERVED, INTENTS, b"recovery_decision of the last recovery"].concat()
+        [RESERVED, INTENTS, b"verdict of the last recovery"].concat()
     }
 
     pub(in crate::store) fn encode(&self) -> Vec<u8> {

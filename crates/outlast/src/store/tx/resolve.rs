@@ -123,7 +123,7 @@ impl TxState {
             recovery_decision = Some(made);
             Ok(if is_there { Change::Nothing } else { Change::Owned(bytes) })
         })?;
-        Ok(recovery_decision.expect("the recovery_decision was looked at"))
+        Ok(recovery_decision.expect("the recovery decision was looked at"))
     }
 
     /// The last recovery_decision.
