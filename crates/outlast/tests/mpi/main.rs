@@ -1,0 +1,13 @@
+//! Tests of the mpi engine under a real mpirun, with real kills (SIGKILL) and stops (SIGSTOP).
+
+#[path = "../support/members.rs"]
+mod members;
+#[path = "../support/reexecution.rs"]
+mod reexecution;
+#[path = "../support/window_scenarios.rs"]
+mod window_scenarios;
+
+mod engine;
+mod ranks;
+mod snapshot;
+mod window;

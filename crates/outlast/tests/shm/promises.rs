@@ -1,0 +1,163 @@
+//! The promises, each under its name, with real processes that die by SIGKILL in the middle of an engine step.
+//!
+//! A test starts this test binary again, once for each member, with the name of the test; the members find themselves
+//! in the same function and play their part.
+
+use crate::members::{SEED, expect_ok_within, is_member, members, parameter};
+use crate::promise_bodies::{self, Chance, MEMBERS};
+use crate::reexecution::this_test;
+use outlast::engine::steps;
+use outlast::launch::Outcome;
+use outlast::{Engine, Job, MemberId};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// Plays the part in a member; elsewhere starts the members, three times over.
+fn run(test: &str, deaths: usize, part: fn(Job, Chance)) {
+    if is_member(test) {
+        let seed = parameter(SEED);
+        return part(outlast::join().expect("a member"), Chance { seed, calls: 300 });
+    }
+    for seed in 0..3 {
+        assert_eq!(start(test, seed).deaths().count(), deaths, "seed {seed}");
+    }
+}
+
+/// Starts the members of a test and waits for their end; the survivors must have ended well.
+fn start(test: &str, seed: u64) -> Outcome {
+    let running = members(test, MEMBERS).env(SEED, seed.to_string()).start().expect("started");
+    expect_ok_within(running, LIMIT, &format!("{test}, seed {seed}"))
+}
+
+#[test]
+fn promise_1_durable() {
+    run(this_test!(), 2, promise_bodies::durable);
+}
+
+#[test]
+fn promise_2_atomic() {
+    run(this_test!(), 2, promise_bodies::atomic);
+}
+
+#[test]
+fn promise_3_linearizable() {
+    run(this_test!(), 2, promise_bodies::linearizable);
+}
+
+#[test]
+fn promise_4_bounded() {
+    run(this_test!(), 2, promise_bodies::bounded);
+}
+
+#[test]
+fn promise_5_repaired() {
+    run(this_test!(), 2, promise_bodies::repaired_in_time);
+}
+
+#[test]
+fn promise_6_all_or_nothing() {
+    run(this_test!(), 2, promise_bodies::all_or_nothing_at_random);
+}
+
+/// By SIGKILL inside each step of a commit: the members 1 and 3 die in the same step, one after the other or at once.
+#[test]
+fn promise_6_all_or_nothing_in_each_step() {
+    let test = this_test!();
+    let is_of_a_commit =
+        |name: &&str| ["X1", "X2", "X3", "X4", "X5"].iter().any(|step| name.starts_with(step));
+    let names: Vec<&str> = steps::NAMES.iter().copied().filter(is_of_a_commit).collect();
+    assert_eq!(names.len(), 5);
+    if is_member(test) {
+        let seed: usize = parameter(SEED);
+        let step =
+            steps::NAMES.iter().position(|name| *name == names[seed % 5]).expect("one of them");
+        let chance = Chance { seed: seed as u64, calls: 300 };
+        return promise_bodies::all_or_nothing(outlast::join().expect("a member"), chance, |job| {
+            if job.me().0 % 2 == 1 {
+                // Every step has a few engine steps at least.
+                steps::die_in(step as u32, 1 + (seed as u64 * 7 + u64::from(job.me().0) * 3) % 5);
+            }
+        });
+    }
+    for seed in 0..15 {
+        let outcome = start(test, seed);
+        for member in [1, 3].map(MemberId) {
+            let words = outcome.stderr(member);
+            assert!(
+                words.contains(&format!("{}{}", steps::LAST_WORDS, names[seed as usize % 5])),
+                "{words}"
+            );
+        }
+    }
+}
+
+#[test]
+fn promise_6_all_or_nothing_in_global_mode() {
+    run(this_test!(), 2, promise_bodies::all_or_nothing_globally_at_random);
+}
+
+/// By SIGKILL inside each step of a recovery: member 3 dies in a transfer, and member 1 in the recovery from that.
+#[test]
+fn promise_6_all_or_nothing_in_each_step_of_a_recovery() {
+    let test = this_test!();
+    let names: Vec<&str> =
+        steps::NAMES.iter().copied().filter(|name| name.starts_with('G')).collect();
+    assert_eq!(names.len(), 5);
+    if is_member(test) {
+        let seed: usize = parameter(SEED);
+        let index = |wanted: &str| {
+            steps::NAMES.iter().position(|name| *name == wanted).expect("one of them")
+        };
+        let chance = Chance { seed: seed as u64, calls: 300 };
+        return promise_bodies::all_or_nothing_globally(
+            outlast::join().expect("a member"),
+            chance,
+            |job| match job.me().0 {
+                1 => steps::die_in(index(names[seed % 5]) as u32, 1 + seed as u64 * 7 % 3),
+                3 => steps::die_in(index("X4 decide") as u32, 1 + seed as u64 % 5),
+                _ => {}
+            },
+        );
+    }
+    // A step may have no engine step of its own left after the first: then it is one of those that follow.
+    let mut hit: std::collections::BTreeSet<&str> = std::collections::BTreeSet::new();
+    for seed in 0..15 {
+        let words = start(test, seed).stderr(MemberId(1));
+        assert!(words.contains(steps::LAST_WORDS), "{words}");
+        hit.extend(
+            names.iter().filter(|name| words.contains(&format!("{}{name}", steps::LAST_WORDS))),
+        );
+    }
+    assert!(hit.len() >= 4, "{hit:?}");
+}
+
+#[test]
+fn promise_7_honest_about_loss_in_global_mode() {
+    run(this_test!(), 1, promise_bodies::honest_globally);
+}
+
+#[test]
+fn promise_7_honest_about_loss() {
+    run(this_test!(), 1, promise_bodies::honest);
+}
+
+/// Nothing that has a name is left behind, and no process.
+#[test]
+fn promise_8_clean() {
+    let names = || -> Vec<_> {
+        let entries = std::fs::read_dir("/dev/shm").expect("readable");
+        let mut names: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let test = this_test!();
+    run(test, 2, promise_bodies::clean);
+    if !is_member(test) {
+        let new: Vec<_> = names().into_iter().filter(|name| !before.contains(name)).collect();
+        let ours: Vec<_> =
+            new.iter().filter(|name| name.to_string_lossy().contains("outlast")).collect();
+        assert!(ours.is_empty(), "{ours:?}");
+    }
+}

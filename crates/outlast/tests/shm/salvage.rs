@@ -1,0 +1,202 @@
+//! Salvage: survivors read the memory of the dead, with real processes on shm and under the simulator.
+//!
+//! A test with real processes starts this test binary again, once per member, with the name of the test. What each member
+//! was acknowledged is in a file that outlives it.
+
+use crate::members::{FOLDER, LIMIT, expect_ok_within, folder, is_member, members};
+use crate::reexecution::this_test;
+use crate::salvage_support::{KEYS, damage_is_named, key, options, value, wait_until};
+use outlast::launch::Running;
+use outlast::store::Store;
+use outlast::{Engine, Epoch, Job, JoinOptions, MemberId, Time};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Plays the member's part in a member; otherwise starts `count` of them, and does something to them.
+fn play(
+    test: &str,
+    count: usize,
+    member: impl FnOnce(Job, &Path),
+    act: impl FnOnce(&mut Running, &Path),
+) {
+    if is_member(test) {
+        return member(JoinOptions::new().join().expect("a member"), &folder());
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut running = members(test, count).env(FOLDER, folder.path()).start().expect("started");
+    act(&mut running, folder.path());
+    expect_ok_within(running, LIMIT, test);
+}
+
+/// The number in a value, if it is whole.
+fn count_in(member: u32, bytes: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(bytes);
+    let count = text.split('/').nth(1).and_then(|count| count.parse().ok()).expect("a count");
+    assert_eq!(bytes, value(member, count), "torn");
+    count
+}
+
+/// Every member puts its keys over and over, until so many have died; then each survivor reads everything back.
+fn put_until_deaths(job: &Job, folder: &Path, replicas: usize, deaths: u64) {
+    let store = Store::open(job, options(replicas)).expect("opened");
+    let (me, members) = (job.me().0, job.members() as u32);
+    let ledger = std::fs::File::create(folder.join(format!("ledger-{me}"))).expect("a ledger");
+    std::fs::write(folder.join(format!("open-{me}")), b"").expect("noted");
+    let handles: Vec<_> =
+        (0..KEYS).map(|number| store.handle(&key(me, number)).expect("a handle")).collect();
+    let mut count = 0u64;
+    // Some more after the last death, so that all who live write to what was salvaged.
+    let mut last = None;
+    while last.is_none_or(|last: Instant| last.elapsed() < Duration::from_millis(50)) {
+        count += 1;
+        let number = count % KEYS;
+        match number % 3 {
+            0 => store.put(&key(me, number), &value(me, count)).map(drop).expect("put"),
+            1 => handles[number as usize].put(&value(me, count)).map(drop).expect("put"),
+            _ => store.transaction(|tx| tx.put(&key(me, number), &value(me, count))).expect("put"),
+        }
+        store.add(b"sum", 1).expect("added");
+        ledger.write_all_at(&count.to_le_bytes(), 0).expect("noted");
+        if job.epoch().0 >= deaths && last.is_none() {
+            last = Some(Instant::now());
+        }
+    }
+    let until = job.now().after(Duration::from_secs(20));
+    assert!(store.wait_repaired(until).expect("known").is_repaired(), "copies are missing");
+    store.add(b"done", 1).expect("added");
+    let survivors = i64::from(members) - deaths as i64;
+    wait_until(job, "the others", || store.add(b"done", 0).expect("read") >= survivors);
+    let mut sum = 0;
+    for member in 0..members {
+        let bytes = std::fs::read(folder.join(format!("ledger-{member}"))).expect("its ledger");
+        let acked = bytes.try_into().map_or(0, u64::from_le_bytes);
+        sum += acked;
+        for number in 0..KEYS {
+            let newest = (0..=acked).rev().find(|count| count % KEYS == number && *count > 0);
+            let found = store.get(&key(member, number)).expect("read");
+            let found = found.map(|found| count_in(member, found.bytes()));
+            assert!(
+                found >= newest,
+                "{member}/{number}: {found:?}, and {newest:?} was acknowledged"
+            );
+            assert!(found.is_none_or(|found| found <= acked + 1), "{found:?} after {acked}");
+        }
+    }
+    // One more for each of the dead, which may have died after it added and before it noted that.
+    let found = store.add(b"sum", 0).expect("read") as u64;
+    assert!((sum..=sum + deaths).contains(&found), "{found} additions, {sum} acknowledged");
+    assert_eq!((store.lost_partitions(), store.lost_keys()), (Ok(vec![]), Ok(vec![])));
+    store.add(b"read", 1).expect("added");
+    wait_until(job, "the others", || store.add(b"read", 0).expect("read") >= survivors);
+    store.close().expect("closed");
+    job.leave().expect("left");
+}
+
+/// Waits until all have opened the store, then kills these, some together.
+fn kill(running: &mut Running, folder: &Path, waves: &[&[u32]]) {
+    let until = Instant::now() + LIMIT;
+    let members = running.pids().len();
+    while !(0..members).all(|member| folder.join(format!("open-{member}")).exists()) {
+        assert!(Instant::now() < until, "the store was not opened");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    for wave in waves {
+        std::thread::sleep(Duration::from_millis(60));
+        for &member in *wave {
+            assert!(running.kill(MemberId(member)).expect("signalled"), "it ran");
+        }
+    }
+}
+
+/// One copy, and kill -9 in the middle of puts: everything that was acknowledged is there.
+#[test]
+fn one_copy_survives_kills_in_the_middle_of_puts() {
+    let test = this_test!();
+    let act = |running: &mut Running, folder: &Path| kill(running, folder, &[&[1], &[3]]);
+    play(test, 4, |job, folder| put_until_deaths(&job, folder, 1, 2), act);
+}
+
+#[test]
+fn one_copy_survives_when_all_but_one_die() {
+    let test = this_test!();
+    let act = |running: &mut Running, folder: &Path| kill(running, folder, &[&[0], &[4, 1], &[3]]);
+    play(test, 5, |job, folder| put_until_deaths(&job, folder, 1, 4), act);
+}
+
+/// Two copies, and two members at once: of some keys both copies.
+#[test]
+fn two_copies_survive_the_death_of_both_homes_at_once() {
+    let test = this_test!();
+    let act = |running: &mut Running, folder: &Path| kill(running, folder, &[&[1, 2], &[0, 4]]);
+    play(test, 5, |job, folder| put_until_deaths(&job, folder, 2, 4), act);
+}
+
+#[test]
+fn what_was_damaged_is_lost_by_name() {
+    play(this_test!(), 2, |job, _| damage_is_named(&job), |_, _| {});
+}
+
+/// One that leaves the job without handing anything on has left its memory, as the dead have.
+#[test]
+fn what_a_leaver_did_not_hand_on_is_salvaged() {
+    let member = |job: Job, _: &Path| {
+        let store = Store::open(&job, options(1)).expect("opened");
+        if job.me().0 == 1 {
+            for number in 0..KEYS {
+                store.put(&key(1, number), &value(1, number)).expect("put");
+            }
+            return job.leave().expect("left");
+        }
+        wait_until(&job, "the leaver", || job.epoch() == Epoch(1));
+        for number in 0..KEYS {
+            let found = store.get(&key(1, number)).expect("read").expect("there");
+            assert_eq!(found.bytes(), value(1, number));
+        }
+        store.close().expect("closed");
+        job.leave().expect("left");
+    };
+    play(this_test!(), 2, member, |_, _| {});
+}
+
+/// A whole job's memory comes back when its members have died: what the dead had does not add up.
+#[test]
+fn the_memory_of_the_dead_is_given_back() {
+    let act = |running: &mut Running, folder: &Path| kill(running, folder, &[]);
+    play(
+        this_test!(),
+        3,
+        |job, folder| {
+            let store = Store::open(&job, options(1)).expect("opened");
+            let me = job.me().0;
+            std::fs::write(folder.join(format!("open-{me}")), b"").expect("noted");
+            for number in 0..KEYS {
+                store.put(&key(me, number), &vec![me as u8; 100_000]).expect("put");
+            }
+            store.add(b"put", 1).expect("added");
+            wait_until(&job, "all", || store.add(b"put", 0).expect("read") >= 3);
+            if me != 0 {
+                store.add(b"gone", 1).expect("added");
+                wait_until(&job, "the other", || store.add(b"gone", 0).expect("read") >= 2);
+                job.fence(job.me(), Time::NEVER).expect("killed");
+            }
+            wait_until(&job, "the deaths", || job.epoch() == Epoch(2));
+            for member in 0..3 {
+                for number in 0..KEYS {
+                    let found = store.get(&key(member, number)).expect("read").expect("there");
+                    assert_eq!(found.bytes(), vec![member as u8; 100_000]);
+                }
+            }
+            wait_until(&job, "the release", || {
+                (1..3).map(MemberId).all(|dead| {
+                    let mut memory = vec![1; 1 << 20];
+                    job.read_dead_segment(dead, 0, &mut memory).is_ok()
+                        && memory.iter().all(|byte| *byte == 0)
+                })
+            });
+            store.close().expect("closed");
+            job.leave().expect("left");
+        },
+        act,
+    );
+}

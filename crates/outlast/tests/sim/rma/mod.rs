@@ -1,0 +1,5 @@
+//! Communicators and windows under the simulator.
+
+mod communicator;
+mod examples;
+mod window;

@@ -1,0 +1,85 @@
+//! Arbitrary bytes in a member's segment: whatever is there, no member crashes, and no call goes on for ever. With checksums
+//! nobody reads a value that was never written. The fuzz target in `fuzz/` runs the same.
+//!
+//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one.
+
+use crate::damaged_segment;
+use crate::simulation::seeds;
+use outlast::engine::sim::{self, Options as SimOptions, Random};
+use outlast::store::{Options, Store, StoreError};
+use outlast::{Engine, Epoch, Job};
+
+#[test]
+fn with_checksums_nobody_reads_what_was_never_written() {
+    let mut corrupt = 0;
+    for seed in seeds(200) {
+        let mut random = Random::new(seed ^ 0x6675_7a7a);
+        let damage = (0..4).flat_map(|_| damaged_segment::damage(&mut random)).collect::<Vec<_>>();
+        corrupt += damaged_segment::run(seed, &damage, true);
+    }
+    assert!(corrupt > 0, "no checksum was ever wrong");
+}
+
+#[test]
+fn arbitrary_bytes_in_a_segment_crash_nobody_and_hold_nobody_up() {
+    for seed in seeds(60) {
+        damaged_segment::run(
+            seed,
+            &damaged_segment::damage(&mut Random::new(seed ^ 0x6675_7a7a)),
+            false,
+        );
+    }
+}
+
+/// Where these bytes are in the own segment.
+fn find(job: &Job, bytes: &[u8]) -> u64 {
+    let mut segment = vec![0; job.segment_len(job.me()).expect("a length") as usize];
+    job.get(Epoch::ANY, job.me(), 0, &mut segment).expect("read");
+    segment.windows(bytes.len()).position(|found| found == bytes).expect("there") as u64
+}
+
+fn alone(body: impl Fn(&Job, &Store) + 'static) {
+    let report = sim::run(&SimOptions::new(1, 5), move |job: Job| {
+        let options =
+            Options::new().replicas(1).partitions(1).expected_keys(4).slab_len_max(4 << 10);
+        let store = Store::open(&job, options).expect("open");
+        body(&job, &store);
+        store.close().expect("closed");
+        let _ = job.leave();
+    });
+    report.expect_ok();
+}
+
+/// A length that reaches beyond the segment is told before anyone asks for so much memory.
+#[test]
+fn nobody_asks_for_memory_for_a_value_that_cannot_be() {
+    alone(|job, store| {
+        let value = [0xa5; 48];
+        store.put(b"key", &value).expect("put");
+        let length = find(job, &value) - 16;
+        let word = job.load(Epoch::ANY, job.me(), length).expect("read");
+        let damaged = word & 0xffff | (3 << 30) << 16;
+        job.put(Epoch::ANY, job.me(), length, &damaged.to_ne_bytes()).expect("written");
+        let told = store.get(b"key");
+        assert!(matches!(told, Err(StoreError::Corrupt { .. })), "{told:?}");
+        job.put(Epoch::ANY, job.me(), length, &word.to_ne_bytes()).expect("written");
+        assert_eq!(store.get(b"key").expect("read").expect("there").bytes(), value);
+    });
+}
+
+/// A chain of records that leads back to itself is noticed before it has filled the memory of whoever lists them.
+#[test]
+fn nobody_follows_a_loop_for_long() {
+    alone(|job, store| {
+        let key = [0xa5; 1000];
+        store.put(&key, b"value").expect("put");
+        let node = find(job, &key) - 24;
+        job.put(Epoch::ANY, job.me(), node, &node.to_ne_bytes()).expect("written");
+        let began = job.now();
+        let told = store.keys();
+        assert!(matches!(told, Err(StoreError::Corrupt { .. })), "{told:?}");
+        let took = job.now().since(began);
+        assert!(took < std::time::Duration::from_millis(1), "{took:?}");
+        job.put(Epoch::ANY, job.me(), node, &[0; 8]).expect("written");
+    });
+}

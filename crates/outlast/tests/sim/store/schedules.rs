@@ -1,0 +1,360 @@
+//! Schedules that broke the store, each found by reading it with the intent to break it.
+
+use crate::simulation::run_with as run;
+use outlast::engine::Fault;
+use outlast::engine::sim::{Link, Options as SimOptions};
+use outlast::store::{Options, Store, StoreError};
+use outlast::{Engine, Epoch, Job, MemberId};
+use std::time::Duration;
+
+fn open(job: &Job, options: Options) -> Store {
+    Store::open(job, options).expect("open")
+}
+
+fn options(replicas: usize) -> Options {
+    Options::new().replicas(replicas).partitions(8).expected_keys(32).slab_len_max(16 << 10)
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn end(job: &Job, store: &Store) {
+    let _ = store.close();
+    let _ = job.leave();
+}
+
+/// Who asks for the deaths for the first time after the second one is told of that one, and of no other.
+#[test]
+fn a_death_after_the_first_look_is_told_whatever_its_number() {
+    for seed in 0..20 {
+        run(SimOptions::new(5, seed).link(Link::of_seed(seed)), move |job| {
+            let store = open(&job, options(2));
+            let (first, second) = (MemberId(3), MemberId(1));
+            let wait = |epoch: u64| {
+                while store.epoch() < Epoch(epoch) {
+                    job.park(job.bell(), job.now().after(SECOND));
+                }
+            };
+            job.sleep(SECOND);
+            if job.me() == first {
+                let _ = job.inject(Fault::Kill(first));
+                job.sleep(100 * SECOND);
+            }
+            wait(1);
+            let mut seen = store.epoch();
+            job.sleep(SECOND);
+            if job.me() == second {
+                let _ = job.inject(Fault::Kill(second));
+                job.sleep(100 * SECOND);
+            }
+            wait(2);
+            let told: Vec<MemberId> =
+                store.deaths_since(&mut seen).iter().map(|death| death.member).collect();
+            assert_eq!(told, [second]);
+            assert_eq!(store.deaths_since(&mut seen), []);
+            end(&job, &store);
+        });
+    }
+}
+
+/// A listener of losses works in the background, and reads a key of which others know that its home is leaving: it begins
+/// anew until its member knows that, too, of which only its own queue can tell it.
+#[test]
+fn whoever_begins_anew_for_long_serves() {
+    for seed in 80..96 {
+        let link = Link::of_seed(seed);
+        run(SimOptions::new(4, seed).link(link), move |job| {
+            let store = open(&job, options(1).partitions(32));
+            let [leaver, listener, mut dead, mut other] = [0, 1, 2, 3].map(MemberId);
+            let key = key_at(&store, &[leaver]);
+            if store.replicas_of(b"\0outlast/leave") == [dead] {
+                // Whoever leaves takes a lock.
+                (dead, other) = (other, dead);
+            }
+            let (reader, at) = (store.clone(), key.clone());
+            if job.me() == listener {
+                let clock = job.clone();
+                store.on_loss(move |_| {
+                    // Nobody serves here meanwhile: the leaver is not heard.
+                    clock.sleep(3 * SECOND);
+                    let began = clock.now();
+                    assert_eq!(reader.get(at.as_bytes()).map(|found| found.is_some()), Ok(true));
+                    let took = clock.now().since(began);
+                    assert!(took < 5 * SECOND, "{took:?}");
+                });
+            }
+            if job.me() == other {
+                store.put(key.as_bytes(), b"before").expect("put");
+                job.sleep(SECOND);
+                job.inject(Fault::Kill(dead)).expect("a fault");
+                job.sleep(2 * SECOND);
+                // Under the list in which the leaver is one, which seals the record.
+                store.put(key.as_bytes(), b"after").expect("put");
+            }
+            if job.me() == leaver {
+                job.sleep(2 * SECOND);
+                store.leave(job.now().after(100 * SECOND)).expect("left");
+                return;
+            }
+            job.sleep(20 * SECOND);
+            end(&job, &store);
+        });
+    }
+}
+
+/// One of two new homes begins late, when the primary is stopped: the other one fills it.
+#[test]
+fn a_home_that_became_complete_takes_over_as_well() {
+    for seed in 0..20 {
+        run(SimOptions::new(6, seed).link(Link::Memory), move |job| {
+            let store = open(&job, options(3).partitions(64));
+            if job.me() == MemberId(5) {
+                let keys: Vec<String> = (0..300).map(|number| format!("key/{number}")).collect();
+                for key in &keys {
+                    store.put(key.as_bytes(), key.as_bytes()).expect("put");
+                }
+                let [late, primary] = [3, 0].map(MemberId);
+                job.inject(Fault::Stop(late)).expect("a fault");
+                job.inject(Fault::Kill(MemberId(1))).expect("a fault");
+                job.inject(Fault::Kill(MemberId(2))).expect("a fault");
+                job.sleep(10 * SECOND);
+                job.inject(Fault::Stop(primary)).expect("a fault");
+                job.sleep(SECOND);
+                job.inject(Fault::Resume(late)).expect("a fault");
+                let status = store.wait_repaired(job.now().after(60 * SECOND)).expect("known");
+                assert!(status.is_repaired(), "{status:?}");
+                job.inject(Fault::Resume(primary)).expect("a fault");
+            } else {
+                job.sleep(300 * SECOND);
+            }
+            end(&job, &store);
+        });
+    }
+}
+
+/// What one member has freed can be used by another, also if the first one does nothing more.
+#[test]
+fn memory_that_an_idle_member_freed_can_be_used_by_others() {
+    for seed in 0..4 {
+        let mut plan = SimOptions::new(2, seed).link(Link::Memory);
+        plan.segment_limit = 48 << 20;
+        run(plan, move |job| {
+            let store = open(&job, options(1));
+            let key = (0..100)
+                .map(|n| format!("k{n}"))
+                .find(|key| store.replicas_of(key.as_bytes()) == [MemberId(1)])
+                .unwrap();
+            let value = vec![7; 20 << 20];
+            if job.me() == MemberId(0) {
+                store.put(key.as_bytes(), &value).expect("room");
+                assert!(store.delete(key.as_bytes()).expect("deleted"));
+                store.put(b"freed", b"").expect("put");
+                store
+                    .wait(b"done", None, job.now().after(100 * SECOND))
+                    .expect("wait")
+                    .expect("done");
+            } else {
+                store
+                    .wait(b"freed", None, job.now().after(100 * SECOND))
+                    .expect("wait")
+                    .expect("freed");
+                job.sleep(5 * SECOND);
+                println!("{:?}", store.memory_use());
+                // Two of them do not fit.
+                store.put(key.as_bytes(), &value).expect("memory that was freed");
+                store.put(b"done", b"").expect("put");
+            }
+            end(&job, &store);
+        });
+    }
+}
+
+/// A new home is stopped: the copies that have nothing to do with it are brought up all the same.
+#[test]
+fn a_stopped_new_home_holds_up_its_own_partitions_only() {
+    for seed in 70..110 {
+        run(SimOptions::new(5, seed).link(Link::Memory), move |job| {
+            let store = open(&job, options(2).partitions(64));
+            let [dead, third, stopped] = [0, 3, 4].map(MemberId);
+            if job.me() == MemberId(1) {
+                let keys: Vec<String> = (0..200).map(|number| format!("key/{number}")).collect();
+                for key in &keys {
+                    store.put(key.as_bytes(), &vec![7; 20000]).expect("put");
+                }
+                job.inject(Fault::Kill(dead)).expect("a fault");
+                while store.epoch() < Epoch(1) {
+                    job.park(job.bell(), job.now().after(SECOND));
+                }
+                job.sleep(Duration::from_micros(7 * seed));
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                job.sleep(60 * SECOND);
+                let others: Vec<&String> = keys
+                    .iter()
+                    .filter(|key| !store.replicas_of(key.as_bytes()).contains(&stopped))
+                    .collect();
+                job.inject(Fault::Kill(third)).expect("a fault");
+                while store.epoch() < Epoch(2) {
+                    job.park(job.bell(), job.now().after(SECOND));
+                }
+                for key in others {
+                    let homes = store.replicas_of(key.as_bytes());
+                    match store.get(key.as_bytes()) {
+                        Ok(found) => assert_eq!(found.expect("there").bytes().len(), 20000),
+                        Err(error) => panic!("{key} {homes:?}: {error}"),
+                    }
+                }
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+                store.put(b"done", b"").expect("put");
+            } else {
+                job.sleep(300 * SECOND);
+            }
+            end(&job, &store);
+        });
+    }
+}
+
+/// A put that says that there is no room has changed nothing, also if the home without room is not the first one.
+#[test]
+fn a_put_that_found_no_room_did_not_happen() {
+    for seed in 0..6 {
+        let mut plan = SimOptions::new(3, seed).link(Link::Memory);
+        plan.segment_limit = 256 << 10;
+        run(plan, move |job| {
+            let store = open(&job, options(2));
+            if job.me() == MemberId(0) {
+                let key = |number: usize| [format!("{number}/").as_bytes(), &[b'k'; 900]].concat();
+                let mut refused = Vec::new();
+                for number in 0..800 {
+                    match store.put(&key(number), b"value") {
+                        Ok(_) => {}
+                        Err(StoreError::OutOfMemory { .. }) => refused.push(number),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                assert!((100..700).contains(&refused.len()), "{}", refused.len());
+                for &number in &refused {
+                    assert_eq!(store.get(&key(number)), Ok(None), "{number} of {}", refused.len());
+                }
+            }
+            end(&job, &store);
+        });
+    }
+}
+
+/// The first key, by number, that has these homes.
+fn key_at(store: &Store, homes: &[MemberId]) -> String {
+    let keys = (0..1000).map(|number| format!("key/{number}"));
+    keys.into_iter().find(|key| store.replicas_of(key.as_bytes()) == homes).expect("some key")
+}
+
+/// A transaction that needs a stopped member ends at the time limit, and not after several of them.
+#[test]
+fn a_transaction_at_a_stopped_home_ends_at_the_time_limit() {
+    for seed in 0..12 {
+        let link = Link::of_seed(seed);
+        run(SimOptions::new(3, seed).link(link), move |job| {
+            let store = open(&job, options(1));
+            let stopped = MemberId(2);
+            job.sleep(SECOND);
+            if job.me() == MemberId(0) {
+                let (there, here) = (key_at(&store, &[stopped]), key_at(&store, &[MemberId(1)]));
+                let (there, here) = (there.as_bytes(), here.as_bytes());
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                let began = job.now();
+                let result: Result<(), StoreError> = store.transaction(|tx| {
+                    if seed % 3 == 1 {
+                        tx.get(here)?;
+                        tx.get(there)?;
+                    }
+                    tx.put(here, b"new")?;
+                    tx.put(there, &[1; 12000])
+                });
+                assert!(matches!(result, Err(StoreError::Timeout { .. })), "{result:?}");
+                let took = job.now().since(began);
+                assert!(took < job.time_limit() + SECOND, "{took:?}");
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+                // It came to nothing, and nothing is left of it.
+                job.sleep(100 * SECOND);
+                assert_eq!(store.get(here), Ok(None));
+                store.put(here, b"after").expect("put");
+                store.put(there, b"after").expect("put");
+            } else {
+                job.sleep(300 * SECOND);
+            }
+            end(&job, &store);
+        });
+    }
+}
+
+/// The heir of the dead cannot end a transaction, since a home is stopped that has no block for it: it repairs what has
+/// nothing to do with that all the same.
+#[test]
+fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
+    let judged = std::rc::Rc::new(std::cell::Cell::new(0));
+    for seed in 0..8 {
+        let judged = judged.clone();
+        run(SimOptions::new(5, seed).link(Link::Memory), move |job| {
+            let store = open(&job, options(2).partitions(256));
+            let (dead, stopped) =
+                (MemberId(1 + seed as u32 % 4), MemberId(1 + (seed as u32 + 1) % 4));
+            let keys: Vec<String> = (0..400).map(|number| format!("key/{number}")).collect();
+            if job.me() == dead {
+                // As many transactions as there may be, each with a key of which the stopped member has a copy.
+                let is_there = |key: &&String| {
+                    let homes = store.replicas_of(key.as_bytes());
+                    homes.contains(&stopped) && !homes.contains(&dead)
+                };
+                let mut held = Vec::new();
+                for key in keys.iter().filter(is_there).take(64) {
+                    store.put(key.as_bytes(), &[1; 12000]).expect("put");
+                    let mut tx = store.begin();
+                    for _ in 0..2 {
+                        tx.put(key.as_bytes(), b"never").expect("put");
+                        tx.retry().expect("begun again");
+                    }
+                    held.push(tx);
+                }
+                assert_eq!(held.len(), 64);
+                store.put(b"held", b"").expect("put");
+                job.sleep(1000 * SECOND);
+            }
+            if job.me() == MemberId(0) {
+                store
+                    .wait(b"held", None, job.now().after(10 * SECOND))
+                    .expect("wait")
+                    .expect("held");
+                let mut mine = Vec::new();
+                for key in &keys {
+                    let homes = store.replicas_of(key.as_bytes());
+                    if !homes.contains(&stopped) {
+                        store.put(key.as_bytes(), b"value").expect("put");
+                        mine.push(key);
+                    }
+                }
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                job.inject(Fault::Kill(dead)).expect("a fault");
+                while store.epoch() < Epoch(1) {
+                    job.park(job.bell(), job.now().after(SECOND));
+                }
+                job.sleep(60 * SECOND);
+                let heir = store.heir_of(dead);
+                if heir != job.me() && heir != stopped {
+                    mine.retain(|key| !store.replicas_of(key.as_bytes()).contains(&stopped));
+                    job.inject(Fault::Kill(heir)).expect("a fault");
+                    while store.epoch() < Epoch(2) {
+                        job.park(job.bell(), job.now().after(SECOND));
+                    }
+                    for key in mine {
+                        let found = store.get(key.as_bytes());
+                        assert!(matches!(&found, Ok(Some(_))), "{key}: {found:?}");
+                    }
+                    judged.set(judged.get() + 1);
+                }
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+            } else {
+                job.sleep(300 * SECOND);
+            }
+            end(&job, &store);
+        });
+    }
+    assert!(judged.get() >= 2, "{}", judged.get());
+}
