@@ -86,7 +86,7 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
                         match store.put(&key("a", pair), &value).and_then(|_| second(&mut handles))
                         {
                             Ok(()) => {
-                                drop(log.lock().unwrap().insert(format!("b/{me}/{pair}"), number))
+                                _ = log.lock().unwrap().insert(format!("b/{me}/{pair}"), number);
                             }
                             Err(
                                 StoreError::Timeout { .. }
