@@ -1,8 +1,9 @@
-//! The mpi engine under real `mpirun`, real SIGKILL and real SIGSTOP.
+//! The mpi engine under real `mpirun`, real SIGKILL and real SIGSTOP: operations by messages,
+//! deaths, stops, nodes, and MPI's own one-sided operations.
 //!
-//! Each test starts this test binary again under mpirun with the name of the test; the ranks find themselves in the
-//! same function and play their part. A member that has seen everything it expects writes a file that says so: mpirun's
-//! exit status means nothing after a failure. A job that is not over at its deadline is killed and fails the test.
+//! A member that has seen everything it expects writes a file that says so, because mpirun's exit
+//! status means nothing after a failure. A job that is not over at its deadline is killed and fails
+//! the test.
 
 use crate::members::{self, FOLDER, folder, is_member};
 use crate::ranks::{self, mpirun};
@@ -21,7 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A job that was run to its end.
 struct Ran {
-    /// What each member wrote when it had finished, `None` for those that did not.
+    /// The report of each member that finished, `None` for the others.
     finished: Vec<Option<String>>,
     output: String,
 }
@@ -38,13 +39,14 @@ impl Ran {
 /// The options of mpirun for jobs that outlast deaths.
 const ULFM: &[&str] = &["--with-ft", "ulfm"];
 
-/// Runs the named test on this many members, each of whom plays the part. They reach each other by messages: the members of
-/// one node are a job of the shm engine.
+/// Runs the named test on this many members, each of which plays the part. They reach each other by
+/// messages, although the members of a node could use shared memory.
 fn run(test: &str, members: usize, part: fn(&Member)) -> Ran {
     run_with(test, members, ULFM, || play(part, Duration::from_secs(30)))
 }
 
-/// As [`run`], with other options of mpirun, and a part that joins by itself. It does not return in a member.
+/// As [`run`], with other options of mpirun, and a part that joins by itself. It does not return in
+/// a member.
 fn run_with(test: &str, members: usize, options: &[&str], part: impl FnOnce()) -> Ran {
     run_by("messages", test, members, options, part)
 }
@@ -80,7 +82,8 @@ fn run_by(path: &str, test: &str, members: usize, options: &[&str], part: impl F
     } else {
         outlast::launch::backtraces(&pids(folder.path(), members))
     };
-    // Members live in process groups of their own, so each is killed by its number; none may be left in any case.
+    // Members live in process groups of their own, so each is killed by its number. None may be
+    // left in any case.
     let left_behind = kill_members(folder.path(), members, &executable);
     let output = std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
     if !is_over {
@@ -116,12 +119,13 @@ fn pids(folder: &Path, members: usize) -> Vec<u32> {
     (0..members).filter_map(|member| read(member)?.parse().ok()).collect()
 }
 
-/// Kills the members that still run, and says which.
+/// Kills the members that still run, and returns them.
 fn kill_members(folder: &Path, members: usize, executable: &Path) -> Vec<usize> {
     let is_running = |member: &usize| {
         let text = std::fs::read_to_string(folder.join(format!("pid.{member}"))).ok()?;
         let pid = rustix::process::Pid::from_raw(text.parse().ok()?)?;
-        // The number may belong to someone else by now: only our own executable is touched.
+        // The number may belong to another process by now: only processes of this executable are
+        // killed.
         let is_ours =
             std::fs::read_link(format!("/proc/{text}/exe")).is_ok_and(|path| path == executable);
         is_ours
@@ -133,8 +137,8 @@ fn kill_members(folder: &Path, members: usize, executable: &Path) -> Vec<usize> 
     (0..members).filter(|member| is_running(member).is_some()).collect()
 }
 
-/// An mpirun without a folder of its own fails if one with its process number was killed before: this one has the number
-/// of the shell that leaves such remains.
+/// An mpirun without a folder of its own fails if an mpirun with its process number was killed
+/// before. Here mpirun has the number of the shell, which leaves the files of a killed mpirun.
 #[test]
 fn remains_of_an_mpirun_are_in_nobodys_way() {
     let mut command = Command::new("sh");
@@ -161,7 +165,7 @@ struct Member {
     barriers: std::cell::Cell<u64>,
 }
 
-/// Where in each segment what lies.
+/// The offsets in each segment.
 const BARRIER: u64 = 0;
 const COUNTER: u64 = 8;
 const WORD: u64 = 16;
@@ -178,13 +182,13 @@ impl Member {
         (0..self.job.members() as u32).map(MemberId).filter(move |&member| member != me)
     }
 
-    /// Says that this member has seen everything it expects.
+    /// Reports that this member has seen everything it expects.
     fn finish(&self, report: &str) {
         std::fs::write(self.folder.join(format!("finished.{}", self.me())), report)
             .expect("a report");
     }
 
-    /// Waits until `members` have come here. Counted at member 0, which no scenario harms.
+    /// Waits until `members` members have come here. Counted at member 0, which no scenario harms.
     fn barrier(&self, members: usize) {
         self.barriers.set(self.barriers.get() + members as u64);
         loop {
@@ -206,8 +210,8 @@ impl Member {
         }
     }
 
-    /// The end of a scenario for `members`: says that this one has finished, and leaves. Member 0 leaves last, since
-    /// the others count at it.
+    /// The end of a scenario for `members` members: reports that this member has finished, and
+    /// leaves. Member 0 leaves last, because the others count at it.
     fn end(&self, members: usize, report: &str) {
         self.finish(report);
         if self.me() == 0 {
@@ -237,7 +241,7 @@ impl Member {
         std::thread::sleep(duration);
     }
 
-    /// Waits in the engine until `until` says so, at most 20 s.
+    /// Waits in the engine until the condition holds, at most 20 s.
     fn wait_until(&self, what: &str, until: impl Fn() -> bool) {
         let limit = self.job.now().after(Duration::from_secs(20));
         loop {
@@ -285,7 +289,7 @@ fn be_member(part: impl FnOnce()) -> ! {
     let rank = std::env::var("OMPI_COMM_WORLD_RANK").expect("mpirun sets it");
     let pid = std::process::id().to_string();
     std::fs::write(folder().join(format!("pid.{rank}")), pid).expect("a file");
-    // Should the test itself be killed, nobody would end a member that hangs.
+    // If the test itself is killed, no other process ends a member that hangs.
     std::thread::spawn(|| {
         std::thread::sleep(DEADLINE + Duration::from_secs(5));
         members::die()
@@ -297,7 +301,7 @@ fn be_member(part: impl FnOnce()) -> ! {
         std::process::exit(101);
     }));
     part();
-    // Without a word to MPI, as a program would.
+    // Without a call of MPI, as a program would.
     std::process::exit(0)
 }
 
@@ -320,7 +324,7 @@ fn operations(m: &Member) {
             job.domain(job.me()),
             "one host is one failure domain by default"
         );
-        // A range of its own for each writer; 300,001 bytes go in several pieces.
+        // Each writer has a range of its own. 300,001 bytes go in several pieces.
         for len in [0, 1, 64, 4096, 300_001] {
             let at = DATA + (me as u64) * (1 << 20);
             let data: Vec<u8> = (0..len).map(|i| (i * 7 + me + other.index()) as u8).collect();
@@ -334,14 +338,14 @@ fn operations(m: &Member) {
     m.barrier(4);
     assert_eq!(job.load(Epoch(0), job.me(), COUNTER), Ok(0x0101_0101), "each member added once");
 
-    // One of four wins each swap, at every target.
+    // One of four members wins each compare-and-swap, at every target.
     for other in m.others().chain([job.me()]) {
         let before = job.compare_and_swap(Epoch(0), other, WORD, 0, me as u64 + 1).expect("a swap");
         assert!(before <= 4);
         let now = job.load(Epoch(0), other, WORD).expect("a load");
         assert!(if before == 0 { now == me as u64 + 1 } else { now == before });
     }
-    // Operations on one target happen in order, with many under way.
+    // Operations on a target happen in order, with many in flight.
     let next = MemberId((me as u32 + 1) % 4);
     let mine = DATA + (5 << 20) + me as u64 * 8;
     let data = vec![me as u8; 200_000];
@@ -402,7 +406,7 @@ fn operations(m: &Member) {
     assert!(matches!(job.grow(1 << 60), Err(Error::OutOfMemory { .. })));
     assert!(matches!(outlast::join(), Err(outlast::JoinError::AlreadyJoined { .. })));
 
-    // A segment grows without anyone else, and others reach the new part at once.
+    // A segment grows without help of other members, and they reach the new part at once.
     m.barrier(4);
     job.grow(SEGMENT_LEN + 4096).expect("room");
     m.barrier(4);
@@ -439,8 +443,8 @@ fn large_gets_in_both_directions_hold_nobody() {
     run(test, 2, gets).expect_finished(&[0, 1]);
 }
 
-/// Both ask for more than is asked for at a time, so that both have a get at the head of what they send that waits for
-/// answers of the other.
+/// Both members ask for more than may be in flight at a time, so that the next request of each is a
+/// get that waits for answers of the other.
 fn gets(m: &Member) {
     let (job, me) = (&m.job, m.me());
     let len = 2 << 20;
@@ -466,7 +470,8 @@ fn large_puts_in_both_directions_hold_nobody() {
     run(test, 2, puts).expect_finished(&[0, 1]);
 }
 
-/// Both have more puts under way than the other has room for, and behind each of them a word that must not overtake it.
+/// Both members have more puts in flight than the other has room for, and behind each put a word
+/// operation that must not overtake it.
 fn puts(m: &Member) {
     let (job, me) = (&m.job, m.me());
     let other = MemberId(1 - me as u32);
@@ -497,8 +502,8 @@ fn a_ring_comes_after_what_was_started_before_it() {
     run(test, 2, rings).expect_finished(&[0, 1]);
 }
 
-/// Member 0 rings twice while nothing goes to member 1, which is stopped, and starts a put in between. Who has heard the first
-/// ring and looks too early must hear the second.
+/// Member 0 rings twice while nothing goes to member 1, which is stopped, and starts a put in
+/// between. A member that has heard the first ring and looks too early must hear the second ring.
 fn rings(m: &Member) {
     let (job, target) = (&m.job, MemberId(1));
     m.barrier(2);
@@ -518,7 +523,7 @@ fn rings(m: &Member) {
     } else {
         let started = job.now();
         m.wait_until("the word", || job.load(Epoch(0), target, WORD) == Ok(1));
-        // The wait ends at its limit, 20 s, without a ring.
+        // Without a ring the wait ends at its limit of 20 s.
         let took = job.now().since(started);
         assert!(took < Duration::from_secs(19), "nobody rang for {took:?}");
     }
@@ -532,7 +537,8 @@ fn a_death_that_mpi_does_not_hear_of_is_known_from_the_kernel() {
     run(test, 3, unheard).expect_finished(&[0, 1]);
 }
 
-/// MPI knows of the end of a process from its daemon, here mpirun, the parent of all members: it is stopped meanwhile.
+/// MPI learns of the end of a process from its daemon, here mpirun, the parent of all members: it
+/// is stopped meanwhile.
 fn unheard(m: &Member) {
     let victim = MemberId(2);
     m.barrier(3);
@@ -559,8 +565,9 @@ fn a_death_counts_elsewhere_only_once_its_node_knows() {
     ran.expect_finished(&[0, 1, 3]);
 }
 
-/// Two nodes of two. Member 2 dies while its only neighbour is stopped: MPI tells the other node of it, but the neighbour
-/// might read in the memory of the dead as soon as it goes on. Then the whole other node dies, and MPI's word is enough.
+/// Two nodes of two members. Member 2 dies while the only other member of its node is stopped: MPI
+/// tells the other node of the death, but the stopped member might read the memory of the dead as
+/// soon as it goes on. Then the whole other node dies, and the report of MPI is enough.
 fn deaths_of_nodes(m: &Member) {
     let (job, me) = (&m.job, m.me());
     let (dead, neighbour) = (MemberId(2), MemberId(3));
@@ -568,12 +575,13 @@ fn deaths_of_nodes(m: &Member) {
     match me {
         0 => {
             job.inject(Fault::Stop(neighbour)).expect("a stop");
-            // Nobody rings for it. The deadline of the job bounds it.
+            // There is no ring for it. The deadline of the job bounds it.
             while !m.is_stopped(neighbour) {
                 m.nap();
             }
             job.inject(Fault::Kill(dead)).expect("a kill");
-            // MPI takes some milliseconds. What is asked from the dead is not answered, and not refused.
+            // MPI takes some milliseconds. A request to the dead member is neither answered nor
+            // refused.
             let pending = job.start(Epoch::ANY, dead, Operation::Load { offset: WORD });
             m.sleep(Duration::from_millis(1500));
             assert_eq!(job.epoch(), Epoch(0), "nobody of its node knows of the death");
@@ -591,7 +599,7 @@ fn deaths_of_nodes(m: &Member) {
     }
     m.wait_until("the notice of the other death", || job.view().dead.contains(neighbour));
     assert_eq!(job.epoch(), Epoch(2));
-    // Who leaves counts as well: nobody does before the other has looked.
+    // A member that leaves counts as a death: none leaves before the other has checked.
     m.barrier(2);
     m.end(2, "");
 }
@@ -604,7 +612,8 @@ fn messages_arrive_once_and_in_order() {
 
 fn messages(m: &Member) {
     let job = &m.job;
-    // More than the window of each receiver, so that senders wait for credit; each serves while it waits.
+    // More than the window of each receiver, so that senders wait for credit. Each member serves
+    // while it waits.
     let lens: Vec<usize> =
         (0..400).map(|i| [0, 8, 1000, 70_000, 5][i % 5]).chain([MESSAGE_LEN_MAX]).collect();
     let sender = {
@@ -659,7 +668,7 @@ fn survivors_of_a_kill_go_on() {
     let test = this_test!();
     let ran = run(test, 4, kill);
     ran.expect_finished(&[0, 1, 2]);
-    // Not checked, since the machine may be loaded: shown with --nocapture.
+    // Not checked, because the machine may be loaded: shown with --nocapture.
     println!("detected after {:?} us", ran.finished.iter().flatten().collect::<Vec<_>>());
 }
 
@@ -762,7 +771,8 @@ fn a_stopped_member_is_named_in_time_and_is_not_dead() {
     run_with(test, 4, ULFM, || play(stop, Duration::from_secs(3))).expect_finished(&[0, 1, 2, 3]);
 }
 
-/// Member 0 stops member 1, calls it, resumes it, stops it again and fences member 2, stopped as well.
+/// Member 0 stops member 1, calls it, resumes it, stops it again and fences member 2, which is
+/// stopped as well.
 fn stop(m: &Member) {
     let (job, stopped) = (&m.job, MemberId(1));
     let limit = job.time_limit();
@@ -778,7 +788,7 @@ fn stop(m: &Member) {
         let took = job.now().since(started);
         assert!(took >= limit && took < limit + Duration::from_secs(1), "{took:?}");
         assert_eq!(job.segment_len(stopped), Err(Error::Timeout { member: stopped, limit }));
-        // Messages are taken until the window is full; then the sender is told.
+        // Messages are accepted until the window is full. Then the sender is told.
         let message = vec![1; MESSAGE_LEN_MAX];
         let refused = (0..10).find_map(|_| job.send(stopped, Port::Store, &message).err());
         assert_eq!(refused, Some(Error::Timeout { member: stopped, limit }));
@@ -827,8 +837,8 @@ fn an_operation_of_an_older_view_is_refused_by_its_target() {
     run(test, 4, stale).expect_finished(&[0, 1, 2]);
 }
 
-/// Member 2 stops between starting a put at epoch 0 and handing it to MPI. Meanwhile member 3 dies and the target,
-/// member 1, learns of it. The put must be refused there.
+/// Member 2 stops between starting a put at epoch 0 and handing it to MPI. Meanwhile member 3 dies
+/// and the target, member 1, learns of it. The put must be refused there.
 fn stale(m: &Member) {
     let (job, word) = (&m.job, 0x1234_5678u64);
     m.barrier(4);
@@ -843,7 +853,7 @@ fn stale(m: &Member) {
         }
         1 => {
             m.expect_dead(MemberId(3));
-            // A target that knows less adopts the caller's view, here as soon as it goes on.
+            // A target with an older view adopts the caller's view, here as soon as it goes on.
             let adopted =
                 job.start(Epoch(1), MemberId(2), Operation::FetchAdd { offset: WORD, delta: 5 });
             job.send(MemberId(0), Port::User, b"seen").expect("a message");
@@ -902,7 +912,7 @@ fn leave(m: &Member) {
         m.finish("");
         m.job.leave().expect("leaving");
         assert_eq!(m.job.leave(), Err(Error::Ended));
-        // A status other than 0 after leaving harms nobody either.
+        // A status other than 0 after leaving does no harm to the others either.
         std::process::exit(3);
     }
     m.expect_dead(MemberId(1));
@@ -914,7 +924,8 @@ fn leave(m: &Member) {
     m.end(3, "");
 }
 
-// ---- MPI's own one-sided operations, `OUTLAST_MPI_PATH=rma`: an experiment, but nobody may hang in it.
+// ---- MPI's own one-sided operations, `OUTLAST_MPI_PATH=rma`: an experiment, but no member may
+// hang in it.
 
 /// As [`run`], by MPI's one-sided operations. The watchdog's bound is 5 s.
 fn run_one_sided(test: &str, members: usize, part: fn(&Member)) -> Ran {
@@ -922,7 +933,7 @@ fn run_one_sided(test: &str, members: usize, part: fn(&Member)) -> Ran {
 }
 
 impl Ran {
-    /// Whether the watchdog ended a member, by its own word.
+    /// Whether the watchdog ended a member, by its own report.
     fn was_ended(&self, member: u32) -> bool {
         self.output
             .contains(&format!("outlast: {} has been inside a call of MPI", MemberId(member)))
@@ -935,7 +946,7 @@ fn operations_reach_every_member_one_sided() {
     run_one_sided(test, 3, operations_one_sided).expect_finished(&[0, 1, 2]);
 }
 
-/// What `operations` does, with fewer operations: each takes several answers of its target.
+/// As [`operations`], with fewer operations: each takes several answers of its target.
 fn operations_one_sided(m: &Member) {
     let (job, me) = (&m.job, m.me());
     m.barrier(3);
@@ -948,12 +959,12 @@ fn operations_one_sided(m: &Member) {
             job.get(Epoch(0), other, at, &mut back).expect("a get");
             assert!(back == data, "{len} bytes at {other} came back different");
         }
-        // One of three wins each swap.
+        // One of three members wins each compare-and-swap.
         let before = job.compare_and_swap(Epoch(0), other, WORD, 0, me as u64 + 1).expect("a swap");
         let now = job.load(Epoch(0), other, WORD).expect("a load");
         assert_eq!(now, if before == 0 { me as u64 + 1 } else { before });
     }
-    // Operations on one target happen in order, with many under way.
+    // Operations on a target happen in order, with many in flight.
     let next = MemberId((me as u32 + 1) % 3);
     let mine = DATA + (5 << 20) + me as u64 * 8;
     let pairs = (0..10u64).flat_map(|round| {
@@ -978,7 +989,8 @@ fn operations_one_sided(m: &Member) {
     let unknown = Error::UnknownMember { member: MemberId(3), members: 3 };
     assert_eq!(job.load(Epoch(0), MemberId(3), 0), Err(unknown));
 
-    // A segment grows without anyone else, and several activities of all members add at one place.
+    // A segment grows without help of other members, and several activities of all members add to a
+    // common word.
     m.barrier(3);
     job.grow(SEGMENT_LEN + 4096).expect("room");
     m.barrier(3);
@@ -1068,13 +1080,13 @@ fn a_call_that_is_stuck_is_the_death_of_its_caller() {
     );
 }
 
-/// Member 0 swaps at member 1, which is stopped, and is ended by its watchdog. Member 2 then finds the lock that member 0
-/// has left at member 1, which goes on: the cascade.
+/// Member 0 makes a compare-and-swap at member 1, which is stopped, and is ended by its watchdog.
+/// Member 2 then finds the lock that member 0 has left at member 1, which goes on: a cascade.
 fn swap_on_one_that_is_stopped(m: &Member) {
     let (job, stopped) = (&m.job, MemberId(1));
     m.barrier(3);
     job.compare_and_swap(Epoch::ANY, stopped, WORD, 0, 1).expect("all live");
-    // Not a barrier: whoever is stopped must not be inside of one at member 0, which dies.
+    // Not a barrier: a stopped member must not be inside of a barrier at member 0, which dies.
     if m.me() != 0 {
         job.send(MemberId(0), Port::User, b"ready").expect("all live");
     }
@@ -1121,8 +1133,9 @@ fn the_stopped_end_nobody() {
     run_by("groups:3", this_test!(), 6, &options, part).expect_finished(&[0, 3, 4, 5]);
 }
 
-/// Two nodes of three, where a majority is asked. Two of the one die, and two of the other are stopped for longer than the time
-/// limit: member 0 has one that answers, which is enough.
+/// Two nodes of three members, where a majority is needed. Two members of the first node die, and
+/// two of the second are stopped for longer than the time limit: a single member answers member 0,
+/// which is enough.
 fn outlive(m: &Member) {
     let (job, dead, stopped) = (&m.job, [1, 2].map(MemberId), [4, 5].map(MemberId));
     m.barrier(6);
@@ -1144,8 +1157,9 @@ fn outlive(m: &Member) {
     m.end(4, "");
 }
 
-/// A member is stopped in the middle of what one of another node has asked for, which dies. Its neighbour reaches the same memory,
-/// knows of the death, and can tell that the memory may still change.
+/// A member is stopped in the middle of a request of a member of another node, which dies. The
+/// other member of its node maps the memory, knows of the death, and can tell that the memory may
+/// still change.
 #[test]
 fn a_neighbour_can_tell_that_something_may_still_be_done_for_the_dead() {
     let test = this_test!();
@@ -1185,7 +1199,7 @@ fn served_late(m: &Member) {
             wait_for("the death", &is_dead);
         }
         2 => {
-            // So long that whoever stops while it serves stops in the middle of one, before its end.
+            // So long that a server that stops while it serves stops in the middle of a request.
             for number in 0.. {
                 let mut parts = vec![CompoundStep::Load { offset: COUNTER }; 200];
                 parts.push(CompoundStep::Swap { offset: WORD, expected: number, new: number + 1 });

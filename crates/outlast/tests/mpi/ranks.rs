@@ -32,7 +32,8 @@ pub(crate) fn launch(test: &str, count: usize) -> Launch {
         .mpirun(Mpirun::new(mpirun()).options(options.split_whitespace()))
 }
 
-/// The OUTLAST_MPI_PATH for a job of several nodes: the hosts, or nodes of two members on this host.
+/// The OUTLAST_MPI_PATH for a job of several nodes: the hosts, or nodes of two members on this
+/// host.
 pub(crate) fn nodes() -> &'static str {
     if std::env::var_os("OUTLAST_MPIRUN_OPTIONS").is_some() { "nodes" } else { "groups:2" }
 }

@@ -21,12 +21,12 @@ fn key(member: u64, number: u64) -> Vec<u8> {
     format!("{member}/{number}").into_bytes()
 }
 
-/// Short, long, and too long for one message.
+/// Short, long, and too long for a single message.
 fn value(member: u64, number: u64) -> Vec<u8> {
     vec![member as u8; [8, 3000, 100_000][number as usize % 3]]
 }
 
-/// Counts this member, or does not, and waits until so many have come here.
+/// Adds `count` for this member, and waits until `members` have been counted.
 fn meet(job: &Job, store: &Store, name: &[u8], count: i64, members: i64) {
     store.add(name, count).expect("counted");
     while store.add(name, 0).expect("counted") < members {
@@ -34,7 +34,8 @@ fn meet(job: &Job, store: &Store, name: &[u8], count: i64, members: i64) {
     }
 }
 
-/// Members of several nodes write, and take a snapshot while one of them is killed; a job of another size has all of it.
+/// Members of several nodes write, and take a snapshot while a member is killed. A job of another
+/// size has all of the values.
 #[test]
 fn a_job_begins_with_the_snapshot_of_another_one() {
     let test = this_test!();
@@ -70,7 +71,7 @@ fn write(job: &Job, folder: PathBuf) {
     for number in 0..KEYS {
         store.put(&key(me, number), &value(me, number)).expect("put");
     }
-    // Slowly, so that the kill comes in the middle of one.
+    // Slowly, so that the kill comes in the middle of a snapshot.
     let options = Options::new().bytes_per_second(2 << 20);
     let snapshots = Snapshots::open(&store, &folder, options).expect("opened");
     meet(job, &store, b"written", 1, MEMBERS as i64);
@@ -82,7 +83,7 @@ fn write(job: &Job, folder: PathBuf) {
             Err(error) => panic!("{error}"),
         }
     }
-    // The one that is killed counts for nothing, and the others come here when it is dead.
+    // The killed member does not count, and the others come here when it is dead.
     meet(job, &store, b"taken", i64::from(me != 3), MEMBERS as i64 - 1);
     store.close().expect("closed");
     job.leave().expect("left");
@@ -91,7 +92,7 @@ fn write(job: &Job, folder: PathBuf) {
 fn begin_again(job: &Job, folder: PathBuf) {
     let store = open(job);
     if job.me() == MemberId(0) {
-        // All keys of the job before, and the counters at which its members met.
+        // All keys of the first job, and the counters at which its members met.
         let restored = snapshot::restore(&store, &folder).expect("restored");
         assert!(restored.records > MEMBERS as u64 * KEYS, "{restored:?}");
     }

@@ -1,4 +1,5 @@
-//! The scenarios of windows among the ranks of a real mpirun, with real kills and stops, by messages alone and as nodes.
+//! The scenarios of [`crate::window_scenarios`] among the ranks of a real mpirun, with real kills
+//! and stops, by messages alone and as nodes.
 
 use crate::members::{is_member, parameter};
 use crate::ranks;
@@ -8,7 +9,7 @@ use crate::window_scenarios::{MEMBERS, SCENARIOS};
 /// The environment variable that names the scenario to the members.
 const SCENARIO: &str = "OUTLAST_TEST_SCENARIO";
 
-/// Runs all scenarios, or plays the part of a member in one.
+/// Runs all scenarios. In a member, plays its part in a scenario.
 fn run_all(test: &str, path: &str) {
     if is_member(test) {
         let name: String = parameter(SCENARIO);

@@ -1,8 +1,6 @@
-//! What is special about the shm engine, with real processes: how it is joined, what it does on machines that are
-//! short of something, and that the dead write nothing after they were declared dead.
-//!
-//! A test that needs members starts this test binary again, once per member, with the name of the test; the members
-//! find themselves in the same function and play their part.
+//! Properties of the shm engine, with real processes: how it is joined, what it does on machines
+//! that lack memory or file space, and that the dead write nothing after they were declared dead.
+//! The conformance suite (`outlast-conformance`) has the properties that all engines share.
 
 use crate::members::{LIMIT, expect_ok, is_member, members, wait_until};
 use crate::reexecution::{self, ROLE, this_test};
@@ -15,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a member waits for what is to happen soon.
+/// How long a member waits for an event that is due soon.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const FIRST: MemberId = MemberId(0);
@@ -35,7 +33,7 @@ fn a_second_join_in_one_process_is_refused() {
         }
         other => panic!("{other:?}"),
     }
-    // The first one is none the worse for it.
+    // The first join is not affected.
     job.grow(4096).unwrap();
     job.put(Epoch::ANY, job.me(), 0, &[1; 8]).unwrap();
     job.leave().unwrap();
@@ -96,7 +94,7 @@ fn sizes_out_of_range_are_refused() {
     assert!(matches!(error, JoinError::Invalid { .. }), "{error}");
 }
 
-/// A wrapper that closes all descriptors: the member fetches the job's memory from the launcher.
+/// A wrapper closes all descriptors: the member fetches the job's memory from the launcher.
 #[test]
 fn a_wrapper_may_close_the_inherited_descriptor() {
     let test = this_test!();
@@ -119,7 +117,8 @@ fn a_wrapper_may_close_the_inherited_descriptor() {
     assert!(outcome.members.iter().all(|end| end.joined), "{outcome}");
 }
 
-/// Members that end without leaving are dead, those that leave are marked so, and exec is an end like any other.
+/// Members that end without leaving are dead, members that leave are marked as left, and exec is an
+/// end like any other.
 #[test]
 fn every_way_to_end_is_noticed() {
     let test = this_test!();
@@ -147,9 +146,9 @@ fn every_way_to_end_is_noticed() {
     }
 }
 
-/// The heart of the matter: when a death is in the view, the dead write nothing any more, also not by a thread on
-/// another core. The victim's threads hammer words of the survivor; once the survivor sees the death, the words must
-/// stand still.
+/// The central property: when a death is in the view, the dead member writes nothing any more, not
+/// even by a thread on another core. The victim's threads hammer words of the survivor. Once the
+/// survivor sees the death, the words must not change.
 #[test]
 fn the_dead_write_nothing_after_the_notice() {
     let test = this_test!();
@@ -189,7 +188,7 @@ fn the_dead_write_nothing_after_the_notice() {
     job.leave().unwrap();
 }
 
-/// Kills another member as `kill -9` would, from outside the engine.
+/// Kills another member as `kill -9` would, from outside of the engine.
 trait Kill {
     fn inject_kill(&self, member: MemberId);
 }
@@ -197,12 +196,14 @@ trait Kill {
 impl Kill for Job {
     fn inject_kill(&self, member: MemberId) {
         let job = self.clone();
-        // Fencing waits for the proof; in a thread of its own so that this one can look meanwhile.
+        // Fencing waits for the proof of the death. It runs in a thread of its own, so that the
+        // caller can watch meanwhile.
         std::thread::spawn(move || job.fence(member, Time::NEVER));
     }
 }
 
-/// A stopped member is alive, however long: nobody declares it dead, and when it goes on it is a member as before.
+/// A stopped member is alive, however long it is stopped: no member declares it dead, and when it
+/// goes on it is a member as before.
 #[test]
 fn a_stopped_member_is_not_dead() {
     let test = this_test!();
@@ -231,7 +232,7 @@ fn a_stopped_member_is_not_dead() {
     }
     let counted = |job: &Job| job.load(Epoch::ANY, SECOND, 0).unwrap();
     assert!(counted(&job) > 1000, "{}", counted(&job));
-    // All stay until all have looked.
+    // All members stay until all have checked.
     job.fetch_add(Epoch::ANY, FIRST, 8, 1).unwrap();
     wait_until(&job, PATIENCE, "all have looked", || {
         job.load(Epoch::ANY, FIRST, 8).is_ok_and(|count| count == 3) || job.epoch() > Epoch(0)
@@ -239,7 +240,7 @@ fn a_stopped_member_is_not_dead() {
     job.leave().unwrap();
 }
 
-/// Many busy processes starve each other on few cores; that is no reason to call anyone dead.
+/// Many busy processes starve each other on few cores: no member is declared dead for that.
 #[test]
 fn a_starved_member_is_not_dead() {
     let test = this_test!();
@@ -273,7 +274,7 @@ fn a_starved_member_is_not_dead() {
     job.leave().unwrap();
 }
 
-/// Runs this binary's test as a lone member under a shell that limits it first.
+/// Runs the test as a job of a single member, under a shell that sets limits first.
 fn run_limited(test: &str, shell: &str) -> (bool, String) {
     let output = Command::new("sh")
         .args(["-c", &format!("{shell}; exec \"$0\" \"$@\"")])
@@ -305,7 +306,8 @@ fn a_low_limit_is_an_error_and_not_a_signal() {
     }
 }
 
-/// On a memory file system of 8 MiB: what does not fit is an error, never SIGBUS, and what fits goes on working.
+/// On a memory file system of 8 MiB, a request that does not fit is an error, never SIGBUS, and
+/// everything that fits keeps working.
 #[test]
 fn a_full_memory_file_system_is_an_error_and_not_a_signal() {
     let test = this_test!();
@@ -325,7 +327,7 @@ fn a_full_memory_file_system_is_an_error_and_not_a_signal() {
         assert!(back.iter().all(|&byte| byte == 7));
         job.grow(3 << 20).unwrap();
         job.put(Epoch::ANY, job.me(), (3 << 20) - 8, &[1; 8]).unwrap();
-        // Filled to the last page: neither a ring nor another job finds room, and both say so.
+        // Filled to the last page: neither a ring nor another job finds room, and both report it.
         let mut len = 3 << 20;
         while job.grow(len).is_ok() {
             len += 4096;
@@ -337,7 +339,7 @@ fn a_full_memory_file_system_is_an_error_and_not_a_signal() {
         job.leave().unwrap();
         return;
     }
-    // A mount of our own, in a namespace of our own: as root, or where the kernel lets users have one.
+    // A private mount, in a private namespace: as root, or where the kernel lets users have one.
     let directory = std::env::temp_dir().join(format!("outlast-full-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
     let path = directory.display();
@@ -358,7 +360,7 @@ fn a_full_memory_file_system_is_an_error_and_not_a_signal() {
     assert!(output.status.success() && text.contains("refused: "), "{}: {text}", output.status);
 }
 
-/// A program that never joins: the others get an error that names it, within their time limit.
+/// A process never joins: the others get an error that names it, within their time limit.
 #[test]
 fn a_member_that_never_joins_is_named() {
     let test = this_test!();
@@ -367,7 +369,7 @@ fn a_member_that_never_joins_is_named() {
         return;
     }
     if std::env::var("OUTLAST_JOB").unwrap().ends_with(":1") {
-        // Alive for longer than the other's limit, but no member.
+        // Alive for longer than the time limit of the other, but not joined.
         std::thread::sleep(Duration::from_secs(2));
         return;
     }
@@ -376,7 +378,7 @@ fn a_member_that_never_joins_is_named() {
     assert!(matches!(error, JoinError::Timeout { member: SECOND, .. }), "{error}");
 }
 
-/// One that ends before it joins is dead, and the others do not wait for it.
+/// A process that ends before it joins is dead, and the others do not wait for it.
 #[test]
 fn a_member_that_ends_before_it_joins_is_dead() {
     let test = this_test!();
@@ -394,8 +396,8 @@ fn a_member_that_ends_before_it_joins_is_dead() {
     job.leave().unwrap();
 }
 
-/// Two threads of one member that send to the same receiver take turns; the one that waits is woken when the other
-/// is done, however the two fall together. A missed wakeup would last until the time limit.
+/// Two threads of a member that send to a common receiver take turns. The waiting thread is woken
+/// when the other is done, in every interleaving. A missed wakeup would last until the time limit.
 #[test]
 fn threads_that_send_to_one_receiver_wake_each_other() {
     let test = this_test!();
@@ -416,7 +418,7 @@ fn threads_that_send_to_one_receiver_wake_each_other() {
         job.leave().unwrap();
         return;
     }
-    // In rounds: nobody sends again, and so wakes the other by chance, before both are through.
+    // In rounds: no thread sends again, and so wakes the other by chance, before both are done.
     let (begin, together) = (Instant::now(), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
     let over = Arc::new(AtomicBool::new(false));
     let send = |len: usize| {
@@ -455,7 +457,8 @@ fn alone(segment_len: u64) -> Job {
     job
 }
 
-/// Calls `look` with a range again and again while another thread fills all of it with zeros and ones in turn.
+/// Calls `look` again and again while another thread fills the whole range with zeros and ones in
+/// turn.
 fn while_changing(
     job: &Job,
     offset: u64,
@@ -463,7 +466,7 @@ fn while_changing(
     misaligned_by: usize,
     mut look: impl FnMut(),
 ) {
-    // What other shapes left in the words at the ends.
+    // Removes what other shapes left in the words at the ends.
     job.put(Epoch::ANY, job.me(), 0, &vec![0; 1 << 16]).unwrap();
     let is_over = Arc::new(AtomicBool::new(false));
     let (writer, over) = (job.clone(), is_over.clone());
@@ -486,7 +489,7 @@ fn while_changing(
     assert!(job.wait_for(&activity, job.now().after(LIMIT)));
 }
 
-/// Whatever the offset, the length and the alignment of the caller's bytes, no word is torn.
+/// For every offset, length and alignment of the caller's bytes, no word is torn.
 #[test]
 fn odd_ranges_tear_no_word() {
     let job = alone(1 << 18);
@@ -530,7 +533,7 @@ fn odd_ranges_tear_no_word() {
     job.leave().unwrap();
 }
 
-/// Puts and gets of every small shape change and show exactly their bytes.
+/// Puts and gets of every small shape change and return exactly their bytes.
 #[test]
 fn odd_ranges_are_copied_exactly() {
     let job = alone(4096);
@@ -555,8 +558,8 @@ fn odd_ranges_are_copied_exactly() {
     job.leave().unwrap();
 }
 
-/// A put is ordered before the loads that follow it: of two members that each write their own word and then load the
-/// other's, one sees the other.
+/// A put is ordered before the loads that follow it: if each of two members writes its own word and
+/// then loads the other's, at least one of them sees the other's write.
 #[test]
 fn a_put_is_ordered_before_the_loads_that_follow() {
     const ROUNDS: u64 = 300_000;
@@ -588,8 +591,8 @@ fn a_put_is_ordered_before_the_loads_that_follow() {
     job.leave().unwrap();
 }
 
-/// A member whose background panics ends, also if its standard error is a pipe that nobody reads any more. If only
-/// the background ended, the others would take the member for dead while it goes on writing.
+/// A member whose background panics ends, even if its standard error is a pipe without a reader. If
+/// only the background ended, the others would declare the member dead while it goes on writing.
 #[test]
 fn a_background_that_panics_ends_its_process() {
     let test = this_test!();
@@ -622,8 +625,8 @@ fn a_background_that_panics_ends_its_process() {
     job.leave().unwrap();
 }
 
-/// A member that leaves while another of its threads is in the middle of a long put: once the others know that it has
-/// left, it writes nothing any more, as one that was killed.
+/// A member leaves while another of its threads is in the middle of a long put: once the others
+/// know that it has left, it writes nothing any more, like a killed member.
 #[test]
 fn who_has_left_writes_nothing_after_the_notice() {
     const LEN: usize = 32 << 20;
@@ -654,7 +657,7 @@ fn who_has_left_writes_nothing_after_the_notice() {
     }
     job.grow(LEN as u64).unwrap();
     wait_until(&job, PATIENCE, "the other has left", || job.epoch() == Epoch(1));
-    // In places all over the segment.
+    // At places all over the segment.
     let words = || {
         (0..LEN as u64).step_by(4096).map(|at| job.load(Epoch::ANY, FIRST, at)).collect::<Vec<_>>()
     };
@@ -666,8 +669,8 @@ fn who_has_left_writes_nothing_after_the_notice() {
     job.leave().unwrap();
 }
 
-/// A member dies at each step of publishing: all survivors have received the same of it by the time that they know of
-/// its death and there is nothing more to receive.
+/// A member dies at each step of publishing: when the survivors know of its death and have nothing
+/// more to receive, all have received an equal number of its messages.
 #[cfg(feature = "faults")]
 #[test]
 fn what_is_published_reaches_all_or_none() {
@@ -686,7 +689,7 @@ fn what_is_published_reaches_all_or_none() {
         let step = parameter(STEP);
         job.inject(outlast::engine::Fault::DieAtStep(step)).unwrap();
         for number in 0u64.. {
-            // Two lengths, one that is not whole words.
+            // Two lengths, of which the second is not a multiple of words.
             let len = if number % 2 == 0 { 8 } else { 13 };
             job.try_publish(&others, Port::User, &[number.to_ne_bytes(), [7; 8]].concat()[..len])
                 .unwrap();
@@ -698,7 +701,7 @@ fn what_is_published_reaches_all_or_none() {
         assert_eq!((message.from, &message.bytes[..8]), (LAST, &received.to_ne_bytes()[..]));
         received += 1;
     }
-    // What each has received goes to the first one, on another port.
+    // Each member sends its count to the first member, on another port.
     if job.me() == FIRST {
         let mut counts = vec![received];
         wait_until(&job, PATIENCE, "the counts of the others", || {
@@ -710,13 +713,13 @@ fn what_is_published_reaches_all_or_none() {
         assert!(counts.iter().all(|&count| count == received), "they received {counts:?}");
     } else {
         job.send(FIRST, Port::Store, &received.to_ne_bytes()).unwrap();
-        // Leaving is a death, too: only after the first one is through.
+        // Leaving is a death, too: the others leave only after the first member is done.
         wait_until(&job, PATIENCE, "the end of the first one", || job.epoch() >= Epoch(2));
     }
     job.leave().unwrap();
 }
 
-/// Without room at one of the receivers nobody gets anything, and the sender is told.
+/// If a receiver has no room no receiver gets the message, and the sender is told.
 #[test]
 fn what_does_not_fit_is_not_published() {
     let test = this_test!();
@@ -727,8 +730,9 @@ fn what_does_not_fit_is_not_published() {
     let job = outlast::join().unwrap();
     let others: Vec<MemberId> = (0..3).map(MemberId).filter(|&member| member != job.me()).collect();
     if job.me() == FIRST {
-        // The others do not receive yet; their backgrounds take in what is not attended to, so their rings fill only
-        // while those are busy. So this counts what was taken, and the others what came.
+        // The others do not receive yet. Their backgrounds take in messages that are not received,
+        // so that their rings are full only while the backgrounds are busy. So this member counts
+        // the messages that were accepted, and the others count the messages that arrived.
         let mut sent = 0u64;
         for _ in 0..20_000 {
             if job.try_publish(&others, Port::User, &[3; 1000]).unwrap() {

@@ -1,10 +1,10 @@
-//! Which engine a process gets, in builds without the mpi engine. Each case is a process of its own, since the
-//! environment decides: a test starts this test binary again with its own name, and that process joins and says what
-//! came of it.
+//! The engine that a process gets, in builds without the mpi engine. Each case runs in a process of
+//! its own, because the environment decides: the test binary is started again, joins, and prints
+//! the outcome.
 
 use crate::reexecution::{self, is_reexecuted, this_test};
 
-/// Whether this process is one that the named test has started. If so, it joins and says what came of it.
+/// Whether this process was started by the named test. If so, it joins and prints the outcome.
 fn joins_for(test: &str) -> bool {
     let is_joiner = is_reexecuted(test);
     if is_joiner {
@@ -16,7 +16,7 @@ fn joins_for(test: &str) -> bool {
     is_joiner
 }
 
-/// What a process says that joins in this environment.
+/// The output of a process that joins in this environment.
 fn join_with(test: &str, environment: &[(&str, &str)]) -> String {
     let output = reexecution::command(test)
         .env_remove("OUTLAST_ENGINE")

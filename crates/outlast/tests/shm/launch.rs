@@ -1,12 +1,13 @@
-//! Launching as a library call: outcomes, signals, output, limits, and nothing left behind. The members here are
-//! ordinary commands; a launcher does not ask its members to join.
+//! Launching as a library call: outcomes, signals, output, limits, and that nothing is left behind.
+//! The members here are ordinary commands, because a launcher does not require its members to join.
+//! The last tests launch the programs of `examples/rust`.
 
 use outlast::MemberId;
 use outlast::launch::{Event, Launch, LaunchError, Output, Signal};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Every wait of these tests ends here at the latest.
+/// The time limit of every wait in these tests.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn shell(members: usize, script: &str) -> Launch {
@@ -123,7 +124,8 @@ fn output_is_captured_by_member_and_stream() {
     }
 }
 
-/// Whoever a member leaves behind may hold its output open for ever; the launcher does not wait for it.
+/// A process that a member leaves behind may hold the member's output open for ever: the launcher
+/// does not wait for it.
 #[test]
 fn a_pipe_that_stays_open_holds_nobody_up() {
     let began = Instant::now();
@@ -151,7 +153,7 @@ fn bad_input_is_refused_and_starts_nothing() {
     assert!(matches!(job.kill(MemberId(1)), Err(LaunchError::UnknownMember { members: 1, .. })));
 }
 
-/// Spares are started like all others, and the job's memory tells the members apart.
+/// Spares are started like regular members, and the job's memory distinguishes them.
 #[test]
 fn spares_come_on_top_of_the_members() {
     let mut job =
@@ -162,7 +164,8 @@ fn spares_come_on_top_of_the_members() {
     assert_eq!(names.len(), 3, "{names:?}");
 }
 
-/// The kernel ties "die with the launcher" to a thread; it must not be the one that called `start`.
+/// The kernel ties "die with the launcher" to a thread: this must not be the thread that called
+/// `start`.
 #[test]
 fn members_outlive_the_thread_that_started_them() {
     let start = || shell(2, "exec sleep 0.4").die_with_launcher(true).start().expect("starts");
@@ -179,7 +182,7 @@ fn the_example_survives_a_kill() {
         .output(Output::Capture)
         .start()
         .expect("starts");
-    // All have joined as soon as one of them speaks.
+    // All have joined as soon as a member prints.
     let until = Instant::now() + LIMIT;
     while job.output(MemberId(3)).stdout.is_empty() {
         assert!(Instant::now() < until, "member 3 does not speak");
@@ -195,19 +198,19 @@ fn the_example_survives_a_kill() {
     }
 }
 
-/// A measurement whose partner is killed says so, and ends.
+/// A measurement whose partner is killed reports the death, and ends.
 #[test]
 fn the_example_that_measures_survives_a_kill() {
     let kill = |victim: MemberId| {
         let mut job = Launch::new(2)
             .program(example("latency"))
-            // Far more than it comes to before the kill.
+            // Far more rounds than it can do before the kill.
             .args(["1000"])
             .segment_limit(4 << 20)
             .output(Output::Capture)
             .start()
             .expect("starts");
-        // The first figure comes while the measurement goes on.
+        // The first figure is printed while the measurement goes on.
         let until = Instant::now() + LIMIT;
         while job.output(MemberId(0)).stdout.is_empty() {
             assert!(Instant::now() < until, "member 0 does not speak");

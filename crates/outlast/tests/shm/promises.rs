@@ -1,7 +1,6 @@
-//! The promises, each under its name, with real processes that die by SIGKILL in the middle of an engine step.
-//!
-//! A test starts this test binary again, once for each member, with the name of the test; the members find themselves
-//! in the same function and play their part.
+//! The promises of the store, each under its name, with real processes that die by SIGKILL in the
+//! middle of an engine step, chosen at random or within each step of a protocol. `sim/promises.rs`
+//! runs these scenarios over many seeds.
 
 use crate::members::{SEED, expect_ok_within, is_member, members, parameter};
 use crate::promise_bodies::{self, Chance, MEMBERS};
@@ -13,7 +12,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Plays the part in a member; elsewhere starts the members, three times over.
+/// In a member, plays its part. Otherwise starts the members, three times.
 fn run(test: &str, deaths: usize, part: fn(Job, Chance)) {
     if is_member(test) {
         let seed = parameter(SEED);
@@ -24,7 +23,7 @@ fn run(test: &str, deaths: usize, part: fn(Job, Chance)) {
     }
 }
 
-/// Starts the members of a test and waits for their end; the survivors must have ended well.
+/// Starts the members of a test and waits for their end. The survivors must have ended well.
 fn start(test: &str, seed: u64) -> Outcome {
     let running = members(test, MEMBERS).env(SEED, seed.to_string()).start().expect("started");
     expect_ok_within(running, LIMIT, &format!("{test}, seed {seed}"))
@@ -60,7 +59,8 @@ fn promise_6_all_or_nothing() {
     run(this_test!(), 2, promise_bodies::all_or_nothing_at_random);
 }
 
-/// By SIGKILL inside each step of a commit: the members 1 and 3 die in the same step, one after the other or at once.
+/// SIGKILL inside of each step of a commit: the members 1 and 3 die in equal steps, in turn or at
+/// once.
 #[test]
 fn promise_6_all_or_nothing_in_each_step() {
     let test = this_test!();
@@ -75,7 +75,7 @@ fn promise_6_all_or_nothing_in_each_step() {
         let chance = Chance { seed: seed as u64, calls: 300 };
         return promise_bodies::all_or_nothing(outlast::join().expect("a member"), chance, |job| {
             if job.me().0 % 2 == 1 {
-                // Every step has a few engine steps at least.
+                // Every step has at least a few engine steps.
                 steps::die_in(step as u32, 1 + (seed as u64 * 7 + u64::from(job.me().0) * 3) % 5);
             }
         });
@@ -97,7 +97,8 @@ fn promise_6_all_or_nothing_in_global_mode() {
     run(this_test!(), 2, promise_bodies::all_or_nothing_globally_at_random);
 }
 
-/// By SIGKILL inside each step of a recovery: member 3 dies in a transfer, and member 1 in the recovery from that.
+/// SIGKILL inside of each step of a recovery: member 3 dies in a transfer, and member 1 in the
+/// recovery from that death.
 #[test]
 fn promise_6_all_or_nothing_in_each_step_of_a_recovery() {
     let test = this_test!();
@@ -120,7 +121,7 @@ fn promise_6_all_or_nothing_in_each_step_of_a_recovery() {
             },
         );
     }
-    // A step may have no engine step of its own left after the first: then it is one of those that follow.
+    // A step may have no engine step left after its first: then the death is in a later step.
     let mut hit: std::collections::BTreeSet<&str> = std::collections::BTreeSet::new();
     for seed in 0..15 {
         let words = start(test, seed).stderr(MemberId(1));
@@ -142,7 +143,7 @@ fn promise_7_honest_about_loss() {
     run(this_test!(), 1, promise_bodies::honest);
 }
 
-/// Nothing that has a name is left behind, and no process.
+/// Neither a named object nor a process is left behind.
 #[test]
 fn promise_8_clean() {
     let names = || -> Vec<_> {

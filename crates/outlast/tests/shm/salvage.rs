@@ -1,7 +1,7 @@
-//! Salvage: survivors read the memory of the dead, with real processes on shm and under the simulator.
+//! Salvage with real processes: survivors read the memory of killed members. `sim/store/salvage.rs`
+//! has deaths and stops at each step, and damage.
 //!
-//! A test with real processes starts this test binary again, once per member, with the name of the test. What each member
-//! was acknowledged is in a file that outlives it.
+//! Each member records its acknowledged puts in a file that outlives it.
 
 use crate::members::{FOLDER, LIMIT, expect_ok_within, folder, is_member, members};
 use crate::reexecution::this_test;
@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Plays the member's part in a member; otherwise starts `count` of them, and does something to them.
+/// In a member, plays its part. Otherwise starts `count` members, and runs `act` on them.
 fn play(
     test: &str,
     count: usize,
@@ -29,7 +29,7 @@ fn play(
     expect_ok_within(running, LIMIT, test);
 }
 
-/// The number in a value, if it is whole.
+/// The number in a value, which must be complete.
 fn count_in(member: u32, bytes: &[u8]) -> u64 {
     let text = String::from_utf8_lossy(bytes);
     let count = text.split('/').nth(1).and_then(|count| count.parse().ok()).expect("a count");
@@ -37,7 +37,8 @@ fn count_in(member: u32, bytes: &[u8]) -> u64 {
     count
 }
 
-/// Every member puts its keys over and over, until so many have died; then each survivor reads everything back.
+/// Every member puts its keys over and over, until `deaths` members have died. Then each survivor
+/// reads all keys.
 fn put_until_deaths(job: &Job, folder: &Path, replicas: usize, deaths: u64) {
     let store = Store::open(job, options(replicas)).expect("opened");
     let (me, members) = (job.me().0, job.members() as u32);
@@ -46,7 +47,8 @@ fn put_until_deaths(job: &Job, folder: &Path, replicas: usize, deaths: u64) {
     let handles: Vec<_> =
         (0..KEYS).map(|number| store.handle(&key(me, number)).expect("a handle")).collect();
     let mut count = 0u64;
-    // Some more after the last death, so that all who live write to what was salvaged.
+    // Goes on for a while after the last death, so that all survivors write to the salvaged
+    // partitions.
     let mut last = None;
     while last.is_none_or(|last: Instant| last.elapsed() < Duration::from_millis(50)) {
         count += 1;
@@ -83,7 +85,8 @@ fn put_until_deaths(job: &Job, folder: &Path, replicas: usize, deaths: u64) {
             assert!(found.is_none_or(|found| found <= acked + 1), "{found:?} after {acked}");
         }
     }
-    // One more for each of the dead, which may have died after it added and before it noted that.
+    // One addition more is allowed for each dead member, which may have died after it added and
+    // before it recorded that.
     let found = store.add(b"sum", 0).expect("read") as u64;
     assert!((sum..=sum + deaths).contains(&found), "{found} additions, {sum} acknowledged");
     assert_eq!((store.lost_partitions(), store.lost_keys()), (Ok(vec![]), Ok(vec![])));
@@ -93,7 +96,7 @@ fn put_until_deaths(job: &Job, folder: &Path, replicas: usize, deaths: u64) {
     job.leave().expect("left");
 }
 
-/// Waits until all have opened the store, then kills these, some together.
+/// Waits until all have opened the store, then kills the members of each wave together.
 fn kill(running: &mut Running, folder: &Path, waves: &[&[u32]]) {
     let until = Instant::now() + LIMIT;
     let members = running.pids().len();
@@ -109,7 +112,7 @@ fn kill(running: &mut Running, folder: &Path, waves: &[&[u32]]) {
     }
 }
 
-/// One copy, and kill -9 in the middle of puts: everything that was acknowledged is there.
+/// A single replica, and `kill -9` in the middle of puts: all acknowledged values are there.
 #[test]
 fn one_copy_survives_kills_in_the_middle_of_puts() {
     let test = this_test!();
@@ -124,7 +127,7 @@ fn one_copy_survives_when_all_but_one_die() {
     play(test, 5, |job, folder| put_until_deaths(&job, folder, 1, 4), act);
 }
 
-/// Two copies, and two members at once: of some keys both copies.
+/// Two replicas, and two deaths at once: of some keys both replicas die.
 #[test]
 fn two_copies_survive_the_death_of_both_homes_at_once() {
     let test = this_test!();
@@ -137,7 +140,8 @@ fn what_was_damaged_is_lost_by_name() {
     play(this_test!(), 2, |job, _| damage_is_named(&job), |_, _| {});
 }
 
-/// One that leaves the job without handing anything on has left its memory, as the dead have.
+/// A member that leaves the job without handing over its data leaves its memory, like a dead
+/// member.
 #[test]
 fn what_a_leaver_did_not_hand_on_is_salvaged() {
     let member = |job: Job, _: &Path| {
@@ -159,7 +163,7 @@ fn what_a_leaver_did_not_hand_on_is_salvaged() {
     play(this_test!(), 2, member, |_, _| {});
 }
 
-/// A whole job's memory comes back when its members have died: what the dead had does not add up.
+/// The memory of dead members is given back: it does not accumulate.
 #[test]
 fn the_memory_of_the_dead_is_given_back() {
     let act = |running: &mut Running, folder: &Path| kill(running, folder, &[]);

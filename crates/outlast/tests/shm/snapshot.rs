@@ -1,7 +1,5 @@
-//! Snapshots of real processes, with real kills.
-//!
-//! A test starts this test binary again, once per member, with the name of the test; the members find themselves in the
-//! same function and play their part.
+//! Snapshots of real processes, with real kills and full disks. `sim/snapshot.rs` has deaths and
+//! stops at any step.
 
 use crate::members::{FOLDER, LIMIT, expect_ok, folder, is_member, members};
 use crate::reexecution::{self, ROLE, this_test};
@@ -48,8 +46,8 @@ fn check_pairs(path: &Path, members: usize) {
     }
 }
 
-/// Writers go on, through handles and without, while snapshots are taken and two members are killed: each snapshot is one
-/// moment.
+/// Writers go on, with and without handles, while snapshots are taken and two members are killed:
+/// each snapshot is a consistent cut.
 #[test]
 fn a_snapshot_is_one_moment_while_members_write_and_die() {
     const MEMBERS: usize = 5;
@@ -75,7 +73,8 @@ fn a_snapshot_is_one_moment_while_members_write_and_die() {
             }
         };
         let writer = job.spawn("writes", Box::new(write)).expect("spawned");
-        // How long a snapshot takes is the disk's affair: some before, between and after the kills.
+        // The duration of a snapshot depends on the disk, so that some are taken before, between
+        // and after the kills.
         let mut taken = 0;
         while me == 0 && (taken < 6 || job.view().living().count() > MEMBERS - 2) {
             match snapshots.take() {
@@ -106,8 +105,8 @@ fn a_snapshot_is_one_moment_while_members_write_and_die() {
     generations.iter().for_each(|generation| check_pairs(&generation.path, MEMBERS));
 }
 
-/// All members are killed in the middle of a snapshot: the one before is whole, the next job begins with it and takes the
-/// next one.
+/// All members are killed in the middle of a snapshot: the previous snapshot is complete, and the
+/// next job begins with it and takes the next snapshot.
 #[test]
 fn a_kill_in_the_middle_leaves_the_one_before() {
     let test = this_test!();
@@ -115,7 +114,7 @@ fn a_kill_in_the_middle_leaves_the_one_before() {
         let job = outlast::join().expect("a member");
         let store = open(&job, 2);
         if !folder.exists() {
-            // Slowly, so that there is a middle.
+            // Slowly, so that the kill comes in the middle.
             let options = Options::new().bytes_per_second(4 << 20);
             let snapshots = Snapshots::open(&store, &folder, options).expect("opened");
             let me = u64::from(job.me().0);
@@ -167,7 +166,7 @@ fn a_kill_in_the_middle_leaves_the_one_before() {
     expect_ok(start(test, 2, &path));
 }
 
-/// A disk that is full, or may not be written to, is an error that says so; the snapshot before stays.
+/// A folder that cannot be written to is an error that names it.
 #[test]
 fn a_folder_that_cannot_be_written_is_named() {
     let job = outlast::join().expect("a job of one");
@@ -185,8 +184,9 @@ fn a_folder_that_cannot_be_written_is_named() {
     job.leave().expect("left");
 }
 
-/// A file that can be written only so far is what a full disk looks like: the call says which member could not write what,
-/// the snapshot before stays the newest one, and when there is room again the next one is taken and nothing else is left.
+/// A limit on the file size imitates a full disk: the call names the member and the file that could
+/// not be written, and the previous snapshot stays the newest. When there is room again the next
+/// snapshot is taken and nothing else is left.
 #[test]
 fn a_disk_that_is_full_is_named_and_the_one_before_stays() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -210,7 +210,8 @@ fn a_disk_that_is_full_is_named_and_the_one_before_stays() {
             let error = snapshots.take().expect_err("no room").to_string();
             assert!(error.contains("member 0") && error.contains("member-0000.part"), "{error}");
             assert!(error.contains("File too large"), "{error}");
-            // Others may still have been writing when the unfinished one was removed: then the next one removes it.
+            // Other members may still have been writing when the unfinished snapshot was removed:
+            // then the next snapshot removes the rest.
             let all = snapshot::list(&folder).expect("a folder");
             assert_eq!((snapshot::find(&folder).expect("a snapshot"), all.len()), (first.path, 1));
             setrlimit(Resource::Fsize, before).expect("set");
@@ -225,7 +226,7 @@ fn a_disk_that_is_full_is_named_and_the_one_before_stays() {
         return job.leave().expect("left");
     }
     let folder = tempfile::tempdir().expect("a folder");
-    // The signal that goes with the error would end the process.
+    // The signal that comes with the error would end the process.
     let running = Launch::new(3)
         .program("sh")
         .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])

@@ -1,7 +1,5 @@
-//! The store with real processes and real deaths on shm.
-//!
-//! A test that needs members starts this test binary again, once per member, with the name of the test; the members
-//! find themselves in the same function and play their part.
+//! The store with real processes and real deaths on shm. The promises have their own module,
+//! [`crate::promises`], and so has salvage, [`crate::salvage`].
 
 use crate::members::{LIMIT, expect_ok_within, is_member, members, print_output, wait_until};
 use crate::reexecution::this_test;
@@ -9,15 +7,16 @@ use outlast::store::{Expect, Options, Store, StoreError};
 use outlast::{Engine, Epoch, Job, MemberId, Time};
 use std::time::Duration;
 
-/// How long a member waits for what is to happen soon.
+/// How long a member waits for an event that is due soon.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The length of the value in the test of large ones, which the soak sets.
+/// The length of the value in the test of large values, which the soak sets.
 fn large_len() -> u64 {
     std::env::var("OUTLAST_LARGE_MIB").map_or(64, |text| text.parse().expect("a number")) << 20
 }
 
-/// Plays the member's part in a member, and starts `count` of them elsewhere, of whom `deaths` are to be killed.
+/// In a member, plays its part. Otherwise starts `count` members, of which `deaths` are to be
+/// killed.
 fn play(test: &str, count: usize, deaths: usize, member: impl FnOnce(Job)) {
     if is_member(test) {
         return member(outlast::join().expect("a member"));
@@ -38,8 +37,8 @@ fn open(job: &Job, replicas: usize) -> Store {
         .expect("opened")
 }
 
-/// Every member writes its own keys; two are killed in the middle; every acknowledged key is read back by another one,
-/// and all copies come back.
+/// Every member writes its own keys, and two are killed in the middle. Other members read every
+/// acknowledged key, and all replicas become complete again.
 #[test]
 fn durable_and_repaired_after_kills() {
     play(this_test!(), 6, 2, |job| {
@@ -50,7 +49,7 @@ fn durable_and_repaired_after_kills() {
             store
                 .put(key(me.0, number).as_bytes(), format!("{number} of {me}").as_bytes())
                 .expect("put");
-            // What is acknowledged is counted in the store too: the others read it back.
+            // The number of acknowledged keys is in the store, too, for the readers.
             store.put(format!("count/{}", me.0).as_bytes(), &number.to_le_bytes()).expect("count");
             if number == 700 && (me.0 == 1 || me.0 == 4) {
                 job.fence(me, Time::NEVER).expect("killed");
@@ -75,8 +74,8 @@ fn durable_and_repaired_after_kills() {
     });
 }
 
-/// All members and several threads add to the same keys while one is killed: no acknowledged addition is lost, and
-/// none counts twice.
+/// All members add to common keys by several threads while a member is killed: no acknowledged
+/// addition is lost, and none counts twice.
 #[test]
 fn additions_count_once_under_kills() {
     play(this_test!(), 4, 1, |job| {
@@ -124,7 +123,7 @@ fn additions_count_once_under_kills() {
     });
 }
 
-/// The heir of a dead member adopts its keys, and nobody else does.
+/// The heir of a dead member adopts its keys, and no other member does.
 #[test]
 fn the_heir_adopts_the_keys_of_the_dead() {
     play(this_test!(), 4, 1, |job| {
@@ -143,7 +142,7 @@ fn the_heir_adopts_the_keys_of_the_dead() {
         }
         assert_eq!(store.scan(b"task/").expect("listed").len(), 80);
         assert_eq!(store.keys_of(MemberId(3)).expect("listed").len(), 21);
-        // It dies when all have listed: from then on its keys have another owner.
+        // It dies when all have listed its keys: from then on they have another owner.
         if job.me() != MemberId(3) {
             store.put(format!("listed/{}", job.me().0).as_bytes(), b"").expect("put");
         } else {
@@ -255,7 +254,8 @@ fn bad_input_changes_nothing() {
     job.leave().expect("left");
 }
 
-/// With one copy of each value all but one member leave, one after the other, while the others go on writing.
+/// With a single replica of each value all members but the last leave in turn, while the others go
+/// on writing.
 #[test]
 fn members_leave_and_nothing_is_lost_even_with_one_copy() {
     play(this_test!(), 4, 0, |job| {
@@ -292,7 +292,8 @@ fn members_leave_and_nothing_is_lost_even_with_one_copy() {
     });
 }
 
-/// Programs that simply end, one member after the other: nobody waits for the others, calls go on as long as promise 1 allows.
+/// Programs that simply end, in turn: they do not wait for the others, whose calls go on as long as
+/// promise 1 allows.
 #[test]
 fn members_that_simply_exit_one_by_one_disturb_nobody() {
     play(this_test!(), 4, 0, |job| {
@@ -305,7 +306,7 @@ fn members_that_simply_exit_one_by_one_disturb_nobody() {
                 .expect("waited")
                 .expect("written");
         }
-        // Each ends when the one before it is gone and what it held has been copied.
+        // Each member ends when its predecessor is gone and the data of that has been copied.
         wait_until(&job, PATIENCE, "the end of those before", || {
             job.view().dead.len() >= job.me().index()
         });
@@ -315,7 +316,7 @@ fn members_that_simply_exit_one_by_one_disturb_nobody() {
     });
 }
 
-/// The setting of the poster: 40 members, six copies, five die at once.
+/// The setting of the poster: 40 members, six replicas, five deaths at once.
 #[test]
 fn forty_members_with_six_copies_lose_five_and_go_on() {
     play(this_test!(), 40, 5, |job| {
@@ -356,14 +357,16 @@ fn forty_members_with_six_copies_lose_five_and_go_on() {
     });
 }
 
-/// Threads write while their member leaves the job: what was acknowledged to them is there. Many jobs, since it takes a
-/// thread that loses the processor right before the last swap of a put.
+/// Threads write while their member leaves the job: all values acknowledged to them are there. The
+/// test takes many jobs, because a thread must lose the processor right before the last
+/// compare-and-swap of a put.
 #[test]
 fn nothing_is_acknowledged_that_was_written_after_the_end() {
     let test = this_test!();
     let is_member = is_member(test);
     let launcher = if is_member { std::os::unix::process::parent_id() } else { std::process::id() };
-    // Nobody can read in the store what the one who left was told.
+    // A file holds the acknowledged values, because the member that left cannot write them to the
+    // store.
     let told = std::env::temp_dir().join(format!("outlast-test-told-{launcher}"));
     for _ in 0..if is_member { 1 } else { 30 } {
         play(test, 2, 0, |job| {
@@ -409,8 +412,8 @@ fn nothing_is_acknowledged_that_was_written_after_the_end() {
     }
 }
 
-/// A member pins a version and reads it while another rewrites the key as fast as it can; the first home of the key is
-/// killed, and a pin is read from another one.
+/// A member pins a version and reads it while another member rewrites the key as fast as it can.
+/// The first replica of the key is killed, and the pin is read from another replica.
 #[test]
 fn a_pinned_version_stays_what_it_was() {
     play(this_test!(), 3, 1, |job| {
@@ -462,8 +465,8 @@ fn a_pinned_version_stays_what_it_was() {
     });
 }
 
-/// One value of 64 MiB in two copies: put, read by the other member, rewritten in the memory that it had, deleted. (One of
-/// 1 GiB is part of the soak.)
+/// A value of 64 MiB with two replicas is put, read by the other member, rewritten in the memory
+/// that it had, and deleted. The soak runs this with 1 GiB.
 #[test]
 fn a_value_may_be_large() {
     let len = large_len();

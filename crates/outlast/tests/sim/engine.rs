@@ -1,4 +1,5 @@
-//! The simulator as an engine: replay, faults, both links, and what the trait promises around deaths.
+//! The simulator as an engine: replay, faults, both links, and what the `Engine` trait promises
+//! around deaths. [`crate::engine_memory`] checks that a run leaves no memory behind.
 
 use crate::simulation::without_panic_messages;
 use outlast::engine::sim::{self, Action, Cost, Link, Options, Outcome, Report, When};
@@ -16,10 +17,10 @@ const ME: MemberId = MemberId(0);
 const OTHER: MemberId = MemberId(1);
 const THIRD: MemberId = MemberId(2);
 
-/// Long enough, in virtual time, for every member to have begun: a single step takes up to 19 ms.
+/// Long enough, in simulated time, for every member to have begun: a single step takes up to 19 ms.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// Waits, in virtual time.
+/// Waits in simulated time.
 fn sleep(job: &Job, duration: Duration) {
     let until = job.now().after(duration);
     while job.now() < until && !job.has_ended() {
@@ -261,7 +262,8 @@ fn word_operations_are_atomic_and_in_order() {
                             break;
                         }
                     }
-                    // A put, then a word operation on the same target: whoever sees the second sees the first.
+                    // A put is followed by a word operation on its target: a reader that sees the
+                    // word sees the put.
                     let mine = u64::from(job.me().0);
                     if mine == 7 {
                         let pending = job.start(
@@ -361,7 +363,8 @@ fn every_survivor_learns_of_a_death_and_operations_then_fail() {
             assert_eq!(job.ring(THIRD), Ok(()));
             assert_eq!(job.fence(THIRD, Time::NEVER), Ok(()));
             assert!(!job.has_ended());
-            // The others have left perhaps, so only the deaths that are not departures count.
+            // The other members may have left already, so only deaths that are not departures are
+            // counted.
             let view = job.view();
             assert_eq!(view.dead.len() - view.left.len(), 1);
             sleep(&job, SETTLE);
@@ -540,8 +543,8 @@ fn an_operation_of_an_older_epoch_is_refused_at_its_caller() {
     }
 }
 
-/// The target learns of the death first (it fences): the operation of a caller that does not know is refused, and
-/// the refusal teaches the caller.
+/// The target fences a member, and so learns of the death first. It refuses the operation of a
+/// caller that does not know of the death, and the refusal tells the caller.
 #[test]
 fn a_network_target_that_knows_more_refuses_and_teaches() {
     let options = Options {
@@ -562,7 +565,8 @@ fn a_network_target_that_knows_more_refuses_and_teaches() {
                 job.put(Epoch::ANY, OTHER, 0, &[1; 8]).unwrap();
                 sleep(&job, Duration::from_secs(20));
             } else {
-                // Polls in its own epoch until the target refuses or the notice comes by itself.
+                // Polls in its own epoch until the target refuses, or until the death is detected
+                // here.
                 loop {
                     let at = job.epoch();
                     if at != Epoch(0) {
@@ -628,8 +632,8 @@ fn a_network_target_that_knows_less_adopts() {
     assert_eq!(*out.borrow(), [25, 25]);
 }
 
-/// On memory, the check of the epoch is not atomic with the operation: some operation that was checked before a
-/// death takes effect after it is known.
+/// On memory, the check of the epoch is not atomic with the operation: some operation that was
+/// checked before a death takes effect after the death is known.
 #[test]
 fn on_memory_the_view_may_change_between_the_check_and_the_effect() {
     let (late, out) = shared::<usize>();
@@ -689,7 +693,8 @@ fn a_stopped_target_answers_on_memory_and_times_out_on_a_network() {
                 }
                 job.inject(Fault::Resume(OTHER)).unwrap();
                 sleep(&job, Duration::from_millis(100));
-                // The outcome of what timed out was unknown; here it happens after all.
+                // The outcome of the operation that timed out was unknown. In this schedule it
+                // happens later.
                 assert_eq!(job.load(Epoch::ANY, OTHER, 8), Ok(u64::from_le_bytes([3; 8])));
                 assert_eq!(job.load(Epoch::ANY, OTHER, 24), Ok(5));
             }
@@ -928,7 +933,8 @@ fn destructors_of_the_killed_run_and_their_calls_do_nothing() {
             .expect_ok();
             assert_eq!(report.kills, 1);
         }
-        // Where the body began, both of its guards are dropped, and the third with the further activity or its body.
+        // If the body has begun, both of its guards are dropped. The third guard is dropped with
+        // the second activity, or with the closure if that activity never began.
         assert!(dropped.load(Ordering::Relaxed) > 100, "{}", dropped.load(Ordering::Relaxed));
         assert_eq!(Arc::strong_count(&dropped), 1);
     }
@@ -1108,7 +1114,7 @@ fn polling_alone_makes_progress_and_completions_of_different_targets_are_reorder
     assert!(out.borrow().len() >= 4, "{:?}", out.borrow());
 }
 
-/// Whoever polls and parks on the bell instead of calling `wait` is woken by the completion.
+/// A caller that polls and parks on the bell, and does not call `wait`, is woken by the completion.
 #[test]
 fn a_completion_wakes_who_parks() {
     sim::run(&Options::new(2, 1).link(Link::Network), |job| {
@@ -1225,7 +1231,7 @@ fn a_handle_is_harmless_outside_its_world() {
     let job = kept.lock().unwrap().take().unwrap();
     assert_eq!((job.me(), job.members()), (ME, 2));
     assert_eq!(job.load(Epoch::ANY, ME, 0), Err(Error::Ended));
-    // Another world in the same thread is none of its business.
+    // The handle does not work in another world of this thread either.
     sim::run(&Options::new(1, 1), move |other| {
         assert_eq!(job.load(Epoch::ANY, ME, 0), Err(Error::Ended));
         assert!(job.has_ended() && !other.has_ended());
@@ -1234,8 +1240,8 @@ fn a_handle_is_harmless_outside_its_world() {
     .expect_ok();
 }
 
-/// On the memory link: whoever dies at whichever step, all survivors have received the same of what it published by
-/// the time that they know of its death and there is nothing more to receive.
+/// On the memory link, the publisher dies at any step: when the survivors know of its death and
+/// have nothing more to receive, all have received an equal number of its messages.
 #[test]
 fn what_is_published_reaches_all_or_none() {
     let mut counts_seen = BTreeSet::new();

@@ -1,4 +1,5 @@
-//! Nothing stays behind after a simulated run. A process of its own, since it counts all memory.
+//! A simulated run leaves no memory behind. The test runs in a process of its own, because it
+//! counts the memory of the whole process.
 
 use crate::reexecution::{self, is_reexecuted, this_test};
 use outlast::engine::sim::{self, Link, Options};
@@ -8,13 +9,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-/// The standard allocator, counting the bytes that are in use.
+/// The standard allocator, with a count of the bytes in use.
 struct Counting;
 
 static IN_USE: AtomicI64 = AtomicI64::new(0);
 
-/// Whether bytes are counted: only in the process of this test, so that all other tests of the
-/// binary do not share a counter.
+/// Whether bytes are counted. They are counted only in the process of this test, so that the other
+/// tests of the binary do not contend for the counter.
 static IS_COUNTING: AtomicBool = AtomicBool::new(false);
 
 fn count(bytes: i64) {
@@ -27,12 +28,12 @@ fn count(bytes: i64) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same here.
+        // SAFETY: the caller keeps the contract of `alloc`, and `System.alloc` has no other.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(-(layout.size() as i64));
-        // SAFETY: the caller keeps the contract of `dealloc`, which is the same here.
+        // SAFETY: the caller keeps the contract of `dealloc`, and `System.dealloc` has no other.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -62,7 +63,7 @@ fn busy(job: Job) {
         let target = MemberId(round % 3);
         let _ = job.send(target, Port::Store, &[1; 50]);
         let _ = job.send(target, Port::User, &[1; 50]);
-        // Some are forgotten, some are waited for.
+        // Some requests are dropped, some are waited for.
         let pending = job.start(job.epoch(), target, Operation::Get { offset: 8, len: 64 });
         if round % 2 == 0 {
             let _ = job.wait(pending);
@@ -73,7 +74,7 @@ fn busy(job: Job) {
     }
 }
 
-/// Resident memory, which also has the stacks.
+/// Resident memory, which includes the stacks.
 fn resident_pages() -> i64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse().unwrap()
@@ -102,7 +103,8 @@ fn memory_stays_level_over_ten_thousand_runs() {
     let before = (IN_USE.load(Ordering::Relaxed), resident_pages());
     runs(2000..10_000);
     let after = (IN_USE.load(Ordering::Relaxed), resident_pages());
-    // The pool of stacks may have grown by one entry; a word leaked by each run would be 64,000 bytes.
+    // The pool of stacks may have grown by an entry. A word leaked by each run would be 64,000
+    // bytes.
     assert!(after.0 < before.0 + 4096, "{} bytes became {}", before.0, after.0);
     assert!(after.1 < before.1 + 500, "{} pages became {}", before.1, after.1);
 }

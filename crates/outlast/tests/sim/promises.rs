@@ -1,6 +1,5 @@
-//! The promises, each under its name, under the simulator: many seeds, both links, deaths at any step.
-//!
-//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one.
+//! The promises of the store, each under its name, under the simulator: many seeds, both links,
+//! deaths at any step. `shm/promises.rs` runs these scenarios with processes.
 
 use crate::promise_bodies::{self, Chance, MEMBERS};
 use crate::simulation::{run_with, seeds};

@@ -1,7 +1,5 @@
-//! Snapshots under the simulator: writers go on, members die and are stopped at any step, and what was published fits
-//! together.
-//!
-//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one; a failing one prints how to run it alone.
+//! Snapshots under the simulator: writers go on, members die and are stopped at any step, and each
+//! published snapshot is consistent. `shm/snapshot.rs` has real processes, kills and full disks.
 
 use crate::simulation::{nap, replay, seeds, test_name};
 use outlast::engine::Fault;
@@ -28,7 +26,7 @@ fn open(job: &Job, replicas: usize) -> Store {
     try_open(job, replicas).expect("opened")
 }
 
-/// What a snapshot holds, by key.
+/// The contents of a snapshot, by key.
 fn read(path: &Path) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for part in snapshot::parts(path).expect("a manifest") {
@@ -42,9 +40,10 @@ fn read(path: &Path) -> BTreeMap<String, u64> {
     found
 }
 
-/// Each member writes pairs of keys, the first one and then the second one, with the same number, some through handles; one of
-/// them takes snapshots meanwhile. In each snapshot that there is, the first key of each pair is at most one ahead, and
-/// nothing is missing that was acknowledged before it was begun.
+/// Each member writes pairs of keys, first the first key and then the second, with equal numbers,
+/// some of them through handles. Two members take snapshots meanwhile. In each snapshot the first
+/// key of each pair is ahead by at most 1, and no value is missing that was acknowledged before the
+/// snapshot began.
 #[test]
 fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
     let mut taken_in_all = 0;
@@ -57,12 +56,13 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
         let options = options.random_faults(kills, stops, 1 + random.magnitude(100, 6000));
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("snapshots");
-        // What each pair's second key was acknowledged with.
+        // The number with which the second key of each pair was acknowledged.
         let acknowledged: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
         let taken = Arc::new(Mutex::new(0));
         let (log, taken_here, target) = (acknowledged.clone(), taken.clone(), path.clone());
         let report = sim::run(&options, move |job| {
-            // Someone may be stopped for so long that the others give up before they begin, and what they had is lost.
+            // A member may be stopped for so long that the others give up before they begin, and
+            // their data is lost.
             let Ok(store) = try_open(&job, 3) else { return };
             let limit = Duration::from_millis(20);
             let snapshots =
@@ -116,7 +116,7 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
                                 );
                             }
                         }
-                        // Someone is stopped, or the other one takes one.
+                        // A member is stopped, or the other member takes a snapshot.
                         Err(
                             SnapshotError::Timeout { .. }
                             | SnapshotError::Busy
@@ -161,7 +161,8 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
     assert!(taken_in_all * 2 > count.end - count.start, "only {taken_in_all} snapshots were taken");
 }
 
-/// What one job left, another one of another size and with other copies begins with, owners included.
+/// A job of another size, with another number of replicas, begins with the snapshot of a job,
+/// owners of keys included.
 #[test]
 fn a_job_of_another_size_begins_with_it() {
     for (members, replicas, seed) in [(1, 1, 0), (2, 2, 1), (7, 3, 2)] {
@@ -215,7 +216,7 @@ fn a_job_of_another_size_begins_with_it() {
     }
 }
 
-/// A member that has not opened the folder, and one that is stopped, are named, and writers go on.
+/// A member that has not opened the folder and a stopped member are named, and writers go on.
 #[test]
 fn whoever_does_not_do_its_part_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -241,12 +242,13 @@ fn whoever_does_not_do_its_part_is_named() {
     report.expect_ok();
 }
 
-/// The one who takes a snapshot is stopped at any step of it. Others write on when the limit is over, and if there is a
-/// snapshot after all, it says for how long they were held up, and not for how long the one who took it was stopped.
+/// The member that takes a snapshot is stopped at any step. The others write on when the freeze
+/// limit is over. If the snapshot is completed nevertheless, it reports how long writers were
+/// frozen, and not how long its member was stopped.
 #[test]
 fn writers_go_on_while_the_one_who_takes_a_snapshot_is_stopped() {
     let limit = Duration::from_millis(500);
-    // The simulator makes anyone wait for 19 ms now and then.
+    // The simulator delays each member by up to 19 ms now and then.
     let slack = limit / 5;
     let (late, held_up) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let count = seeds(150);
@@ -307,7 +309,7 @@ fn writers_go_on_while_the_one_who_takes_a_snapshot_is_stopped() {
         report.expect_ok();
     }
     let (late, held_up) = (late.load(Ordering::SeqCst), held_up.load(Ordering::SeqCst));
-    // A few alone need not have any.
+    // A run of a few seeds need not have any.
     let enough = (count.end - count.start) / 20;
     assert!(
         late >= enough && held_up >= enough,
@@ -315,8 +317,8 @@ fn writers_go_on_while_the_one_who_takes_a_snapshot_is_stopped() {
     );
 }
 
-/// A snapshot respects transactions: transfers between accounts go on, with a plain key that each depends on and that others
-/// change. In each snapshot the sum is the same.
+/// A snapshot contains transactions as a whole. Transfers between accounts go on, each depending on
+/// a plain key that other members change. Each snapshot has the expected sum.
 #[test]
 fn a_snapshot_has_all_of_a_transaction_or_nothing() {
     const ACCOUNTS: u64 = 5;
@@ -398,12 +400,13 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
         report.expect_ok();
         taken_in_all += *taken.lock().unwrap();
     }
-    // Deaths interrupt some; most are taken.
+    // Deaths interrupt some snapshots; most are taken.
     assert!(taken_in_all >= 2 * (count.end - count.start), "{taken_in_all} snapshots");
 }
 
-/// Two members take one at the same time: each of them has one, or is told that the other is at it, and nobody's files are
-/// touched by anyone else. Nobody is held up by what came to nothing.
+/// Two members take a snapshot concurrently: each of them gets its snapshot, or is told that the
+/// other is taking one, and neither touches the files of the other. A failed snapshot delays no
+/// writer.
 #[test]
 fn two_who_take_one_do_not_disturb_each_other() {
     for seed in seeds(24) {
@@ -444,7 +447,7 @@ fn two_who_take_one_do_not_disturb_each_other() {
                     let began = job.now();
                     store.put(b"2/0", &[0; 8]).expect("put");
                     let held_up = job.now().since(began);
-                    // The limit of a frost is two seconds.
+                    // The freeze limit is two seconds.
                     assert!(held_up < Duration::from_millis(100), "held up for {held_up:?}");
                     job.sleep(Duration::from_millis(1));
                 }
@@ -461,7 +464,8 @@ fn two_who_take_one_do_not_disturb_each_other() {
     }
 }
 
-/// The background of a member that ends the transactions of the dead does not keep it from doing its part.
+/// A member whose background ends the transactions of the dead still takes part in a snapshot in
+/// time.
 #[test]
 fn ending_the_transactions_of_the_dead_does_not_hold_up_a_snapshot() {
     for seed in seeds(24).chain([165]) {
@@ -506,7 +510,8 @@ fn ending_the_transactions_of_the_dead_does_not_hold_up_a_snapshot() {
     }
 }
 
-/// Transactions that depend on what others are just deciding go on in spite of the frost, and nobody waits for its limit.
+/// Transactions that depend on transactions being decided go on despite the write freeze, and no
+/// member waits for the freeze limit.
 #[test]
 fn transactions_in_doubt_do_not_hold_up_a_snapshot() {
     for seed in seeds(8) {
@@ -519,7 +524,7 @@ fn transactions_in_doubt_do_not_hold_up_a_snapshot() {
             let snapshots = Snapshots::open(&store, &target, options).expect("opened");
             let me = job.me().0;
             if me < 2 {
-                // Each reads what the other one writes.
+                // Each member reads what the other writes.
                 for number in 0..60u64 {
                     let done: Result<(), StoreError> = store.transaction(|tx| {
                         tx.get(format!("turn/{}", 1 - me).as_bytes())?;
@@ -543,8 +548,9 @@ fn transactions_in_doubt_do_not_hold_up_a_snapshot() {
     }
 }
 
-/// A lock that is held when a snapshot is taken: its holder is not in the job that begins with it, whoever has its number
-/// there. The next one takes it over and is told.
+/// A lock is held when a snapshot is taken. Its holder does not exist in the job that begins with
+/// the snapshot, although a member there may have its number. The next locker takes the lock over
+/// and is told.
 #[test]
 fn a_lock_in_a_snapshot_has_lost_its_holder() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -586,8 +592,8 @@ fn a_lock_in_a_snapshot_has_lost_its_holder() {
     }
 }
 
-/// Members recover together again and again, each counting it in a key of its own, one of them stopped now and then, while
-/// snapshots are taken: in each, all have counted the same.
+/// Members recover together again and again, and each counts the recoveries in a key of its own. A
+/// member is stopped now and then. In each snapshot all counts are equal.
 #[test]
 fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
     let taken = Arc::new(Mutex::new((0, 0)));
@@ -663,7 +669,8 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
             }
             recovered.fetch_add(1, Ordering::SeqCst);
             nap(&job, "the others and the snapshots", || {
-                // Others may have to be recovered with once more: one of them was not told how its last recovery ended.
+                // Another recovery may be needed, by a member that was not told how its last
+                // recovery ended.
                 if store.is_revoked() {
                     let _ = recover();
                 }
@@ -678,7 +685,8 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
     assert!(with_recoveries > 30, "{taken} snapshots, {with_recoveries} after a recovery");
 }
 
-/// Where the hosts of a job share no file system, a folder of the same name is another one at each of them.
+/// If the hosts of a job share no file system, the path of the folder names a different folder on
+/// each host.
 #[test]
 fn a_folder_that_members_do_not_share_is_named() {
     let folder = tempfile::tempdir().expect("a folder");

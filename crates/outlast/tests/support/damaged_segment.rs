@@ -1,5 +1,5 @@
-//! What the seeded test of damaged memory and the fuzz target (`fuzz/`) share: a store of three members in the simulator, of
-//! whom one has its segment overwritten in the middle of everybody's calls.
+//! A store of three members in the simulator. The segment of a member is overwritten in the middle
+//! of all members' calls. The seeded tests of damage and the fuzz target (`fuzz/`) share this.
 
 use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
 use outlast::store::{Expect, Options, Store, StoreError};
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Overwrites words of a member's segment: each 16 bytes say where, and with what.
+/// Overwrites words of a member's segment: each 16 bytes give a place and a word.
 fn scribble(job: &Job, target: MemberId, damage: &[u8]) {
     // It may have finished and left.
     let Ok(len) = job.segment_len(target) else { return };
@@ -20,7 +20,8 @@ fn scribble(job: &Job, target: MemberId, damage: &[u8]) {
     }
 }
 
-/// Damage as a seed makes it: places anywhere, and words that look like offsets and heads more often than chance would have it.
+/// Damage made from a seed: random places, and words that look like offsets and heads more often
+/// than random words would.
 pub(crate) fn damage(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..1 + random.below(200) {
@@ -37,8 +38,8 @@ pub(crate) fn damage(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Runs it once; panics if a member crashes, if a call does not end, or, with checksums, if a value is read that was never
-/// written. How many checksums were wrong.
+/// Runs a damaged store. Panics if a member crashes, if a call does not end, or, with checksums, if
+/// a value is read that was never written. Returns the number of wrong checksums.
 pub(crate) fn run(seed: u64, damage: &[u8], with_checksums: bool) -> u64 {
     let link = Link::of_seed(seed);
     let mut options = SimOptions::new(3, seed).link(link);
@@ -64,7 +65,8 @@ fn member(job: &Job, seed: u64, damage: &[u8]) {
         }
         let key = format!("key/{}", random.below(12));
         let key = key.as_bytes();
-        // Every outcome will do, also an error: what was destroyed cannot be read. But there must be one.
+        // Every outcome is allowed, also an error, because destroyed data cannot be read. But each
+        // call must end.
         match random.below(12) {
             0 => _ = store.get(key),
             1 => _ = store.delete(key),
@@ -95,10 +97,11 @@ fn member(job: &Job, seed: u64, damage: &[u8]) {
     let _ = job.leave();
 }
 
-/// What was ever put, by key: noted before the put.
+/// All values that were ever put, with their keys. Recorded before each put.
 type Written = Rc<RefCell<BTreeSet<(Vec<u8>, Vec<u8>)>>>;
 
-/// The same with checksums; every value that is read must be among those that were put for its key.
+/// The part of a member with checksums: every value that is read must be a value that was put for
+/// its key.
 fn checked_member(job: &Job, seed: u64, damage: &[u8], written: &Written, corrupt: &Cell<u64>) {
     let options = Options::new()
         .replicas(2)
@@ -149,7 +152,7 @@ fn checked_member(job: &Job, seed: u64, damage: &[u8], written: &Written, corrup
             Err(StoreError::Corrupt { what, .. }) if what.contains("checksum") => {
                 corrupt.set(corrupt.get() + 1)
             }
-            // What was destroyed cannot be read.
+            // Destroyed data cannot be read.
             Err(_) => {}
         }
     }

@@ -74,7 +74,8 @@ pub(crate) fn print_output(outcome: &Outcome) {
     }
 }
 
-/// Waits until the condition holds, and fails with `what` if it does not hold before the time limit.
+/// Waits until the condition holds, and fails with `what` if it does not hold before the time
+/// limit.
 #[track_caller]
 pub(crate) fn wait_until(
     job: &Job,

@@ -1,5 +1,6 @@
-//! The promises of the store, each as the part that one member plays: five members, three copies unless said otherwise,
-//! and deaths at random steps. `promises_sim.rs` and `promises_shm.rs` run the same parts.
+//! The promises of the store, each as the part that a member plays: five members, three replicas
+//! unless said otherwise, and deaths at random steps. `sim/promises.rs` and `shm/promises.rs` run
+//! these parts.
 
 use outlast::engine::Fault;
 use outlast::store::{
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 pub(crate) const MEMBERS: usize = 5;
 
-/// What a part is told.
+/// The parameters of a part.
 #[derive(Clone, Copy)]
 pub(crate) struct Chance {
     pub(crate) seed: u64,
@@ -26,7 +27,8 @@ impl Chance {
     }
 }
 
-/// After a death every call goes on within this: the time for the news, and that of the call.
+/// After a death every call ends within this time: the time until the death is known, and the time
+/// of the call.
 const BOUND: Duration = Duration::from_secs(10);
 
 fn open(job: &Job, replicas: usize) -> Store {
@@ -47,7 +49,7 @@ fn nap(job: &Job, until: impl Fn() -> bool, what: &str) {
     }
 }
 
-/// Lets the members 1 and 3 die inside one of their next calls.
+/// Lets the members 1 and 3 die inside of one of their next calls.
 fn doom(job: &Job, chance: Chance) {
     if job.me() == MemberId(1) || job.me() == MemberId(3) {
         let steps = 1 + chance.below(u64::from(job.me().0), u64::from(chance.calls) * 20);
@@ -55,7 +57,7 @@ fn doom(job: &Job, chance: Chance) {
     }
 }
 
-/// Those that are to die make calls until they are dead.
+/// The members that are to die make calls until they are dead.
 fn go_on_until_dead(job: &Job, store: &Store) {
     if job.me() == MemberId(1) || job.me() == MemberId(3) {
         for round in 0u64.. {
@@ -69,7 +71,8 @@ fn repaired(job: &Job, store: &Store) {
     assert_eq!(status, RepairStatus { copies_missing: 0, partitions_lost: 0 });
 }
 
-/// 1. What was acknowledged is there after two of the three copies may have died, and is read by others.
+/// 1. Acknowledged values are there after two of the three replicas may have died, and other
+/// members read them.
 pub(crate) fn durable(job: Job, chance: Chance) {
     let store = open(&job, 3);
     doom(&job, chance);
@@ -94,12 +97,12 @@ pub(crate) fn durable(job: Job, chance: Chance) {
     end(&job, &store);
 }
 
-/// 2. A value is the old one or the new one, never a mix.
+/// 2. A value is old or new, never a mix.
 pub(crate) fn atomic(job: Job, chance: Chance) {
     let store = open(&job, 3);
     doom(&job, chance);
     for number in 0..chance.calls {
-        // The length and every byte tell the same.
+        // The length and every byte show the number of the put.
         let byte = (number % 200) as u8;
         store.put(b"shared", &vec![byte; 100 + usize::from(byte)]).expect("put");
         let value = store.get(b"shared").expect("read").expect("there");
@@ -114,7 +117,8 @@ pub(crate) fn atomic(job: Job, chance: Chance) {
     end(&job, &store);
 }
 
-/// 3. Nobody reads backwards, and additions of all members make one sequence: no sum is seen twice.
+/// 3. No member reads an older value after a newer value, and the additions of all members form a
+/// single sequence: no sum is seen twice.
 pub(crate) fn linearizable(job: Job, chance: Chance) {
     let store = open(&job, 3);
     doom(&job, chance);
@@ -137,14 +141,15 @@ pub(crate) fn linearizable(job: Job, chance: Chance) {
         i64::from_le_bytes(value.bytes().try_into().expect("8 bytes"))
     };
     nap(&job, || number(b"done") >= 3, "the others");
-    // Three members have added all of theirs; the dead at most all, and each at most one that it did not hear of.
+    // Three members have made all their additions. The dead have made at most all, and each at most
+    // a single addition that was not acknowledged to it.
     let sum = number(b"sum");
     let calls = i64::from(chance.calls);
     assert!(sum >= 3 * calls && sum <= 5 * calls, "{sum}");
     end(&job, &store);
 }
 
-/// 4. No call takes longer than the news of a death and a bound.
+/// 4. No call takes longer than the time until a death is known, and a bound.
 pub(crate) fn bounded(job: Job, chance: Chance) {
     let store = open(&job, 3);
     doom(&job, chance);
@@ -164,14 +169,15 @@ pub(crate) fn bounded(job: Job, chance: Chance) {
         }
     }
     go_on_until_dead(&job, &store);
-    // A wait for a key that nobody writes ends at its deadline.
+    // A wait for a key that no member writes ends at its deadline.
     let deadline = job.now().after(Duration::from_millis(50));
     timed(&|| assert!(store.wait(b"nobody", None, deadline).expect("waited").is_none()));
     nap(&job, || job.epoch() >= Epoch(2), "two deaths");
     end(&job, &store);
 }
 
-/// 5. Lost copies come back by themselves, so that with two copies two deaths, one after the other, lose nothing.
+/// 5. Lost replicas are repaired without a call, so that with two replicas two deaths in turn lose
+/// nothing.
 pub(crate) fn repaired_in_time(job: Job, chance: Chance) {
     let store = open(&job, 2);
     let me = job.me();
@@ -184,7 +190,7 @@ pub(crate) fn repaired_in_time(job: Job, chance: Chance) {
         let deadline = job.now().after(Duration::from_secs(40));
         store.wait(key.as_bytes(), None, deadline).expect("waited").expect("ready");
     }
-    // Nobody dies before all have heard of all.
+    // No member dies before all have heard of all.
     store.add(b"heard", 1).expect("added");
     let heard = || {
         store.get(b"heard").expect("read").is_some_and(|value| value.bytes()[0] == MEMBERS as u8)
@@ -198,7 +204,7 @@ pub(crate) fn repaired_in_time(job: Job, chance: Chance) {
         }
         nap(&job, || job.epoch() > epoch || job.view().dead.contains(victim), "a death");
         repaired(&job, &store);
-        // All survivors have seen it before the next one dies.
+        // All survivors have seen it before the next member dies.
         let key = format!("repaired/{victim}");
         store.add(key.as_bytes(), 1).expect("added");
         let survivors = if victim == MemberId(1) { 4 } else { 3 };
@@ -227,7 +233,8 @@ fn account(number: u64) -> Vec<u8> {
     format!("account/{number}").into_bytes()
 }
 
-/// Moves an amount from one account to another. One transfer in three depends on a key that it does not change.
+/// Moves an amount from an account to another. A third of the transfers depends on a key that it
+/// does not change.
 pub(crate) fn transfer(store: &Store, chance: Chance, number: u64) -> StoreResult<()> {
     let from = chance.below(number * 2, ACCOUNTS);
     let to = (from + 1 + chance.below(number * 2 + 1, ACCOUNTS - 1)) % ACCOUNTS;
@@ -252,7 +259,8 @@ fn all_accounts(store: &Store) -> Vec<i64> {
     found.expect("read")
 }
 
-/// 6. Transfers happen wholly or not at all, whoever dies in the middle, as `plan` says: everyone always finds the same sum.
+/// 6. Transfers happen wholly or not at all, though members die in the middle, as `plan` says: all
+/// members always find the expected sum.
 pub(crate) fn all_or_nothing(job: Job, chance: Chance, plan: impl Fn(&Job)) {
     let store = open(&job, 3);
     let me = job.me();
@@ -281,13 +289,13 @@ pub(crate) fn all_or_nothing(job: Job, chance: Chance, plan: impl Fn(&Job)) {
     store.add(b"done", 1).expect("added");
     let done = || store.get(b"done").expect("read").is_some_and(|value| value.bytes()[0] >= 3);
     nap(&job, done, "the others");
-    // By a transaction, and key by key: what is committed is there for all.
+    // By a transaction, and key by key: committed values are there for all.
     let accounts = all_accounts(&store);
     assert_eq!(accounts.iter().sum::<i64>(), EACH * ACCOUNTS as i64);
     for (number, found) in accounts.iter().enumerate() {
         let value = store.get(&account(number as u64)).expect("read").expect("there");
         assert_eq!(value.bytes(), found.to_le_bytes());
-        // And nothing is locked for ever.
+        // No key stays locked.
         store.add(&account(number as u64), 0).expect("added");
     }
     end(&job, &store);
@@ -301,12 +309,13 @@ fn plan_a_death(job: &Job, chance: Chance) {
     }
 }
 
-/// The same with deaths at random steps.
+/// [`all_or_nothing`] with deaths at random steps.
 pub(crate) fn all_or_nothing_at_random(job: Job, chance: Chance) {
     all_or_nothing(job, chance, |job| plan_a_death(job, chance));
 }
 
-/// 7. More deaths than copies: what is lost says so, until the loss is accepted, and the rest goes on.
+/// 7. More deaths than replicas: lost keys report the loss until it is accepted, and the others can
+/// be used.
 pub(crate) fn honest(job: Job, _: Chance) {
     let store = open(&job, 1);
     let me = job.me();
@@ -316,7 +325,8 @@ pub(crate) fn honest(job: Job, _: Chance) {
             store.put(key.as_bytes(), b"value").expect("put");
         }
     }
-    // Whose key it is tells who dies with it. The barrier is on keys of those who live.
+    // The replica of a key tells with which member the key is lost. The barrier uses keys of
+    // members that live.
     let held_by = |member: u32| {
         keys.iter().filter(|key| store.replicas_of(key.as_bytes()) == [MemberId(member)]).count()
     };
@@ -369,7 +379,7 @@ pub(crate) fn honest(job: Job, _: Chance) {
     end(&job, &store);
 }
 
-/// 8. Members end in any way, and nothing of the store keeps another from ending.
+/// 8. Members end in any way, and the store keeps no other member from ending.
 pub(crate) fn clean(job: Job, chance: Chance) {
     let store = open(&job, 3);
     doom(&job, chance);
@@ -379,13 +389,13 @@ pub(crate) fn clean(job: Job, chance: Chance) {
     store.put(format!("done/{}", job.me()).as_bytes(), b"").expect("put");
     go_on_until_dead(&job, &store);
     nap(&job, || job.epoch() >= Epoch(2), "two deaths");
-    // Nobody writes any more when the next ones go; and when one has gone, all had finished.
+    // No member writes any more when the next members go. When a member has gone, all had finished.
     let is_done = |member: u32| {
         store.exists(format!("done/{}", MemberId(member)).as_bytes()).unwrap_or(false)
     };
     nap(&job, || job.epoch() > Epoch(2) || [0, 2, 4].into_iter().all(is_done), "the others");
     match job.me() {
-        // Leaves without a word to the store, or simply ends.
+        // Leaves without closing the store, or simply ends.
         MemberId(0) => job.leave().expect("left"),
         MemberId(2) => drop(store),
         _ => {}
@@ -404,8 +414,8 @@ fn decoded(bytes: Option<&[u8]>) -> i64 {
     bytes.map_or(0, |bytes| i64::from_le_bytes(bytes.try_into().expect("8 bytes")))
 }
 
-/// Each member's part of a recovery: all have done the same number of them; each death is adopted once; and the heir of
-/// the first one moves money.
+/// Each member's part of a recovery: the counts of recoveries of all members are equal, each death
+/// is adopted once, and the heir of the first dead member moves money.
 fn procedure(job: &Job, tx: &mut Transaction, deaths: &[Death]) -> StoreResult<()> {
     let mut counts = Vec::new();
     for member in job.view().living() {
@@ -438,7 +448,8 @@ fn recover(job: &Job, store: &Store) {
     }
 }
 
-/// Makes a call until no death is in its way. It may have had its effect before it was told of one.
+/// Repeats a call until no death is in its way. The call may have taken effect before it was told
+/// of a death.
 fn insist<T>(job: &Job, store: &Store, mut call: impl FnMut() -> StoreResult<T>) -> T {
     loop {
         match call() {
@@ -449,8 +460,8 @@ fn insist<T>(job: &Job, store: &Store, mut call: impl FnMut() -> StoreResult<T>)
     }
 }
 
-/// 6 in global mode. Transfers, and what all members' procedures do in a recovery, happen wholly or not at all, whoever
-/// dies in the middle of a transfer or of a recovery.
+/// 6 in global mode. Transfers, and the procedures of all members in a recovery, happen wholly or
+/// not at all, though members die in the middle of a transfer or of a recovery.
 pub(crate) fn all_or_nothing_globally(job: Job, chance: Chance, plan: impl Fn(&Job)) {
     let store = open_globally(&job, 3);
     let me = job.me();
@@ -464,7 +475,7 @@ pub(crate) fn all_or_nothing_globally(job: Job, chance: Chance, plan: impl Fn(&J
     store.add(b"all are ready", 1).expect("added");
     let all = || match store.get(b"all are ready") {
         Ok(value) => decoded(value.as_ref().map(|value| value.bytes())) == MEMBERS as i64,
-        // Somebody has gone on already, and died.
+        // A member has gone on already, and died.
         Err(error) => error == StoreError::Revoked,
     };
     nap(&job, all, "the others");
@@ -484,7 +495,7 @@ pub(crate) fn all_or_nothing_globally(job: Job, chance: Chance, plan: impl Fn(&J
         recover(&job, &store);
         job.park(job.bell(), job.now().after(Duration::from_millis(1)));
     }
-    // Nobody dies any more.
+    // No member dies any more.
     store.add(b"done", 1).expect("added");
     nap(
         &job,
@@ -511,13 +522,14 @@ fn sum_of_accounts(store: &Store) -> StoreResult<i64> {
     })
 }
 
-/// The same with deaths at random steps.
+/// [`all_or_nothing_globally`] with deaths at random steps.
 pub(crate) fn all_or_nothing_globally_at_random(job: Job, chance: Chance) {
     all_or_nothing_globally(job, chance, |job| plan_a_death(job, chance));
 }
 
-/// 7 in global mode. More deaths than copies: the procedures are told what is lost, never that it does not exist; when the
-/// loss is accepted the store recovers, and the rest is there.
+/// 7 in global mode. More deaths than replicas: the procedures are told that keys are lost, never
+/// that they do not exist. When the loss is accepted the store recovers, and all other keys are
+/// there.
 pub(crate) fn honest_globally(job: Job, _: Chance) {
     let store = open_globally(&job, 1);
     let me = job.me();
@@ -539,7 +551,7 @@ pub(crate) fn honest_globally(job: Job, _: Chance) {
             .get(barrier.as_bytes())
             .map(|value| decoded(value.as_ref().map(|value| value.bytes())))
     };
-    // Whoever is told of the death knows that all have been here.
+    // A member that is told of the death knows that all have been here.
     nap(
         &job,
         || count().is_ok_and(|count| count >= MEMBERS as i64) || store.is_revoked(),
@@ -559,7 +571,7 @@ pub(crate) fn honest_globally(job: Job, _: Chance) {
                 | StoreError::Timeout { .. }
         )
     };
-    // The procedure passes on what it is told; the recovery itself may need what is lost.
+    // The procedure passes on the errors that it gets. The recovery itself may need lost data.
     let told = store.recover(|tx, _| -> StoreResult<()> {
         for (key, is_lost) in keys.iter().zip(&is_lost) {
             match tx.get(key.as_bytes()) {

@@ -13,6 +13,8 @@ pub(crate) fn options(replicas: usize) -> Options {
     Options::new().replicas(replicas).partitions(32).expected_keys(1024).salvage(true)
 }
 
+/// Waits until the condition holds. The order of the engine calls is part of the schedules of
+/// seeds.
 pub(crate) fn wait_until(job: &Job, what: &str, mut condition: impl FnMut() -> bool) {
     let until = job.now().after(Duration::from_secs(30));
     while !condition() {
@@ -30,14 +32,15 @@ pub(crate) fn key(member: u32, number: u64) -> Vec<u8> {
     format!("own/{member}/{number}").into_bytes()
 }
 
-/// Where in a living member's memory these bytes are.
+/// The offsets of these bytes in the memory of a living member.
 pub(crate) fn find(job: &Job, member: MemberId, bytes: &[u8]) -> Vec<u64> {
     let mut memory = vec![0; job.segment_len(member).expect("living") as usize];
     job.get(Epoch::ANY, member, 0, &mut memory).expect("read");
     (0..memory.len()).filter(|&at| memory[at..].starts_with(bytes)).map(|at| at as u64).collect()
 }
 
-/// Something has overwritten a byte of a value before its member died: that key is lost, by name, and nothing else is.
+/// A byte of a value is overwritten before its member dies: that key is lost, by name, and no other
+/// key is.
 pub(crate) fn damage_is_named(job: &Job) {
     let store = Store::open(job, options(1)).expect("opened");
     let told: Arc<Mutex<Vec<usize>>> = Arc::default();
@@ -90,7 +93,7 @@ pub(crate) fn damage_is_named(job: &Job) {
     store.put(&keys[5], b"new").expect("put");
     assert_eq!(store.get(&keys[2]).expect("read").expect("there").bytes(), value(2));
     assert_eq!(store.accept_loss(), Ok(vec![]));
-    // What the dead had is given back.
+    // The memory of the dead member is given back.
     wait_until(job, "the release", || {
         let mut byte = [0; 64];
         let read = job.read_dead_segment(victim, places[0] & !63, &mut byte);

@@ -60,8 +60,8 @@ pub(crate) fn run_with(mut options: Options, body: impl Fn(Job) + 'static) {
     sim::run(&options, body).expect_ok();
 }
 
-/// Sleeps until the condition holds, and fails with `what` if it does not hold within two minutes of
-/// simulated time.
+/// Sleeps until the condition holds, and fails with `what` if it does not hold within two minutes
+/// of simulated time.
 #[track_caller]
 pub(crate) fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
     let deadline = job.now().after(Duration::from_secs(120));

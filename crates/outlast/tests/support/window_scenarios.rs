@@ -1,5 +1,6 @@
-//! What windows must do, written once for all engines: each scenario is what every member of a job of four runs.
-//! `window_sim` runs them over many seeds and both links, `window_shm` in real processes.
+//! What windows must do, written once for all engines. Each scenario is run by every member of a
+//! job of four. `sim/rma/window.rs` runs the scenarios over many seeds and both links,
+//! `shm/rma/window.rs` with processes, and `mpi/window.rs` with the ranks of an mpirun.
 
 #![allow(dead_code)]
 
@@ -75,7 +76,7 @@ pub(crate) fn pause(job: &Job, duration: Duration) {
     }
 }
 
-/// Waits for something, within the time that a test may take.
+/// Waits until the condition holds, at most for the time that a test may take.
 pub(crate) fn wait_until(job: &Job, what: &str, mut condition: impl FnMut() -> bool) {
     let until = job.now().after(Duration::from_secs(20));
     loop {
@@ -97,7 +98,7 @@ fn await_word(comm: &Communicator, rank: usize, tag: u32) {
     comm.receive(rank, tag).unwrap();
 }
 
-/// The same from one who may die right after it has told: then the word may be lost.
+/// Waits for a rank that may die right after it has sent: then the message may be lost.
 fn await_word_or_death(comm: &Communicator, rank: usize, tag: u32) {
     match comm.receive(rank, tag) {
         Ok(_) => {}
@@ -105,7 +106,7 @@ fn await_word_or_death(comm: &Communicator, rank: usize, tag: u32) {
     }
 }
 
-/// All survivors meet here; also with dead among them, where a barrier would fail.
+/// All survivors meet here, also after deaths, when a barrier would fail.
 fn meet(comm: &Communicator) {
     comm.agree_despite_failures(1).unwrap();
 }
@@ -151,7 +152,7 @@ fn operations_do_what_they_say(job: &Job) {
     assert_eq!(back[..19], [[0; 3].as_slice(), &[from; 13], &[0; 3]].concat());
     assert_eq!(window.len(next).unwrap(), 1024 + 64 * next as u64);
 
-    // Everyone at once on the words of rank 0.
+    // All members use the words of rank 0 concurrently.
     let own = me as i64 - 1;
     window.accumulate(0, 64, Update::Sum, &[me as u64 + 1, 10]).unwrap();
     window.accumulate(0, 80, Update::Max, &[own, -5]).unwrap();
@@ -176,7 +177,7 @@ fn operations_do_what_they_say(job: &Job) {
     assert_eq!(won == 0, winner == me as u64 + 1, "one of them wins");
     assert_eq!(word(&window, 0, 136) as i64, -(size as i64));
 
-    // The same as requests; unsigned numbers compare as such.
+    // The operations as requests. Unsigned numbers compare as unsigned.
     let place = 256 + 64 * me as u64;
     let mut requests = vec![
         window.start_put(0, place, &u64::MAX.to_le_bytes()).unwrap(),
@@ -200,7 +201,7 @@ fn operations_do_what_they_say(job: &Job) {
     });
     let expected: Vec<u8> = [9u64, 70, 8].iter().flat_map(|word| word.to_le_bytes()).collect();
     assert_eq!(result, Some(Ok(Done::Get(expected))));
-    // A dropped request is completed by the next flush all the same.
+    // A dropped request is still completed by the next flush.
     drop(window.start_put(0, place, &[1; 8]).unwrap());
     window.flush(0).unwrap();
     assert_eq!(word(&window, 0, place), 0x0101_0101_0101_0101);
@@ -257,7 +258,7 @@ fn bad_input_changes_nothing(job: &Job) {
     }
     assert!(window.start_get(target, 0, usize::MAX).is_err());
     assert!(window.start_get(target, 50, usize::MAX - 49).is_err());
-    // Words that are not whole.
+    // Words that are unaligned or cut off.
     for offset in [1, 4, 95] {
         let unaligned = WindowError::Unaligned { offset };
         assert_eq!(window.fetch_and_op(target, offset, Update::Sum, 1u64), Err(unaligned.clone()));
@@ -269,14 +270,14 @@ fn bad_input_changes_nothing(job: &Job) {
         "the second word is cut off"
     );
     assert!(window.compare_and_swap(target, 96, 0u64, 1).is_err());
-    // Nothing at all is fine, in its place.
+    // Empty ranges are allowed, within the window.
     window.put(target, 100, &[]).unwrap();
     window.get(target, 0, &mut []).unwrap();
     window.accumulate::<u64>(target, 8, Update::Sum, &[]).unwrap();
     assert_eq!(window.start_get(target, 100, 0).unwrap().wait(), Ok(Done::Get(vec![])));
     assert!(window.put(target, 101, &[]).is_err());
     assert_eq!(window.grow(0), Ok(100));
-    // The own memory.
+    // The memory of this member.
     assert!(matches!(window.attach(0), Err(WindowError::Invalid { .. })));
     assert!(window.attach(u64::MAX).is_err() && window.grow(u64::MAX).is_err());
     assert!(window.grow(1 << 50).is_err() && window.attach(1 << 50).is_err());
@@ -355,7 +356,7 @@ fn a_failed_creation_fails_everywhere(job: &Job) {
     let free_after = job.reserve(64).unwrap();
     assert_eq!(free_before, free_after, "all memory was given back");
     job.release(free_after, 64);
-    // And then it works, many times over, without using up memory.
+    // Then it works, many times over, without using up memory.
     for _ in 0..3 {
         let window = Window::open(&comm, 4096).unwrap();
         window.grow(100).unwrap();
@@ -371,7 +372,7 @@ fn a_failed_creation_fails_everywhere(job: &Job) {
 
 // ---- Locks and deaths.
 
-/// Ranks 2 and 3 come to a lock whose holder is dead already.
+/// Ranks 2 and 3 take a lock whose holder is dead already.
 fn a_dead_exclusive_holder_is_taken_over_once(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
@@ -399,7 +400,7 @@ fn a_dead_exclusive_holder_is_taken_over_once(job: &Job) {
     end(job, &comm, &window);
 }
 
-/// Ranks 0, 2 and 3 wait for the lock when its holder dies: one of them is told, once.
+/// Ranks 0, 2 and 3 wait for the lock when its holder dies: a single member is told, once.
 fn a_holder_that_dies_while_others_wait(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
@@ -440,7 +441,7 @@ fn a_dead_shared_holder_is_told_of(job: &Job) {
         }
         2 => {
             await_word_or_death(&comm, 1, 1);
-            // Sharing goes on beside the living and the dead.
+            // Sharing goes on beside living and dead holders.
             window.lock(0, LockKind::Shared).unwrap();
             window.unlock(0).unwrap();
             let result = window.lock(0, LockKind::Exclusive);
@@ -481,9 +482,10 @@ fn a_dead_holder_is_told_to_all_who_share(job: &Job) {
     end(job, &comm, &window);
 }
 
-/// Rank 1 dies with the lock. Rank 2 takes its place and waits for rank 3, which shares the lock; rank 0 forces both out
-/// and holds the lock until rank 2 was interrupted. That rank 1 died is told to exactly one of those who take the lock
-/// exclusively, in whichever order they come to it.
+/// Rank 1 dies with the lock. Rank 2 takes its place and waits for rank 3, which shares the lock.
+/// Rank 0 forces both out and holds the lock until rank 2 is interrupted. The death of rank 1 is
+/// reported to exactly one of the members that take the lock exclusively, in whichever order they
+/// take it.
 fn who_is_forced_while_taking_over_leaves_the_dead_to_the_next(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
@@ -516,7 +518,8 @@ fn who_is_forced_while_taking_over_leaves_the_dead_to_the_next(job: &Job) {
             let is_told = taken == abandoned;
             match taken {
                 Err(WindowError::Interrupted { by: 0 }) => {}
-                // Rank 0 forces one after the other: rank 2 may get the lock when rank 3 is out, and then lose it.
+                // Rank 0 forces the holders in turn: rank 2 may get the lock when rank 3 is out,
+                // and then lose it.
                 Ok(()) | Err(WindowError::Abandoned { .. }) => {
                     let released = window.unlock(0);
                     assert!(
@@ -538,7 +541,8 @@ fn who_is_forced_while_taking_over_leaves_the_dead_to_the_next(job: &Job) {
             window.force_unlock(0).unwrap();
             let taken = window.lock(0, LockKind::Exclusive);
             assert!(taken == Ok(()) || taken == abandoned, "{taken:?}");
-            // Ends the wait of rank 2, unless that had the lock already: then it waits for nothing that this would end.
+            // Ends the wait of rank 2, unless rank 2 had the lock already: then it is in no wait
+            // that this would end.
             comm.interrupt(2).unwrap();
             await_word(&comm, 2, 4);
             window.unlock(0).unwrap();
@@ -548,7 +552,8 @@ fn who_is_forced_while_taking_over_leaves_the_dead_to_the_next(job: &Job) {
     end(job, &comm, &window);
 }
 
-/// Rank 1 dies with the lock. Rank 2 comes to it while rank 3 shares it, gives up, and leaves no trace.
+/// Rank 1 dies with the lock. Rank 2 waits for it while rank 3 shares it, gives up, and leaves no
+/// trace.
 fn who_gives_up_leaves_the_dead_to_the_next(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
@@ -579,7 +584,8 @@ fn who_gives_up_leaves_the_dead_to_the_next(job: &Job) {
     end(job, &comm, &window);
 }
 
-/// Rank 1 holds the lock and is stopped. Rank 2 takes it away, locks, and wakes rank 1 while holding it.
+/// Rank 1 holds the lock and is stopped. Rank 2 takes it away, locks, and wakes rank 1 while
+/// holding it.
 fn a_forced_holder_wakes_late(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
@@ -588,7 +594,7 @@ fn a_forced_holder_wakes_late(job: &Job) {
             window.lock(0, LockKind::Exclusive).unwrap();
             window.put_blocking(0, 0, &[1; 16]).unwrap();
             tell(&comm, 2, 1);
-            // Stopped somewhere in here.
+            // Stopped at some point in here.
             await_word(&comm, 2, 2);
             let lost = WindowError::LockLost { target: 0 };
             match job.now().0 % 3 {
@@ -723,7 +729,7 @@ fn a_blocking_put_is_there(job: &Job) {
     let (me, size) = (comm.rank(), comm.size());
     for round in 1..4u8 {
         window.put_blocking((me + 1) % size, 512 * u64::from(round), &[round; 500]).unwrap();
-        // Told after the put, so whoever is told sees it.
+        // Sent after the put, so that the receiver sees the put.
         tell(&comm, (me + 1) % size, u32::from(round));
         await_word(&comm, (me + size - 1) % size, u32::from(round));
         let mut seen = [0; 500];
@@ -734,7 +740,8 @@ fn a_blocking_put_is_there(job: &Job) {
     end(job, &comm, &window);
 }
 
-/// Rank 1 dies while the others do everything to its memory; each call ends with the same error.
+/// Rank 1 dies while the others call every operation on its memory. Each call ends with the error
+/// that rank 1 failed.
 fn a_target_dies_under_everything(job: &Job) {
     let comm = world(job);
     let window = Window::open(&comm, 4096).unwrap();
@@ -764,7 +771,7 @@ fn a_target_dies_under_everything(job: &Job) {
     while !live.is_empty() {
         assert!(job.now() < until, "{live:?} never say that their target is dead");
         live.retain(|&index| match calls[index]() {
-            // Forced out by another one, which is none of the target's business.
+            // Forced out by another member, independently of the target.
             Ok(()) | Err(WindowError::LockLost { .. } | WindowError::NotLocked { .. }) => true,
             Err(error) => {
                 assert_eq!(error, failed(1), "call {index}");
@@ -774,7 +781,7 @@ fn a_target_dies_under_everything(job: &Job) {
     }
     drop(calls);
     assert_eq!(window.get_failed(), [1]);
-    // The others are as before.
+    // The other targets are as before.
     window.put_blocking(((comm.rank() + 2) % 4) & !1, 0, b"alive").unwrap();
     assert_eq!(window.flush_all(), Err(failed(1)));
     end(job, &comm, &window);
@@ -836,7 +843,7 @@ fn a_revoke_releases_those_who_wait(job: &Job) {
     assert_eq!(window.flush_all(), revoked);
     assert_eq!(window.lock_all(), revoked);
     assert_eq!(window.grow(8), Err(WindowError::Revoked));
-    // What ends something still works, and other windows and the communicator are none the wiser.
+    // Calls that end an access still work. Other windows and the communicator are not affected.
     comm.barrier().unwrap();
     if comm.rank() == 1 {
         window.unlock(0).unwrap();
@@ -859,7 +866,7 @@ fn a_revoked_window_goes_on_after_a_shrink(job: &Job) {
             die(job);
         }
         3 => {
-            // Held through it all.
+            // Held during the whole scenario.
             window.lock(1, LockKind::Exclusive).unwrap();
             rank_dies(&comm, job, 2);
             window.revoke().unwrap();
@@ -871,7 +878,7 @@ fn a_revoked_window_goes_on_after_a_shrink(job: &Job) {
         assert_eq!(window.get(0, 0, &mut [0]), Err(WindowError::Revoked));
         let gone = window.shrink().unwrap();
         assert_eq!(gone, if round == 0 { vec![2] } else { vec![] });
-        // Not before all are out of it: the next revoke is for the window as it is now.
+        // Only when all have shrunk the window: the next revoke is for the window as it is now.
         meet(&comm);
         assert!(!window.is_revoked());
         for rank in [0, 1, 3] {
@@ -896,7 +903,7 @@ fn a_revoked_window_goes_on_after_a_shrink(job: &Job) {
             other => panic!("{other:?}"),
         }
     }
-    // Closing releases what is held.
+    // Closing releases the held locks.
     end(job, &comm, &window);
 }
 
@@ -918,7 +925,7 @@ fn a_window_shrinks_and_its_communicator_does_not(job: &Job) {
         assert_eq!(window.shrink(), Ok(vec![victim]));
         assert_eq!(window.shrink(), Ok(vec![]));
         gone.push(victim);
-        // The locks at the survivors are still held; the rest goes on.
+        // The locks at the survivors are still held, and operations on them go on.
         window.flush_all().unwrap();
         for rank in (0..4).filter(|rank| !gone.contains(rank)) {
             let mut seen = [0; 8];
@@ -948,7 +955,7 @@ fn an_open_window_needs_no_lock(job: &Job) {
     window.flush(0).unwrap();
     comm.barrier().unwrap();
     assert_eq!(word(&window, 0, 0), comm.size() as u64);
-    // Closed with locks held and operations under way.
+    // Closed with locks held and operations in flight.
     if comm.rank() == 1 {
         window.lock(2, LockKind::Exclusive).unwrap();
     }
@@ -988,7 +995,7 @@ fn a_lock_of_the_dead_does_not_keep_a_window(job: &Job) {
         window.lock(3 - target, LockKind::Exclusive).unwrap();
         die(job);
     }
-    // Some free it before they know of the death.
+    // Some free the window before they know of the death.
     if comm.rank() == 2 {
         rank_dies(&comm, job, 1);
     }
@@ -998,14 +1005,14 @@ fn a_lock_of_the_dead_does_not_keep_a_window(job: &Job) {
 
 // ---- Memory that comes and goes.
 
-/// Rank 1 grows while the others read its end.
+/// Rank 1 grows its window while the others read its end.
 fn others_read_while_a_member_grows(job: &Job) {
     const ROUNDS: u64 = 12;
     let comm = world(job);
     let window = Window::open(&comm, 16).unwrap();
     if comm.rank() == 1 {
         for round in 1..=ROUNDS {
-            // Odd lengths too: words then lie across ranges.
+            // Odd lengths, too: then words cross the borders of ranges.
             let len = window.grow(if round % 2 == 0 { 24 } else { 17 + round }).unwrap();
             window.put_blocking(1, len - 4, &[round as u8; 4]).unwrap();
             window.put_blocking(1, 0, &len.to_le_bytes()).unwrap();
@@ -1051,8 +1058,9 @@ fn others_read_while_a_member_grows(job: &Job) {
     end(job, &comm, &window);
 }
 
-/// Rank 1 attaches and detaches ranges, each filled with its own number, while rank 2 reads and rank 3 writes them.
-/// Nobody ever sees the number of another range, and no late write hits one.
+/// Rank 1 attaches and detaches ranges, each filled with its own number, while rank 2 reads and
+/// rank 3 writes them. No member ever sees the number of another range, and no late write hits
+/// another range.
 fn attached_ranges_come_and_go(job: &Job) {
     const ROUNDS: u64 = 10;
     const LEN: usize = 192;
@@ -1083,7 +1091,7 @@ fn attached_ranges_come_and_go(job: &Job) {
                     gone,
                     Err(WindowError::NotAttached { target: 1, offset: previous, len: 8 })
                 );
-                // Takes the memory at once if it was given back too early.
+                // Reserves the memory at once if it was released too early.
                 let place = job.reserve(LEN as u64).unwrap();
                 job.put(Epoch::ANY, job.me(), place, &[0xEE; LEN]).unwrap();
                 pause(job, Duration::from_micros(20));
@@ -1125,7 +1133,7 @@ fn attached_ranges_come_and_go(job: &Job) {
     end(job, &comm, &window);
 }
 
-/// Rank 0 knows of a death and tells rank 2 only: that one knows at once.
+/// Rank 0 knows of a death and tells rank 2 only: rank 2 knows at once.
 fn failures_are_told_to_some(job: &Job) {
     let comm = world(job);
     let window = Window::open(&comm, 64).unwrap();
@@ -1148,7 +1156,7 @@ fn failures_are_told_to_some(job: &Job) {
     end(job, &comm, &window);
 }
 
-/// Writers exclude everybody, readers only writers.
+/// An exclusive lock excludes all others, a shared lock only exclusive locks.
 fn many_share_and_one_excludes(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();

@@ -1,5 +1,5 @@
-//! Communicators on the shm engine, with real processes and real deaths. The tests start this binary again, once per
-//! member; see `shm_engine.rs`.
+//! Communicators of real processes: what each call does, its errors, and how calls end when a
+//! member dies. The rules of ULFM are in [`super::rules`], windows in [`super::window`].
 
 use crate::members::{LIMIT, die, expect_ok_within, is_member, leave_together, members};
 use crate::reexecution::this_test;
@@ -7,7 +7,8 @@ use outlast::rma::{Communicator, Error, Op, Source, TAG_MAX, Tag, wait_all, wait
 use outlast::{Engine, MemberId};
 use std::time::{Duration, Instant};
 
-/// Starts this binary as the members of a test, or plays the part of one of them. Returns what the members printed.
+/// Starts this binary as the members of a test and returns their outputs. In a member, runs `body`
+/// and returns nothing.
 fn with_members(test: &str, count: usize, body: impl FnOnce(Communicator)) -> Option<Vec<String>> {
     with_members_and(test, count, &[], body)
 }
@@ -68,7 +69,8 @@ fn messages_and_collectives() {
         assert!(comm.split(None, 0).unwrap().is_none());
         let duplicate = reversed.duplicate().unwrap();
         duplicate.send((duplicate.rank() + 1) % size, 0, b"in another one").unwrap();
-        // With its tag: who is ahead may have sent the next message already, with another one.
+        // With its tag, because a rank that is ahead may have sent the next message already, with
+        // another tag.
         assert_eq!(comm.probe(Source::Any, 0), Ok(None));
         assert_eq!(duplicate.receive(Source::Any, 0).unwrap().bytes, b"in another one");
         duplicate.free().unwrap();
@@ -97,12 +99,12 @@ fn bad_input_is_refused_and_changes_nothing() {
         assert_eq!(comm.receive(0, tag), Err(Error::TagOutOfRange { tag }));
         assert!(matches!(comm.allreduce_f64(Op::Or, &mut []), Err(Error::Invalid { .. })));
         assert!(matches!(comm.free(), Err(Error::Invalid { .. })));
-        // Nothing at all is fine.
+        // Empty messages are allowed.
         comm.send(other, TAG_MAX, b"").unwrap();
         assert_eq!(comm.receive_into(other, TAG_MAX, &mut []), Ok((other, TAG_MAX, 0)));
         comm.allreduce_u64(Op::Sum, &mut []).unwrap();
         assert_eq!(comm.allgather(b"").unwrap(), [Vec::<u8>::new(), Vec::new()]);
-        // Too long for the buffer: said, and not lost.
+        // A message too long for the buffer is reported, and not lost.
         comm.send(other, 1, b"12345").unwrap();
         let mut buffer = [0; 4];
         let truncated = Error::Truncated { len: 5, buffer_len: 4 };
@@ -117,7 +119,7 @@ fn bad_input_is_refused_and_changes_nothing() {
         assert_eq!(freed.shrink().err(), Some(Error::Freed));
         assert_eq!(freed.revoke(), Err(Error::Freed));
         assert_eq!(freed.get_failed(), Err(Error::Freed));
-        // Different roots, lengths and operations are found at both.
+        // Different roots, lengths and operations are found at both ranks.
         if cfg!(debug_assertions) {
             assert!(matches!(comm.broadcast(rank, &mut [1]), Err(Error::Mismatched { .. })));
             assert!(matches!(
@@ -178,11 +180,13 @@ fn waits_end_at_the_time_limit() {
     with_members(test, 2, |_| {});
 }
 
-/// Members wait in a receive, a barrier, a duplication; one dies; all get an error, agree, shrink and go on.
+/// Members wait in a receive, a barrier and a duplication. A member dies: all get an error, agree,
+/// shrink and go on.
 #[test]
 fn survivors_get_errors_and_shrink() {
     with_members(this_test!(), 4, |comm| {
-        // An agreement, unlike a barrier, is not disturbed by one that dies as soon as it is through.
+        // An agreement, unlike a barrier, is not disturbed by a member that dies as soon as it has
+        // the outcome.
         comm.agree_despite_failures(0).unwrap();
         let failed = Error::ProcFailed { ranks: vec![1] };
         match comm.rank() {
@@ -216,7 +220,7 @@ fn revoke_releases_waits_in_all_processes() {
             1 => assert_eq!(other.receive(2, 0), Err(Error::Revoked)),
             2 => assert_eq!(other.barrier(), Err(Error::Revoked)),
             _ => {
-                // No call since: only the background hears of it.
+                // No call since the duplication: only the background receives the revoke.
                 let begin = Instant::now();
                 while !other.is_revoked() {
                     assert!(begin.elapsed() < Duration::from_secs(20), "not revoked");
@@ -259,7 +263,8 @@ fn a_wait_is_interrupted_and_the_wildcard_is_pending() {
     });
 }
 
-/// Threads of one member wait at once, each on its own communicator and on a common one; the background serves, too.
+/// Threads of a member wait concurrently, each on its own communicator and on a common
+/// communicator, and the background serves, too.
 #[test]
 fn threads_share_the_progress() {
     with_members(this_test!(), 2, |comm| {
@@ -284,7 +289,8 @@ fn threads_share_the_progress() {
     });
 }
 
-/// In real processes: a member dies at each engine step of agree and shrink, the lowest one and another one.
+/// A member dies at each engine step of agree and shrink: the lowest rank, another rank, or two
+/// ranks.
 #[cfg(feature = "faults")]
 #[test]
 fn a_death_at_each_step_of_agree_and_shrink() {
@@ -307,7 +313,8 @@ fn a_death_at_each_step_of_agree_and_shrink() {
             println!("shrunk: {:#x} {:?}", smaller.id(), smaller.members());
             let again = smaller.shrink().unwrap();
             println!("again: {:#x} {:?}", again.id(), again.members());
-            // Those who do not die by a step die here, so that every run has the same deaths.
+            // Victims that have not reached their step die here, so that every run has equal
+            // deaths.
             if comm.rank() as u64 == plan("VICTIM") || comm.rank() as u64 == plan("SECOND") {
                 die();
             }
@@ -324,9 +331,9 @@ fn a_death_at_each_step_of_agree_and_shrink() {
             ];
             let output =
                 with_members_and(test, 4, &environment, |_| {}).expect("this is the launcher");
-            // What anybody printed, the dead included, is the same at all.
+            // All lines that members have printed, the dead included, are equal.
             for what in ["agreed 0", "agreed 1", "shrunk", "again"] {
-                // The first line of a member begins with what the test harness prints.
+                // The test harness prints in front of the first line of a member.
                 let lines = output.iter().flat_map(|text| text.lines());
                 let mut lines: Vec<&str> =
                     lines.filter_map(|line| line.find(what).map(|at| &line[at..])).collect();

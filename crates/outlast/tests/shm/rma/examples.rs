@@ -1,5 +1,7 @@
-//! The examples of `examples/rust/ulfm`: each of them as it is, and with each of its members killed in the middle. They
-//! start their own members, check their own results and say so by their status; the tests read what they print, too.
+//! The programs of `examples/rust/ulfm` as processes: each without a death, and with each of its
+//! members killed in the middle. They start their own members, check their own results and report
+//! them by their status. The tests read their output, too. `sim/rma/examples.rs` runs the code of
+//! the programs under the simulator.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,7 +21,7 @@ fn example(name: &str) -> PathBuf {
     path
 }
 
-/// Runs an example to its end, at most for `LIMIT`: whether it ended well, and what it printed.
+/// Runs an example to its end, at most for `LIMIT`. Returns whether it ended well, and its output.
 fn run(name: &str, arguments: &[&str]) -> (bool, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("output");
@@ -47,8 +49,9 @@ fn run(name: &str, arguments: &[&str]) -> (bool, String) {
     (status.success(), std::fs::read_to_string(path).unwrap())
 }
 
-/// Runs an example without a death, and with the death of each of its members. Every survivor must have `result`.
-/// With a death, what the example prints about it must be there as often as said: `(text, count)`.
+/// Runs an example without a death, and with the death of each of its members. Every survivor must
+/// have `result`. With a death, the output must contain each text of `killed` as often as said:
+/// `(text, count)`.
 fn check(
     name: &str,
     members: usize,
@@ -90,7 +93,8 @@ fn insulation() {
 
 #[test]
 fn grid() {
-    // Six places have one each, and after the death six again; those who have none, in the first grid, are silent.
+    // Six members print a place, and six again after the death. The member without a place in the
+    // first grid prints nothing.
     check("grid", 7, 21 * 210, |_| vec![(" is in row ", 12), (" is in row 1, column 2", 2)]);
 }
 
@@ -105,7 +109,7 @@ fn bag_of_tasks() {
 
 #[test]
 fn buddy_checkpoint() {
-    // The same as in the example, which computes it in its own way.
+    // The example computes this in its own way.
     let mut blocks = [1u64, 2, 3, 4, 5];
     let sum = |blocks: &[u64]| blocks.iter().fold(0u64, |sum, value| sum.wrapping_add(*value));
     for _ in 0..30 {
@@ -127,7 +131,7 @@ fn iterations_as_transactions() {
     });
 }
 
-/// An argument that is not understood is refused by all members, and nothing is left waiting.
+/// An invalid argument is refused by all members, and none is left waiting.
 #[test]
 fn bad_arguments_are_refused() {
     let (is_ok, text) = run("grid", &["--kill"]);

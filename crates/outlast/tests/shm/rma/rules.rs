@@ -1,5 +1,6 @@
-//! The rules of communicators that `rma_sim` tries over many seeds, once more in real processes with real kills. The
-//! tests start this binary again, once per member; see `shm_engine.rs`. `docs/ulfm-tests.md` lists which rule is where.
+//! The rules of ULFM for communicators, with real processes and real kills: for each rule of
+//! `docs/ulfm-conformance.md` that `sim/rma/communicator.rs` tests over many seeds, a test of the
+//! rule here. [`super::communicator`] tests the calls as such.
 
 use crate::members::{
     LIMIT, STEP, die, expect_ok, expect_ok_within, is_member, leave_together, members, parameter,
@@ -15,8 +16,8 @@ fn launch(test: &str, count: usize, step: u64) -> Launch {
     members(test, count).env(STEP, step.to_string()).segment_limit(16 << 20)
 }
 
-/// Starts this binary as the members of a test, or plays the part of one of them. Returns what the members printed, and
-/// how many of them died.
+/// Starts this binary as the members of a test. Returns the members' outputs, and how many of them
+/// died. In a member, runs `body` and returns nothing.
 fn with_members(
     test: &str,
     count: usize,
@@ -34,7 +35,7 @@ fn with_members(
     Some((output, outcome.deaths().count()))
 }
 
-/// At which step to die, as the launching test has chosen it.
+/// The step at which to die, or another number that the test has chosen for its members.
 fn step() -> u64 {
     parameter(STEP)
 }
@@ -43,7 +44,8 @@ fn die_at_step(job: &Job, step: u64) {
     job.inject(Fault::DieAtStep(step)).unwrap();
 }
 
-/// What is left of the lines that begin with `what`, each once; the test harness prints in front of the first one.
+/// The distinct lines that contain `what`, from there on. The test harness prints in front of the
+/// first line.
 fn distinct<'a>(output: &'a [String], what: &str) -> Vec<&'a str> {
     let lines = output.iter().flat_map(|text| text.lines());
     let mut lines: Vec<&str> =
@@ -53,7 +55,8 @@ fn distinct<'a>(output: &'a [String], what: &str) -> Vec<&'a str> {
     lines
 }
 
-/// Who does not deal with the dead one notices nothing, in the same communicator.
+/// A member that does not communicate with the dead member notices nothing, in their common
+/// communicator.
 #[test]
 fn failure_notification_is_local() {
     with_members(this_test!(), 3, 0, |comm| {
@@ -79,7 +82,7 @@ fn failure_notification_is_local() {
     });
 }
 
-/// When one request of a set failed, the others say that they are pending, and can be continued.
+/// If a request of a set failed, the others report that they are pending, and can be continued.
 #[test]
 fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
     let test = this_test!();
@@ -116,7 +119,8 @@ fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
     });
 }
 
-/// On a revoked communicator `agree` and `shrink` complete, with a death on top; all that is not local is refused.
+/// On a revoked communicator `agree` and `shrink` complete, even with a death. All other calls that
+/// are not local are refused.
 #[test]
 fn only_agree_and_shrink_work_on_a_revoked_communicator() {
     with_members(this_test!(), 4, 0, |comm| {
@@ -153,13 +157,13 @@ fn only_agree_and_shrink_work_on_a_revoked_communicator() {
         comm.failure_ack().unwrap();
         assert_eq!(comm.agree_despite_failures(6 | 1 << comm.rank()).unwrap().flags, 6);
         let smaller = comm.shrink().unwrap();
-        // The dead one may not be known to anybody yet; then it is found out here.
+        // The death may not be known to any member yet: then shrink finds it.
         assert!(!smaller.is_revoked() && (3..=4).contains(&smaller.size()));
         leave_together(&smaller);
     });
 }
 
-/// For unacknowledged failures: the error at all members or at none, wherever the death falls.
+/// Unacknowledged failures are an error at all members or at none, for a death at any step.
 #[test]
 fn unacknowledged_failures_are_an_error_at_all_members_or_at_none() {
     let test = this_test!();
@@ -170,7 +174,8 @@ fn unacknowledged_failures_are_an_error_at_all_members_or_at_none() {
                 die_at_step(comm.job(), self::step());
             }
             for round in 0..6 {
-                // Some acknowledge, some do not: only if all do, the failure is no error.
+                // Some members acknowledge, some do not: the failure is no error only if all
+                // members do.
                 if round >= 4 || comm.rank() == round % 2 {
                     comm.failure_ack().unwrap();
                 }
@@ -190,7 +195,8 @@ fn unacknowledged_failures_are_an_error_at_all_members_or_at_none() {
     }
 }
 
-/// Survivors of collective operations get success or an error, wherever a member dies in them; nobody waits for ever.
+/// Survivors of collective operations get success or an error, for a death at any step, and none
+/// waits for ever.
 #[test]
 fn collectives_end_at_all_survivors() {
     for step in 0..16 {
@@ -226,7 +232,8 @@ fn collectives_end_at_all_survivors() {
     }
 }
 
-/// A failure in one communicator leaves another one, without the dead, undisturbed.
+/// A failure in a communicator does not disturb another communicator that does not contain the dead
+/// member.
 #[test]
 fn a_failure_in_one_communicator_leaves_another_undisturbed() {
     with_members(this_test!(), 6, 0, |comm| {
@@ -240,7 +247,7 @@ fn a_failure_in_one_communicator_leaves_another_undisturbed() {
             half.revoke().unwrap();
             assert_eq!(half.shrink().unwrap().size(), 2);
         } else {
-            // Goes on until all of this half know of the death.
+            // Goes on until all members of this half know of the death.
             let mut round = 0;
             loop {
                 let mut sum = [round, u64::from(!comm.get_failed().unwrap().is_empty())];
@@ -258,7 +265,8 @@ fn a_failure_in_one_communicator_leaves_another_undisturbed() {
     });
 }
 
-/// One member after the other is killed, the lowest or the highest; the others shrink each time, down to one.
+/// The members are killed in turn, the lowest or the highest rank. The others shrink each time,
+/// until a single member is left.
 #[test]
 fn repeated_shrink_down_to_one() {
     let ended = with_members(this_test!(), 5, 0, |world| {
@@ -280,7 +288,7 @@ fn repeated_shrink_down_to_one() {
     assert_eq!((deaths, distinct(&output, "alone").len()), (4, 1));
 }
 
-/// Iterations with recovery, where one member dies in them and two more at the steps of the recovery.
+/// Iterations with recovery: a member dies in an iteration, and two more at steps of the recovery.
 #[test]
 fn iterations_go_on_through_failures_also_during_recovery() {
     let test = this_test!();
@@ -300,7 +308,7 @@ fn iterations_go_on_through_failures_also_during_recovery() {
                     "{outcome:?}"
                 );
                 if outcome.is_err() {
-                    // The lowest one and another one, in the middle of what follows.
+                    // The lowest rank and another rank die in the middle of the recovery.
                     if world.rank() == 0 || world.rank() == 2 {
                         die_at_step(world.job(), self::step() + world.rank() as u64);
                     }
@@ -315,7 +323,8 @@ fn iterations_go_on_through_failures_also_during_recovery() {
                     comm = comm.shrink().unwrap();
                 }
             }
-            // Those whose step did not come die here, so that every run has the same deaths.
+            // Members that have not reached their step die here, so that every run has equal
+            // deaths.
             if [0, 2].contains(&world.rank()) {
                 die();
             }
@@ -330,7 +339,8 @@ fn iterations_go_on_through_failures_also_during_recovery() {
     }
 }
 
-/// Late messages and revokes of old communicators never touch later ones, while members die.
+/// Late messages and revokes of old communicators never touch later communicators, while members
+/// die.
 #[test]
 fn late_messages_and_revokes_never_touch_a_later_communicator() {
     with_members(this_test!(), 4, 0, |world| {
@@ -357,14 +367,14 @@ fn late_messages_and_revokes_never_touch_a_later_communicator() {
                 old.free().unwrap();
                 assert_eq!(old.revoke(), Err(Error::Freed));
             }
-            // Nobody revokes it before all have looked.
+            // No member revokes the communicator before all have checked it.
             comm.agree_despite_failures(0).unwrap();
         }
         leave_together(&comm);
     });
 }
 
-/// The chosen one knows what the other one knows as soon as it hears of it.
+/// The chosen member knows a failure as soon as it receives the message about it.
 #[test]
 fn failures_are_propagated_to_a_chosen_subset() {
     with_members(this_test!(), 4, 0, |comm| {
@@ -388,7 +398,7 @@ fn failures_are_propagated_to_a_chosen_subset() {
     });
 }
 
-/// A member that makes no call at all comes to know of a revoke by one who dies right after it.
+/// A member that makes no call learns of a revoke by a member that dies right after it.
 #[test]
 fn is_revoked_is_right_at_a_member_that_makes_no_call() {
     with_members(this_test!(), 4, 0, |comm| {
@@ -406,7 +416,8 @@ fn is_revoked_is_right_at_a_member_that_makes_no_call() {
     });
 }
 
-/// A duplication that succeeds at some members while a member dies or the old one is revoked: nobody waits for ever.
+/// A duplication succeeds at some members while a member dies or the old communicator is revoked:
+/// no member waits for ever.
 #[test]
 fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
     for step in 1..13 {
@@ -433,8 +444,8 @@ fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
     }
 }
 
-/// A member is stopped while its queue is full, for longer than the time limit. What the others had to say to it about
-/// a revoke and an agreement is not lost: it hears it when it goes on.
+/// A member is stopped while its queue is full, for longer than the time limit. The messages about
+/// a revoke and an agreement are not lost: the member gets them when it goes on.
 #[test]
 fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
     let test = this_test!();
@@ -458,7 +469,7 @@ fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
             let member = comm.member(2).unwrap();
             job.inject(Fault::Stop(member)).unwrap();
             while comm.send(2, 99, &[0; 1000]).is_ok() {}
-            // Less than before, so that not even that has room.
+            // Empty messages, so that not even these have room.
             while comm.send(2, 99, &[]).is_ok() {}
             other.revoke().unwrap();
             assert!(matches!(comm.agree(5), Err(Error::Timeout { .. })));
@@ -478,8 +489,9 @@ fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
     with_members(test, 3, 0, |_| {});
 }
 
-/// A member leaves the job while all are in collective operations, itself among them: the others end soon, none waits for
-/// another one that has given up. Then they agree, and none can make a communicator of all.
+/// A member leaves the job while all members, itself included, are in collective operations: the
+/// others end soon, and none waits for a member that has given up. Then they agree, and none can
+/// make a communicator of all members.
 #[test]
 fn collectives_duplicate_and_split_end_soon_when_a_member_leaves() {
     let test = this_test!();
@@ -530,7 +542,8 @@ fn collectives_duplicate_and_split_end_soon_when_a_member_leaves() {
     }
 }
 
-/// Who has left the job gets no answer any more: the others go on without it, and it would find out nothing of them.
+/// A member that has left the job gets no answer from an agreement: the others go on without it,
+/// and it could not learn their outcome.
 #[test]
 fn who_has_left_gets_no_answer_from_an_agreement() {
     let test = this_test!();
@@ -563,7 +576,8 @@ fn who_has_left_gets_no_answer_from_an_agreement() {
     }
 }
 
-/// A member dies, and a spare takes its place, while the others begin: all of them have the same communicator of all.
+/// A member dies, and a spare takes its place, while the others begin: all members have equal world
+/// communicators.
 #[test]
 fn all_have_the_same_communicator_of_all_though_a_spare_became_active() {
     let test = this_test!();
@@ -573,7 +587,7 @@ fn all_have_the_same_communicator_of_all_though_a_spare_became_active() {
         let me = job.me().index();
         match me {
             0 => die(),
-            // Each begins at another moment: before, around and after the death is known.
+            // Each member begins at another moment: before, around and after the death is known.
             _ => std::thread::sleep(Duration::from_millis(me as u64 * step())),
         }
         if me >= REGULARS {
@@ -591,7 +605,7 @@ fn all_have_the_same_communicator_of_all_though_a_spare_became_active() {
     }
 }
 
-/// What a call said of a failure can be acknowledged at once.
+/// A failure that a call has reported can be acknowledged at once.
 #[test]
 fn a_failure_that_was_reported_can_be_acknowledged_at_once() {
     with_members(this_test!(), 4, 0, |comm| {
@@ -609,8 +623,8 @@ fn a_failure_that_was_reported_can_be_acknowledged_at_once() {
     });
 }
 
-/// Agreements, shrinks and duplicates one after the other, with kills, stops and a member that leaves by another thread:
-/// whoever gets an outcome gets the same one.
+/// Agreements, shrinks and duplicates follow each other, with kills, stops and a member that leaves
+/// by another thread: all members that get an outcome get equal outcomes.
 #[test]
 fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
     let test = this_test!();

@@ -1,7 +1,6 @@
-//! Windows among real processes, with real kills and stops: the scenarios that the simulator runs too, and chaos.
-//!
-//! A test starts this test binary again, once per member, with its own name; the members find themselves in the same
-//! function and play their part.
+//! Windows of real processes, with real kills and stops: the scenarios of
+//! [`crate::window_scenarios`], which the simulator and the mpi engine run too, and tests that need
+//! real time, threads and kills.
 
 use crate::members::{LIMIT, SEED, expect_ok, is_member};
 use crate::reexecution::this_test;
@@ -82,7 +81,7 @@ fn seed() -> u64 {
     std::env::var(SEED).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// A small generator: the same numbers for the same seed and member.
+/// A small random number generator: a seed and a member give a sequence.
 struct Numbers(u64);
 
 impl Numbers {
@@ -98,9 +97,9 @@ impl Numbers {
     }
 }
 
-/// Members lock the memory of rank 0 and change two words, one after the other. Some of them die at a random engine
-/// step, some are stopped in between. The words are equal whenever the lock says that no holder died, and in the
-/// end they count every change that was acknowledged.
+/// Members lock the memory of rank 0 and change two words in a row. Some of them die at a random
+/// engine step, some are stopped in between. The words are equal whenever the lock reports that no
+/// holder died, and in the end they count every acknowledged change.
 #[test]
 fn locks_exclude_under_kills_and_stops() {
     let test = this_test!();
@@ -108,7 +107,7 @@ fn locks_exclude_under_kills_and_stops() {
         let (mut deaths, mut takeovers) = (0, 0);
         for seed in 0..rounds(8) {
             let running = members(test, 5, seed).start().unwrap();
-            // The last two are stopped for a moment, again and again, wherever they are.
+            // The last two members are stopped for a moment, again and again, at any step.
             for round in 0..6 {
                 std::thread::sleep(Duration::from_millis(15));
                 let victim = MemberId(3 + round % 2);
@@ -159,13 +158,13 @@ fn locks_exclude_under_kills_and_stops() {
             window.put(0, 64, &next.to_le_bytes()).unwrap();
             acknowledged += 1;
         } else if !is_whole {
-            // Only an exclusive holder can put it in order.
+            // Only an exclusive holder can repair the words.
             window.unlock(0).unwrap();
             continue;
         }
         window.unlock(0).unwrap();
     }
-    // Added up outside of any lock.
+    // Counted outside of the lock at rank 0.
     let _ = window.lock(3, LockKind::Shared);
     window.fetch_and_op(3, 0, Update::Sum, acknowledged).unwrap();
     window.unlock(3).unwrap();
@@ -173,7 +172,7 @@ fn locks_exclude_under_kills_and_stops() {
     let _ = window.lock(0, LockKind::Shared);
     let _ = window.lock(3, LockKind::Shared);
     let (count, acknowledged) = (word(&window, 0, 0), word(&window, 3, 0));
-    // The dead may have made changes of their own: up to all of theirs.
+    // The dead may have made changes: at most all of theirs.
     assert!((acknowledged..=acknowledged + 300).contains(&count), "{count} of {acknowledged}");
     window.unlock(0).unwrap();
     window.unlock(3).unwrap();
@@ -182,7 +181,7 @@ fn locks_exclude_under_kills_and_stops() {
     job.leave().unwrap();
 }
 
-/// Who waits for a lock sleeps: a wait of a second takes next to no processor time.
+/// A member that waits for a lock sleeps: a wait of a second takes hardly any processor time.
 #[test]
 fn a_wait_does_not_burn_a_core() {
     let test = this_test!();
@@ -212,16 +211,17 @@ fn a_wait_does_not_burn_a_core() {
     job.leave().unwrap();
 }
 
-/// The processor time of this process, all threads.
+/// The processor time of this process, with all its threads.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let after_name = &stat[stat.rfind(')').unwrap() + 2..];
     let fields: Vec<u64> = after_name.split(' ').filter_map(|field| field.parse().ok()).collect();
-    // The state is no number, so user and system time are the 11th and 12th that remain; in ticks of 10 ms.
+    // The state is no number, so user and system time are the 11th and 12th of the remaining
+    // fields, in ticks of 10 ms.
     Duration::from_millis(10 * (fields[10] + fields[11]))
 }
 
-/// A holder that is killed from outside while others wait: they go on at once, not at a time limit.
+/// A holder is killed from outside while others wait: they go on at once, not at a time limit.
 #[test]
 fn a_killed_holder_releases_those_who_wait_at_once() {
     let test = this_test!();
@@ -268,8 +268,8 @@ fn a_killed_holder_releases_those_who_wait_at_once() {
     job.leave().unwrap();
 }
 
-/// Two threads of one member take and release locks at the same time: each release finds a whole lock or none, and
-/// nothing is left behind. One of them flushes all the while.
+/// Two threads of a member take and release locks concurrently: each release finds a complete lock
+/// or none, and no lock is left. Another thread flushes all the while.
 #[test]
 fn two_activities_lock_and_unlock_all_at_once() {
     let test = this_test!();
@@ -301,13 +301,13 @@ fn two_activities_lock_and_unlock_all_at_once() {
     let further = job.spawn("further", Box::new(work(window.clone()))).unwrap();
     work(window.clone())();
     assert!(job.wait_for(&further, outlast::Time::NEVER));
-    // What one of them had taken when the other one found it in the way.
+    // Locks that a thread held when the other found them in the way.
     let _ = window.unlock_all();
     let _ = window.unlock(1);
     comm.agree_despite_failures(1).unwrap();
     assert_eq!(window.holders(comm.rank()), Ok(vec![]));
     comm.agree_despite_failures(1).unwrap();
-    // A flush of all beside another thread's lock.
+    // A flush of all targets beside another thread's lock.
     window.lock(0, LockKind::Shared).unwrap();
     let other = window.clone();
     let lock_another = move || {
@@ -326,8 +326,8 @@ fn two_activities_lock_and_unlock_all_at_once() {
     job.leave().unwrap();
 }
 
-/// A member leaves `free` at its time limit, takes a lock, and calls `free` again, while the others have found all
-/// locks free and voted: the window is not freed under it.
+/// A member leaves `free` at its time limit, takes a lock, and calls `free` again, while the others
+/// have found all locks free and voted: the window is not freed under it.
 #[test]
 fn a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window() {
     let test = this_test!();

@@ -1,6 +1,10 @@
-//! Communicators under the simulator: deaths at every step, two at once, of the lowest rank, notices at different
-//! times, messages that come late. Each scenario runs over many seeds (`OUTLAST_SEEDS` sets how many), on both links.
-//! A failing run prints what replays it.
+//! Communicators under the simulator: deaths at every step, simultaneous deaths, deaths of the
+//! lowest rank, deaths that members learn of at different times, and messages that arrive late.
+//! Each scenario runs over many seeds, on both links. A failing run prints the command that replays
+//! it.
+//!
+//! The rules of ULFM have a test here and another in `shm/rma/rules.rs`, with processes;
+//! `docs/ulfm-conformance.md` lists both. Windows are in [`super::window`].
 
 use crate::simulation::{part_of_seeds, replay, seeds, test_name};
 use outlast::engine::Fault;
@@ -14,17 +18,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What the members of one run write down, for the check after it.
+/// What the members of a run record, for the check after it.
 type Log<T> = Rc<RefCell<Vec<T>>>;
 
-/// Runs one simulation; a panic, a deadlock or a call without end in it is a failure, with what replays it.
+/// Runs a simulation. A panic, a deadlock or an endless call in it is a failure, reported with the
+/// command that replays it.
 fn simulate(scenario: &str, options: &Options, body: impl Fn(Job) + 'static) {
     let report = sim::run(options, body);
     if !report.is_ok() {
         let traced = Options { trace: true, ..options.clone() };
         println!("{scenario}: seed {} with {traced:?}", options.seed);
         let test = test_name();
-        // The sweeps over steps make a seed for each step out of the one that they were given.
+        // A sweep over steps makes a seed for each step from the seed that it was given.
         let is_sweep = test.contains("_at_each_step_") || test.contains("_two_deaths_at_once_");
         let seed = if is_sweep { options.seed / 1000 } else { options.seed };
         panic!(
@@ -38,7 +43,7 @@ fn simulate(scenario: &str, options: &Options, body: impl Fn(Job) + 'static) {
     }
 }
 
-/// Fails with what replays the run.
+/// Fails with the seed and the options of the run.
 macro_rules! ensure {
     ($options:expr, $condition:expr, $($message:tt)+) => {
         if !$condition {
@@ -47,8 +52,9 @@ macro_rules! ensure {
     };
 }
 
-/// Ends together: who leaves earlier than the others is a failure for them, in anything but an agreement.
-fn part(comm: &Communicator) {
+/// Leaves the job together with the other members. A member that leaves earlier is a failure for
+/// the others in every call but an agreement.
+fn leave_together(comm: &Communicator) {
     let _ = comm.agree_despite_failures(0);
     comm.job().leave().unwrap();
 }
@@ -57,7 +63,8 @@ fn world(job: &Job) -> Communicator {
     Communicator::world(job).unwrap()
 }
 
-/// A small random number of members, sometimes more than talk all to all.
+/// A small random number of members, sometimes more than the number up to which members talk all to
+/// all.
 fn some_members(random: &mut Random) -> usize {
     match random.below(8) {
         0 => 9 + random.below(9) as usize,
@@ -71,7 +78,7 @@ fn options_for(seed: u64, salt: u64) -> (Options, Random) {
     let members = some_members(&mut random);
     let link = Link::of_seed(seed);
     let mut options = Options::new(members, seed).link(link);
-    // Notices that come at very different times, and soon, in turn.
+    // In half of the runs members learn of a death at very different times, some of them very soon.
     if random.chance(2) {
         options.detection = Duration::from_nanos(100)..=Duration::from_millis(2);
     }
@@ -98,7 +105,7 @@ fn check_agree(scenario: &str, options: &Options, rounds: usize, ack_from: usize
             if round >= ack_from {
                 comm.failure_ack().unwrap();
             }
-            // One bit for each member, by which the answer shows whose contribution it holds.
+            // A bit for each member, so that the answer shows the members that contributed to it.
             let own = !(1u64 << comm.rank()) ^ (round as u64) << 32;
             let before = comm.get_failed().unwrap();
             let answer = comm.agree_despite_failures(own).unwrap();
@@ -114,7 +121,8 @@ fn check_agree(scenario: &str, options: &Options, rounds: usize, ack_from: usize
                 "{after:?} lacks some of {answer:?}"
             );
             assert!(before.iter().all(|rank| after.contains(rank)));
-            // Known before: part of what is agreed on, and so known to all.
+            // A failure that a member knew before is part of the agreed failures, and so known to
+            // all.
             assert!(
                 before.iter().all(|rank| answer.failed.contains(rank)),
                 "{before:?} not in {answer:?}"
@@ -180,7 +188,7 @@ fn agree_survives_a_death_at_each_step_of_each_member() {
     }
 }
 
-/// Two die at one instant: the lowest rank and another one, at each step of the lowest.
+/// Two members die at the same instant: the lowest rank, at each of its steps, and another member.
 #[test]
 fn agree_survives_two_deaths_at_once_with_the_lowest_rank() {
     for members in [3, 4, 6, 10] {
@@ -201,7 +209,7 @@ fn agree_survives_two_deaths_at_once_with_the_lowest_rank() {
     }
 }
 
-/// Stopped members hold an agreement up but do not change it: those who time out call again.
+/// Stopped members delay an agreement but do not change it: members that time out call again.
 #[test]
 fn agree_waits_for_the_stopped_and_goes_on_after_a_timeout() {
     for seed in seeds(300) {
@@ -234,7 +242,7 @@ fn agree_waits_for_the_stopped_and_goes_on_after_a_timeout() {
     }
 }
 
-/// For unacknowledged failures: the error at all members or at none.
+/// Unacknowledged failures are an error at all members or at none.
 #[test]
 fn unacknowledged_failures_are_an_error_at_all_members_or_at_none() {
     for seed in seeds(500) {
@@ -245,7 +253,8 @@ fn unacknowledged_failures_are_an_error_at_all_members_or_at_none() {
         simulate("agree, errors", &options, move |job| {
             let comm = world(&job);
             for round in 0..4 {
-                // Some acknowledge, some do not: only if all do, the failure is no error.
+                // Some members acknowledge, some do not: the failure is no error only if all
+                // members do.
                 if round >= 1 && (round >= 3 || job.me().0 % 2 == 0) {
                     comm.failure_ack().unwrap();
                 }
@@ -271,7 +280,8 @@ struct Made {
     members: Vec<MemberId>,
 }
 
-/// Shrinks `rounds` times in a row under these faults: all that return get the same, and it works.
+/// Shrinks `rounds` times in a row under these faults: all members that return have equal
+/// communicators, and these work.
 fn check_shrink(scenario: &str, options: &Options, rounds: usize) {
     let made: Log<(u32, Made)> = Rc::default();
     let survived: Log<u32> = Rc::default();
@@ -291,7 +301,7 @@ fn check_shrink(scenario: &str, options: &Options, rounds: usize) {
             assert_eq!(comm.members()[comm.rank()], job.me());
             log.borrow_mut().push((job.me().0, Made { depth, id: comm.id(), members }));
         }
-        // The last one, shrunk until it is whole, works for those who live.
+        // The last communicator, shrunk until all its members live, works.
         loop {
             let next = comm.shrink().unwrap();
             let mut values = [1];
@@ -375,7 +385,7 @@ fn shrink_survives_two_deaths_at_once_with_the_lowest_rank() {
     }
 }
 
-/// One member after the other kills itself; the others shrink each time, down to one.
+/// The members kill themselves in turn. The others shrink each time, until a single member is left.
 #[test]
 fn repeated_shrink_down_to_one() {
     for seed in seeds(100) {
@@ -386,7 +396,7 @@ fn repeated_shrink_down_to_one() {
         simulate("down to one", &options, move |job| {
             let mut comm = world(&job);
             while comm.size() > 1 {
-                // The lowest one dies, or the highest, in turn.
+                // The lowest and the highest rank die in turn.
                 let victim = if comm.size().is_multiple_of(2) { 0 } else { comm.size() - 1 };
                 if comm.rank() == victim {
                     let me = job.me();
@@ -412,8 +422,8 @@ fn repeated_shrink_down_to_one() {
     }
 }
 
-/// The pattern "return, shrink, go on": iterations of a reduction, recovery after each failure, further failures
-/// during recovery. All survivors do all iterations, with the same results.
+/// The pattern "return, shrink, go on": iterations of a reduction, recovery after each failure,
+/// further failures during recovery. All survivors do all iterations, with equal results.
 #[test]
 fn iterations_go_on_through_failures_also_during_recovery() {
     for seed in seeds(600) {
@@ -457,7 +467,7 @@ fn iterations_go_on_through_failures_also_during_recovery() {
     }
 }
 
-/// Survivors of a collective operation get success or an error, and never wait for ever, all of them.
+/// All survivors of a collective operation get success or an error, and none waits for ever.
 #[test]
 fn collectives_end_at_all_survivors() {
     for seed in seeds(800) {
@@ -513,7 +523,8 @@ fn collectives_end_at_all_survivors() {
     }
 }
 
-/// Members wait for messages that nobody sends; one revokes; all leave, and agree and shrink still work.
+/// Members wait for messages that no member sends. A revoke releases all of them, and agree and
+/// shrink still work.
 #[test]
 fn revoke_releases_everybody_and_leaves_agree_and_shrink() {
     for seed in seeds(500) {
@@ -528,7 +539,7 @@ fn revoke_releases_everybody_and_leaves_agree_and_shrink() {
                 comm.revoke().unwrap();
                 assert_eq!(comm.send(0, 0, b"x"), Err(Error::Revoked));
             }
-            // The revoker may have died first: then somebody else has to.
+            // The revoker may have died first: then this member revokes.
             let waited = comm.receive(revoker, 1);
             match waited {
                 Err(Error::Revoked) => {}
@@ -550,7 +561,7 @@ fn revoke_releases_everybody_and_leaves_agree_and_shrink() {
     }
 }
 
-/// A member that makes no call at all comes to know of a revoke.
+/// A member that makes no call learns of a revoke.
 #[test]
 fn is_revoked_is_right_at_a_member_that_makes_no_call() {
     for seed in seeds(100) {
@@ -561,7 +572,7 @@ fn is_revoked_is_right_at_a_member_that_makes_no_call() {
             if comm.rank() == 1 {
                 comm.revoke().unwrap();
             }
-            // Only time passes: no call of the communicator but the query itself.
+            // Only time passes: the member calls nothing of the communicator but the query.
             while !comm.is_revoked() {
                 let bell = job.bell();
                 assert!(job.now() < Time(1_000_000_000), "not revoked after a second");
@@ -570,14 +581,15 @@ fn is_revoked_is_right_at_a_member_that_makes_no_call() {
                 }
                 job.park(bell, job.now().after(Duration::from_millis(10)));
             }
-            // Stays until all know it: a member that leaves takes the news with it.
+            // Stays until all members know of the revoke: a member that leaves does not forward it.
             comm.agree(1).unwrap_or(1);
             job.leave().unwrap();
         });
     }
 }
 
-/// A failure in one communicator leaves another one, without the dead, undisturbed.
+/// A failure in a communicator does not disturb another communicator that does not contain the dead
+/// member.
 #[test]
 fn a_failure_in_one_communicator_leaves_another_undisturbed() {
     for seed in seeds(200) {
@@ -586,13 +598,13 @@ fn a_failure_in_one_communicator_leaves_another_undisturbed() {
         simulate("undisturbed", &options, move |job| {
             let comm = world(&job);
             let half = comm.split(Some(comm.rank() as u32 % 2), 0).unwrap().unwrap();
-            // All have their half before anybody dies.
+            // All have their half before a member dies.
             let _ = comm.agree(0);
             if comm.rank() == 3 {
                 let _ = job.fence(job.me(), Time::NEVER);
             }
             if comm.rank() % 2 == 1 {
-                // The half of the dead one fails, and is revoked.
+                // The half that contains the dead member fails, and is revoked.
                 while half.barrier().is_ok() {}
                 half.revoke().unwrap();
                 assert_eq!(half.shrink().unwrap().size(), 2);
@@ -608,13 +620,14 @@ fn a_failure_in_one_communicator_leaves_another_undisturbed() {
                 assert!(!half.is_revoked());
                 assert_eq!(half.agree(9), Ok(9));
             }
-            part(&comm);
+            leave_together(&comm);
         });
     }
 }
 
-/// Late messages and revokes of old communicators never touch later ones: a chain of communicators, each of which is
-/// filled with unread messages and revoked by everybody while the next ones are in use.
+/// Late messages and revokes of old communicators never touch later communicators. The test makes a
+/// chain of communicators. Each is filled with unread messages, and all its members revoke it while
+/// the next communicators are in use.
 #[test]
 fn late_messages_and_revokes_never_touch_a_later_communicator() {
     for seed in seeds(400) {
@@ -625,7 +638,7 @@ fn late_messages_and_revokes_never_touch_a_later_communicator() {
             let mut comm = world(&job);
             for generation in 0..6u32 {
                 let size = comm.size();
-                // Unread: the same tags are used in each generation.
+                // These stay unread. Each generation uses these tags again.
                 for other in 0..size {
                     let _ = comm.send(other, 1, &[generation as u8; 4]);
                 }
@@ -637,7 +650,7 @@ fn late_messages_and_revokes_never_touch_a_later_communicator() {
                 if comm.rank() % 2 == 1 {
                     comm.revoke().unwrap();
                 }
-                // Everybody is in the next one before anybody revokes that.
+                // All members are in the next communicator before a member revokes it.
                 next.failure_ack().unwrap();
                 next.agree_despite_failures(0).unwrap();
                 assert!(!next.is_revoked(), "hit by a revoke of an older one");
@@ -665,7 +678,8 @@ fn late_messages_and_revokes_never_touch_a_later_communicator() {
     }
 }
 
-/// Failure notification is local: who does not deal with the dead one notices nothing.
+/// Failure notification is local: a member that does not communicate with the dead member notices
+/// nothing.
 #[test]
 fn failure_notification_is_local() {
     for seed in seeds(200) {
@@ -694,12 +708,13 @@ fn failure_notification_is_local() {
                     comm.receive(1, 1).unwrap();
                 }
             }
-            part(&comm);
+            leave_together(&comm);
         });
     }
 }
 
-/// A receive from any source is held up by a failure, goes on after the acknowledgement, and gets its message.
+/// A receive from any source is pending after a failure, goes on after the acknowledgement, and
+/// gets its message.
 #[test]
 fn a_wildcard_receive_is_pending_until_acknowledged_and_can_be_continued() {
     for seed in seeds(200) {
@@ -711,7 +726,7 @@ fn a_wildcard_receive_is_pending_until_acknowledged_and_can_be_continued() {
                 0 => {
                     let mut request = comm.start_receive(Source::Any, 5).unwrap();
                     assert_eq!(request.wait(), Err(Error::ProcFailedPending { ranks: vec![1] }));
-                    // Still held up, and a new one likewise.
+                    // The request is still pending, and so is a new request.
                     assert_eq!(request.wait(), Err(Error::ProcFailedPending { ranks: vec![1] }));
                     let blocking = comm.receive(Source::Any, 6);
                     assert_eq!(blocking, Err(Error::ProcFailedPending { ranks: vec![1] }));
@@ -720,7 +735,7 @@ fn a_wildcard_receive_is_pending_until_acknowledged_and_can_be_continued() {
                     comm.send(2, 0, b"go").unwrap();
                     assert_eq!(request.wait().unwrap().bytes, b"hello");
                     assert_eq!(request.wait(), Err(Error::AlreadyTaken));
-                    // When the last other one is dead, nobody is left who could send.
+                    // When the last other member is dead, no member is left that could send.
                     comm.send(2, 0, b"end").unwrap();
                     let mut request = comm.start_receive(Source::Any, 5).unwrap();
                     assert_eq!(request.wait(), Err(Error::ProcFailedPending { ranks: vec![2] }));
@@ -742,7 +757,7 @@ fn a_wildcard_receive_is_pending_until_acknowledged_and_can_be_continued() {
     }
 }
 
-/// When one request of a set failed, the others say that they are pending, and can be continued.
+/// If a request of a set failed, the others report that they are pending, and can be continued.
 #[test]
 fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
     for seed in seeds(200) {
@@ -762,7 +777,8 @@ fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
                     for result in &results[1..] {
                         assert_eq!(*result, Err(Error::ProcFailedPending { ranks: vec![1] }));
                     }
-                    // Another set with the same live requests, and a dead one again.
+                    // Another set, with the pending requests and with a new request to the dead
+                    // member.
                     requests[0] = comm.start_receive(1, 9).unwrap();
                     let some = wait_some(&mut requests).unwrap();
                     assert_eq!(some[0], (0, Err(Error::ProcFailed { ranks: vec![1] })));
@@ -795,12 +811,12 @@ fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
                     }
                 }
             }
-            part(&comm);
+            leave_together(&comm);
         });
     }
 }
 
-/// A wait is interrupted by another member: the one that is under way, or the next one.
+/// A member interrupts a wait of another member: the wait in progress, or else its next wait.
 #[test]
 fn a_member_interrupts_the_wait_of_another() {
     for seed in seeds(200) {
@@ -825,12 +841,13 @@ fn a_member_interrupts_the_wait_of_another() {
                 assert_eq!(comm.receive(0, 9), Err(Error::Interrupted { by: 1 }));
             }
             comm.barrier().unwrap();
-            part(&comm);
+            leave_together(&comm);
         });
     }
 }
 
-/// The chosen ones learn of a failure as soon as they get the notice, long before they would by themselves.
+/// The chosen members learn of a failure as soon as they get the notice, long before they would
+/// detect it.
 #[test]
 fn failures_are_propagated_to_a_chosen_subset() {
     for seed in seeds(100) {
@@ -855,12 +872,12 @@ fn failures_are_propagated_to_a_chosen_subset() {
             }
             let _ = comm.agree(0);
             assert_eq!(comm.get_failed(), Ok(vec![0]), "agreeing spreads what one knows");
-            part(&comm);
+            leave_together(&comm);
         });
     }
 }
 
-/// Messages arrive in order, of any length, also many of them, also with threads.
+/// Messages of any length arrive in order, also many of them, and with several threads.
 #[test]
 fn messages_arrive_in_order() {
     for seed in part_of_seeds(20, 0..60) {
@@ -884,12 +901,12 @@ fn messages_arrive_in_order() {
                 }
             }
             comm.barrier().unwrap();
-            part(&comm);
+            leave_together(&comm);
         });
     }
 }
 
-/// Several activities of a member use communicators at once.
+/// Several activities of a member use communicators concurrently.
 #[test]
 fn activities_of_one_member_share_the_progress() {
     for seed in seeds(200) {
@@ -922,12 +939,12 @@ fn activities_of_one_member_share_the_progress() {
             }
             assert!(job.wait_for(&further, Time::NEVER));
             comm.barrier().unwrap();
-            part(&comm);
+            leave_together(&comm);
         });
     }
 }
 
-/// Members that call different things find out, all of them.
+/// All members that call different operations, or with different arguments, get an error.
 #[test]
 fn mismatched_collectives_are_found() {
     fn check(name: &str, call: fn(&Communicator) -> rma::Result<()>) {
@@ -941,12 +958,13 @@ fn mismatched_collectives_are_found() {
                     assert!(matches!(outcome, Err(Error::Mismatched { .. })), "{outcome:?}");
                     assert_eq!(comm.agree(1), Ok(1));
                     comm.barrier().unwrap();
-                    part(&comm);
+                    leave_together(&comm);
                 });
             }
         }
     }
-    // Only builds with debug assertions compare before they begin; others find what they come across.
+    // Only builds with debug assertions compare before they begin. Other builds report the
+    // mismatches that they come across.
     if cfg!(debug_assertions) {
         check("roots", |comm| comm.broadcast(comm.rank() % 2, &mut [0; 4]));
         check("lengths", |comm| {
@@ -965,7 +983,8 @@ fn mismatched_collectives_are_found() {
     });
 }
 
-/// Under the cost model: time and messages per member of the recovery calls grow as the logarithm of the members.
+/// Under the cost model: time and messages per member of the recovery calls grow as the logarithm
+/// of the members.
 #[test]
 fn agree_and_shrink_are_of_logarithmic_depth() {
     let measure = |members: usize, call: fn(&Communicator)| {
@@ -974,7 +993,7 @@ fn agree_and_shrink_are_of_logarithmic_depth() {
         let report = sim::run(&options, move |job| {
             let comm = world(&job);
             call(&comm);
-            // Nobody leaves while others are at it: that would be a failure.
+            // No member leaves while others are in the call: that would be a failure.
             job.sleep(Duration::from_millis(100));
             job.leave().unwrap();
         });
@@ -994,7 +1013,7 @@ fn agree_and_shrink_are_of_logarithmic_depth() {
     }
 }
 
-/// What was freed by all is forgotten by all, and messages that come for it later harm nobody.
+/// A communicator that all members have freed is forgotten, and late messages for it do no harm.
 #[test]
 fn many_communicators_come_and_go() {
     for seed in part_of_seeds(20, 0..20) {
@@ -1008,17 +1027,18 @@ fn many_communicators_come_and_go() {
                     comm.shrink().unwrap()
                 };
                 if round % 8 == 7 {
-                    // Late: the flood may find it gone.
+                    // The revoke is late: it may reach members that have freed the communicator.
                     next.revoke().unwrap();
                 }
                 next.free().unwrap();
             }
-            part(&comm);
+            leave_together(&comm);
         });
     }
 }
 
-/// All whom the revoking member would tell die at that instant, and it goes on: the others hear of it all the same.
+/// All members that the revoking member tells die at that instant, and it goes on: the others learn
+/// of the revoke nevertheless.
 #[test]
 fn a_revoke_reaches_all_though_its_first_hearers_die() {
     for seed in seeds(60) {
@@ -1036,13 +1056,13 @@ fn a_revoke_reaches_all_though_its_first_hearers_die() {
                 assert!(job.now() < Time(1_000_000_000), "not revoked after a second");
                 job.park(job.bell(), job.now().after(Duration::from_millis(10)));
             }
-            part(&comm);
+            leave_together(&comm);
         });
     }
 }
 
-/// A duplication that succeeds at some members while others leave it, since the old communicator was revoked or a
-/// member died: nobody waits in the new one for those who left.
+/// A duplication succeeds at some members while others give it up, because the old communicator was
+/// revoked or a member died: no member waits in the new communicator for members that gave up.
 #[test]
 fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
     for seed in seeds(600) {
@@ -1067,12 +1087,12 @@ fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
                 Err(Error::Revoked | Error::ProcFailed { .. }) => log.borrow_mut().push("left"),
                 Err(other) => panic!("{other}"),
             }
-            part(&comm);
+            leave_together(&comm);
         });
     }
 }
 
-/// Calls until the answer is not that somebody did not do its part in time, but not for ever.
+/// Repeats the call while it ends with a timeout, up to a limit.
 fn patiently<T>(mut call: impl FnMut() -> rma::Result<T>) -> rma::Result<T> {
     for _ in 0..50 {
         match call() {
@@ -1083,7 +1103,7 @@ fn patiently<T>(mut call: impl FnMut() -> rma::Result<T>) -> rma::Result<T> {
     call()
 }
 
-/// Stops a member and sends to it until it takes nothing any more.
+/// Stops a member and sends to it until its queue is full.
 fn stop_and_fill(comm: &Communicator, rank: usize) {
     let member = comm.member(rank).unwrap();
     comm.job().inject(Fault::Stop(member)).unwrap();
@@ -1096,7 +1116,7 @@ fn stop_and_fill(comm: &Communicator, rank: usize) {
     }
 }
 
-/// Options of a job whose members hold few messages and whose time limit is short.
+/// Options of a job in which the queue of a member holds few messages and the time limit is short.
 fn narrow(members: usize, seed: u64, inbox_messages_max: usize) -> Options {
     let link = Link::of_seed(seed);
     let mut options = Options::new(members, seed).link(link);
@@ -1105,8 +1125,8 @@ fn narrow(members: usize, seed: u64, inbox_messages_max: usize) -> Options {
     options
 }
 
-/// A member is stopped while its queue is full, for longer than the time limit. What the others had to say to it about
-/// a revoke and an agreement is not lost: it hears it when it goes on.
+/// A member is stopped while its queue is full, for longer than the time limit. The messages about
+/// a revoke and an agreement are not lost: the member gets them when it goes on.
 #[test]
 fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
     for seed in seeds(60) {
@@ -1138,14 +1158,15 @@ fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
     }
 }
 
-/// Members hold one or two messages each and have much to say to each other: nobody waits for room while others wait
-/// for it to make some.
+/// Members hold one or two messages each and send many to each other: no member waits for room
+/// while others wait for it to make room.
 #[test]
 fn members_with_full_queues_do_not_hold_each_other_up() {
-    // With the last one, a background once slept while another activity tried in vain what both had to offer again.
+    // With the seed 5,000,022 a background thread once slept while another activity tried in vain
+    // to send what both had to send again.
     for seed in seeds(100).chain([5_000_022]) {
         let mut options = narrow(2 + seed as usize % 5, seed, 1 + seed as usize % 2);
-        // A single message may be on its way for 19 ms, and take one of two places for as long.
+        // A single message may be in flight for 19 ms, and occupy one of two places for as long.
         options.time_limit = Duration::from_secs(2);
         simulate("full queues", &options, move |job| {
             let comm = world(&job);
@@ -1167,12 +1188,13 @@ fn members_with_full_queues_do_not_hold_each_other_up() {
                 others[2].barrier().unwrap();
             }
             assert!(job.wait_for(&further, Time::NEVER));
-            part(&comm);
+            leave_together(&comm);
         });
     }
 }
 
-/// What a call said of a failure can be acknowledged at once, whichever activity is looking at the view just then.
+/// A failure that a call has reported can be acknowledged at once, also while another activity
+/// reads the view.
 #[test]
 fn a_failure_that_was_reported_can_be_acknowledged_at_once() {
     for seed in seeds(400) {
@@ -1190,13 +1212,13 @@ fn a_failure_that_was_reported_can_be_acknowledged_at_once() {
             assert_eq!(comm.failure_get_acked(), Ok(vec![1]));
             assert_eq!(comm.get_failed(), Ok(vec![1]));
             assert!(comm.agree_despite_failures(0).unwrap().failed.contains(&1));
-            part(&comm);
+            leave_together(&comm);
         });
     }
 }
 
-/// A member leaves the job while others are in a collective operation, or while it is in one itself: all of them end
-/// soon, none waits for another one that has given up.
+/// A member leaves the job while others are in a collective operation, or while it is in one
+/// itself: all members end soon, and none waits for a member that has given up.
 #[test]
 fn collectives_end_soon_when_a_member_leaves() {
     for seed in seeds(600) {
@@ -1217,7 +1239,8 @@ fn collectives_end_soon_when_a_member_leaves() {
                 job.spawn("leaves", Box::new(leave)).unwrap();
             }
             for round in 0.. {
-                // Who has left one of them in the middle does not come to the next one, of whatever kind.
+                // A member that has left an operation in the middle does not enter the next
+                // operation, of any kind.
                 let outcome = match (seed + round) % 5 {
                     0 => comm.allreduce_u64(Op::Sum, &mut [1]),
                     1 => comm.broadcast(round as usize % comm.size(), &mut [1; 8]),
@@ -1238,12 +1261,13 @@ fn collectives_end_soon_when_a_member_leaves() {
                     Err(other) => panic!("{other}"),
                 }
             }
-            part(&comm);
+            leave_together(&comm);
         });
     }
 }
 
-/// The same for making communicators: all fail, or all have it, and soon.
+/// A member leaves the job while communicators are made: all members fail soon, or all have the new
+/// communicator soon.
 #[test]
 fn duplicate_and_split_end_soon_when_a_member_leaves() {
     for seed in seeds(600) {
@@ -1278,7 +1302,7 @@ fn duplicate_and_split_end_soon_when_a_member_leaves() {
                     Err(other) => panic!("{other}"),
                 }
             }
-            part(&comm);
+            leave_together(&comm);
         });
         for round in 0..=rounds {
             let count = made.borrow().iter().filter(|&&made| made == round).count();
@@ -1291,12 +1315,13 @@ fn duplicate_and_split_end_soon_when_a_member_leaves() {
     }
 }
 
-/// A member dies, and a spare takes its place, while the others begin: all of them have the same communicator of all.
+/// A member dies, and a spare takes its place, while the others begin: all members have equal world
+/// communicators.
 #[test]
 fn all_have_the_same_communicator_of_all_though_a_spare_became_active() {
     for seed in seeds(200) {
         let mut random = Random::new(seed ^ 0x7370_6172);
-        // Around the size from which agreements are made in another way.
+        // Sizes on both sides of the size from which agreements use another algorithm.
         let regulars = 2 + random.below(17) as usize;
         let link = Link::of_seed(seed);
         let mut options = Options::new(regulars, seed).link(link);
@@ -1325,7 +1350,8 @@ fn all_have_the_same_communicator_of_all_though_a_spare_became_active() {
     }
 }
 
-/// Who has left the job gets no answer any more: the others go on without it, and it would find out nothing of them.
+/// A member that has left the job gets no answer from an agreement: the others go on without it,
+/// and it could not learn their outcome.
 #[test]
 fn who_has_left_gets_no_answer_from_an_agreement() {
     for seed in seeds(50) {
@@ -1361,8 +1387,9 @@ fn who_has_left_gets_no_answer_from_an_agreement() {
     }
 }
 
-/// Agreements, shrinks and duplicates one after the other, with deaths, stops, members that leave by another activity,
-/// and an activity of each that fills the queues of the others: whoever gets an outcome gets the same one.
+/// Agreements, shrinks and duplicates follow each other, with deaths, stops, members that leave by
+/// another activity, and an activity of each member that fills the queues of the others: all
+/// members that get an outcome get equal outcomes.
 #[test]
 fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
     for seed in seeds(400) {
@@ -1375,7 +1402,7 @@ fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
         let (kills, stops, steps) =
             (random.below(members), random.below(3), 1 + random.magnitude(20, 2000));
         let options = options.random_faults(kills as usize, stops as usize, steps);
-        // Which communicator, which call, and what came out of it.
+        // The communicator, the number of the call, and its outcome.
         let outcomes: Log<(u64, usize, String)> = Rc::default();
         let log = outcomes.clone();
         simulate("whatever happens", &options, move |job| {
@@ -1401,7 +1428,7 @@ fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
                         let _ = talking.probe(Source::Any, Tag::Any);
                     }
                 };
-                // Refused to one who has left.
+                // A member that has left is refused.
                 let _ = job.spawn("talks", Box::new(talk));
             }
             let note = |comm: &Communicator, call: usize, outcome: String| {
@@ -1425,7 +1452,7 @@ fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
                         if let Ok(made) = &made {
                             note(&comm, call, made.id().to_string());
                         }
-                        // All go on with the new one, or none.
+                        // All go on with the new communicator, or none.
                         match patiently(|| comm.agree_despite_failures(u64::from(made.is_ok()))) {
                             Ok(answer) => {
                                 note(&comm, call + 100, format!("{answer:?}"));

@@ -1,9 +1,9 @@
-//! The examples of `examples/rust/ulfm` under the simulator: the same code, with members that die anywhere, over many
-//! seeds (`OUTLAST_SEEDS` sets how many, `OUTLAST_SEED_FIRST` the first one) and both links.
+//! The programs of `examples/rust/ulfm` under the simulator: their code, with members that die at
+//! any step, over many seeds and both links. `shm/rma/examples.rs` runs the programs as processes.
 
-// The programs' own `main` and their killing are not for the simulator.
+// The simulator uses neither the `main` of the programs nor the code by which they kill members.
 #![allow(dead_code)]
-// Each of them is a program of its own and has its own copy of what they share.
+// Each program is complete by itself and has its own copy of the module that they share.
 #![allow(clippy::duplicate_mod)]
 
 #[path = "../../../../../examples/rust/ulfm/bag_of_tasks.rs"]
@@ -29,8 +29,8 @@ use std::time::Duration;
 
 type TakePart = fn(&Job) -> Result<(), Box<dyn std::error::Error>>;
 
-/// Runs an example with up to `kills` deaths at any of the first `steps` steps of the members. All survivors end with
-/// the right result. An error is excused only if `excuse` knows it.
+/// Runs an example with up to `kills` deaths at any of the first `steps` steps of the members. All
+/// survivors end with the right result. An error is excused only if `excuse` accepts it.
 fn check(
     test: &str,
     members: usize,
@@ -106,15 +106,15 @@ fn iterations_as_transactions_in_sim() {
     check(this_test!(), iterations_as_transactions::MEMBERS, 3, 600, never, take_part);
 }
 
-/// Who dies before the halves are made keeps them from being made.
+/// A member that dies before the halves are made prevents them.
 #[test]
 fn insulation_in_sim() {
     let excuse = |error: &str| error.contains("dead") || error.contains("revoked");
     check(this_test!(), insulation::MEMBERS, 1, 2000, excuse, insulation::take_part);
 }
 
-/// Who dies before the first checkpoint, or after the last one, is missed: the example says so by an error, never by a
-/// wrong result.
+/// A member that dies before the first or after the last checkpoint is missing: the example reports
+/// an error, never a wrong result.
 #[test]
 fn buddy_checkpoint_in_sim() {
     let excuse = |error: &str| error.contains("dead") || error.contains("revoked");

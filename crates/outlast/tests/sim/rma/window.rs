@@ -1,5 +1,6 @@
-//! Windows under the simulator, over many seeds (`OUTLAST_SEEDS` sets how many, `OUTLAST_SEED_FIRST` the first one) and
-//! both links. A failing run prints what replays it.
+//! Windows under the simulator, over many seeds and both links: the scenarios of
+//! [`crate::window_scenarios`], which the shm and mpi engines run too, and random programs and
+//! schedules that need simulated time. A failing run prints the command that replays it.
 
 use crate::reexecution::this_test;
 use crate::simulation::{replay, seeds};
@@ -14,7 +15,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Runs one simulation; a panic, a deadlock or a call without end in it is a failure, with what replays it.
+/// Runs a simulation. A panic, a deadlock or an endless call in it is a failure, reported with the
+/// command that replays it.
 #[track_caller]
 fn simulate(test: &str, options: &Options, body: impl Fn(Job) + 'static) -> sim::Report {
     let report = sim::run(options, body);
@@ -32,14 +34,16 @@ fn simulate(test: &str, options: &Options, body: impl Fn(Job) + 'static) -> sim:
     report
 }
 
-/// Even seeds run over memory, odd ones over a network, with notices that come soon or at very different times.
+/// Even seeds run over memory, odd seeds over a network. In half of the runs members learn of a
+/// death soon, in the others at very different times.
 fn options_for(seed: u64) -> Options {
     let mut options = Options::new(MEMBERS, seed);
     options.link = Link::of_seed(seed);
     if seed % 4 < 2 {
         options.detection = Duration::from_nanos(100)..=Duration::from_millis(2);
     }
-    // In some runs members are stopped for a while, somewhere: that may delay, and nothing else.
+    // In some runs members are stopped for a while, at random steps: that may delay calls, but has
+    // no other effect.
     if seed % 8 >= 4 {
         let mut random = Random::new(seed ^ 0x0073_746F_7073);
         for _ in 0..3 {
@@ -52,7 +56,7 @@ fn options_for(seed: u64) -> Options {
     options
 }
 
-/// All scenarios over all seeds. A test each, so that a failure names its scenario.
+/// Each scenario, over all seeds, as a test of its own, so that a failure names its scenario.
 macro_rules! scenarios {
     ($($name:ident),* $(,)?) => {
         $(
@@ -108,7 +112,7 @@ scenarios!(
 
 type Log<T> = Rc<RefCell<T>>;
 
-/// Who is between lock and unlock, and how.
+/// The members between lock and unlock, each with the kind of its lock.
 #[derive(Default)]
 struct Inside {
     members: BTreeMap<MemberId, LockKind>,
@@ -116,9 +120,9 @@ struct Inside {
     takeovers: u64,
 }
 
-/// Members lock the memory of rank 0, both ways, and are killed and stopped anywhere. Nobody is inside together with
-/// somebody alive whom it excludes; what is guarded is whole unless the lock said that its holder died; and every
-/// call ends.
+/// Members lock the memory of rank 0, in both ways, and are killed and stopped at any step. A
+/// member inside never meets a living member that it excludes. The guarded words are equal, unless
+/// the lock reported that its holder died. Every call ends.
 #[test]
 fn locks_exclude_under_deaths_and_stops() {
     let total: Log<Inside> = Rc::default();
@@ -170,7 +174,7 @@ fn exclude(job: &Job, log: &Log<Inside>) {
                 continue;
             }
         }
-        // Looked at before, as no other member may run while the log is borrowed.
+        // Read before the log is borrowed, because other members may run during the call.
         let dead = window_scenarios::dead_members(&window);
         {
             let mut inside = log.borrow_mut();
@@ -202,9 +206,11 @@ fn exclude(job: &Job, log: &Log<Inside>) {
     let _ = job.leave();
 }
 
-/// What is done inside: two words that are equal whenever nobody is inside exclusively. Whether the target lives.
+/// Changes or reads two words that are equal whenever no member is inside exclusively. Returns
+/// whether the target lives.
 fn change(window: &Window, kind: LockKind, is_whole: bool) -> bool {
-    // The outcome of a call that timed out is unknown, so it is made again: the lock is still held.
+    // The outcome of a call that timed out is unknown, so the call is repeated: the lock is still
+    // held.
     let again = |call: &mut dyn FnMut() -> Result<u64, WindowError>| loop {
         match call() {
             Ok(value) => return Some(value),
@@ -231,7 +237,7 @@ fn change(window: &Window, kind: LockKind, is_whole: bool) -> bool {
     true
 }
 
-/// What may happen when members die or are stopped for longer than the time limit.
+/// Errors that are allowed when members die or are stopped for longer than the time limit.
 fn is_excused(error: &WindowError) -> bool {
     use outlast::rma::Error;
     match error {
@@ -247,9 +253,9 @@ fn is_excused(error: &WindowError) -> bool {
     }
 }
 
-/// Some members take locks away from others at random. Nobody loses a lock that was not taken away from it: what the
-/// old holders still do, however late, does not touch the locks of the new ones. At the end no living member's stamp is
-/// left.
+/// Some members take locks away from others at random. A member only loses a lock that was taken
+/// away from it: what the old holders still do, even much later, does not touch the locks of the
+/// new holders. At the end no stamp of a living member is left.
 #[test]
 fn locks_can_be_forced_at_any_time() {
     for seed in seeds(300) {
@@ -265,7 +271,7 @@ fn locks_can_be_forced_at_any_time() {
         let forced = forced.borrow();
         for (rank, lost) in &forced.lost {
             let taken = forced.taken.get(rank).copied().unwrap_or(0);
-            // Who dies does not say what it took.
+            // A member that died did not report what it took.
             assert!(
                 has_deaths || *lost <= taken,
                 "seed {seed}: rank {rank} lost {lost} locks of {taken} taken"
@@ -274,8 +280,9 @@ fn locks_can_be_forced_at_any_time() {
     }
 }
 
-/// A holder is stopped at each step of its unlock, its lock is taken away and taken by another, and it wakes: the lock
-/// of the new holder is untouched, also if the old one had just seen that it still held it.
+/// A holder is stopped at each step of its unlock, its lock is taken away and taken by another
+/// member, and it wakes: the lock of the new holder is untouched, even if the old holder had just
+/// read that it still held the lock.
 #[test]
 fn a_holder_that_is_forced_inside_its_unlock_does_no_harm() {
     let mut lost = 0;
@@ -298,7 +305,7 @@ fn a_holder_that_is_forced_inside_its_unlock_does_no_harm() {
                         Err(WindowError::LockLost { target: 0 }) => *log.borrow_mut() += 1,
                         other => panic!("{other:?}"),
                     }
-                    // If it was not stopped yet, it is now, and rank 0 wakes it.
+                    // If it was not stopped yet, it is stopped here, and rank 0 wakes it.
                     for _ in 0..80 {
                         let _ = job.epoch();
                     }
@@ -336,7 +343,8 @@ fn a_holder_that_is_forced_inside_its_unlock_does_no_harm() {
     assert!(lost > 0 || seeds(120).count() < 100, "nobody was ever forced inside its unlock");
 }
 
-/// How many locks each rank says it has lost, and how many others say they have taken from it.
+/// The number of locks that each rank reports as lost, and the number that others report to have
+/// taken from it.
 #[derive(Default)]
 struct Forced {
     lost: BTreeMap<usize, u64>,
@@ -385,7 +393,7 @@ fn force(job: &Job, seed: u64, log: &Log<Forced>) {
     let _ = comm.agree_despite_failures(1);
     for target in [0, 1] {
         if let Ok(holders) = window.holders(target) {
-            // A stop past the time limit may keep a release under way.
+            // After a stop beyond the time limit a release may still be in flight.
             let failed = window.get_failed();
             let late = job.now() > Time(20_000_000_000);
             assert!(
@@ -400,7 +408,8 @@ fn force(job: &Job, seed: u64, log: &Log<Forced>) {
     let _ = job.leave();
 }
 
-/// Members die while the window is made, used and freed: all survivors have it or none has, and all come to an end.
+/// Members die while the window is made, used and freed: all survivors have it or none has it, and
+/// all calls end.
 #[test]
 fn windows_are_made_and_freed_under_deaths() {
     for seed in seeds(400) {
@@ -419,7 +428,7 @@ fn windows_are_made_and_freed_under_deaths() {
             let window = Window::open(&comm, 256);
             log.borrow_mut().push((job.me(), window.is_ok()));
             match &window {
-                // Nobody is stopped, so nobody has a reason to be late.
+                // No member is stopped, so no call may time out.
                 Err(error) => {
                     let is_late = matches!(error, WindowError::Timeout { .. });
                     assert!(is_excused(error) && !is_late, "{error:?}");
@@ -437,7 +446,7 @@ fn windows_are_made_and_freed_under_deaths() {
             }
             let after = job.reserve(64).unwrap();
             assert_eq!(before, after, "all memory was given back after {:?}", window.err());
-            // Nobody leaves before all are through: leaving is a death for the others.
+            // No member leaves before all are done: leaving is a death for the others.
             let _ = comm.agree_despite_failures(1);
             survivors.borrow_mut().push(job.me());
             job.leave().unwrap();
@@ -452,8 +461,8 @@ fn windows_are_made_and_freed_under_deaths() {
     }
 }
 
-/// Over a network, a target that is stopped for longer than the time limit. Calls say so; when it goes on, nothing of
-/// them is left in the way.
+/// Over a network, a target is stopped for longer than the time limit. Calls report the timeout.
+/// When the target goes on, nothing of these calls is in the way.
 #[test]
 fn a_stopped_target_times_out_and_nothing_stays_behind() {
     for seed in seeds(60) {
@@ -463,7 +472,7 @@ fn a_stopped_target_times_out_and_nothing_stays_behind() {
             let comm = Communicator::world(&job).unwrap();
             let window = Window::open(&comm, 64).unwrap();
             comm.barrier().unwrap();
-            // Out of the barrier, which needs them all.
+            // All members have left the barrier before the stop, because it needs all of them.
             if comm.rank() != 2 {
                 comm.send(2, 0, b"").unwrap();
             } else {
@@ -490,7 +499,8 @@ fn a_stopped_target_times_out_and_nothing_stays_behind() {
                 assert_eq!(word(&window, 1, 0), 0x0101_0101_0101_0101);
                 window.unlock(1).unwrap();
             }
-            // The others wait for as long as it takes: already in `free`, which they take up again and again.
+            // The others wait as long as needed: they are in `free`, which they call again and
+            // again.
             let is_late = |result| matches!(result, Err(WindowError::Timeout { .. }));
             while is_late(window.close()) {}
             assert_eq!(window.close(), Err(WindowError::Freed));
@@ -501,8 +511,8 @@ fn a_stopped_target_times_out_and_nothing_stays_behind() {
     }
 }
 
-/// Over a network, a member waits for a target that is stopped; a revoke by a third one ends the wait, long before the
-/// time limit.
+/// Over a network, a member waits for a stopped target. A revoke by a third member ends the wait,
+/// long before the time limit.
 #[test]
 fn a_revoke_ends_waits_for_a_stopped_target() {
     for seed in seeds(60) {
@@ -513,7 +523,8 @@ fn a_revoke_ends_waits_for_a_stopped_target() {
             let tell = |rank: usize| comm.send(rank, 0, b"").unwrap();
             match comm.rank() {
                 2 => {
-                    // All are out of the making of the window, which needs them.
+                    // All members have made the window before the stop, because that needs all of
+                    // them.
                     [0, 1, 3].iter().for_each(|&rank| drop(comm.receive(rank, 0).unwrap()));
                     job.inject(outlast::engine::Fault::Stop(MemberId(1))).unwrap();
                     tell(3);
@@ -542,7 +553,8 @@ fn a_revoke_ends_waits_for_a_stopped_target() {
     }
 }
 
-/// A window is freed with operations under way, and the memory is used for something else at once: nothing lands there.
+/// A window is freed with operations in flight, and its memory is reused at once: none of the
+/// operations writes to it.
 #[test]
 fn nothing_lands_after_a_window_was_freed() {
     const LEN: usize = 512;
@@ -552,7 +564,7 @@ fn nothing_lands_after_a_window_was_freed() {
             let comm = Communicator::world(&job).unwrap();
             let window = Window::open(&comm, LEN as u64).unwrap();
             if comm.rank() != 1 {
-                // Not flushed, and some not even waited for.
+                // These are not flushed, and some are not waited for.
                 for at in 0..8 {
                     window.put(1, at * 64, &[1; 64]).unwrap();
                     drop(window.start_accumulate(1, at * 64, Update::Max, &[7u64; 8]).unwrap());
@@ -572,8 +584,9 @@ fn nothing_lands_after_a_window_was_freed() {
     }
 }
 
-/// Over a network: a third member dies, which the target of a release hears of before the releasing member does, but is
-/// stopped until the release has timed out. It belongs to an older view then, and takes effect all the same.
+/// Over a network, a third member dies. The target of a release learns of the death before the
+/// releasing member does, but is stopped until the release has timed out. The release then belongs
+/// to an older view, and takes effect nevertheless.
 #[test]
 fn a_release_that_timed_out_takes_effect_in_a_later_view() {
     for seed in seeds(60) {
@@ -612,8 +625,8 @@ fn a_release_that_timed_out_takes_effect_in_a_later_view() {
     }
 }
 
-/// A member leaves `free` at its time limit, takes a lock, and calls `free` again, while the others have found all
-/// locks free and voted: the window is not freed under it.
+/// A member leaves `free` at its time limit, takes a lock, and calls `free` again, while the others
+/// have found all locks free and voted: the window is not freed under it.
 #[test]
 fn a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window() {
     for seed in seeds(60) {
@@ -648,8 +661,8 @@ fn a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window() {
     }
 }
 
-/// Two activities of one member take and release locks at the same time: each release finds a whole lock or none, and
-/// nothing is left behind.
+/// Two activities of a member take and release locks concurrently: each release finds a complete
+/// lock or none, and no lock is left.
 #[test]
 fn two_activities_lock_and_unlock_all_at_once() {
     for seed in seeds(200) {
@@ -683,7 +696,7 @@ fn two_activities_lock_and_unlock_all_at_once() {
             let further = job.spawn("further", Box::new(work(window.clone()))).unwrap();
             work(window.clone())();
             assert!(job.wait_for(&further, Time::NEVER));
-            // What one of them had taken when the other one found it in the way.
+            // Locks that an activity held when the other found them in the way.
             let _ = window.unlock_all();
             let _ = window.unlock(1);
             comm.agree_despite_failures(1).unwrap();
@@ -695,8 +708,8 @@ fn two_activities_lock_and_unlock_all_at_once() {
     }
 }
 
-/// A revoke ends a call that takes a lock while its swaps are on their way; the window is freed, and its memory is
-/// used for something else at once: no swap lands there.
+/// A revoke ends a call that takes a lock while its compare-and-swaps are in flight. The window is
+/// freed, and its memory is reused at once: no compare-and-swap writes to it.
 #[test]
 fn no_swap_of_a_lock_lands_after_a_window_was_freed() {
     for seed in seeds(300) {
@@ -719,7 +732,7 @@ fn no_swap_of_a_lock_lands_after_a_window_was_freed() {
                     }
                 }
                 window.free().unwrap();
-                // Zero is what the swaps would expect there.
+                // The compare-and-swaps would expect zero there.
                 let places: Vec<u64> = (0..16).map(|_| job.reserve(64).unwrap()).collect();
                 for &place in &places {
                     job.put(outlast::Epoch::ANY, job.me(), place, &[0; 64]).unwrap();
@@ -738,7 +751,8 @@ fn no_swap_of_a_lock_lands_after_a_window_was_freed() {
     }
 }
 
-/// One activity flushes what it did under its lock while another one takes and releases another lock.
+/// An activity flushes the operations under its lock while another activity takes and releases
+/// another lock.
 #[test]
 fn a_flush_of_all_is_not_disturbed_by_a_lock_that_another_activity_takes() {
     for seed in seeds(60) {

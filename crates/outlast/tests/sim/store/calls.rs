@@ -1,7 +1,6 @@
-//! The store's larger calls under the simulator: locks, waits that a death ends, loss, leaving. Deaths and stops at any
-//! step; the body of each test knows what must hold and panics otherwise.
-//!
-//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one; a failing one prints how to run it alone.
+//! The store's larger calls under the simulator: locks, waits that a death ends, loss, leaving.
+//! Members die and are stopped at any step. The body of each test knows what must hold, and panics
+//! otherwise.
 
 use crate::reexecution::this_test;
 use crate::simulation::{replay_with_trace, seeds_in};
@@ -13,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Runs a body over seeds; `plan` says with what members and faults.
+/// Runs a body over seeds. `plan` gives the members and the faults of each seed.
 fn over_seeds(
     test: &str,
     default: std::ops::Range<u64>,
@@ -45,7 +44,7 @@ fn options(replicas: usize) -> Options {
     Options::new().replicas(replicas).partitions(8).expected_keys(32).slab_len_max(16 << 10)
 }
 
-/// Opens the store; `None` if a member was stopped for so long that this one gave up.
+/// Opens the store; `None` if a member was stopped for so long that this member gave up.
 fn open(job: &Job, options: Options) -> Option<Store> {
     match Store::open(job, options) {
         Ok(store) => Some(store),
@@ -58,7 +57,8 @@ fn end(job: &Job, store: &Store) {
     match store.close() {
         Ok(()) | Err(StoreError::Closed) => {}
         Err(StoreError::Timeout { .. }) => {
-            // Someone is stopped and will want to read: its data must not go before it goes on.
+            // A member is stopped and will read when it goes on: the data of this member must be
+            // there until then.
             let until = after(job, 2 * MINUTE);
             while job.now() < until && !job.has_ended() {
                 job.park(job.bell(), until);
@@ -75,7 +75,7 @@ fn after(job: &Job, duration: Duration) -> Time {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Who is between lock and unlock, as the members themselves note it outside the store.
+/// The member and thread between lock and unlock, as recorded by the members outside of the store.
 type Inside = Arc<Mutex<Option<(MemberId, u32)>>>;
 
 fn lock_and_unlock(
@@ -89,16 +89,18 @@ fn lock_and_unlock(
     for round in 0..rounds {
         let guard = match store.lock(b"queue", after(job, 20 * MINUTE)) {
             Ok(guard) => guard,
-            // A home did not answer. The lock may be held by nobody; the background sees to it.
+            // A replica did not answer. The lock may be held without an owner; the background
+            // releases it.
             Err(StoreError::Timeout { .. }) => continue,
             Err(StoreError::Closed) => return,
-            // When one is stopped while the store is opened or closed, the others give up and go: R have died.
+            // If a member is stopped while the store is opened or closed, the others give up and
+            // leave: as many members as there are replicas have died.
             Err(StoreError::DataLost { .. }) if job.view().dead.len() >= replicas => return,
             Err(error) => panic!("lock: {error}"),
         };
         let before = inside.lock().unwrap().replace((job.me(), thread));
         if let Some((member, _)) = before {
-            // It died inside; or whoever took over from it did, before it could note itself.
+            // It died inside, or its successor died before it could record itself.
             assert!(guard.was_abandoned() && !job.view().is_living(member), "two holders");
         }
         if let Some(member) = guard.abandoned_by() {
@@ -113,7 +115,8 @@ fn lock_and_unlock(
         }
         match guard.unlock() {
             Ok(()) | Err(StoreError::Timeout { .. } | StoreError::Closed) => {}
-            // When one is stopped while the store is opened or closed, the others give up and go: R have died.
+            // If a member is stopped while the store is opened or closed, the others give up and
+            // leave: as many members as there are replicas have died.
             Err(StoreError::DataLost { .. }) if job.view().dead.len() >= replicas => return,
             Err(error) => panic!("unlock: {error}"),
         }
@@ -145,7 +148,8 @@ fn a_lock_has_one_holder_and_the_death_of_a_holder_is_told() {
     });
 }
 
-/// The holder dies at each of its steps between asking for the lock and having released it.
+/// The holder dies at each of its steps between the request for the lock and the end of its
+/// release.
 #[test]
 fn a_lock_whose_holder_dies_at_any_step_is_taken_over() {
     let plan = |seed: u64| SimOptions::new(3, seed).link(Link::of_seed(seed));
@@ -172,7 +176,7 @@ fn a_lock_is_refused_at_the_deadline_and_names_its_holder() {
             if job.me() == MemberId(0) {
                 let guard = store.lock(b"queue", after(&job, MINUTE)).expect("free");
                 assert!(!guard.was_abandoned());
-                // Another thread of the same member is another holder.
+                // Another thread of this member is another holder.
                 let again = store.lock(b"queue", after(&job, Duration::from_millis(1)));
                 assert!(
                     matches!(again, Err(StoreError::Locked { holder: MemberId(0), .. })),
@@ -209,7 +213,7 @@ fn a_lock_is_refused_at_the_deadline_and_names_its_holder() {
     });
 }
 
-/// Member 0 puts a result and dies at some step of it, or does not get that far.
+/// Member 0 puts a result and dies at some step of the put, or before it.
 #[test]
 fn a_wait_ends_with_the_value_or_with_the_death_of_its_writer() {
     let plan = |seed: u64| SimOptions::new(3, seed).link(Link::of_seed(seed));
@@ -222,7 +226,7 @@ fn a_wait_ends_with_the_value_or_with_the_death_of_its_writer() {
             if job.me() == MemberId(0) {
                 job.inject(Fault::DieAtStep(1 + 2 * seed)).expect("a fault");
                 store.put(b"future", b"result").expect("put");
-                // It lives until its step comes; the others need the value or its death.
+                // It lives until it reaches its step. The others need the value or its death.
                 loop {
                     store.get(b"future").expect("read");
                 }
@@ -237,7 +241,7 @@ fn a_wait_ends_with_the_value_or_with_the_death_of_its_writer() {
                 }
                 WaitOutcome::Died(member) => {
                     assert_eq!(member, MemberId(0));
-                    // What was not there then does not come up later.
+                    // A value that was absent then does not appear later.
                     for _ in 0..5 {
                         job.park(job.bell(), after(&job, Duration::from_millis(3)));
                         assert_eq!(store.get(b"future"), Ok(None));
@@ -246,7 +250,7 @@ fn a_wait_ends_with_the_value_or_with_the_death_of_its_writer() {
                 }
                 WaitOutcome::TimedOut => panic!("nothing ended the wait"),
             }
-            // The deadline ends it, too.
+            // The deadline ends the wait, too.
             let until = after(&job, Duration::from_millis(2));
             let member = job.me();
             assert_eq!(
@@ -260,8 +264,8 @@ fn a_wait_ends_with_the_value_or_with_the_death_of_its_writer() {
     assert!(ends.0 > 20 && ends.1 > 20, "values and deaths: {ends:?}");
 }
 
-/// A writer is stopped at some step of its put, when others can see the value already: the wait of a third ends as soon as
-/// anyone has seen it, not when the writer goes on.
+/// A writer is stopped at some step of its put, when others can already see the value: the wait of
+/// a third member ends as soon as a reader has seen the value, not when the writer goes on.
 fn a_wait_ends_early(test: &str, replicas: usize, by_handle: bool) {
     let plan = |seed: u64| SimOptions::new(3, seed).link(Link::Memory);
     let early = Arc::new(Mutex::new(0));
@@ -289,7 +293,7 @@ fn a_wait_ends_early(test: &str, replicas: usize, by_handle: bool) {
                         store.put(b"future", b"result")
                     };
                     put.expect("put");
-                    // It stops at last.
+                    // The writer stops here at the latest.
                     sleep(after(&job, Duration::from_secs(1)));
                 }
                 1 => {
@@ -303,7 +307,7 @@ fn a_wait_ends_early(test: &str, replicas: usize, by_handle: bool) {
                         .wait(b"future", before, after(&job, MINUTE))
                         .expect("waited")
                         .expect("there");
-                    // Copied first: the others run while the clock is asked.
+                    // Copied first, because the others run while this member reads the clock.
                     let seen = *seen.lock().unwrap();
                     if let Some(seen) = seen {
                         let late = job.now().since(seen);
@@ -354,8 +358,8 @@ fn a_wait_ends_when_anyone_sees_the_only_copy_of_a_handle() {
     a_wait_ends_early(this_test!(), 1, true);
 }
 
-/// A home stops in the middle of a lock or an unlock, which ends with a timeout; later it goes on, and the lock's record
-/// with it. Nobody holds the lock then.
+/// A replica stops in the middle of a lock or an unlock, which ends with a timeout. Later the
+/// replica goes on, and the request changes the lock's record. Then no member holds the lock.
 #[test]
 fn a_lock_whose_outcome_is_unknown_is_released_in_the_background() {
     let plan = |seed: u64| {
@@ -395,7 +399,7 @@ fn a_lock_whose_outcome_is_unknown_is_released_in_the_background() {
             loop {
                 match store.lock(b"queue", after(&job, MINUTE)) {
                     Ok(guard) => break drop(guard),
-                    // From before the home went on.
+                    // From the time before the replica went on.
                     Err(StoreError::Timeout { .. }) => {}
                     Err(error) => panic!("{} cannot lock: {error}", job.me()),
                 }
@@ -406,14 +410,14 @@ fn a_lock_whose_outcome_is_unknown_is_released_in_the_background() {
     assert!(*timeouts.lock().unwrap() > 100);
 }
 
-/// The greatest version of each key that was acknowledged, noted outside the store.
+/// The greatest acknowledged version of each key, recorded outside of the store.
 type Acked = Arc<Mutex<BTreeMap<Vec<u8>, Version>>>;
 
 fn keys() -> impl Iterator<Item = Vec<u8>> {
     (0..24).map(|number| format!("key/{number}").into_bytes())
 }
 
-/// Puts a key and checks that the version is greater than any that was acknowledged before.
+/// Puts a key and checks that the version is greater than all versions acknowledged before.
 fn put_newer(store: &Store, acked: &Acked, key: &[u8]) -> Result<(), StoreError> {
     let before = acked.lock().unwrap().get(key).copied();
     let value = format!("{}/{}", store.me(), before.map_or(0, |version| version.counter));
@@ -425,7 +429,8 @@ fn put_newer(store: &Store, acked: &Acked, key: &[u8]) -> Result<(), StoreError>
     Ok(())
 }
 
-/// Reads all keys: each is as it was acknowledged or newer, or lost; the lost ones.
+/// Reads all keys. Each has its acknowledged version or a newer version, or is lost. Returns the
+/// lost keys.
 fn read_all(store: &Store, acked: &Acked) -> Vec<Vec<u8>> {
     let mut lost = Vec::new();
     for key in keys() {
@@ -446,7 +451,8 @@ fn read_all(store: &Store, acked: &Acked) -> Vec<Vec<u8>> {
     lost
 }
 
-/// Accepts all losses until there is none, then every key that was lost is empty or has a new life.
+/// Accepts all losses until none is left. Then every lost key is absent or has a value of the new
+/// incarnation.
 fn accept_and_write(
     store: &Store,
     acked: &Acked,
@@ -468,7 +474,7 @@ fn accept_and_write(
                     found.version()
                 );
             }
-            // The home of the new life has died, too, or nobody could be reached.
+            // The replica of the new incarnation has died, too, or no replica could be reached.
             Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => {}
             Err(error) => panic!("read: {error}"),
         }
@@ -481,7 +487,8 @@ fn accept_and_write(
     }
 }
 
-/// Member 0 dies, with R = 1; all survivors accept at once, one of them dies at some step of that, others are stopped.
+/// Member 0 dies, with a single replica. All survivors accept the loss at once, one of them dies at
+/// some step of that, others are stopped.
 #[test]
 fn loss_is_said_until_it_is_accepted_and_versions_go_on() {
     let plan = |seed: u64| {
@@ -492,7 +499,8 @@ fn loss_is_said_until_it_is_accepted_and_versions_go_on() {
     let counted = accepted.clone();
     over_seeds(this_test!(), 0..300, plan, move |seed| {
         let (acked, counted) = (Acked::default(), counted.clone());
-        // What was acknowledged in the old life, noted by the first one who accepts.
+        // The versions acknowledged in the old incarnation, recorded by the first member that
+        // accepts.
         let old_life = Arc::new(Mutex::new(None));
         Box::new(move |job| {
             let Some(store) = open(&job, options(1)) else { return };
@@ -503,8 +511,8 @@ fn loss_is_said_until_it_is_accepted_and_versions_go_on() {
                 let _ = put_newer(&store, &acked, &key);
             }
             if job.me() == MemberId(0) {
-                // After the others have written, which nobody waits for: what is lost is checked against what was
-                // acknowledged.
+                // After the others have written, though it does not wait for them: what is lost is
+                // checked against the acknowledged versions.
                 job.park(job.bell(), after(&job, Duration::from_micros(seed % 100 * 10)));
                 return job.inject(Fault::Kill(MemberId(0))).expect("a fault");
             }
@@ -518,7 +526,7 @@ fn loss_is_said_until_it_is_accepted_and_versions_go_on() {
                 job.inject(Fault::DieAtStep(1 + seed)).expect("a fault");
             }
             if !lost.is_empty() && !was_accepted && seed % 5 == 0 {
-                // Nobody has begun to accept: a put is refused, too.
+                // No member has begun to accept: a put is refused, too.
                 let refused = store.put(&lost[0], b"");
                 if old_life.lock().unwrap().is_none() {
                     assert!(
@@ -551,7 +559,8 @@ fn lost_keys(store: &Store) -> Vec<Vec<u8>> {
     keys().filter(|key| matches!(store.get(key), Err(StoreError::DataLost { .. }))).collect()
 }
 
-/// A partition is lost while it is being copied: the keys that the new home has are named, and they are the right ones.
+/// A partition is lost while it is being copied: the keys that the new replica has are named, and
+/// correctly.
 #[test]
 fn lost_keys_are_named_as_far_as_they_are_known() {
     let plan = |seed: u64| SimOptions::new(3, seed).link(Link::of_seed(seed));
@@ -612,8 +621,9 @@ fn lost_keys_are_named_as_far_as_they_are_known() {
     assert!(named.0 > 50 && named.1 > 5, "keys named, and runs in which some were: {named:?}");
 }
 
-/// With R = 2 two members die at once; the partitions of which they had both copies are accepted; when their copies are
-/// back, another member dies: the new life is complete at its other home, and its versions still are the greatest.
+/// With two replicas, two members die at once, and the partitions of which they had both replicas
+/// are accepted as lost. When these have their replicas again, another member dies: the new
+/// incarnation is complete at its other replica, and its versions are still the greatest.
 #[test]
 fn the_new_life_of_a_partition_is_copied_and_so_is_its_floor_of_versions() {
     let plan = |seed: u64| SimOptions::new(5, seed).link(Link::of_seed(seed));
@@ -676,8 +686,8 @@ fn the_new_life_of_a_partition_is_copied_and_so_is_its_floor_of_versions() {
     assert!(lost_count > 50, "{lost_count} lost keys");
 }
 
-/// Two of three copies die at once, and the new homes get their indexes at different times; when all copies are back,
-/// two others die: the copies that were brought up have everything.
+/// Two of three replicas die at once, and the new replicas make their indexes at different times.
+/// When all replicas are complete again, two other members die: the repaired replicas are complete.
 #[test]
 fn a_copy_that_was_brought_up_has_everything_whenever_its_home_began() {
     let plan = |seed: u64| {
@@ -703,7 +713,7 @@ fn a_copy_that_was_brought_up_has_everything_whenever_its_home_began() {
                         job.park(job.bell(), after(&job, Duration::from_millis(1)));
                     }
                     if job.view().dead.len() > 2 {
-                        // Someone gave up while another was stopped.
+                        // A member gave up while another was stopped.
                         break;
                     }
                     two.iter().for_each(|&victim| drop(job.inject(Fault::Kill(victim))));
@@ -726,7 +736,7 @@ fn a_copy_that_was_brought_up_has_everything_whenever_its_home_began() {
     });
 }
 
-/// Leaves, trying again when somebody did not answer in time.
+/// Leaves, and tries again after a timeout.
 fn leave(job: &Job, store: &Store) {
     loop {
         match store.leave(after(job, MINUTE)) {
@@ -737,7 +747,7 @@ fn leave(job: &Job, store: &Store) {
     }
 }
 
-/// What to do while others leave.
+/// The work of a member while others leave.
 fn work_while_others_leave(
     job: &Job,
     store: &Store,
@@ -751,14 +761,14 @@ fn work_while_others_leave(
         let key = keys().nth(round % 24).expect("a key");
         round += 5;
         if round > 200 {
-            // Someone is stopped, and all wait for it.
+            // A member is stopped, and all others wait for it.
             job.park(job.bell(), after(job, Duration::from_millis(round as u64)));
         }
         match put_newer(store, acked, &key) {
             Ok(()) | Err(StoreError::Timeout { .. }) => {}
             Err(error) => panic!("put while others leave: {error}"),
         }
-        // And new keys, of which nobody but their writer knows.
+        // New keys as well, which only their writer knows.
         for number in 0..3 {
             let key = format!("new/{}/{round}/{number}", job.me());
             match put_newer(store, acked, key.as_bytes()) {
@@ -781,7 +791,8 @@ fn work_while_others_leave(
     }
 }
 
-/// With one copy of each value members leave, one or two at once, while the others write; some are stopped for a while.
+/// With a single replica of each value, members leave, one or two at a time, while the others
+/// write. Some are stopped for a while.
 #[test]
 fn nothing_is_lost_when_members_leave_even_with_one_copy() {
     let plan = |seed: u64| {
@@ -803,7 +814,7 @@ fn nothing_is_lost_when_members_leave_even_with_one_copy() {
                 assert!(before > 0 && matches!(store.put(b"late", b""), Err(StoreError::Closed)));
                 return;
             }
-            // When one is stopped while the store is opened, the others give up and go.
+            // If a member is stopped while the store is opened, the others give up and leave.
             if !job.view().dead.is_subset(&job.view().left) {
                 return;
             }
@@ -815,7 +826,7 @@ fn nothing_is_lost_when_members_leave_even_with_one_copy() {
     });
 }
 
-/// With two copies the one who leaves dies at some step of it, or another member does.
+/// With two replicas, the leaving member dies at some step, or another member does.
 #[test]
 fn a_death_while_a_member_leaves_is_survived() {
     let plan = |seed: u64| SimOptions::new(4, seed).link(Link::of_seed(seed));
@@ -842,7 +853,7 @@ fn a_death_while_a_member_leaves_is_survived() {
     });
 }
 
-/// All leave one after the other, or all at once: each call ends, and what is left is whole.
+/// All members leave, in turn or at once: each call ends, and what is left is complete.
 #[test]
 fn all_members_can_leave() {
     let plan = |seed: u64| SimOptions::new(4, seed).link(Link::of_seed(seed));
@@ -862,8 +873,9 @@ fn all_members_can_leave() {
     });
 }
 
-/// The primary is stopped, another home dies: on shared memory the third home brings up the copy, so that the death of
-/// the primary and of that home, too, is survived. Repair takes only its share.
+/// The primary is stopped and another replica dies. On shared memory the third replica makes the
+/// new replica complete, so that the deaths of the primary and of the third replica are survived.
+/// Repair takes only its share of the time.
 #[test]
 fn another_home_takes_over_the_repair_of_a_stopped_primary() {
     let plan = |seed: u64| SimOptions::new(5, seed).link(Link::Memory);
@@ -908,7 +920,7 @@ fn another_home_takes_over_the_repair_of_a_stopped_primary() {
     });
 }
 
-/// One in 64 calls through a handle is timed.
+/// One of 64 calls through a handle is timed.
 #[test]
 fn calls_through_handles_are_timed() {
     over_seeds(

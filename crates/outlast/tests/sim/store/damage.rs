@@ -1,7 +1,6 @@
-//! Arbitrary bytes in a member's segment: whatever is there, no member crashes, and no call goes on for ever. With checksums
-//! nobody reads a value that was never written. The fuzz target in `fuzz/` runs the same.
-//!
-//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one.
+//! Arbitrary bytes in a member's segment: no member crashes, and every call ends. With checksums no
+//! value is read that was never written. The fuzz target in `fuzz/` runs
+//! [`crate::damaged_segment`], too.
 
 use crate::damaged_segment;
 use crate::simulation::seeds;
@@ -31,7 +30,7 @@ fn arbitrary_bytes_in_a_segment_crash_nobody_and_hold_nobody_up() {
     }
 }
 
-/// Where these bytes are in the own segment.
+/// The offset of these bytes in the segment of this member.
 fn find(job: &Job, bytes: &[u8]) -> u64 {
     let mut segment = vec![0; job.segment_len(job.me()).expect("a length") as usize];
     job.get(Epoch::ANY, job.me(), 0, &mut segment).expect("read");
@@ -50,7 +49,7 @@ fn alone(body: impl Fn(&Job, &Store) + 'static) {
     report.expect_ok();
 }
 
-/// A length that reaches beyond the segment is told before anyone asks for so much memory.
+/// A length that reaches beyond the segment is reported before so much memory is allocated.
 #[test]
 fn nobody_asks_for_memory_for_a_value_that_cannot_be() {
     alone(|job, store| {
@@ -67,7 +66,7 @@ fn nobody_asks_for_memory_for_a_value_that_cannot_be() {
     });
 }
 
-/// A chain of records that leads back to itself is noticed before it has filled the memory of whoever lists them.
+/// A chain of records that leads back to itself is detected before listing it fills the memory.
 #[test]
 fn nobody_follows_a_loop_for_long() {
     alone(|job, store| {

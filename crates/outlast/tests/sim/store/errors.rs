@@ -1,4 +1,4 @@
-//! Bad input and what cannot be done: each gets its own error, and changes nothing.
+//! Bad input and impossible requests: each gets its own error, and changes nothing.
 
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
@@ -32,12 +32,13 @@ fn end(job: &Job, store: &Store) {
     let _ = job.leave();
 }
 
-/// Whether there is nothing in the store.
+/// Whether the store has no keys.
 fn is_empty(store: &Store) -> bool {
     store.keys().expect("listed").is_empty()
 }
 
-/// Keys of the store's own are not listed and in no snapshot: what a program put there would be lost without a word.
+/// Reserved keys are neither listed nor in a snapshot: a value that a program put there would be
+/// lost silently.
 #[test]
 fn a_key_of_the_stores_own_is_refused_by_every_call_that_changes_something() {
     run(
@@ -143,7 +144,7 @@ fn no_copies_or_too_many_are_refused() {
                     "{error}"
                 );
             }
-            // Unless fewer will do.
+            // Unless the program allows fewer replicas.
             let store = Store::open(&job, options(3).allow_fewer()).expect("open");
             store.put(b"key", b"value").expect("put");
             assert_eq!(store.replicas_of(b"key").len(), 2);
@@ -171,7 +172,7 @@ fn options_that_differ_are_found_at_open_and_named() {
                     matches!(&error, StoreError::Invalid { reason } if reason.contains(&name)),
                     "{error}"
                 );
-                // Until the other one has found out, too.
+                // Until the other member has found the difference, too.
                 job.sleep(Duration::from_secs(1));
                 let _ = job.leave();
             },
@@ -322,13 +323,14 @@ fn a_member_that_does_not_answer_is_named() {
         }
         end(&job, &store);
     };
-    // Where all map the memory, nobody needs its answer.
+    // Over a network only: a member that maps the memory needs no answer.
     let mut options = SimOptions::new(2, 5).link(Link::Network);
     options.time_limit = Duration::from_millis(50);
     sim::run(&options, body).expect_ok();
 }
 
-/// A thread whose put failed is told so by its own flush, whoever has flushed before.
+/// The flush of a thread reports the failure of that thread's put, also if another thread has
+/// flushed before.
 #[test]
 fn each_thread_is_told_of_its_own_puts() {
     run(

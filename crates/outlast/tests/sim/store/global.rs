@@ -1,8 +1,6 @@
-//! Global mode under the simulator: who is told what after a death, what a recovery does at all members together, and what
-//! is left of it when members die or are stopped at any step. Random programs in this mode are in `outlast sim --mode
-//! global`.
-//!
-//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one.
+//! Global mode under the simulator: what each member is told after a death, what a recovery does at
+//! all members together, and what it leaves when members die or are stopped at any step. `outlast
+//! sim --mode global` runs random programs in this mode.
 
 use crate::simulation::{nap, run_with, seeds};
 use outlast::engine::Fault;
@@ -43,7 +41,8 @@ fn number(store: &Store, key: &str) -> i64 {
     value.map_or(0, |value| i64::from_le_bytes(value.bytes().try_into().expect("8 bytes")))
 }
 
-/// Waits until so many members have come here. Whoever is the first to know may be the first to go on to a death.
+/// Waits until `members` members have come here. The first member to know may be the first to go on
+/// to a death, so that this call may find the store revoked.
 fn meet(job: &Job, store: &Store, name: &str, members: i64) {
     match store.add(name.as_bytes(), 1) {
         Ok(_) | Err(StoreError::Revoked) => {}
@@ -60,8 +59,9 @@ fn nothing(_: &mut Transaction, _: &[Death]) -> StoreResult<()> {
     Ok(())
 }
 
-/// What each member's procedure does in most of these: it counts the recoveries in a key of its own, after having seen that
-/// all living members have counted the same; and the heir counts the death, which must be the first time.
+/// The procedure of each member in most of these tests. It counts the recoveries in a key of its
+/// own, after a check that the counts of all living members are equal. The heir counts the death,
+/// and must be the first to do so.
 fn count(job: &Job, tx: &mut Transaction, deaths: &[Death]) -> StoreResult<()> {
     let number = |bytes: Option<Vec<u8>>| {
         bytes.map_or(0, |bytes| i64::from_le_bytes(bytes.try_into().expect("8 bytes")))
@@ -80,7 +80,7 @@ fn count(job: &Job, tx: &mut Transaction, deaths: &[Death]) -> StoreResult<()> {
     Ok(())
 }
 
-/// Recovers, again and again, until the store has recovered from so many deaths.
+/// Recovers, again and again, until the store has recovered from `deaths` deaths.
 fn survive(job: &Job, store: &Store, deaths: usize) {
     let deadline = job.now().after(Duration::from_secs(300));
     loop {
@@ -88,7 +88,7 @@ fn survive(job: &Job, store: &Store, deaths: usize) {
         if store.is_revoked() {
             match store.recover(|tx, deaths| count(job, tx, deaths)) {
                 Ok(()) | Err(StoreError::Timeout { .. }) => {}
-                // One that was stopped did not answer another member in time.
+                // A stopped member did not answer another member in time.
                 Err(StoreError::RecoveryFailed { reason }) if !reason.contains("procedure of") => {}
                 Err(error) => panic!("{}: {error}", job.me()),
             }
@@ -100,7 +100,8 @@ fn survive(job: &Job, store: &Store, deaths: usize) {
     }
 }
 
-/// Everybody finds that all of each recovery has happened, and that each death was recovered from once.
+/// All members find that each recovery has happened completely, and that each death was recovered
+/// from once.
 fn check_counts(job: &Job, store: &Store) {
     let view = job.view();
     let counts: Vec<i64> =
@@ -163,7 +164,8 @@ fn after_a_death_every_call_says_revoked_until_all_have_recovered() {
                 recovered.iter().map(|death| death.member).collect::<Vec<_>>(),
                 [MemberId(3)]
             );
-            // Back to normal: repaired, and what the dead had belongs to its heir.
+            // Normal again: the store is repaired, and the keys of the dead member belong to its
+            // heir.
             assert!(!store.is_revoked());
             assert_eq!(store.repair_status().expect("known").copies_missing, 0);
             let value = store.get(b"own/3").expect("read").expect("there");
@@ -202,7 +204,7 @@ fn whoever_waits_or_computes_is_told_too() {
                     assert_ne!(waited, Ok(WaitOutcome::TimedOut));
                 }
                 _ => {
-                    // It computes, and learns of it without any call.
+                    // It computes, and learns of the death without a call.
                     nap(&job, "the news", || store.is_revoked());
                     assert_eq!(store.put(b"k", b"v"), Err(StoreError::Revoked));
                 }
@@ -217,8 +219,8 @@ fn whoever_waits_or_computes_is_told_too() {
     }
 }
 
-/// The heart: one is dead, and another one dies at some step of the recovery. Whatever it was, the recovery has happened
-/// at all survivors or at none, and each death is recovered from once.
+/// The central property: a member is dead, and another member dies at some step of the recovery.
+/// The recovery has happened at all survivors or at none, and each death is recovered from once.
 #[test]
 fn a_death_at_any_step_of_a_recovery_leaves_all_of_it_or_nothing() {
     for seed in seeds(400) {
@@ -245,7 +247,8 @@ fn a_death_at_any_step_of_a_recovery_leaves_all_of_it_or_nothing() {
     }
 }
 
-/// The same with one that is stopped at some step, and goes on after the time limit of the others.
+/// A member is stopped at some step of the recovery, and goes on after the time limit of the
+/// others.
 #[test]
 fn one_that_is_stopped_at_any_step_of_a_recovery_can_lose_and_does_no_harm() {
     for seed in seeds(200) {
@@ -264,7 +267,7 @@ fn one_that_is_stopped_at_any_step_of_a_recovery_can_lose_and_does_no_harm() {
             if job.me() == MemberId(0) {
                 let own = job.clone();
                 let body = move || {
-                    // When it stops is not known here.
+                    // This member does not know when the other stops.
                     for _ in 0..20 {
                         own.sleep(Duration::from_millis(if seed % 3 == 0 { 1200 } else { 100 }));
                         let _ = own.inject(Fault::Resume(MemberId(1)));
@@ -273,7 +276,7 @@ fn one_that_is_stopped_at_any_step_of_a_recovery_can_lose_and_does_no_harm() {
                 job.spawn("resume", Box::new(body)).expect("spawned");
             }
             survive(&job, &store, 1);
-            // Whoever recovered with those who were late may be asked to do so again.
+            // A member that recovered with the late members may be asked to recover again.
             for _ in 0.. {
                 job.sleep(Duration::from_millis(50));
                 if !store.is_revoked() && store.add(b"done", 1).is_ok() {
@@ -378,7 +381,8 @@ fn begin_and_end_do_what_the_closure_does() {
             }
             nap(&job, "the death", || store.is_revoked());
             if job.me() == MemberId(1) {
-                // One that gives up its first attempt holds nobody up for longer than it takes to begin again.
+                // A member that gives up its first attempt delays the others only until it begins
+                // again.
                 drop(store.recover_begin().expect("begun"));
             }
             loop {
@@ -455,7 +459,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         assert_eq!(store.revoke(), Err(StoreError::Closed));
         job.leave().expect("left");
     });
-    // Members that disagree about the mode are told so at the opening.
+    // Members that disagree about the mode are told when they open the store.
     run(9, 2, |job| {
         let mode = if job.me() == MemberId(0) { Mode::Global } else { Mode::Localized };
         let options = Options::new().replicas(2).partitions(8).expected_keys(64).mode(mode);
@@ -545,7 +549,8 @@ fn calls_that_are_under_way_end_before_the_procedures_run() {
     }
 }
 
-/// The option by which nobody else writes a key between two recoveries: what a recovery does to the key is not overlooked.
+/// An option promises that no other member writes a key between two recoveries. The only writer
+/// sees what a recovery did to its key.
 #[test]
 fn a_sole_writer_finds_what_a_recovery_has_changed() {
     let options = || {
@@ -575,7 +580,8 @@ fn a_sole_writer_finds_what_a_recovery_has_changed() {
                 (0..8).for_each(&mut put);
                 meet(&job, &store, &format!("ready {recovery}"), 4);
                 store.revoke().expect("revoked");
-                // Each changes the key of its neighbour, more often than there are blocks at hand.
+                // Each member changes the key of the next member, more often than there are blocks
+                // at hand.
                 let other = format!("own/{}", (job.me().0 + 1) % 4);
                 for _ in 0..=seed % 3 {
                     store
@@ -594,7 +600,7 @@ fn a_sole_writer_finds_what_a_recovery_has_changed() {
     }
 }
 
-/// Who breaks that promise is told so in a build like this.
+/// Breaking that promise is reported in builds with debug assertions.
 #[test]
 fn two_writers_of_a_key_with_a_sole_writer_are_noticed() {
     if !cfg!(debug_assertions) {
@@ -619,8 +625,9 @@ fn two_writers_of_a_key_with_a_sole_writer_are_noticed() {
     assert!((0..20).any(is_noticed));
 }
 
-/// More members die than there are copies, at any step of a recovery and while transactions are decided. What is lost may be
-/// anything, intents and the verdict among it: all survivors recover all the same, at the latest once they have accepted it.
+/// More members die than there are replicas, at any step of a recovery and while transactions are
+/// decided. Anything may be lost, including intents and the recovery decision: all survivors
+/// recover, at the latest when they have accepted the loss.
 #[test]
 fn whatever_is_lost_all_recover_once_it_is_accepted() {
     for seed in seeds(300) {
@@ -687,7 +694,7 @@ fn whatever_is_lost_all_recover_once_it_is_accepted() {
                     job.sleep(Duration::from_millis(1));
                 }
             }
-            // Nobody goes on while others may have to be recovered with.
+            // No member goes on while others may need it for a recovery.
             let meet = |come: &AtomicU64| {
                 come.fetch_add(1, Ordering::SeqCst);
                 nap(&job, "the other survivors", || {

@@ -1,6 +1,5 @@
-//! The store's memory under the simulator: what is deleted, replaced, or held by the dead comes back.
-//!
-//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one.
+//! The store's memory under the simulator: the memory of deleted and replaced values, and memory
+//! held by the dead, comes back.
 
 use crate::simulation::{run_with, seeds};
 use outlast::engine::Fault;
@@ -19,7 +18,7 @@ fn open(job: &Job, replicas: usize) -> Store {
     Store::open(job, options).expect("open")
 }
 
-/// Waits until the memory of this member is used as `is_right` says.
+/// Waits until `is_right` accepts the memory use of this member.
 fn wait_for(
     job: &Job,
     store: &Store,
@@ -37,8 +36,8 @@ fn wait_for(
     }
 }
 
-/// Keys that come and go, of random sizes: after a while the segments grow no more, and at the end nothing but free memory
-/// and what is at hand is left.
+/// Keys of random sizes come and go: after a while the segments do not grow any more, and at the
+/// end only free memory and blocks at hand are left.
 #[test]
 fn memory_levels_off_and_comes_back() {
     for seed in seeds(4) {
@@ -65,7 +64,7 @@ fn memory_levels_off_and_comes_back() {
                 }
             }
             let end = store.memory_use().expect("known").total();
-            // Slabs come in steps; what is lost in each round would be ten times as much by now.
+            // Slabs come in steps. Memory lost in each round would be ten times as much by now.
             assert!(
                 end <= level + level / 4 + (32 << 10),
                 "{}: {level} bytes, then {end}",
@@ -89,8 +88,8 @@ fn memory_levels_off_and_comes_back() {
     }
 }
 
-/// A member dies at any step of its puts and deletes: nothing of what it had at hand stays lost, beyond the few blocks
-/// that it had taken and not stamped.
+/// A member dies at any step of its puts and deletes: the blocks that it had at hand come back,
+/// except for the few that it had taken and not yet marked as its own.
 #[test]
 fn what_the_dead_held_comes_back() {
     for seed in seeds(40) {
@@ -120,7 +119,8 @@ fn what_the_dead_held_comes_back() {
     }
 }
 
-/// A home carves one block at a time, and another member takes it before the one who asked: that one asks again.
+/// A replica refills a slab by a single block at a time, and another member takes the block before
+/// the member that asked for it: that member asks again.
 #[test]
 fn blocks_that_others_took_are_asked_for_again() {
     for seed in seeds(40) {
@@ -140,7 +140,7 @@ fn blocks_that_others_took_are_asked_for_again() {
     }
 }
 
-/// Deletes of keys that do not exist, and conditional puts that fail, make no records.
+/// Deletes of absent keys, and conditional puts that fail, make no records.
 #[test]
 fn calls_that_change_nothing_leave_nothing_behind() {
     for seed in seeds(4) {
@@ -161,8 +161,8 @@ fn calls_that_change_nothing_leave_nothing_behind() {
     }
 }
 
-/// Puts that fail since one home is full keep nothing at the others: when the keys are deleted there is as much room as
-/// before.
+/// Puts that fail because a replica is full keep nothing at the other replicas: when the keys are
+/// deleted there is as much room as before.
 #[test]
 fn memory_that_ran_out_comes_back() {
     for seed in seeds(6) {
@@ -172,7 +172,7 @@ fn memory_that_ran_out_comes_back() {
             let store = open(&job, 2);
             if job.me() == MemberId(0) {
                 let mut counts = Vec::new();
-                // So that there are enough records for all that fits.
+                // So that there are enough records for all values that fit.
                 for number in 0..300 {
                     store.put(format!("small/{number}").as_bytes(), b"").expect("put");
                 }
@@ -206,8 +206,8 @@ fn memory_that_ran_out_comes_back() {
     }
 }
 
-/// The members are full to the last block of the smallest size: every key can be deleted, one after the other, by another
-/// member, and there is room again.
+/// The members are full to the last block of the smallest size: another member can delete every key
+/// in turn, and there is room again.
 #[test]
 fn keys_can_be_deleted_where_there_is_no_room_for_anything() {
     for seed in seeds(6) {
@@ -251,8 +251,8 @@ fn keys_can_be_deleted_where_there_is_no_room_for_anything() {
     }
 }
 
-/// A member dies, and the homes that are to take its place have no room: every value can be read and changed all the same.
-/// When there is room again the copies are brought up.
+/// A member dies, and the new replicas in its place have no room: every value can still be read and
+/// changed. When there is room again the new replicas become complete.
 #[test]
 fn a_new_home_without_room_holds_nobody_up() {
     let held_up = std::rc::Rc::new(std::cell::Cell::new(0));
@@ -292,7 +292,7 @@ fn a_new_home_without_room_holds_nobody_up() {
                 keys.iter().for_each(|key| read(key, 400));
                 let missing = store.repair_status().expect("known").copies_missing;
                 held_up.set(held_up.get() + usize::from(missing > 0));
-                // Changing needs room where the copies are complete; without it nothing is changed.
+                // A change needs room at the complete replicas. Without room nothing is changed.
                 let times: Vec<usize> = (keys.iter().enumerate())
                     .map(|(number, key)| {
                         let value = key.repeat(399);
@@ -305,7 +305,8 @@ fn a_new_home_without_room_holds_nobody_up() {
                         let times = match put {
                             Ok(_) => 399,
                             Err(StoreError::OutOfMemory { .. }) => 400,
-                            // A home was completed meanwhile, without room for this: docs/open-findings.md.
+                            // A replica was completed meanwhile and has no room for this value: see
+                            // docs/known-issues.md.
                             Err(StoreError::Timeout { .. }) => return 0,
                             Err(error) => panic!("{error}"),
                         };
@@ -322,7 +323,7 @@ fn a_new_home_without_room_holds_nobody_up() {
                 let repaired =
                     store.wait_repaired(job.now().after(Duration::from_secs(60))).expect("known");
                 assert!(repaired.is_repaired(), "{repaired:?}");
-                // The new copies are complete: without the old ones nothing is missing.
+                // The new replicas are complete: nothing is missing without the old replicas.
                 job.inject(Fault::Kill(MemberId(1))).expect("a fault");
                 while job.view().is_living(MemberId(1)) && job.now() < until {
                     job.sleep(Duration::from_millis(1));

@@ -1,10 +1,12 @@
-//! How many requests a put makes where every access to another member is one, and that this does not grow with the members.
+//! The number of requests of a put over a network, and that it does not grow with the number of
+//! members. [`super::round_trips`] counts how often calls wait.
 
 use outlast::engine::sim::{self, Link, Options as SimOptions};
 use outlast::store::{Options, Store};
 use outlast::{Engine, Job, MemberId};
 
-/// Requests, and bytes that they write, of member 0 in a run in which it puts a key so many times.
+/// The requests of member 0, and the bytes that they write, in a run in which it puts a key `puts`
+/// times.
 fn requests(members: usize, puts: u64, by_handle: bool) -> (u64, u64) {
     let mut options = SimOptions::new(members, 1).link(Link::Network);
     options.steps_max = 200_000_000;

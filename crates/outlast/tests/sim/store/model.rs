@@ -1,5 +1,5 @@
-//! The store against a map of the standard library: random sequences of calls, by one member or by several in turn,
-//! under the simulator.
+//! The store against a map of the standard library: random sequences of calls, by a single member
+//! or by several members in turn, under the simulator.
 
 use outlast::engine::sim::{self, Link, Options as SimOptions};
 use outlast::store::{Expect, Options, Store, StoreError, Version};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Who owns a key, and its value and version.
+/// The value, the version and the owner of each key.
 type Model = BTreeMap<Vec<u8>, (Vec<u8>, Version, MemberId)>;
 
 #[derive(Clone, Debug)]
@@ -180,7 +180,7 @@ fn apply(store: &Store, call: &Call, model: &mut Model, newest: &mut Newest) {
     }
 }
 
-/// The members take turns, one call each.
+/// The members take turns, with a call each.
 fn play(job: &Job, calls: &[Call], state: &Mutex<(usize, Model, Newest)>) {
     let replicas = job.members().min(2);
     let options =

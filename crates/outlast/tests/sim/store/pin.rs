@@ -1,6 +1,5 @@
-//! Pins under the simulator: a pinned version stays what it was, whoever writes, dies or is stopped.
-//!
-//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one.
+//! Pins under the simulator: a pinned version does not change, though members write, die and are
+//! stopped.
 
 use crate::simulation::{run_with, seeds};
 use outlast::engine::Fault;
@@ -28,7 +27,7 @@ fn open(job: &Job, replicas: usize) -> Store {
     Store::open(job, options).expect("open")
 }
 
-/// A value that can be told from all others and from a mix of them.
+/// A value that differs from all others and from every mix of them.
 fn value(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(20)
 }
@@ -36,7 +35,7 @@ fn value(number: u64) -> Vec<u8> {
 fn check(pin: &Pin, seed: u64) {
     let bytes = match pin.to_vec() {
         Ok(bytes) => bytes,
-        // All its homes are dead; or one is stopped and the others are dead.
+        // All its replicas are dead; or a replica is stopped and the others are dead.
         Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => {
             return;
         }
@@ -50,8 +49,8 @@ fn check(pin: &Pin, seed: u64) {
     assert_eq!(u64::from_le_bytes(part), number);
 }
 
-/// Members pin versions and keep them while all of them write the same keys again and again; one dies at some step, one is
-/// stopped for a while.
+/// Members pin versions and keep them while all members write a few keys again and again. A member
+/// dies at some step, and another is stopped for a while.
 #[test]
 fn a_pinned_version_stays_what_it_was() {
     over_seeds(60, 4, |seed, job| {
@@ -109,8 +108,8 @@ fn a_pinned_version_stays_what_it_was() {
     });
 }
 
-/// A pin keeps its own version and nothing else: others go on reusing memory. When it is dropped, or its holder dies, the
-/// version's memory comes back.
+/// A pin keeps its own version and nothing else: other members go on reusing memory. When the pin
+/// is dropped, or its holder dies, the memory of the version comes back.
 #[test]
 fn a_pin_keeps_its_version_and_nothing_else() {
     over_seeds(8, 3, |seed, job| {
@@ -131,7 +130,7 @@ fn a_pin_keeps_its_version_and_nothing_else() {
             let before = store.memory_use().expect("known").total();
             rewrite(400);
             let after = store.memory_use().expect("known").total();
-            // A batch more or less may be waiting; each version that stayed would be 3 KiB.
+            // A batch more or less may be waiting. Each version kept too long would be 3 KiB.
             assert!(after <= before + (64 << 10), "seed {seed}: {before} bytes, then {after}");
             store.put(b"rewritten", b"").expect("put");
         } else if job.me() == MemberId(1) {
@@ -148,7 +147,7 @@ fn a_pin_keeps_its_version_and_nothing_else() {
             assert!(matches!(pins[0].read(2999, &mut [0; 2]), Err(StoreError::Invalid { .. })));
             drop(pins);
             assert_eq!(store.pin(b"nothing").expect("read").map(|pin| pin.len()), None);
-            // As many as there are handles, and one more.
+            // As many as there are handles, and another pin.
             let pins: Vec<Pin> =
                 (0..64).map(|_| store.pin(b"key").expect("pinned").expect("there")).collect();
             assert!(matches!(store.pin(b"key"), Err(StoreError::Invalid { .. })));
@@ -160,7 +159,8 @@ fn a_pin_keeps_its_version_and_nothing_else() {
     });
 }
 
-/// The only copy of a version is pinned, its key is rewritten, and the pin's holder dies: the memory is used again.
+/// The only replica of a version is pinned, its key is rewritten, and the holder of the pin dies:
+/// the memory is used again.
 #[test]
 fn a_pin_ends_with_its_holder() {
     over_seeds(8, 3, |seed, job| {
@@ -195,7 +195,7 @@ fn a_pin_ends_with_its_holder() {
         while job.view().is_living(holder) && job.now() < until {
             job.sleep(Duration::from_millis(5));
         }
-        // What is left is what was lost with the holder, and what is at hand.
+        // What is left was lost with the holder, or is at hand.
         let large = |store: &Store| store.memory_use().expect("known");
         while large(&store).at_hand + large(&store).of_the_dead > 30_000 {
             assert!(job.now() < until, "seed {seed}: {:?}", large(&store));
@@ -206,7 +206,8 @@ fn a_pin_ends_with_its_holder() {
     });
 }
 
-/// What is pinned while a transaction has the key in its hands, or has given it back, is a whole value that somebody wrote.
+/// A version that is pinned while a transaction has locked the key, or has released it, is a
+/// complete value that a member wrote.
 #[test]
 fn a_version_is_pinned_whole_among_transactions() {
     over_seeds(60, 3, |seed, job| {
@@ -218,7 +219,8 @@ fn a_version_is_pinned_whole_among_transactions() {
                 for key in keys {
                     tx.put(key, &value(number))?;
                 }
-                // Every third one is given back: what was there comes again, in another form.
+                // Every third transaction is rolled back: the previous value returns, in another
+                // form.
                 if number % 3 == 0 { Err(StoreError::Closed) } else { Ok(()) }
             });
             assert!(matches!(result, Ok(()) | Err(StoreError::Closed)), "{result:?}");

@@ -1,5 +1,5 @@
-//! Where copies are: failure domains kept apart, spares that take the place of the dead, and an index with far fewer
-//! buckets than keys.
+//! Placement of replicas under the simulator: failure domains are kept apart, spares take the place
+//! of the dead, and an index may have far fewer buckets than keys.
 
 use crate::simulation::run_with;
 use outlast::engine::Fault;
@@ -26,7 +26,7 @@ fn keys() -> impl Iterator<Item = String> {
     (0..60).map(|number| format!("key/{number}"))
 }
 
-/// The first member writes, kills `dead`, and waits for repair; all who live then look.
+/// The first member writes, kills `dead`, and waits for repair. Then all living members read.
 fn with_a_death(job: &Job, store: &Store, dead: MemberId) {
     if job.me() == MemberId(0) {
         for key in keys() {
@@ -45,8 +45,8 @@ fn with_a_death(job: &Job, store: &Store, dead: MemberId) {
     }
 }
 
-/// Three racks of two: the copies of every key are in different ones, before and after a death, and also when a rack has
-/// died as a whole.
+/// Three racks of two members: the replicas of every key are in different racks, before and after a
+/// death, and also when a whole rack has died.
 #[test]
 fn copies_are_in_different_failure_domains() {
     let domains = || ["a/0", "a/1", "b/2", "b/3", "c/4", "c/5"].map(String::from).to_vec();
@@ -77,8 +77,8 @@ fn copies_are_in_different_failure_domains() {
     });
 }
 
-/// A spare holds nothing until a death activates it; then it is the home of what the dead was the home of, and nothing else
-/// moves.
+/// A spare holds nothing until a death activates it. Then it is the replica of all partitions of
+/// the dead member, and no other replica moves.
 #[test]
 fn a_spare_takes_the_place_of_the_dead() {
     run(
@@ -107,8 +107,8 @@ fn a_spare_takes_the_place_of_the_dead() {
     );
 }
 
-/// 250 times as many keys as buckets: everything works, deletes and repair included. What it costs is in
-/// docs/decisions/0007-the-index-does-not-grow.md.
+/// 250 times as many keys as buckets: all calls work, deletes and repair included.
+/// docs/decisions/0007-the-index-does-not-grow.md tells what it costs.
 #[test]
 fn there_may_be_far_more_keys_than_buckets() {
     run(

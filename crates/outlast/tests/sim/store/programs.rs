@@ -1,7 +1,6 @@
-//! The store under the simulator: random programs, deaths and stops at any step, and checkers that know nothing of
-//! either.
-//!
-//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one; a failing one prints how to run it alone.
+//! Random programs on the store under the simulator, with deaths and stops at any step. Checkers
+//! that know neither the store nor the simulator judge the recorded history. `outlast sim` runs
+//! larger programs.
 
 use crate::reexecution::this_test;
 use crate::simulation::{replay_with_trace, seeds_in};
@@ -16,7 +15,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What to run with one seed.
+/// What to run with a seed.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     members: usize,
@@ -32,14 +31,15 @@ struct Shape {
     partitions: usize,
     /// How many of a hundred calls delete.
     deletes: u64,
-    /// Whether members pause now and then, so that what was deleted is removed before the key comes again.
+    /// Whether members pause now and then, so that a deleted record is removed before its key is
+    /// put again.
     pauses: bool,
     link: Link,
 }
 
 impl Shape {
-    /// With fewer deaths than these nothing is lost. Those who leave count as dead; while someone is stopped for long others
-    /// give up, and go without handing on what they have.
+    /// With fewer deaths nothing is lost. Members that leave count as dead. While a member is
+    /// stopped for long, others give up, and go without handing over their data.
     fn deaths_survived(&self) -> usize {
         self.replicas + if self.stops == 0 { self.leaves as usize } else { 0 }
     }
@@ -47,15 +47,15 @@ impl Shape {
 
 type Logs = Arc<Mutex<BTreeMap<(u32, u32), Log>>>;
 
-/// One actor's calls, recorded.
+/// Records the calls of an actor.
 struct Recorder {
     actor: Actor,
     logs: Logs,
     job: Job,
-    /// With fewer deaths than these nothing is lost.
+    /// With fewer deaths nothing is lost.
     deaths_survived: usize,
     sequence: u64,
-    /// Handles of the keys that this actor has used so.
+    /// Handles of the keys that this actor has used through a handle.
     handles: BTreeMap<Vec<u8>, KeyHandle>,
 }
 
@@ -86,7 +86,8 @@ impl Recorder {
             StoreError::Timeout { .. } | StoreError::Closed => {
                 self.returned(Outcome::Unknown, accesses)
             }
-            // When one is stopped for long the others give up and go: more than R have died.
+            // If a member is stopped for long, the others give up and leave: as many members as
+            // there are replicas have died.
             StoreError::DataLost { .. } if self.job.view().dead.len() >= self.deaths_survived => {
                 self.returned(Outcome::Unknown, accesses);
             }
@@ -113,7 +114,7 @@ fn identity(key: &[u8], bytes: &[u8]) -> history::Value {
     }
 }
 
-/// Half of the calls go through a handle that is kept.
+/// Half of the calls go through a kept handle.
 fn handle<'r>(
     store: &Store,
     recorder: &'r mut Recorder,
@@ -204,7 +205,7 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
                 None => store.delete(bytes),
             };
             match result {
-                // A delete of nothing is a read.
+                // A delete of an absent key is a read.
                 Ok(false) => recorder.returned(Outcome::Ok, vec![Access::read(key.as_str())]),
                 Ok(true) => recorder.returned(Outcome::Ok, vec![Access::delete(key.as_str())]),
                 Err(error) => recorder.failed(error, vec![Access::delete(key.as_str())]),
@@ -280,7 +281,7 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
             match store.leave(job.now().after(Duration::from_secs(60))) {
                 Ok(()) | Err(StoreError::Closed) => return,
                 Err(StoreError::Timeout { .. }) => {}
-                // It was stopped for long, and the others have given up and gone.
+                // It was stopped for long, and the others have given up and left.
                 Err(StoreError::DataLost { .. }) if shape.stops > 0 => return,
                 Err(error) => panic!("leave: {error}"),
             }
@@ -289,7 +290,7 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
     for other in &others {
         assert!(job.wait_for(other, Time::NEVER));
     }
-    // Every survivor reads everything back.
+    // Every survivor reads all keys.
     let mut recorder = Recorder {
         actor: Actor::new(job.me().0, 99),
         logs: logs.clone(),
@@ -312,13 +313,12 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
         }
     }
     recorder.sequence += 1;
-    // Copies come back by themselves.
-    // A home that is stopped brings nothing up until it goes on.
+    // Missing replicas become complete again. A stopped replica repairs nothing until it goes on.
     let until = job.now().after(Duration::from_secs(if shape.stops > 0 { 600 } else { 20 }));
     loop {
         match store.copies_missing() {
             Ok(0) => break,
-            // A home that is stopped does not answer.
+            // A stopped replica does not answer.
             Ok(_) | Err(StoreError::Timeout { .. }) => {}
             Err(error) => panic!("copies: {error}"),
         }
@@ -361,7 +361,8 @@ fn run_seed(seed: u64, shape: Shape, trace: bool) -> Result<u64, String> {
     let history = History::from_logs(logs.into_values()).map_err(|error| error.to_string())?;
     let mut run = Run::new(history);
     if shape.stops > 0 {
-        // A caller that is stopped itself comes back when it is resumed; the simulator ends a run that hangs.
+        // The call of a stopped member ends when the member is resumed. The simulator ends a run
+        // that hangs.
         run.observation.undisturbed_bound_ns = u64::MAX;
     }
     let judged = report::judge(&run);
@@ -449,8 +450,8 @@ fn durable_and_linearizable_under_deaths_and_stops() {
     });
 }
 
-/// Few keys that are deleted and made again all the time, by several threads that keep their handles: records are removed
-/// and their blocks are used again at once, while members die and are stopped.
+/// A few keys are deleted and put again all the time, by several threads that keep their handles:
+/// records are removed and their blocks are reused at once, while members die and are stopped.
 #[test]
 fn keys_come_and_go_under_deaths_and_stops() {
     run_all(this_test!(), 0..200, |seed| {
@@ -473,7 +474,8 @@ fn keys_come_and_go_under_deaths_and_stops() {
     });
 }
 
-/// The same while one or two members leave; there are more than R others.
+/// Keys are deleted and put again all the time while one or two members leave. More members stay
+/// than there are replicas.
 #[test]
 fn keys_come_and_go_while_members_leave() {
     run_all(this_test!(), 0..200, |seed| {

@@ -1,4 +1,5 @@
-//! How many round trips the calls of the store take over a network, told by a clock that counts nothing else.
+//! The number of round trips of the store's calls over a network, read from a simulated clock that
+//! counts only latency. [`super::messages`] counts requests.
 
 use crate::simulation::nap;
 use outlast::engine::sim::{self, Cost, Link, Options as SimOptions};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 const LATENCY: Duration = Duration::from_millis(10);
 
-/// The one who makes the calls: a home of nothing, so that each copy is elsewhere.
+/// The member that makes the calls. It is not a replica, so that every replica is remote.
 const CALLER: MemberId = MemberId(3);
 
 fn round_trips<T>(job: &Job, call: impl FnOnce() -> T) -> u128 {
@@ -19,7 +20,8 @@ fn round_trips<T>(job: &Job, call: impl FnOnce() -> T) -> u128 {
     job.now().since(began).as_nanos() / (2 * LATENCY.as_nanos())
 }
 
-/// Runs three homes and a spare, which makes the calls, and another one in between when it asks for it.
+/// Runs three replicas and a spare, which makes the calls. Whenever the caller asks for it, member
+/// 0 makes the call `other`.
 fn run(calls: impl Fn(&Job, &Store, &dyn Fn()) + 'static, other: impl Fn(&Store) + 'static) {
     let (is_over, is_asked) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
     let mut options = SimOptions::new(3, 0).link(Link::Network);
@@ -55,8 +57,8 @@ fn run(calls: impl Fn(&Job, &Store, &dyn Fn()) + 'static, other: impl Fn(&Store)
     .expect_ok();
 }
 
-/// What a handle knows is not looked up again, nor what the member knows of a key without one: a put waits for the primary, and
-/// then for all other homes at once, and a get for the primary.
+/// The location that a handle or the member's location cache has is not looked up again: a put
+/// waits for the primary, and then for all other replicas at once, and a get for the primary.
 #[test]
 fn what_is_known_is_not_looked_up_again() {
     let calls = |job: &Job, store: &Store, _: &dyn Fn()| {
@@ -80,7 +82,8 @@ fn what_is_known_is_not_looked_up_again() {
     run(calls, |_| {});
 }
 
-/// What another member has made of a key is seen, whatever this one knew of it, and then known.
+/// A change by another member is seen, although this member has cached an older location, and is
+/// cached then.
 #[test]
 fn what_others_have_changed_is_seen() {
     let value = |number: u64| vec![number as u8; [5, 5, 700, 20_000, 0][number as usize % 5]];

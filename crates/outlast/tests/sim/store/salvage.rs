@@ -1,4 +1,5 @@
-//! Salvage under the simulator: survivors read the memory of the dead.
+//! Salvage under the simulator: survivors read the memory of the dead, members are stopped at each
+//! step, and the memory is damaged. `shm/salvage.rs` has real processes and kills.
 
 use crate::salvage_support::{KEYS, damage_is_named, find, key, options, value, wait_until};
 use outlast::engine::Fault;
@@ -26,7 +27,8 @@ fn what_was_damaged_is_lost_by_name_in_the_simulator() {
     run("damage", 2, 40, |_, job| damage_is_named(&job));
 }
 
-/// Any bytes anywhere in the memory of the dead: every call ends, and no wrong value is returned.
+/// Arbitrary bytes at any place in the memory of a dead member: every call ends, and no wrong value
+/// is returned.
 #[test]
 fn arbitrary_bytes_are_borne() {
     let outcomes = Arc::new(Mutex::new([0; 3]));
@@ -46,7 +48,7 @@ fn arbitrary_bytes_are_borne() {
             tx.put(&keys[3], &value(3))?;
             tx.put(&keys[4], &value(4))
         });
-        // A few words, or a whole range, of what the store has written: zeros stay as they are for the most part.
+        // A few words, or a whole range, of what the store has written: most zeros are left alone.
         let mut memory = vec![0; job.segment_len(victim).expect("living") as usize];
         job.get(Epoch::ANY, victim, 0, &mut memory).expect("read");
         let used: Vec<u64> = (0..memory.len() as u64 / 8)
@@ -80,7 +82,7 @@ fn arbitrary_bytes_are_borne() {
                     assert_eq!(found.bytes(), value(number as u64), "seed {seed}");
                     0
                 }
-                // An index word that was overwritten by another that can be: no checksum covers it.
+                // An index word was overwritten by another valid word: no checksum covers it.
                 Ok(None) => 1,
                 Err(StoreError::DataLost { .. }) => 2,
                 Err(error) => panic!("{error}"),
@@ -100,8 +102,8 @@ fn arbitrary_bytes_are_borne() {
     assert!(right > 1000 && lost > 50, "{right} right, {absent} absent, {lost} lost");
 }
 
-/// A writer is stopped at each step of its calls; meanwhile the only home dies and is salvaged, and others write. What it is
-/// told to have written is there, and what it added counts once.
+/// A writer is stopped at each step of its calls. Meanwhile the only replica dies and is salvaged,
+/// and others write. Every acknowledged put is there, and every addition counts once.
 #[test]
 fn what_ends_late_is_not_acknowledged_in_vain() {
     let outcomes = Arc::new(Mutex::new([0; 2]));
@@ -172,7 +174,7 @@ fn late(job: &Job, step: u64, counted: &Mutex<[u64; 2]>) {
             }
         };
         job.spawn("resumer", Box::new(resume)).expect("spawned");
-        // The one that is stopped may have to salvage it.
+        // The stopped member may be the one that has to salvage it.
         let is_needed = [&value, &sum].iter().any(|key| store.replicas_of(key) == [writer]);
         may_resume.store(is_needed, Ordering::Relaxed);
         // Waits for the salvage.
@@ -187,8 +189,9 @@ fn late(job: &Job, step: u64, counted: &Mutex<[u64; 2]>) {
     let _ = job.leave();
 }
 
-/// One member leaves, and another one is killed at the last moment: one to whom copies went, and whose own copies the
-/// leaver may be the next to have. Nothing is lost, whatever comes first.
+/// A member leaves, and another member is killed at the last moment. Replicas of the leaver went to
+/// the killed member, and the leaver may be the next replica of its partitions. Nothing is lost, in
+/// either order.
 #[test]
 fn a_death_while_another_member_leaves_loses_nothing() {
     let value = |number: u64| format!("{number} and some more").into_bytes();
@@ -219,9 +222,9 @@ fn a_death_while_another_member_leaves_loses_nothing() {
 
 const LEAVER: MemberId = MemberId(0);
 
-/// Kills member 1 at sixty moments around the one at which the leaver has gone, for each seed. `offset` says how far
-/// from it, in nanoseconds; `body` is what the leaver does before it leaves, and what the others do, who are given the
-/// moment and what kills.
+/// Kills member 1 at sixty moments around the end of the leaver, for each seed. `offset` gives the
+/// distance from that moment in nanoseconds. `body` is what the leaver does before it leaves, and
+/// what the other members do. They get the moment and a function that kills.
 fn kill_beside_a_leaver(
     members: usize,
     seeds: u64,
@@ -230,7 +233,7 @@ fn kill_beside_a_leaver(
 ) {
     let mut counted = [0u64; 2];
     for seed in 0..seeds {
-        // The same schedule without the death, for long, tells when the leaver goes.
+        // A run with this schedule and a late death tells when the leaver goes.
         let (left, _) = leave_and_kill(members, seed, Time(1_000_000_000), body.clone());
         for step in 0..60 {
             let at = Time(left.0.saturating_add_signed(offset(step)));
@@ -242,7 +245,7 @@ fn kill_beside_a_leaver(
     assert!(counted.iter().all(|count| *count > 50), "{counted:?}");
 }
 
-/// When the leaver has gone, and whether the other one was killed before.
+/// When the leaver has gone, and whether the other member was killed before.
 fn leave_and_kill(
     members: usize,
     seed: u64,
@@ -273,8 +276,9 @@ fn leave_and_kill(
     found.get()
 }
 
-/// Two die at once, each of the two others is the heir of one, and each has partitions to salvage that the other one's
-/// background needs for its inheritance: they do not wait for each other.
+/// Two members die at once. Each of the two survivors is the heir of a dead member, and has
+/// partitions to salvage that the background of the other survivor needs for its inheritance: they
+/// do not wait for each other.
 #[test]
 fn those_who_salvage_do_not_wait_for_each_other() {
     let slowest = Arc::new(Mutex::new(Duration::ZERO));
@@ -295,7 +299,8 @@ fn those_who_salvage_do_not_wait_for_each_other() {
         wait_until(&job, "the deaths", || job.epoch() == Epoch(2));
         assert_ne!(store.heir_of(dead[0]), store.heir_of(dead[1]), "each has something to do");
         let began = job.now();
-        // What the other one has to salvage comes first: nobody here salvages meanwhile but the background.
+        // The keys that the other survivor has to salvage come first, so that only the background
+        // salvages here meanwhile.
         let all = (0..4).flat_map(|member| (0..KEYS).map(move |number| (member, number)));
         let mut all: Vec<(u32, u64)> = all.collect();
         all.sort_by_key(|&(member, number)| store.replicas_of(&key(member, number)) == [me]);
@@ -315,10 +320,11 @@ fn those_who_salvage_do_not_wait_for_each_other() {
     assert!(slowest < Duration::from_secs(2), "{slowest:?}");
 }
 
-/// One leaves and another one is killed while two others add: each addition that was acknowledged counts, and counts once.
+/// A member leaves and another is killed while two others add: each acknowledged addition counts,
+/// and counts once.
 #[test]
 fn additions_count_once_while_one_leaves_and_another_dies() {
-    // What each of the two was told of, at the end of a run.
+    // The additions that were acknowledged to each of the two members, at the end of a run.
     let added = Rc::new(Cell::new([[0i64; 8]; 2]));
     kill_beside_a_leaver(
         4,
@@ -363,12 +369,14 @@ fn additions_count_once_while_one_leaves_and_another_dies() {
     );
 }
 
-/// Some keys that this member alone has; returns when all members know them, so that nobody is killed before.
+/// Some keys whose only replica is this member. Returns when all members know them, so that no
+/// member is killed before.
 fn keys_at(job: &Job, store: &Store, member: MemberId, count: usize) -> Vec<Vec<u8>> {
     let names = (0..).map(|number| format!("key/{number}").into_bytes());
     let keys = names.filter(|key| store.replicas_of(key) == [member]).take(count).collect();
     store.add(b"ready", 1).expect("added");
-    // Somebody may have seen that already, and have damaged this one as well.
+    // Another member may have seen that already, and have damaged the segment of this counter as
+    // well.
     wait_until(job, "all", || {
         store.add(b"ready", 0).is_ok_and(|count| count == job.members() as i64)
             || job.epoch() != Epoch(0)
@@ -376,7 +384,7 @@ fn keys_at(job: &Job, store: &Store, member: MemberId, count: usize) -> Vec<Vec<
     keys
 }
 
-/// The only home of a key dies, with a damaged value of it.
+/// The only replica of a key dies, with a damaged value of the key.
 fn kill_with_damage(job: &Job, store: &Store, victim: MemberId, key: &[u8]) {
     if job.me() == victim {
         return wait_until(job, "the end", || false);
@@ -389,15 +397,16 @@ fn kill_with_damage(job: &Job, store: &Store, victim: MemberId, key: &[u8]) {
     wait_until(job, "the death", || !job.view().is_living(victim));
 }
 
-/// Overwrites a byte of what is found in a member's memory.
+/// Overwrites a byte of each place in a member's memory where these bytes are.
 fn damage(job: &Job, member: MemberId, bytes: &[u8]) {
     let places = find(job, member, bytes);
     assert!(!places.is_empty(), "nothing to damage");
     places.iter().for_each(|place| job.put(Epoch::ANY, member, place + 9, b"!").expect("damaged"));
 }
 
-/// The one who salvages finds a damaged value and dies when it has told some of the others, or none, or all: whoever
-/// salvages after it, every member learns which key is lost, and can give it up.
+/// The salvaging member finds a damaged value and dies when it has told some of the others, or
+/// none, or all. Whichever member salvages after it, every member learns which key is lost, and can
+/// accept the loss.
 #[test]
 fn everyone_learns_of_damage_whoever_dies() {
     let deaths = Arc::new(Mutex::new(0));
@@ -407,13 +416,14 @@ fn everyone_learns_of_damage_whoever_dies() {
             let store =
                 Store::open(&job, options(1).partitions(16).expected_keys(64)).expect("opened");
             let (me, victim) = (job.me(), MemberId(1));
-            // Of different partitions, so that different members salvage it, and different ones after them.
+            // Of different partitions, so that different members salvage the key, and other members
+            // after them.
             let key = keys_at(&job, &store, victim, 4).remove(step as usize % 4);
             kill_with_damage(&job, &store, victim, &key);
             if store.replicas_of(&key) == [me] && job.epoch() == Epoch(1) {
                 job.inject(Fault::DieAtStep(1 + step / 4)).expect("planned");
             }
-            // Long enough for all that is sent.
+            // Long enough for all messages.
             job.sleep(Duration::from_millis(500));
             *counted.lock().unwrap() += u64::from(job.epoch() == Epoch(2));
             let lost = StoreError::DataLost { partition: store.partition_of(&key).expect("a key") };
@@ -436,8 +446,7 @@ fn everyone_learns_of_damage_whoever_dies() {
     assert!(deaths > 100, "{deaths} saw a second death");
 }
 
-/// What somebody else has given up is not told as lost after the next death; and where a key was lost first and then its
-/// whole partition, both can be asked for and given up.
+/// A loss that another member has accepted is not reported as lost after the next death.
 #[test]
 fn damage_that_is_over_is_not_told_again() {
     run("told", 5, 20, |_, job| {
@@ -476,7 +485,7 @@ fn damage_that_is_over_is_not_told_again() {
     });
 }
 
-/// A key is damaged, and later the whole partition with it: both can be asked for and given up.
+/// A key is damaged, and later its whole partition: both losses are reported and can be accepted.
 #[test]
 fn a_partition_is_lost_after_one_of_its_keys() {
     run("both", 3, 20, |_, job| {
@@ -492,7 +501,7 @@ fn a_partition_is_lost_after_one_of_its_keys() {
         if me == second {
             return wait_until(&job, "the end", || false);
         }
-        // The key itself: the index cannot be read any more.
+        // The bytes of the key itself: the index cannot be read any more.
         let places = find(&job, second, &key);
         places.iter().for_each(|&place| job.put(Epoch::ANY, second, place, b"!").expect("damaged"));
         job.inject(Fault::Kill(second)).expect("killed");
@@ -507,7 +516,7 @@ fn a_partition_is_lost_after_one_of_its_keys() {
     });
 }
 
-/// No snapshot is taken of a store of which a part is lost, and that is what is said.
+/// No snapshot is taken of a store with a lost partition, and the error says so.
 #[test]
 fn a_snapshot_says_that_a_partition_is_lost() {
     use outlast::snapshot::{self, SnapshotError, Snapshots};
@@ -541,8 +550,8 @@ fn a_snapshot_says_that_a_partition_is_lost() {
     });
 }
 
-/// While a member is about to leave, copies go to members that would be no homes without that. When such a one was the
-/// last that had everything, what is salvaged is its copy, and not an older one.
+/// While a member is about to leave, data goes to members that would not be replicas otherwise. If
+/// the last complete replica was one of these, its replica is salvaged, and not an older replica.
 #[test]
 fn a_copy_that_is_there_because_of_a_leaver_is_salvaged() {
     for seed in 0..20 {
@@ -556,7 +565,7 @@ fn a_copy_that_is_there_because_of_a_leaver_is_salvaged() {
             let keys: Vec<Vec<u8>> = (0..64).map(|number| key(9, number)).collect();
             if job.me() != driver {
                 if job.me() == leaver {
-                    // It has to, but has no time for it.
+                    // It begins to leave, but has no time to complete it.
                     let left = store.leave(job.now());
                     assert!(matches!(left, Err(StoreError::Timeout { .. })), "{left:?}");
                 }
@@ -595,7 +604,7 @@ fn a_copy_that_is_there_because_of_a_leaver_is_salvaged() {
     }
 }
 
-/// Where the memory of the dead cannot be read, the store is not opened so.
+/// If the engine cannot read the memory of the dead, the store is not opened with salvage.
 #[test]
 fn salvage_needs_an_engine_that_keeps_what_the_dead_had() {
     for (link, remains) in [(Link::Network, true), (Link::Memory, false)] {

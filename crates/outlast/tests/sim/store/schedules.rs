@@ -1,4 +1,5 @@
-//! Schedules that broke the store, each found by reading it with the intent to break it.
+//! Schedules that broke earlier versions of the store. Each was found by reading the code with the
+//! intent to break it.
 
 use crate::simulation::run_with as run;
 use outlast::engine::Fault;
@@ -22,7 +23,8 @@ fn end(job: &Job, store: &Store) {
     let _ = job.leave();
 }
 
-/// Who asks for the deaths for the first time after the second one is told of that one, and of no other.
+/// A member that knows the first death and asks for further deaths is told of the second death and
+/// of no other, although the second member to die has a lower number.
 #[test]
 fn a_death_after_the_first_look_is_told_whatever_its_number() {
     for seed in 0..20 {
@@ -56,8 +58,9 @@ fn a_death_after_the_first_look_is_told_whatever_its_number() {
     }
 }
 
-/// A listener of losses works in the background, and reads a key of which others know that its home is leaving: it begins
-/// anew until its member knows that, too, of which only its own queue can tell it.
+/// A listener of losses runs in the background and reads a key whose replica is leaving, as other
+/// members know. The read is retried until this member knows it, too, and only its own queue can
+/// tell it: the retried read must serve the queue.
 #[test]
 fn whoever_begins_anew_for_long_serves() {
     for seed in 80..96 {
@@ -67,14 +70,14 @@ fn whoever_begins_anew_for_long_serves() {
             let [leaver, listener, mut dead, mut other] = [0, 1, 2, 3].map(MemberId);
             let key = key_at(&store, &[leaver]);
             if store.replicas_of(b"\0outlast/leave") == [dead] {
-                // Whoever leaves takes a lock.
+                // A leaving member takes a lock, whose replica must live.
                 (dead, other) = (other, dead);
             }
             let (reader, at) = (store.clone(), key.clone());
             if job.me() == listener {
                 let clock = job.clone();
                 store.on_loss(move |_| {
-                    // Nobody serves here meanwhile: the leaver is not heard.
+                    // The queue is not served meanwhile: the message of the leaver is not read.
                     clock.sleep(3 * SECOND);
                     let began = clock.now();
                     assert_eq!(reader.get(at.as_bytes()).map(|found| found.is_some()), Ok(true));
@@ -87,7 +90,7 @@ fn whoever_begins_anew_for_long_serves() {
                 job.sleep(SECOND);
                 job.inject(Fault::Kill(dead)).expect("a fault");
                 job.sleep(2 * SECOND);
-                // Under the list in which the leaver is one, which seals the record.
+                // In a configuration that knows of the leaver, which seals the record.
                 store.put(key.as_bytes(), b"after").expect("put");
             }
             if job.me() == leaver {
@@ -101,7 +104,8 @@ fn whoever_begins_anew_for_long_serves() {
     }
 }
 
-/// One of two new homes begins late, when the primary is stopped: the other one fills it.
+/// One of two new replicas begins late, when the primary is stopped: the other new replica fills
+/// it.
 #[test]
 fn a_home_that_became_complete_takes_over_as_well() {
     for seed in 0..20 {
@@ -131,7 +135,8 @@ fn a_home_that_became_complete_takes_over_as_well() {
     }
 }
 
-/// What one member has freed can be used by another, also if the first one does nothing more.
+/// Memory that a member has freed can be used by another member, even if the first member does
+/// nothing more.
 #[test]
 fn memory_that_an_idle_member_freed_can_be_used_by_others() {
     for seed in 0..4 {
@@ -159,7 +164,7 @@ fn memory_that_an_idle_member_freed_can_be_used_by_others() {
                     .expect("freed");
                 job.sleep(5 * SECOND);
                 println!("{:?}", store.memory_use());
-                // Two of them do not fit.
+                // Two of these values do not fit.
                 store.put(key.as_bytes(), &value).expect("memory that was freed");
                 store.put(b"done", b"").expect("put");
             }
@@ -168,7 +173,7 @@ fn memory_that_an_idle_member_freed_can_be_used_by_others() {
     }
 }
 
-/// A new home is stopped: the copies that have nothing to do with it are brought up all the same.
+/// A new replica is stopped: all other missing replicas become complete nevertheless.
 #[test]
 fn a_stopped_new_home_holds_up_its_own_partitions_only() {
     for seed in 70..110 {
@@ -212,7 +217,8 @@ fn a_stopped_new_home_holds_up_its_own_partitions_only() {
     }
 }
 
-/// A put that says that there is no room has changed nothing, also if the home without room is not the first one.
+/// A put that reports that there is no room has changed nothing, even if the replica without room
+/// is not the first.
 #[test]
 fn a_put_that_found_no_room_did_not_happen() {
     for seed in 0..6 {
@@ -240,13 +246,14 @@ fn a_put_that_found_no_room_did_not_happen() {
     }
 }
 
-/// The first key, by number, that has these homes.
+/// The first key, by number, that has these replicas.
 fn key_at(store: &Store, homes: &[MemberId]) -> String {
     let keys = (0..1000).map(|number| format!("key/{number}"));
     keys.into_iter().find(|key| store.replicas_of(key.as_bytes()) == homes).expect("some key")
 }
 
-/// A transaction that needs a stopped member ends at the time limit, and not after several of them.
+/// A transaction that needs a stopped member ends at the time limit, and not after several time
+/// limits.
 #[test]
 fn a_transaction_at_a_stopped_home_ends_at_the_time_limit() {
     for seed in 0..12 {
@@ -272,7 +279,7 @@ fn a_transaction_at_a_stopped_home_ends_at_the_time_limit() {
                 let took = job.now().since(began);
                 assert!(took < job.time_limit() + SECOND, "{took:?}");
                 job.inject(Fault::Resume(stopped)).expect("a fault");
-                // It came to nothing, and nothing is left of it.
+                // The transaction was aborted, and nothing is left of it.
                 job.sleep(100 * SECOND);
                 assert_eq!(store.get(here), Ok(None));
                 store.put(here, b"after").expect("put");
@@ -285,8 +292,8 @@ fn a_transaction_at_a_stopped_home_ends_at_the_time_limit() {
     }
 }
 
-/// The heir of the dead cannot end a transaction, since a home is stopped that has no block for it: it repairs what has
-/// nothing to do with that all the same.
+/// The heir of a dead member cannot end a transaction, because a stopped replica has no block for
+/// it: the heir still repairs all partitions without that replica.
 #[test]
 fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
     let judged = std::rc::Rc::new(std::cell::Cell::new(0));
@@ -298,7 +305,8 @@ fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
                 (MemberId(1 + seed as u32 % 4), MemberId(1 + (seed as u32 + 1) % 4));
             let keys: Vec<String> = (0..400).map(|number| format!("key/{number}")).collect();
             if job.me() == dead {
-                // As many transactions as there may be, each with a key of which the stopped member has a copy.
+                // As many transactions as are possible, each with a key of which the stopped member
+                // has a replica.
                 let is_there = |key: &&String| {
                     let homes = store.replicas_of(key.as_bytes());
                     homes.contains(&stopped) && !homes.contains(&dead)

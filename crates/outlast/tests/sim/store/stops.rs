@@ -1,4 +1,5 @@
-//! A home is stopped at any moment of a call over a network.
+//! A replica is stopped at any moment of a call over a network: the call still ends at its time
+//! limit. The other modules stop members at engine steps.
 
 use crate::simulation::{nap, seeds};
 use outlast::engine::Fault;
@@ -28,7 +29,7 @@ fn call(store: &Store, handle: &KeyHandle, kind: u64, key: &[u8]) {
     }
 }
 
-/// How long a call takes if a home is stopped so long after its beginning, or not at all.
+/// How long a call takes if a replica is stopped at this time after its beginning, or not at all.
 fn time(seed: u64, kind: u64, stopped: usize, after: Option<Duration>) -> Duration {
     let time = Rc::new(Cell::new(Duration::ZERO));
     let (is_over, is_asked) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
@@ -46,7 +47,7 @@ fn time(seed: u64, kind: u64, stopped: usize, after: Option<Duration>) -> Durati
                 nap(&job, "the other one", || !is_asked.get());
             };
             let handle = store.handle(key).expect("a handle");
-            // Known and own, known and changed, or not known.
+            // The location of the key is cached and current, cached and outdated, or not cached.
             match kind {
                 1 | 4 | 10 => (0..40).for_each(|_| _ = store.put(key, b"mine").expect("put")),
                 6 | 11 | 12 | 13 => (0..40).for_each(|_| _ = handle.put(b"mine").expect("put")),
@@ -97,7 +98,7 @@ fn time(seed: u64, kind: u64, stopped: usize, after: Option<Duration>) -> Durati
     time.get()
 }
 
-/// Whenever one home is stopped, a call ends at its time limit.
+/// Whichever replica is stopped at whatever time, a call ends at its time limit.
 #[test]
 fn a_stopped_home_holds_a_call_up_for_one_time_limit() {
     for seed in seeds(40) {
@@ -109,8 +110,9 @@ fn a_stopped_home_holds_a_call_up_for_one_time_limit() {
     }
 }
 
-/// The primary is stopped after a put is published and before its writer has rung those who wait, whom it rings in vain then. When
-/// it goes on, whoever reads the value, were it the writer, those who wait have it, too.
+/// The primary is stopped after a put is published and before its writer has rung the waiters, so
+/// that the ring is in vain. When the primary goes on and a member reads the value, even the writer
+/// itself, the waiters have the value, too.
 #[test]
 fn who_waits_is_rung_before_the_writer_reads_what_it_put() {
     let held_up = Rc::new(Cell::new(0));
@@ -128,7 +130,8 @@ fn who_waits_is_rung_before_the_writer_reads_what_it_put() {
                 let seen = store.get(key).expect("read").expect("there").version();
                 stage.set(2);
                 let until = job.now().after(Duration::from_secs(60));
-                // Who is rung while the primary is stopped is told so, and waits again.
+                // A waiter that is rung while the primary is stopped gets a timeout, and waits
+                // again.
                 nap(&job, "the next value", || {
                     match store.wait_or_death(key, Some(seen), until, CALLER) {
                         Ok(found) => matches!(found, WaitOutcome::Value(_)),
@@ -142,7 +145,7 @@ fn who_waits_is_rung_before_the_writer_reads_what_it_put() {
                 (0..40).for_each(|_| _ = store.put(key, b"value").expect("put"));
                 stage.set(1);
                 nap(&job, "the one who waits", || stage.get() == 2);
-                // It has entered itself, and sleeps.
+                // The waiter has registered itself, and sleeps.
                 job.sleep(Duration::from_millis(1));
                 store.get(key).expect("read");
                 let mine = job.clone();

@@ -1,7 +1,6 @@
-//! Transactions under the simulator: what they do, what is left of them when their committer dies or is stopped at any
-//! step, and who waits for whom. Random programs with transactions are in `outlast sim`.
-//!
-//! `OUTLAST_SEEDS` sets how many seeds, `OUTLAST_SEED_FIRST` the first one.
+//! Transactions under the simulator: what they do, what they leave when their committer dies or is
+//! stopped at any step, and that no member waits for a stopped committer. `outlast sim` runs random
+//! programs with transactions.
 
 use crate::simulation::{nap, run_with, seeds, without_panic_messages};
 use outlast::engine::Fault;
@@ -32,7 +31,7 @@ fn end(job: &Job, store: &Store) {
     job.leave().expect("left");
 }
 
-/// Waits until so many members have come here.
+/// Waits until `members` members have come here.
 fn meet(job: &Job, store: &Store, name: &str, members: i64) {
     store.add(name.as_bytes(), 1).expect("added");
     nap(job, name, || number(store, name.as_bytes()) >= members);
@@ -57,7 +56,8 @@ fn each(seeds: std::ops::Range<u64>, members: usize, body: fn(&Job, &Store)) {
     }
 }
 
-/// A transaction sees its own changes, others do not before the end, and then all of them.
+/// A transaction sees its own changes. Other members see none of them before its end, and all of
+/// them after it.
 #[test]
 fn reads_own_writes_and_happens_at_once() {
     each(seeds(6), 3, |job, store| {
@@ -73,7 +73,7 @@ fn reads_own_writes_and_happens_at_once() {
                 assert_eq!(tx.get(b"old")?, None);
                 assert_eq!(tx.get_before(b"old")?.expect("there").version(), created);
                 assert_eq!((tx.add(b"sum", 5)?, tx.add(b"sum", -2)?), (5, 3));
-                // Nobody else sees anything of it yet.
+                // Other members see nothing of it yet.
                 assert_eq!(text(store, b"old").as_deref(), Some("before"));
                 assert_eq!(text(store, b"new"), None);
                 Ok(7)
@@ -86,7 +86,8 @@ fn reads_own_writes_and_happens_at_once() {
     });
 }
 
-/// Owners are as with plain calls: who makes a key owns it, a put changes nothing about that, adoption does.
+/// Owners are as with plain calls: the member that makes a key owns it, a put does not change the
+/// owner, an adoption does.
 #[test]
 fn keys_are_adopted_in_transactions() {
     each(seeds(4), 3, |job, store| {
@@ -116,7 +117,7 @@ fn keys_are_adopted_in_transactions() {
     });
 }
 
-/// The versions that a commit tells are those that readers see.
+/// The versions that a commit reports are the versions that readers see.
 #[test]
 fn versions_are_told() {
     each(seeds(4), 2, |job, store| {
@@ -139,7 +140,8 @@ fn versions_are_told() {
                 let value = store.get(key).expect("read").expect("there");
                 assert_eq!((value.version(), value.bytes()), (*version, &b"2"[..]));
             }
-            // A plain condition on what a transaction wrote, and a transaction's on what a plain call wrote.
+            // A plain conditional put on a version that a transaction wrote, and a conditional put
+            // of a transaction on a version that a plain call wrote.
             let (key, version) = tx.versions()[0].clone();
             let next = store.put_if(&key, b"3", Expect::Version(version)).expect("as it was told");
             assert!(next > version);
@@ -152,7 +154,8 @@ fn versions_are_told() {
     });
 }
 
-/// Whoever reads and is overtaken does not commit, by handle; a closure runs again and sees the new value.
+/// A transaction by handle does not commit if another write has overtaken its read. A transaction
+/// by closure runs again and sees the new value.
 #[test]
 fn whoever_is_overtaken_does_not_commit() {
     each(seeds(6), 2, |job, store| {
@@ -162,7 +165,8 @@ fn whoever_is_overtaken_does_not_commit() {
         for key in [b"a", b"b"] {
             store.put(key, b"1").expect("put");
         }
-        // Changed under a transaction that writes it, and under one that only reads it; also made, and made and deleted.
+        // The key is changed under a transaction that writes it, and under a transaction that only
+        // reads it. It is also made, and made and deleted.
         for (read, touch) in [
             (&b"a"[..], 0),
             (b"r", 1),
@@ -209,7 +213,7 @@ fn whoever_is_overtaken_does_not_commit() {
     });
 }
 
-/// An abort leaves no trace: not the value, not the version, not a key.
+/// An abort leaves no trace: no value, no version, no key.
 #[test]
 fn an_abort_leaves_no_trace() {
     each(seeds(6), 3, |job, store| {
@@ -218,7 +222,7 @@ fn an_abort_leaves_no_trace() {
         }
         let version = store.put(b"a", b"1").expect("put");
         let hold = hold(store, &[b"a", b"none"]);
-        // Locked, and pending: readers see what is there.
+        // The keys are locked, and the transaction is pending: readers see the values before it.
         let value = store.get(b"a").expect("read").expect("there");
         assert_eq!((value.bytes(), value.version()), (&b"1"[..], version));
         assert!(!store.exists(b"none").expect("read"));
@@ -237,7 +241,7 @@ fn an_abort_leaves_no_trace() {
         let next = handle.put_if(b"22", Expect::Version(version)).expect("the version is the same");
         assert!(next > version);
         assert_eq!(text(store, b"a").as_deref(), Some("22"));
-        // Again, with a handle that remembers.
+        // Again, with a handle that has cached the location.
         drop(self::hold(store, &[b"a"]));
         handle.put(b"333").expect("put");
         assert_eq!(handle.get().expect("read").expect("there").bytes(), b"333");
@@ -246,7 +250,8 @@ fn an_abort_leaves_no_trace() {
     });
 }
 
-/// A transaction that holds these keys: from its third attempt on it locks them before it does anything.
+/// A transaction that has locked these keys: from its third attempt on a transaction locks its keys
+/// before it does anything else.
 fn hold(store: &Store, keys: &[&[u8]]) -> Transaction {
     let mut tx = store.begin();
     for _ in 0..2 {
@@ -271,7 +276,8 @@ impl From<StoreError> for Mine {
     }
 }
 
-/// Bad use: an error of the closure's own, a panic, commit after abort, one inside another, bad keys.
+/// Misuse: an error of the closure, a panic, a commit after an abort, a transaction inside another,
+/// invalid keys.
 #[test]
 fn misuse_is_told_and_changes_nothing() {
     each(seeds(4), 2, |job, store| {
@@ -311,7 +317,7 @@ fn misuse_is_told_and_changes_nothing() {
         assert_eq!(tx.commit(), Ok(()), "nothing to do is done");
         assert_eq!(tx.commit(), Err(StoreError::TransactionOver { how: "committed" }));
         assert!(store.is_empty().expect("listed"), "{:?}", store.keys());
-        // The activity may run one again.
+        // This activity may run a transaction again.
         let done: StoreResult<()> = store.transaction(|tx| tx.put(b"a", b"1"));
         assert_eq!(done, Ok(()));
         let wrong: StoreResult<i64> = store.transaction(|tx| tx.add(b"a", 1));
@@ -319,7 +325,8 @@ fn misuse_is_told_and_changes_nothing() {
     });
 }
 
-/// More than the memory of the homes: an error, nothing of it happens, and the store goes on.
+/// More than the memory of the replicas: the transaction fails, nothing of it happens, and the
+/// store goes on.
 #[test]
 fn a_transaction_larger_than_memory_is_refused() {
     for seed in seeds(4) {
@@ -336,7 +343,7 @@ fn a_transaction_larger_than_memory_is_refused() {
                 assert!(matches!(refused, Err(StoreError::OutOfMemory { .. })), "{refused:?}");
                 assert_eq!(text(&store, b"key/0").as_deref(), Some("before"));
                 assert_eq!(store.keys().expect("listed"), [b"key/0"]);
-                // What it had locked is let go, and its memory comes back.
+                // The keys that it had locked are released, and its memory comes back.
                 for n in 0..20 {
                     let key = format!("key/{n}");
                     store.put(key.as_bytes(), &[8; 1000]).expect("put");
@@ -352,7 +359,7 @@ fn a_transaction_larger_than_memory_is_refused() {
     }
 }
 
-/// Hundreds of keys, and a reader that sees none of them or all.
+/// Hundreds of keys, and a reader that sees all of them changed or none.
 #[test]
 fn hundreds_of_keys_change_together() {
     each(seeds(2), 3, |job, store| {
@@ -399,7 +406,7 @@ fn a_transaction_that_only_reads_writes_nothing() {
     });
 }
 
-/// What transactions need is used again: after many of them a member holds no more than after a few.
+/// Transactions reuse their memory: after many of them a member uses no more than after a few.
 #[test]
 fn nothing_is_left_behind() {
     for seed in seeds(4) {
@@ -421,7 +428,7 @@ fn nothing_is_left_behind() {
                     drop(tx);
                 }
                 meet(&job, &store, &format!("round/{rounds}"), 3);
-                // What was rolled back to nothing is removed in the background.
+                // Records that were rolled back to absent keys are removed in the background.
                 let mut found = store.memory_use().expect("known");
                 for _ in 0..100 {
                     job.sleep(Duration::from_millis(20));
@@ -455,7 +462,7 @@ fn move_thirty(store: &Store) -> StoreResult<()> {
     })
 }
 
-/// As above, but it depends on a key that it does not change, so that it goes through doubt.
+/// As [`move_thirty`], but depends on a key that it does not change, so that it is validated.
 fn move_thirty_if(store: &Store) -> StoreResult<()> {
     store.transaction(|tx| {
         let _ = tx.get(b"permission")?;
@@ -471,12 +478,13 @@ fn state(store: &Store) -> (i64, i64, bool) {
     found.expect("read")
 }
 
-/// The same by plain calls, one after the other; once a value is the new one the others are too.
+/// As [`state`], by plain calls in a row: once a value is new the others are new, too.
 fn plain_state(store: &Store) -> (i64, i64, bool) {
     (number(store, b"a"), number(store, b"b"), store.exists(b"done").expect("read"))
 }
 
-/// The committer dies at its n-th step, for each n: all or nothing, to all survivors, at once, and nothing stays locked.
+/// The committer dies at its n-th step, for each n: all survivors find all of the transaction or
+/// nothing, without waiting, and no key stays locked.
 fn a_death_at_each_step(link: Link, commit: fn(&Store) -> StoreResult<()>) {
     let mut outcomes = BTreeSet::new();
     for step in 1.. {
@@ -499,7 +507,7 @@ fn a_death_at_each_step(link: Link, commit: fn(&Store) -> StoreResult<()>) {
             }
             nap(&job, "the death", || !job.view().is_living(MemberId(3)));
             let began = job.now();
-            // Some read plainly, some in a transaction, some write.
+            // Some read by plain calls, some in a transaction, some write.
             let state = match me.0 {
                 0 => state(&store),
                 1 => plain_state(&store),
@@ -512,7 +520,7 @@ fn a_death_at_each_step(link: Link, commit: fn(&Store) -> StoreResult<()>) {
             assert!(state == BEFORE || state == AFTER, "{state:?} after step {step}");
             found.lock().unwrap().insert(state);
             meet(&job, &store, "seen", 3);
-            // What it had locked can be written, in every way.
+            // The keys that it had locked can be written, in every way.
             store.add(b"b", 0).expect("added");
             let done: StoreResult<()> = store.transaction(|tx| {
                 tx.add(b"a", 1)?;
@@ -550,15 +558,15 @@ fn a_death_at_each_step_of_a_commit_over_a_network() {
     a_death_at_each_step(Link::Network, move_thirty);
 }
 
-/// The committer is stopped at its n-th step, for each n, and wakes when the others have gone on: they wait for nobody, and
-/// what it does then does no harm.
+/// The committer is stopped at its n-th step, for each n, and wakes when the others have gone on:
+/// they do not wait for it, and its late steps do no harm.
 fn a_stop_at_each_step(commit: fn(&Store) -> StoreResult<()>) {
     let mut late = BTreeSet::new();
     for step in 1.. {
         let is_over = Arc::new(Mutex::new(false));
         let seen = Arc::new(Mutex::new(BTreeSet::new()));
         let (over, found) = (is_over.clone(), seen.clone());
-        // The committer is a spare: nobody needs its memory.
+        // The committer is a spare, so that no other member needs its memory.
         let mut options = SimOptions::new(3, step).link(Link::Memory);
         options.spares = 1;
         run_with(options, move |job| {
@@ -572,7 +580,7 @@ fn a_stop_at_each_step(commit: fn(&Store) -> StoreResult<()>) {
             if me == MemberId(3) {
                 job.inject(Fault::StopAtStep(step)).expect("planned");
                 commit(&store).expect("committed, if late");
-                // Not stopped before: it is now.
+                // If it was not stopped yet, it is stopped here.
                 if !store.exists(b"others").expect("read") {
                     *over.lock().unwrap() = true;
                 }
@@ -587,7 +595,7 @@ fn a_stop_at_each_step(commit: fn(&Store) -> StoreResult<()>) {
                 assert!(before == BEFORE || before == AFTER, "{before:?} in step {step}");
                 found.lock().unwrap().insert(before);
                 meet(&job, &store, "looked", 3);
-                // They write what it has locked, or is about to lock.
+                // They write keys that it has locked, or is about to lock.
                 let done: StoreResult<()> = store.transaction(|tx| {
                     tx.add(b"a", -1)?;
                     tx.add(b"b", 1)?;
@@ -608,7 +616,7 @@ fn a_stop_at_each_step(commit: fn(&Store) -> StoreResult<()>) {
             assert!(store.exists(b"done").expect("read"));
             end(&job, &store);
         });
-        // Whether it had happened when the others came.
+        // Whether the transaction had happened when the others came.
         late.extend(seen.lock().unwrap().iter().map(|state| state.2));
         if *is_over.lock().unwrap() {
             assert!(step > 100, "{step} steps are too few for a transaction");
@@ -628,7 +636,8 @@ fn a_stop_at_each_step_of_a_commit_with_doubt_and_a_late_committer() {
     a_stop_at_each_step(move_thirty_if);
 }
 
-/// Those who find a dead member's transaction in their way die themselves, at each step of clearing it away.
+/// Members that find a transaction of a dead member in their way die themselves, at each step of
+/// resolving it.
 #[test]
 fn a_death_at_each_step_of_clearing_away() {
     for step in (1..400).step_by(3) {
@@ -641,7 +650,7 @@ fn a_death_at_each_step_of_clearing_away() {
             meet(&job, &store, "ready", 4);
             match me.0 {
                 3 => {
-                    // In the middle of a commit, in one place or another.
+                    // At some step in the middle of a commit.
                     job.inject(Fault::DieAtStep(60 + step % 97 * 3)).expect("planned");
                     loop {
                         move_thirty(&store).expect("committed");
@@ -669,7 +678,8 @@ fn a_death_at_each_step_of_clearing_away() {
     }
 }
 
-/// A committer that is stopped with its keys locked: plain writers wait for a moment, not for it.
+/// A committer is stopped with its keys locked: plain writers wait for a moment, not for the
+/// committer.
 #[test]
 fn nobody_waits_for_a_stopped_transaction() {
     each(seeds(4), 2, |job, store| {
@@ -688,8 +698,8 @@ fn nobody_waits_for_a_stopped_transaction() {
     });
 }
 
-/// The policy against starvation: a large transaction among many small ones, and plain puts, on the same keys, is tried only
-/// a few times.
+/// The policy against starvation: a large transaction competes with many small transactions and
+/// plain puts for its keys, and is tried only a few times.
 #[test]
 fn a_large_transaction_is_not_starved() {
     for seed in seeds(4) {
@@ -743,8 +753,8 @@ fn a_large_transaction_is_not_starved() {
     }
 }
 
-/// An intent is lost with its only copy: its keys, in partitions that live, say so, until the loss is accepted; then they are as
-/// they were.
+/// An intent is lost with its only replica: its keys, in partitions that live, report the loss
+/// until it is accepted. Then they have their previous values.
 #[test]
 fn a_lost_intent_is_told_and_rolled_back() {
     for seed in seeds(8) {
@@ -808,8 +818,8 @@ fn a_lost_intent_is_told_and_rolled_back() {
     }
 }
 
-/// The committer is stopped at each of its steps; meanwhile what it has locked is lost, and given up. What it is told to have
-/// written is there.
+/// The committer is stopped at each of its steps. Meanwhile keys that it has locked are lost, and
+/// the loss is accepted. Every acknowledged write is there.
 #[test]
 fn what_is_lost_under_a_commit_is_not_acknowledged() {
     let mut outcomes = BTreeSet::new();
@@ -841,7 +851,7 @@ fn what_is_lost_under_a_commit_is_not_acknowledged() {
                 let done: StoreResult<()> = store.transaction(|tx| {
                     keys.iter().try_for_each(|key| tx.put(key.as_bytes(), b"new"))
                 });
-                // What was lost after the end of the transaction is lost.
+                // A loss after the end of the transaction does not count.
                 let is_late = *killed.lock().unwrap();
                 *result.lock().unwrap() = Some(done.clone());
                 nap(&job, "the death", || !job.view().is_living(victim));
@@ -866,7 +876,7 @@ fn what_is_lost_under_a_commit_is_not_acknowledged() {
                 }
                 nap(&job, "the death", || !job.view().is_living(victim));
                 if me == witness {
-                    // The one that is stopped cannot give anything up.
+                    // The stopped member cannot accept a loss.
                     let lost = keys
                         .iter()
                         .filter(|key| store.replicas_of(key.as_bytes())[0] != MemberId(3));
@@ -891,7 +901,7 @@ fn what_is_lost_under_a_commit_is_not_acknowledged() {
     );
 }
 
-/// The intents of a dead member are removed, and its keys let go, without anyone asking for them.
+/// The intents of a dead member are removed, and its keys released, without a request.
 #[test]
 fn the_heir_ends_the_transactions_of_the_dead() {
     for seed in seeds(6) {
@@ -908,7 +918,8 @@ fn the_heir_ends_the_transactions_of_the_dead() {
                 job.inject(Fault::Kill(me)).expect("killed");
             }
             nap(&job, "the death", || !job.view().is_living(MemberId(2)));
-            // Two records of intents, three of keys that were never made; the meeting's is new and stays.
+            // Two intent records, and three records of keys that were never made. The record of the
+            // meeting is new and stays.
             let until = job.now().after(Duration::from_secs(30));
             loop {
                 let found = store.memory_use().expect("known");
@@ -925,8 +936,9 @@ fn the_heir_ends_the_transactions_of_the_dead() {
     }
 }
 
-/// The committer is stopped at each of its steps, while another member waits for one of its keys. Once somebody has seen the
-/// transaction by another key, the one who waits is told: it does not wait for the committer.
+/// The committer is stopped at each of its steps, while another member waits for one of its keys.
+/// Once a third member has seen the transaction by another key, the waiter is told: it does not
+/// wait for the committer.
 #[test]
 fn who_waits_for_a_key_does_not_wait_for_a_stopped_committer() {
     let mut late = BTreeSet::new();
@@ -934,7 +946,7 @@ fn who_waits_for_a_key_does_not_wait_for_a_stopped_committer() {
         let is_over = Arc::new(Mutex::new(false));
         let (over, is_seen) = (is_over.clone(), Arc::new(Mutex::new(false)));
         let seen = is_seen.clone();
-        // The committer is a spare: nobody needs its memory.
+        // The committer is a spare, so that no other member needs its memory.
         let mut options = SimOptions::new(3, step).link(Link::Memory);
         options.spares = 1;
         run_with(options, move |job| {
