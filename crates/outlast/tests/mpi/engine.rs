@@ -140,11 +140,12 @@ fn kill_members(folder: &Path, members: usize, executable: &Path) -> Vec<usize> 
 /// An mpirun without a folder of its own fails if an mpirun with its process number was killed
 /// before. Here mpirun has the number of the shell, which leaves the files of a killed mpirun.
 #[test]
-fn remains_of_an_mpirun_are_in_nobodys_way() {
+fn files_of_a_killed_mpirun_do_no_harm() {
     let mut command = Command::new("sh");
     command.args([
         "-c",
-        "remains=/tmp/ompi.$$; mkdir -m 700 $remains && echo $remains && : > $remains/pmix.$(hostname).tool && \
+        "remains=/tmp/ompi.$$; mkdir -m 700 $remains && echo $remains && \
+         : > $remains/pmix.$(hostname).tool && \
          exec \"$0\" -n 1 echo begun",
     ]);
     command.arg(mpirun()).stdin(Stdio::null());
@@ -322,7 +323,7 @@ fn operations(m: &Member) {
         assert_eq!(
             job.domain(other),
             job.domain(job.me()),
-            "one host is one failure domain by default"
+            "a host is a failure domain by default"
         );
         // Each writer has a range of its own. 300,001 bytes go in several pieces.
         for len in [0, 1, 64, 4096, 300_001] {
@@ -438,7 +439,7 @@ fn operations(m: &Member) {
 }
 
 #[test]
-fn large_gets_in_both_directions_hold_nobody() {
+fn large_gets_in_both_directions_complete() {
     let test = this_test!();
     run(test, 2, gets).expect_finished(&[0, 1]);
 }
@@ -448,8 +449,7 @@ fn large_gets_in_both_directions_hold_nobody() {
 fn gets(m: &Member) {
     let (job, me) = (&m.job, m.me());
     let len = 2 << 20;
-    job.put(Epoch(0), job.me(), DATA, &vec![me as u8 + 1; len])
-        .expect("a put into one's own memory");
+    job.put(Epoch(0), job.me(), DATA, &vec![me as u8 + 1; len]).expect("a put into its own memory");
     m.barrier(2);
     let other = MemberId(1 - me as u32);
     for _ in 0..20 {
@@ -465,7 +465,7 @@ fn gets(m: &Member) {
 }
 
 #[test]
-fn large_puts_in_both_directions_hold_nobody() {
+fn large_puts_in_both_directions_complete() {
     let test = this_test!();
     run(test, 2, puts).expect_finished(&[0, 1]);
 }
@@ -497,7 +497,7 @@ fn puts(m: &Member) {
 }
 
 #[test]
-fn a_ring_comes_after_what_was_started_before_it() {
+fn a_ring_comes_after_the_operations_started_before_it() {
     let test = this_test!();
     run(test, 2, rings).expect_finished(&[0, 1]);
 }
@@ -525,14 +525,14 @@ fn rings(m: &Member) {
         m.wait_until("the word", || job.load(Epoch(0), target, WORD) == Ok(1));
         // Without a ring the wait ends at its limit of 20 s.
         let took = job.now().since(started);
-        assert!(took < Duration::from_secs(19), "nobody rang for {took:?}");
+        assert!(took < Duration::from_secs(19), "no ring for {took:?}");
     }
     m.barrier(2);
     m.end(2, "");
 }
 
 #[test]
-fn a_death_that_mpi_does_not_hear_of_is_known_from_the_kernel() {
+fn a_death_that_mpi_does_not_report_is_known_from_the_kernel() {
     let test = this_test!();
     run(test, 3, unheard).expect_finished(&[0, 1]);
 }
@@ -559,7 +559,7 @@ fn unheard(m: &Member) {
 }
 
 #[test]
-fn a_death_counts_elsewhere_only_once_its_node_knows() {
+fn a_death_counts_on_other_nodes_only_once_its_own_node_knows() {
     let test = this_test!();
     let ran = run_by("groups:2", test, 4, ULFM, || play(deaths_of_nodes, Duration::from_secs(30)));
     ran.expect_finished(&[0, 1, 3]);
@@ -584,7 +584,7 @@ fn deaths_of_nodes(m: &Member) {
             // refused.
             let pending = job.start(Epoch::ANY, dead, Operation::Load { offset: WORD });
             m.sleep(Duration::from_millis(1500));
-            assert_eq!(job.epoch(), Epoch(0), "nobody of its node knows of the death");
+            assert_eq!(job.epoch(), Epoch(0), "no member of its node knows of the death");
             job.inject(Fault::Resume(neighbour)).expect("a resume");
             assert_eq!(job.wait(pending), Err(Error::Dead { member: dead }));
             assert!(job.view().dead.contains(dead));
@@ -657,7 +657,7 @@ fn messages(m: &Member) {
         let (bell, started) = (job.bell(), job.now());
         while job.bell() == bell {
             job.park(bell, started.after(Duration::from_secs(10)));
-            assert!(job.now().since(started) < Duration::from_secs(10), "nobody rang");
+            assert!(job.now().since(started) < Duration::from_secs(10), "no ring");
         }
     }
     m.end(4, "");
@@ -738,7 +738,7 @@ fn kill(m: &Member) {
 }
 
 #[test]
-fn a_member_that_dies_at_any_step_holds_nobody() {
+fn a_death_at_any_step_hangs_no_survivor() {
     let test = this_test!();
     run(test, 4, die).expect_finished(&[0, 1, 2]);
 }
@@ -1015,7 +1015,7 @@ fn operations_one_sided(m: &Member) {
 }
 
 #[test]
-fn nobody_hangs_one_sided() {
+fn a_death_hangs_no_survivor_one_sided() {
     let ran = run_one_sided(this_test!(), 3, hammer_until_a_death);
     assert_eq!(ran.finished[2], None, "member 2 was killed; the job wrote:\n{}", ran.output);
     for member in 0..2 {
@@ -1070,7 +1070,7 @@ fn hammer_until_a_death(m: &Member) {
 }
 
 #[test]
-fn a_call_that_is_stuck_is_the_death_of_its_caller() {
+fn a_stuck_call_is_the_death_of_its_caller() {
     let ran = run_one_sided(this_test!(), 3, swap_on_one_that_is_stopped);
     ran.expect_finished(&[1]);
     assert!(
@@ -1099,7 +1099,7 @@ fn swap_on_one_that_is_stopped(m: &Member) {
             while !m.is_stopped(stopped) {
                 m.nap();
             }
-            panic!("a swap at one that is stopped came back: {:?}", swap());
+            panic!("a compare-and-swap at a stopped member came back: {:?}", swap());
         }
         1 => {
             m.wait_until("the second death", || job.epoch() == Epoch(2));
@@ -1110,13 +1110,16 @@ fn swap_on_one_that_is_stopped(m: &Member) {
         _ => {
             m.wait_until("the first death", || job.view().dead.contains(MemberId(0)));
             job.inject(Fault::Resume(stopped)).expect("a resume");
-            panic!("a swap at one that a dead member has locked came back: {:?}", swap());
+            panic!(
+                "a compare-and-swap at a member locked by a dead member came back: {:?}",
+                swap()
+            );
         }
     }
 }
 
 #[test]
-fn a_job_without_ulfm_is_told_what_to_type() {
+fn a_job_without_ulfm_is_told_the_option_of_mpirun() {
     let test = this_test!();
     let ran = run_with(test, 1, &[], || {
         let error = outlast::join().expect_err("ULFM is not in force");
@@ -1127,7 +1130,7 @@ fn a_job_without_ulfm_is_told_what_to_type() {
 }
 
 #[test]
-fn the_stopped_end_nobody() {
+fn stopped_members_end_no_other_member() {
     let options = [ULFM, &["-x", "OUTLAST_MPI_WITNESS=votes"]].concat();
     let part = || play(outlive, Duration::from_secs(9));
     run_by("groups:3", this_test!(), 6, &options, part).expect_finished(&[0, 3, 4, 5]);
@@ -1161,7 +1164,7 @@ fn outlive(m: &Member) {
 /// other member of its node maps the memory, knows of the death, and can tell that the memory may
 /// still change.
 #[test]
-fn a_neighbour_can_tell_that_something_may_still_be_done_for_the_dead() {
+fn a_local_member_can_tell_that_a_dead_member_is_still_being_served() {
     let test = this_test!();
     run_by("groups:2", test, 4, ULFM, || play(served_late, Duration::from_secs(30)))
         .expect_finished(&[0, 1, 3]);

@@ -37,7 +37,7 @@ fn meet(job: &Job, store: &Store, name: &[u8], count: i64, members: i64) {
 /// Members of several nodes write, and take a snapshot while a member is killed. A job of another
 /// size has all of the values.
 #[test]
-fn a_job_begins_with_the_snapshot_of_another_one() {
+fn a_job_begins_with_the_snapshot_of_another_job() {
     let test = this_test!();
     if is_member(test) {
         let folder = folder();

@@ -4,7 +4,7 @@
 use crate::members::{is_member, parameter};
 use crate::ranks;
 use crate::reexecution::this_test;
-use crate::window_scenarios::{MEMBERS, SCENARIOS};
+use crate::window_scenarios::{MEMBERS, SCENARIOS, scenario};
 
 /// The environment variable that names the scenario to the members.
 const SCENARIO: &str = "OUTLAST_TEST_SCENARIO";
@@ -13,8 +13,7 @@ const SCENARIO: &str = "OUTLAST_TEST_SCENARIO";
 fn run_all(test: &str, path: &str) {
     if is_member(test) {
         let name: String = parameter(SCENARIO);
-        let (_, body) = SCENARIOS.iter().find(|(other, _)| *other == name).expect("a scenario");
-        return body(&outlast::join().expect("joined"));
+        return scenario(&name)(&outlast::join().expect("joined"));
     }
     let _turn = ranks::take_turn();
     for (name, _) in SCENARIOS {

@@ -20,7 +20,7 @@ const FIRST: MemberId = MemberId(0);
 const SECOND: MemberId = MemberId(1);
 
 #[test]
-fn a_second_join_in_one_process_is_refused() {
+fn a_second_join_in_a_process_is_refused() {
     let test = this_test!();
     if !is_member(test) {
         expect_ok(members(test, 2).start().unwrap());
@@ -40,7 +40,7 @@ fn a_second_join_in_one_process_is_refused() {
 }
 
 #[test]
-fn a_variable_that_makes_no_sense_is_refused() {
+fn an_invalid_job_variable_is_refused() {
     let test = this_test!();
     if is_member(test) {
         let error = outlast::join().expect_err("joined by a senseless variable");
@@ -390,7 +390,7 @@ fn a_member_that_ends_before_it_joins_is_dead() {
         return;
     }
     let job = outlast::join().unwrap();
-    wait_until(&job, PATIENCE, "the death of the one that never joined", || {
+    wait_until(&job, PATIENCE, "the death of the process that never joined", || {
         job.view().dead.contains(SECOND)
     });
     job.leave().unwrap();
@@ -399,7 +399,7 @@ fn a_member_that_ends_before_it_joins_is_dead() {
 /// Two threads of a member that send to a common receiver take turns. The waiting thread is woken
 /// when the other is done, in every interleaving. A missed wakeup would last until the time limit.
 #[test]
-fn threads_that_send_to_one_receiver_wake_each_other() {
+fn threads_that_send_to_a_common_receiver_wake_each_other() {
     let test = this_test!();
     if !is_member(test) {
         expect_ok(members(test, 2).start().unwrap());
@@ -597,7 +597,8 @@ fn a_put_is_ordered_before_the_loads_that_follow() {
 fn a_background_that_panics_ends_its_process() {
     let test = this_test!();
     if !is_member(test) {
-        let break_and_run = "import os, sys; r, w = os.pipe(); os.dup2(w, 2); os.close(r); os.close(w); os.execv(sys.argv[1], sys.argv[1:])";
+        let break_and_run = "import os, sys; r, w = os.pipe(); os.dup2(w, 2); \
+                             os.close(r); os.close(w); os.execv(sys.argv[1], sys.argv[1:])";
         let launch = Launch::new(2)
             .program("python3")
             .args(["-c", break_and_run])
@@ -628,7 +629,7 @@ fn a_background_that_panics_ends_its_process() {
 /// A member leaves while another of its threads is in the middle of a long put: once the others
 /// know that it has left, it writes nothing any more, like a killed member.
 #[test]
-fn who_has_left_writes_nothing_after_the_notice() {
+fn a_member_that_has_left_writes_nothing_after_the_notice() {
     const LEN: usize = 32 << 20;
     let test = this_test!();
     if !is_member(test) {
@@ -664,7 +665,7 @@ fn who_has_left_writes_nothing_after_the_notice() {
     let at_notice = words();
     for _ in 0..20 {
         std::thread::sleep(Duration::from_millis(2));
-        assert!(words() == at_notice, "one that has left wrote after the notice");
+        assert!(words() == at_notice, "a member that has left wrote after the notice");
     }
     job.leave().unwrap();
 }
@@ -673,7 +674,7 @@ fn who_has_left_writes_nothing_after_the_notice() {
 /// more to receive, all have received an equal number of its messages.
 #[cfg(feature = "faults")]
 #[test]
-fn what_is_published_reaches_all_or_none() {
+fn a_published_message_reaches_all_survivors_or_none() {
     use crate::members::{STEP, parameter};
     let test = this_test!();
     if !is_member(test) {
@@ -714,14 +715,14 @@ fn what_is_published_reaches_all_or_none() {
     } else {
         job.send(FIRST, Port::Store, &received.to_ne_bytes()).unwrap();
         // Leaving is a death, too: the others leave only after the first member is done.
-        wait_until(&job, PATIENCE, "the end of the first one", || job.epoch() >= Epoch(2));
+        wait_until(&job, PATIENCE, "the end of the first member", || job.epoch() >= Epoch(2));
     }
     job.leave().unwrap();
 }
 
 /// If a receiver has no room no receiver gets the message, and the sender is told.
 #[test]
-fn what_does_not_fit_is_not_published() {
+fn a_message_without_room_is_not_published() {
     let test = this_test!();
     if !is_member(test) {
         expect_ok(members(test, 3).start().unwrap());

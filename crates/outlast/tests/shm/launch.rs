@@ -30,7 +30,7 @@ fn example(name: &str) -> PathBuf {
 }
 
 #[test]
-fn all_finish_and_the_outcome_says_so() {
+fn the_outcome_reports_that_all_finished() {
     let mut job = shell(3, "exit 0").start().expect("starts");
     assert_eq!(job.pids().len(), 3);
     let outcome = job.wait(LIMIT);
@@ -55,7 +55,7 @@ fn a_death_is_no_failure_and_a_bad_exit_is() {
 }
 
 #[test]
-fn nobody_left_is_a_failure() {
+fn a_job_without_survivors_is_a_failure() {
     let mut job = shell(2, "exec sleep 30").start().expect("starts");
     job.signal_all(Signal::TERM);
     let outcome = job.wait(LIMIT);
@@ -64,7 +64,7 @@ fn nobody_left_is_a_failure() {
 }
 
 #[test]
-fn the_time_limit_kills_what_is_left() {
+fn the_time_limit_kills_the_remaining_members() {
     let began = Instant::now();
     let mut job = shell(2, "exec sleep 30").start().expect("starts");
     let outcome = job.wait(Duration::from_millis(200));
@@ -127,7 +127,7 @@ fn output_is_captured_by_member_and_stream() {
 /// A process that a member leaves behind may hold the member's output open for ever: the launcher
 /// does not wait for it.
 #[test]
-fn a_pipe_that_stays_open_holds_nobody_up() {
+fn a_pipe_that_stays_open_does_not_delay_the_launcher() {
     let began = Instant::now();
     let mut job = shell(1, "sleep 20 & echo $!").output(Output::Capture).start().expect("starts");
     let outcome = job.wait(LIMIT);
@@ -200,7 +200,7 @@ fn the_example_survives_a_kill() {
 
 /// A measurement whose partner is killed reports the death, and ends.
 #[test]
-fn the_example_that_measures_survives_a_kill() {
+fn the_latency_example_survives_a_kill() {
     let kill = |victim: MemberId| {
         let mut job = Launch::new(2)
             .program(example("latency"))
@@ -231,7 +231,7 @@ fn the_example_that_measures_survives_a_kill() {
 }
 
 #[test]
-fn the_example_that_measures_has_figures_for_everything() {
+fn the_latency_example_prints_all_figures() {
     let output = std::process::Command::new(example("latency")).output().expect("runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");

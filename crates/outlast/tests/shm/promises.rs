@@ -71,7 +71,7 @@ fn promise_6_all_or_nothing_in_each_step() {
     if is_member(test) {
         let seed: usize = parameter(SEED);
         let step =
-            steps::NAMES.iter().position(|name| *name == names[seed % 5]).expect("one of them");
+            steps::NAMES.iter().position(|name| *name == names[seed % 5]).expect("a known step");
         let chance = Chance { seed: seed as u64, calls: 300 };
         return promise_bodies::all_or_nothing(outlast::join().expect("a member"), chance, |job| {
             if job.me().0 % 2 == 1 {
@@ -108,7 +108,7 @@ fn promise_6_all_or_nothing_in_each_step_of_a_recovery() {
     if is_member(test) {
         let seed: usize = parameter(SEED);
         let index = |wanted: &str| {
-            steps::NAMES.iter().position(|name| *name == wanted).expect("one of them")
+            steps::NAMES.iter().position(|name| *name == wanted).expect("a known step")
         };
         let chance = Chance { seed: seed as u64, calls: 300 };
         return promise_bodies::all_or_nothing_globally(

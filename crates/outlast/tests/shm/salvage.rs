@@ -65,7 +65,7 @@ fn put_until_deaths(job: &Job, folder: &Path, replicas: usize, deaths: u64) {
         }
     }
     let until = job.now().after(Duration::from_secs(20));
-    assert!(store.wait_repaired(until).expect("known").is_repaired(), "copies are missing");
+    assert!(store.wait_repaired(until).expect("known").is_repaired(), "replicas are missing");
     store.add(b"done", 1).expect("added");
     let survivors = i64::from(members) - deaths as i64;
     wait_until(job, "the others", || store.add(b"done", 0).expect("read") >= survivors);
@@ -114,14 +114,14 @@ fn kill(running: &mut Running, folder: &Path, waves: &[&[u32]]) {
 
 /// A single replica, and `kill -9` in the middle of puts: all acknowledged values are there.
 #[test]
-fn one_copy_survives_kills_in_the_middle_of_puts() {
+fn a_single_replica_survives_kills_in_the_middle_of_puts() {
     let test = this_test!();
     let act = |running: &mut Running, folder: &Path| kill(running, folder, &[&[1], &[3]]);
     play(test, 4, |job, folder| put_until_deaths(&job, folder, 1, 2), act);
 }
 
 #[test]
-fn one_copy_survives_when_all_but_one_die() {
+fn a_single_replica_survives_the_deaths_of_all_members_but_the_last() {
     let test = this_test!();
     let act = |running: &mut Running, folder: &Path| kill(running, folder, &[&[0], &[4, 1], &[3]]);
     play(test, 5, |job, folder| put_until_deaths(&job, folder, 1, 4), act);
@@ -129,21 +129,21 @@ fn one_copy_survives_when_all_but_one_die() {
 
 /// Two replicas, and two deaths at once: of some keys both replicas die.
 #[test]
-fn two_copies_survive_the_death_of_both_homes_at_once() {
+fn two_replicas_survive_simultaneous_deaths_of_both() {
     let test = this_test!();
     let act = |running: &mut Running, folder: &Path| kill(running, folder, &[&[1, 2], &[0, 4]]);
     play(test, 5, |job, folder| put_until_deaths(&job, folder, 2, 4), act);
 }
 
 #[test]
-fn what_was_damaged_is_lost_by_name() {
+fn a_damaged_value_is_lost_by_name() {
     play(this_test!(), 2, |job, _| damage_is_named(&job), |_, _| {});
 }
 
 /// A member that leaves the job without handing over its data leaves its memory, like a dead
 /// member.
 #[test]
-fn what_a_leaver_did_not_hand_on_is_salvaged() {
+fn data_that_a_leaver_did_not_hand_over_is_salvaged() {
     let member = |job: Job, _: &Path| {
         let store = Store::open(&job, options(1)).expect("opened");
         if job.me().0 == 1 {

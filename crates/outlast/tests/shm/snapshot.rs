@@ -49,7 +49,7 @@ fn check_pairs(path: &Path, members: usize) {
 /// Writers go on, with and without handles, while snapshots are taken and two members are killed:
 /// each snapshot is a consistent cut.
 #[test]
-fn a_snapshot_is_one_moment_while_members_write_and_die() {
+fn a_snapshot_is_a_consistent_cut_while_members_write_and_die() {
     const MEMBERS: usize = 5;
     let test = this_test!();
     if let Some(folder) = as_member(test) {
@@ -85,7 +85,7 @@ fn a_snapshot_is_one_moment_while_members_write_and_die() {
             job.sleep(Duration::from_millis(5));
         }
         if me == 0 {
-            snapshots.take().expect("the last one");
+            snapshots.take().expect("the last snapshot");
             store.put(b"enough", b"").expect("put");
         }
         job.wait_for(&writer, outlast::Time::NEVER);
@@ -108,7 +108,7 @@ fn a_snapshot_is_one_moment_while_members_write_and_die() {
 /// All members are killed in the middle of a snapshot: the previous snapshot is complete, and the
 /// next job begins with it and takes the next snapshot.
 #[test]
-fn a_kill_in_the_middle_leaves_the_one_before() {
+fn a_kill_during_a_snapshot_leaves_the_previous_snapshot() {
     let test = this_test!();
     if let Some(folder) = as_member(test) {
         let job = outlast::join().expect("a member");
@@ -135,7 +135,7 @@ fn a_kill_in_the_middle_leaves_the_one_before() {
             job.sleep(LIMIT);
             return;
         }
-        let generation = snapshot::find(&folder).expect("the first one");
+        let generation = snapshot::find(&folder).expect("the first snapshot");
         assert!(generation.ends_with("generation-000001"), "{generation:?}");
         let snapshots = Snapshots::open(&store, &folder, Options::new().keep(5)).expect("opened");
         if job.me().0 == 0 {
@@ -169,7 +169,7 @@ fn a_kill_in_the_middle_leaves_the_one_before() {
 /// A folder that cannot be written to is an error that names it.
 #[test]
 fn a_folder_that_cannot_be_written_is_named() {
-    let job = outlast::join().expect("a job of one");
+    let job = outlast::join().expect("a job of a single member");
     let store = Store::open(&job, store::Options::new()).expect("opened");
     store.put(b"key", &[1; 10_000]).expect("put");
     let file = tempfile::NamedTempFile::new().expect("a file");
@@ -188,7 +188,7 @@ fn a_folder_that_cannot_be_written_is_named() {
 /// not be written, and the previous snapshot stays the newest. When there is room again the next
 /// snapshot is taken and nothing else is left.
 #[test]
-fn a_disk_that_is_full_is_named_and_the_one_before_stays() {
+fn a_full_disk_is_named_and_the_previous_snapshot_stays() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let test = this_test!();
     if let Some(folder) = as_member(test) {

@@ -68,7 +68,7 @@ fn durable_and_repaired_after_kills() {
                 assert_eq!(value.owner(), MemberId(member));
             }
         }
-        wait_until(&job, PATIENCE, "all copies", || store.copies_missing().expect("known") == 0);
+        wait_until(&job, PATIENCE, "all replicas", || store.copies_missing().expect("known") == 0);
         store.close().expect("closed");
         job.leave().expect("left");
     });
@@ -179,7 +179,7 @@ fn the_heir_adopts_the_keys_of_the_dead() {
 }
 
 #[test]
-fn what_one_member_writes_another_waits_for() {
+fn a_member_waits_for_a_put_of_another() {
     play(this_test!(), 2, 0, |job| {
         let store = open(&job, 2);
         if job.me() == MemberId(0) {
@@ -207,17 +207,21 @@ fn what_one_member_writes_another_waits_for() {
 
 #[test]
 fn bad_input_changes_nothing() {
-    let job = outlast::JoinOptions::new().segment_limit(64 << 20).join().expect("a job of one");
+    let job = outlast::JoinOptions::new()
+        .segment_limit(64 << 20)
+        .join()
+        .expect("a job of a single member");
     for (options, what) in
         [(Options::new().replicas(0), "0 copies"), (Options::new().replicas(9), "9 copies")]
     {
         let error = Store::open(&job, options).expect_err(what);
         assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
     }
-    let error =
-        Store::open(&job, Options::new().replicas(2)).expect_err("2 copies in a job of one");
+    let error = Store::open(&job, Options::new().replicas(2))
+        .expect_err("2 replicas in a job of a single member");
     assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
-    let store = Store::open(&job, Options::new().partitions(4)).expect("opened with fewer copies");
+    let store =
+        Store::open(&job, Options::new().partitions(4)).expect("opened with fewer replicas");
     assert_eq!(store.put(b"", b"value"), Err(StoreError::BadKey { len: 0 }));
     assert_eq!(store.get(&[1; 1025]), Err(StoreError::BadKey { len: 1025 }));
     let version = store.put(&[1; 1024], b"").expect("the longest key and the shortest value");
@@ -257,7 +261,7 @@ fn bad_input_changes_nothing() {
 /// With a single replica of each value all members but the last leave in turn, while the others go
 /// on writing.
 #[test]
-fn members_leave_and_nothing_is_lost_even_with_one_copy() {
+fn nothing_is_lost_when_members_leave_with_a_single_replica() {
     play(this_test!(), 4, 0, |job| {
         let store = open(&job, 1);
         let me = job.me().0;
@@ -295,7 +299,7 @@ fn members_leave_and_nothing_is_lost_even_with_one_copy() {
 /// Programs that simply end, in turn: they do not wait for the others, whose calls go on as long as
 /// promise 1 allows.
 #[test]
-fn members_that_simply_exit_one_by_one_disturb_nobody() {
+fn members_that_simply_exit_disturb_no_other_member() {
     play(this_test!(), 4, 0, |job| {
         let store = open(&job, 2);
         store.put(format!("written/{}", job.me()).as_bytes(), b"").expect("put");
@@ -307,7 +311,7 @@ fn members_that_simply_exit_one_by_one_disturb_nobody() {
                 .expect("written");
         }
         // Each member ends when its predecessor is gone and the data of that has been copied.
-        wait_until(&job, PATIENCE, "the end of those before", || {
+        wait_until(&job, PATIENCE, "the end of the members before", || {
             job.view().dead.len() >= job.me().index()
         });
         let status = store.wait_repaired(job.now().after(LIMIT)).expect("known");
@@ -318,7 +322,7 @@ fn members_that_simply_exit_one_by_one_disturb_nobody() {
 
 /// The setting of the poster: 40 members, six replicas, five deaths at once.
 #[test]
-fn forty_members_with_six_copies_lose_five_and_go_on() {
+fn forty_members_with_six_replicas_survive_five_deaths() {
     play(this_test!(), 40, 5, |job| {
         let options =
             Options::new().replicas(6).partitions(128).expected_keys(2048).slab_len_max(16 << 10);
@@ -361,7 +365,7 @@ fn forty_members_with_six_copies_lose_five_and_go_on() {
 /// test takes many jobs, because a thread must lose the processor right before the last
 /// compare-and-swap of a put.
 #[test]
-fn nothing_is_acknowledged_that_was_written_after_the_end() {
+fn no_put_after_the_end_of_its_member_is_acknowledged() {
     let test = this_test!();
     let is_member = is_member(test);
     let launcher = if is_member { std::os::unix::process::parent_id() } else { std::process::id() };
@@ -415,14 +419,14 @@ fn nothing_is_acknowledged_that_was_written_after_the_end() {
 /// A member pins a version and reads it while another member rewrites the key as fast as it can.
 /// The first replica of the key is killed, and the pin is read from another replica.
 #[test]
-fn a_pinned_version_stays_what_it_was() {
+fn a_pinned_version_does_not_change() {
     play(this_test!(), 3, 1, |job| {
         let store = open(&job, 2);
         let (writer, reader) = (MemberId(0), MemberId(1));
         let value = |number: u64| number.to_le_bytes().repeat(500);
         let key = (0..).map(|number| format!("key/{number}")).find(|key| {
-            let homes = store.replicas_of(key.as_bytes());
-            homes[0] == MemberId(2)
+            let replicas = store.replicas_of(key.as_bytes());
+            replicas[0] == MemberId(2)
         });
         let key = key.expect("a key of the third member");
         let key = key.as_bytes();
@@ -454,7 +458,7 @@ fn a_pinned_version_stays_what_it_was() {
             let number = check(&pin);
             job.fence(MemberId(2), job.now().after(Duration::from_secs(10))).expect("killed");
             store.put(b"done", b"").expect("put");
-            assert_eq!(check(&pin), number, "from the other home");
+            assert_eq!(check(&pin), number, "from the other replica");
         } else {
             // Until it is killed.
             wait_until(&job, PATIENCE, "the end", || false);

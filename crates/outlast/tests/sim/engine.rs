@@ -114,7 +114,7 @@ fn the_meaning_of_a_seed_is_stable() {
 }
 
 #[test]
-fn the_trace_is_for_people() {
+fn the_trace_names_calls_faults_and_deaths() {
     let report = sim::run(
         &Options { trace: true, ..Options::new(2, 3) }
             .fault(When::AtStep(OTHER, 4), Action::Kill(OTHER)),
@@ -146,7 +146,7 @@ fn the_trace_is_for_people() {
 // ---- Memory.
 
 #[test]
-fn a_reader_sees_a_put_torn_between_words_but_never_inside_one() {
+fn a_put_may_tear_between_words_but_never_inside_a_word() {
     for link in LINKS {
         let (seen, out) = shared::<BTreeSet<bool>>();
         for seed in 0..200 {
@@ -392,7 +392,7 @@ fn before_the_notice_memory_answers_and_a_network_waits_for_the_notice() {
                 let waited = job.now().since(killed_at);
                 match link {
                     Link::Memory => {
-                        assert_eq!(result, Ok(()), "into memory that nobody will trust");
+                        assert_eq!(result, Ok(()), "into memory that no member will trust");
                         assert_eq!(job.load(Epoch::ANY, OTHER, 0), Ok(u64::from_le_bytes([1; 8])));
                         assert_eq!(job.epoch(), Epoch(0));
                     }
@@ -455,7 +455,7 @@ fn late_messages_of_the_dead_arrive_after_the_notice_in_order_and_without_holes(
 }
 
 #[test]
-fn fence_kills_and_returns_once_the_view_has_it() {
+fn fence_kills_and_returns_once_the_death_is_in_the_view() {
     for link in LINKS {
         let options = Options::new(3, 2).link(link);
         let report = sim::run(&options, |job| {
@@ -486,7 +486,7 @@ fn fence_kills_and_returns_once_the_view_has_it() {
 }
 
 #[test]
-fn members_that_leave_are_told_from_the_dead() {
+fn members_that_leave_are_distinguished_from_the_dead() {
     for link in LINKS {
         sim::run(&Options::new(3, 9).link(link), |job| match job.me() {
             OTHER => {
@@ -546,7 +546,7 @@ fn an_operation_of_an_older_epoch_is_refused_at_its_caller() {
 /// The target fences a member, and so learns of the death first. It refuses the operation of a
 /// caller that does not know of the death, and the refusal tells the caller.
 #[test]
-fn a_network_target_that_knows_more_refuses_and_teaches() {
+fn a_network_target_with_a_newer_view_refuses_and_updates_the_caller() {
     let options = Options {
         detection: Duration::from_millis(10)..=Duration::from_secs(10),
         ..Options::new(3, 0).link(Link::Network)
@@ -592,7 +592,7 @@ fn a_network_target_that_knows_more_refuses_and_teaches() {
 }
 
 #[test]
-fn a_network_target_that_knows_less_adopts() {
+fn a_network_target_with_an_older_view_adopts_the_newer_view() {
     let options = Options {
         detection: Duration::from_millis(10)..=Duration::from_secs(10),
         ..Options::new(3, 0).link(Link::Network)
@@ -736,7 +736,7 @@ fn a_stopped_member_does_nothing_until_it_is_resumed() {
 }
 
 #[test]
-fn a_stopped_member_can_be_killed_and_one_that_nobody_resumes_is_named() {
+fn a_stopped_member_can_be_killed_and_a_member_left_stopped_is_reported() {
     for link in LINKS {
         let options = Options::new(3, 1)
             .link(link)
@@ -803,7 +803,7 @@ fn a_full_inbox_of_a_stopped_member_times_out_its_senders() {
 // ---- The death of the caller.
 
 #[test]
-fn each_way_to_die_by_ones_own_call_works() {
+fn each_call_by_which_a_member_can_kill_itself_works() {
     for link in LINKS {
         for way in 0..5 {
             let after = Arc::new(AtomicBool::new(false));
@@ -941,7 +941,7 @@ fn destructors_of_the_killed_run_and_their_calls_do_nothing() {
 }
 
 #[test]
-fn all_but_one_die_at_one_instant_member_0_included() {
+fn a_single_member_survives_simultaneous_deaths_of_all_others() {
     for link in LINKS {
         let mut options = Options::new(40, 3).link(link);
         for member in 0..39 {
@@ -988,7 +988,7 @@ fn a_panic_is_reported_and_is_a_death() {
 // ---- What never ends.
 
 #[test]
-fn waiting_for_what_cannot_happen_is_reported_as_hung() {
+fn a_wait_that_cannot_end_is_reported_as_hung() {
     for link in LINKS {
         let report = sim::run(&Options::new(2, 1).link(link), |job| {
             if job.me() == OTHER {
@@ -1005,7 +1005,7 @@ fn waiting_for_what_cannot_happen_is_reported_as_hung() {
 }
 
 #[test]
-fn what_runs_for_ever_ends_at_a_limit() {
+fn an_endless_run_ends_at_a_limit() {
     let spin = |job: Job| loop {
         job.epoch();
     };
@@ -1020,7 +1020,7 @@ fn what_runs_for_ever_ends_at_a_limit() {
 // ---- Activities and services.
 
 #[test]
-fn activities_run_beside_the_main_one_and_ring_when_they_end() {
+fn activities_run_beside_the_main_activity_and_ring_when_they_end() {
     for link in LINKS {
         sim::run(&Options::new(2, 5).link(link), |job| {
             job.grow(64).unwrap();
@@ -1116,7 +1116,7 @@ fn polling_alone_makes_progress_and_completions_of_different_targets_are_reorder
 
 /// A caller that polls and parks on the bell, and does not call `wait`, is woken by the completion.
 #[test]
-fn a_completion_wakes_who_parks() {
+fn a_completion_wakes_a_parked_caller() {
     sim::run(&Options::new(2, 1).link(Link::Network), |job| {
         job.grow(64).unwrap();
         sleep(&job, SETTLE);
@@ -1204,7 +1204,7 @@ fn a_cost_model_gives_times_without_chance() {
 // ---- Use from the wrong place.
 
 #[test]
-fn a_handle_is_harmless_outside_its_world() {
+fn a_job_handle_is_harmless_outside_its_world() {
     let kept: Arc<Mutex<Option<Job>>> = Arc::default();
     let keep = kept.clone();
     sim::run(&Options::new(2, 1), move |job| {
@@ -1243,7 +1243,7 @@ fn a_handle_is_harmless_outside_its_world() {
 /// On the memory link, the publisher dies at any step: when the survivors know of its death and
 /// have nothing more to receive, all have received an equal number of its messages.
 #[test]
-fn what_is_published_reaches_all_or_none() {
+fn a_published_message_reaches_all_survivors_or_none() {
     let mut counts_seen = BTreeSet::new();
     for seed in 0..300 {
         let options =

@@ -45,7 +45,7 @@ fn read(path: &Path) -> BTreeMap<String, u64> {
 /// key of each pair is ahead by at most 1, and no value is missing that was acknowledged before the
 /// snapshot began.
 #[test]
-fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
+fn a_snapshot_is_a_consistent_cut_under_deaths_and_stops() {
     let mut taken_in_all = 0;
     let count = seeds(120);
     for seed in count.clone().chain([876]) {
@@ -164,7 +164,7 @@ fn a_snapshot_is_one_moment_whatever_happens_meanwhile() {
 /// A job of another size, with another number of replicas, begins with the snapshot of a job,
 /// owners of keys included.
 #[test]
-fn a_job_of_another_size_begins_with_it() {
+fn a_job_of_another_size_begins_with_a_snapshot() {
     for (members, replicas, seed) in [(1, 1, 0), (2, 2, 1), (7, 3, 2)] {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("snapshots");
@@ -218,7 +218,7 @@ fn a_job_of_another_size_begins_with_it() {
 
 /// A member that has not opened the folder and a stopped member are named, and writers go on.
 #[test]
-fn whoever_does_not_do_its_part_is_named() {
+fn a_member_that_does_not_take_part_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let target = folder.path().join("snapshots");
     let report = sim::run(&SimOptions::new(3, 5), move |job| {
@@ -227,11 +227,11 @@ fn whoever_does_not_do_its_part_is_named() {
         if job.me().0 != 1 {
             let snapshots = Snapshots::open(&store, &target, options).expect("opened");
             if job.me().0 == 0 {
-                let error = snapshots.take().expect_err("not everyone takes part").to_string();
+                let error = snapshots.take().expect_err("not all members take part").to_string();
                 assert!(error.contains("member 1") && error.contains("has not opened"), "{error}");
                 assert!(snapshot::list(&target).expect("a folder").is_empty());
                 let began = job.now();
-                store.put(b"after", b"it").expect("nobody holds it up");
+                store.put(b"after", b"it").expect("not delayed");
                 assert!(job.now().since(began) < Duration::from_millis(10));
             }
         }
@@ -246,7 +246,7 @@ fn whoever_does_not_do_its_part_is_named() {
 /// limit is over. If the snapshot is completed nevertheless, it reports how long writers were
 /// frozen, and not how long its member was stopped.
 #[test]
-fn writers_go_on_while_the_one_who_takes_a_snapshot_is_stopped() {
+fn writers_go_on_while_the_member_taking_a_snapshot_is_stopped() {
     let limit = Duration::from_millis(500);
     // The simulator delays each member by up to 19 ms now and then.
     let slack = limit / 5;
@@ -408,7 +408,7 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
 /// other is taking one, and neither touches the files of the other. A failed snapshot delays no
 /// writer.
 #[test]
-fn two_who_take_one_do_not_disturb_each_other() {
+fn two_concurrent_snapshots_do_not_disturb_each_other() {
     for seed in seeds(24) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("snapshots");
@@ -457,7 +457,7 @@ fn two_who_take_one_do_not_disturb_each_other() {
         });
         report.expect_ok();
         let taken = taken.lock().unwrap();
-        assert!(!taken.is_empty(), "seed {seed}: nobody has taken one");
+        assert!(!taken.is_empty(), "seed {seed}: no member has taken a snapshot");
         let there = snapshot::list(&path).expect("a folder");
         assert_eq!(there.len(), taken.len(), "seed {seed}");
         there.iter().for_each(|generation| drop(read(&generation.path)));
@@ -467,7 +467,7 @@ fn two_who_take_one_do_not_disturb_each_other() {
 /// A member whose background ends the transactions of the dead still takes part in a snapshot in
 /// time.
 #[test]
-fn ending_the_transactions_of_the_dead_does_not_hold_up_a_snapshot() {
+fn ending_the_transactions_of_the_dead_does_not_delay_a_snapshot() {
     for seed in seeds(24).chain([165]) {
         let folder = tempfile::tempdir().expect("a folder");
         let target = folder.path().join("snapshots");
@@ -513,7 +513,7 @@ fn ending_the_transactions_of_the_dead_does_not_hold_up_a_snapshot() {
 /// Transactions that depend on transactions being decided go on despite the write freeze, and no
 /// member waits for the freeze limit.
 #[test]
-fn transactions_in_doubt_do_not_hold_up_a_snapshot() {
+fn validating_transactions_do_not_delay_a_snapshot() {
     for seed in seeds(8) {
         let folder = tempfile::tempdir().expect("a folder");
         let target = folder.path().join("snapshots");
@@ -579,7 +579,7 @@ fn a_lock_in_a_snapshot_has_lost_its_holder() {
             if job.me().0 == 0 {
                 assert_eq!(snapshot::restore(&store, &source).expect("restored").records, 2);
                 let soon = job.now().after(Duration::from_secs(1));
-                let guard = store.lock(b"queue", soon).expect("nobody holds it");
+                let guard = store.lock(b"queue", soon).expect("not held");
                 assert!(guard.was_abandoned());
                 guard.unlock().expect("its own");
                 let guard = store.lock(b"queue", soon).expect("free");
@@ -698,9 +698,12 @@ fn a_folder_that_members_do_not_share_is_named() {
         let again = Snapshots::open(&store, &own, Options::new());
         assert!(matches!(again.map(drop), Err(SnapshotError::AlreadyOpen)));
         store.add(b"opened", 1).expect("counted");
-        nap(&job, "the other one", || store.add(b"opened", 0).expect("counted") >= 2);
+        nap(&job, "the other member", || store.add(b"opened", 0).expect("counted") >= 2);
         if job.me() == MemberId(0) {
-            let error = snapshots.take().expect_err("the other one has no such folder").to_string();
+            let error = snapshots
+                .take()
+                .expect_err("the other member does not have the folder")
+                .to_string();
             assert!(error.starts_with("member 1 could not do its part: "), "{error}");
             assert!(error.ends_with("on a file system that all hosts share"), "{error}");
             store.add(b"opened", 1).expect("counted");

@@ -335,7 +335,7 @@ pub(crate) fn honest(job: Job, _: Chance) {
     let barrier = barrier
         .into_iter()
         .find(|key| store.replicas_of(key.as_bytes()) == [MemberId(0)])
-        .expect("one");
+        .expect("a key");
     let count = || {
         let value = store.get(barrier.as_bytes()).expect("read");
         value.map_or(0, |value| i64::from_le_bytes(value.bytes().try_into().expect("8 bytes")))
@@ -544,7 +544,7 @@ pub(crate) fn honest_globally(job: Job, _: Chance) {
     let barrier = barrier
         .into_iter()
         .find(|key| store.replicas_of(key.as_bytes()) == [MemberId(0)])
-        .expect("one");
+        .expect("a key");
     store.add(barrier.as_bytes(), 1).expect("added");
     let count = || {
         store
@@ -575,7 +575,7 @@ pub(crate) fn honest_globally(job: Job, _: Chance) {
     let told = store.recover(|tx, _| -> StoreResult<()> {
         for (key, is_lost) in keys.iter().zip(&is_lost) {
             match tx.get(key.as_bytes()) {
-                Err(StoreError::DataLost { .. }) => assert!(is_lost, "{key} has a copy"),
+                Err(StoreError::DataLost { .. }) => assert!(is_lost, "{key} has a replica"),
                 Ok(value) => {
                     assert!(!is_lost && value.as_deref() == Some(b"before"), "{key}: {value:?}")
                 }

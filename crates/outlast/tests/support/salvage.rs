@@ -60,7 +60,7 @@ pub(crate) fn damage_is_named(job: &Job) {
     }
     store.delete(&keys[1]).expect("deleted");
     let places = find(job, victim, &value(5));
-    assert_eq!(places.len(), 1, "one copy");
+    assert_eq!(places.len(), 1, "a single replica");
     job.put(Epoch::ANY, victim, places[0] + 9, b"!").expect("damaged");
     job.fence(victim, job.now().after(Duration::from_secs(10))).expect("killed");
     for (number, key) in keys.iter().enumerate() {

@@ -16,27 +16,36 @@ pub(crate) type Scenario = (&'static str, fn(&Job));
 
 /// All scenarios.
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    ("operations_do_what_they_say", operations_do_what_they_say),
+    ("operations_have_their_documented_effect", operations_have_their_documented_effect),
     ("bad_input_changes_nothing", bad_input_changes_nothing),
-    ("members_may_show_nothing", members_may_show_nothing),
-    ("a_failed_creation_fails_everywhere", a_failed_creation_fails_everywhere),
-    ("a_dead_exclusive_holder_is_taken_over_once", a_dead_exclusive_holder_is_taken_over_once),
-    ("a_holder_that_dies_while_others_wait", a_holder_that_dies_while_others_wait),
-    ("a_dead_shared_holder_is_told_of", a_dead_shared_holder_is_told_of),
-    ("a_dead_holder_is_told_to_all_who_share", a_dead_holder_is_told_to_all_who_share),
-    ("who_gives_up_leaves_the_dead_to_the_next", who_gives_up_leaves_the_dead_to_the_next),
+    ("members_may_expose_no_memory", members_may_expose_no_memory),
+    ("a_failed_creation_fails_at_all_members", a_failed_creation_fails_at_all_members),
     (
-        "who_is_forced_while_taking_over_leaves_the_dead_to_the_next",
-        who_is_forced_while_taking_over_leaves_the_dead_to_the_next,
+        "the_lock_of_a_dead_exclusive_holder_is_taken_over_once",
+        the_lock_of_a_dead_exclusive_holder_is_taken_over_once,
+    ),
+    ("a_holder_dies_while_others_wait", a_holder_dies_while_others_wait),
+    ("a_dead_shared_holder_is_reported", a_dead_shared_holder_is_reported),
+    (
+        "a_dead_holder_is_reported_to_all_shared_holders",
+        a_dead_holder_is_reported_to_all_shared_holders,
+    ),
+    (
+        "a_waiter_that_gives_up_leaves_the_report_of_a_death_to_the_next",
+        a_waiter_that_gives_up_leaves_the_report_of_a_death_to_the_next,
+    ),
+    (
+        "a_forced_successor_leaves_the_report_of_a_death_to_the_next",
+        a_forced_successor_leaves_the_report_of_a_death_to_the_next,
     ),
     ("a_forced_holder_wakes_late", a_forced_holder_wakes_late),
     ("a_forced_shared_holder_wakes_late", a_forced_shared_holder_wakes_late),
     ("a_lock_times_out_and_names_its_holder", a_lock_times_out_and_names_its_holder),
     ("an_interrupt_ends_a_lock_wait", an_interrupt_ends_a_lock_wait),
-    ("a_blocking_put_is_there", a_blocking_put_is_there),
-    ("a_target_dies_under_everything", a_target_dies_under_everything),
+    ("a_blocking_put_is_visible_when_it_returns", a_blocking_put_is_visible_when_it_returns),
+    ("a_target_dies_under_every_operation", a_target_dies_under_every_operation),
     ("a_target_dies_while_its_lock_is_waited_for", a_target_dies_while_its_lock_is_waited_for),
-    ("a_revoke_releases_those_who_wait", a_revoke_releases_those_who_wait),
+    ("a_revoke_releases_the_waiters_of_a_window", a_revoke_releases_the_waiters_of_a_window),
     ("a_revoked_window_goes_on_after_a_shrink", a_revoked_window_goes_on_after_a_shrink),
     (
         "a_window_shrinks_and_its_communicator_does_not",
@@ -44,12 +53,26 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ),
     ("an_open_window_needs_no_lock", an_open_window_needs_no_lock),
     ("a_locked_window_is_not_freed", a_locked_window_is_not_freed),
-    ("a_lock_of_the_dead_does_not_keep_a_window", a_lock_of_the_dead_does_not_keep_a_window),
+    (
+        "a_lock_of_a_dead_member_does_not_keep_a_window",
+        a_lock_of_a_dead_member_does_not_keep_a_window,
+    ),
     ("others_read_while_a_member_grows", others_read_while_a_member_grows),
-    ("attached_ranges_come_and_go", attached_ranges_come_and_go),
-    ("failures_are_told_to_some", failures_are_told_to_some),
-    ("many_share_and_one_excludes", many_share_and_one_excludes),
+    (
+        "ranges_are_attached_and_detached_under_access",
+        ranges_are_attached_and_detached_under_access,
+    ),
+    ("failures_are_told_to_chosen_members", failures_are_told_to_chosen_members),
+    (
+        "shared_locks_coexist_and_an_exclusive_lock_excludes",
+        shared_locks_coexist_and_an_exclusive_lock_excludes,
+    ),
 ];
+
+/// The scenario of this name.
+pub(crate) fn scenario(name: &str) -> fn(&Job) {
+    SCENARIOS.iter().find(|(other, _)| *other == name).expect("a scenario").1
+}
 
 // ---- Helpers.
 
@@ -133,7 +156,7 @@ pub(crate) fn dead_members(window: &Window) -> Vec<MemberId> {
 
 // ---- What operations do.
 
-fn operations_do_what_they_say(job: &Job) {
+fn operations_have_their_documented_effect(job: &Job) {
     let comm = world(job);
     let (me, size) = (comm.rank(), comm.size());
     let window = Window::allocate(&comm, 1024 + 64 * me as u64).unwrap();
@@ -174,7 +197,7 @@ fn operations_do_what_they_say(job: &Job) {
     assert_eq!(word(&window, 0, 112), (1 << size) - 1);
     assert_eq!(word(&window, 0, 120), (0..size).fold(0, |all, rank| all ^ 3 << rank));
     let winner = word(&window, 0, 128);
-    assert_eq!(won == 0, winner == me as u64 + 1, "one of them wins");
+    assert_eq!(won == 0, winner == me as u64 + 1, "a single member wins");
     assert_eq!(word(&window, 0, 136) as i64, -(size as i64));
 
     // The operations as requests. Unsigned numbers compare as unsigned.
@@ -316,7 +339,7 @@ fn bad_input_changes_nothing(job: &Job) {
     job.leave().unwrap();
 }
 
-fn members_may_show_nothing(job: &Job) {
+fn members_may_expose_no_memory(job: &Job) {
     let comm = world(job);
     let me = comm.rank();
     let len = if me == 2 { 16 } else { 0 };
@@ -336,7 +359,7 @@ fn members_may_show_nothing(job: &Job) {
     end(job, &comm, &window);
 }
 
-fn a_failed_creation_fails_everywhere(job: &Job) {
+fn a_failed_creation_fails_at_all_members(job: &Job) {
     let comm = world(job);
     let me = comm.rank();
     let free_before = job.reserve(64).unwrap();
@@ -373,7 +396,7 @@ fn a_failed_creation_fails_everywhere(job: &Job) {
 // ---- Locks and deaths.
 
 /// Ranks 2 and 3 take a lock whose holder is dead already.
-fn a_dead_exclusive_holder_is_taken_over_once(job: &Job) {
+fn the_lock_of_a_dead_exclusive_holder_is_taken_over_once(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
     if comm.rank() == 1 {
@@ -386,10 +409,10 @@ fn a_dead_exclusive_holder_is_taken_over_once(job: &Job) {
         let result = window.lock(0, LockKind::Exclusive);
         let told = word(&window, 0, 16);
         match &result {
-            Ok(()) => assert_eq!(told, 1, "the first one is told"),
+            Ok(()) => assert_eq!(told, 1, "the first member is told"),
             Err(WindowError::Abandoned { target: 0, by }) => {
                 assert_eq!(by, &[1]);
-                assert_eq!(told, 0, "only the first one is told");
+                assert_eq!(told, 0, "only the first member is told");
                 assert_eq!(word(&window, 0, 0), 0x0101_0101_0101_0101);
             }
             other => panic!("{other:?}"),
@@ -401,7 +424,7 @@ fn a_dead_exclusive_holder_is_taken_over_once(job: &Job) {
 }
 
 /// Ranks 0, 2 and 3 wait for the lock when its holder dies: a single member is told, once.
-fn a_holder_that_dies_while_others_wait(job: &Job) {
+fn a_holder_dies_while_others_wait(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
     if comm.rank() == 1 {
@@ -417,7 +440,7 @@ fn a_holder_that_dies_while_others_wait(job: &Job) {
         other => panic!("{other:?}"),
     };
     let (told, passed) = (word(&window, 0, 0), word(&window, 0, 8));
-    assert_eq!(passed == 0, is_told == 1, "the first one is told and nobody else");
+    assert_eq!(passed == 0, is_told == 1, "only the first member is told");
     window.put_blocking(0, 0, &(told + is_told).to_le_bytes()).unwrap();
     window.put_blocking(0, 8, &(passed + 1).to_le_bytes()).unwrap();
     window.unlock(0).unwrap();
@@ -428,7 +451,7 @@ fn a_holder_that_dies_while_others_wait(job: &Job) {
     end(job, &comm, &window);
 }
 
-fn a_dead_shared_holder_is_told_of(job: &Job) {
+fn a_dead_shared_holder_is_reported(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
     match comm.rank() {
@@ -446,7 +469,7 @@ fn a_dead_shared_holder_is_told_of(job: &Job) {
             window.unlock(0).unwrap();
             let result = window.lock(0, LockKind::Exclusive);
             assert_eq!(result, Err(WindowError::Abandoned { target: 0, by: vec![1] }));
-            assert_eq!(window.holders(0).unwrap(), [2], "the dead one is cleared away");
+            assert_eq!(window.holders(0).unwrap(), [2], "the dead member is cleared away");
             window.unlock(0).unwrap();
             window.lock(0, LockKind::Exclusive).unwrap();
             window.unlock(0).unwrap();
@@ -458,7 +481,7 @@ fn a_dead_shared_holder_is_told_of(job: &Job) {
     end(job, &comm, &window);
 }
 
-fn a_dead_holder_is_told_to_all_who_share(job: &Job) {
+fn a_dead_holder_is_reported_to_all_shared_holders(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
     if comm.rank() == 1 {
@@ -486,7 +509,7 @@ fn a_dead_holder_is_told_to_all_who_share(job: &Job) {
 /// Rank 0 forces both out and holds the lock until rank 2 is interrupted. The death of rank 1 is
 /// reported to exactly one of the members that take the lock exclusively, in whichever order they
 /// take it.
-fn who_is_forced_while_taking_over_leaves_the_dead_to_the_next(job: &Job) {
+fn a_forced_successor_leaves_the_report_of_a_death_to_the_next(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
     let abandoned = Err(WindowError::Abandoned { target: 0, by: vec![1] });
@@ -554,7 +577,7 @@ fn who_is_forced_while_taking_over_leaves_the_dead_to_the_next(job: &Job) {
 
 /// Rank 1 dies with the lock. Rank 2 waits for it while rank 3 shares it, gives up, and leaves no
 /// trace.
-fn who_gives_up_leaves_the_dead_to_the_next(job: &Job) {
+fn a_waiter_that_gives_up_leaves_the_report_of_a_death_to_the_next(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
     if comm.rank() == 1 {
@@ -723,7 +746,7 @@ fn an_interrupt_ends_a_lock_wait(job: &Job) {
     end(job, &comm, &window);
 }
 
-fn a_blocking_put_is_there(job: &Job) {
+fn a_blocking_put_is_visible_when_it_returns(job: &Job) {
     let comm = world(job);
     let window = Window::open(&comm, 4096).unwrap();
     let (me, size) = (comm.rank(), comm.size());
@@ -742,7 +765,7 @@ fn a_blocking_put_is_there(job: &Job) {
 
 /// Rank 1 dies while the others call every operation on its memory. Each call ends with the error
 /// that rank 1 failed.
-fn a_target_dies_under_everything(job: &Job) {
+fn a_target_dies_under_every_operation(job: &Job) {
     let comm = world(job);
     let window = Window::open(&comm, 4096).unwrap();
     if comm.rank() == 1 {
@@ -814,7 +837,7 @@ fn a_target_dies_while_its_lock_is_waited_for(job: &Job) {
 
 // ---- Revoking, shrinking, ending.
 
-fn a_revoke_releases_those_who_wait(job: &Job) {
+fn a_revoke_releases_the_waiters_of_a_window(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
     let other = Window::open(&comm, 64).unwrap();
@@ -986,7 +1009,7 @@ fn a_locked_window_is_not_freed(job: &Job) {
     job.leave().unwrap();
 }
 
-fn a_lock_of_the_dead_does_not_keep_a_window(job: &Job) {
+fn a_lock_of_a_dead_member_does_not_keep_a_window(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
     let target = if job.now().0.is_multiple_of(2) { 1 } else { 2 };
@@ -1061,7 +1084,7 @@ fn others_read_while_a_member_grows(job: &Job) {
 /// Rank 1 attaches and detaches ranges, each filled with its own number, while rank 2 reads and
 /// rank 3 writes them. No member ever sees the number of another range, and no late write hits
 /// another range.
-fn attached_ranges_come_and_go(job: &Job) {
+fn ranges_are_attached_and_detached_under_access(job: &Job) {
     const ROUNDS: u64 = 10;
     const LEN: usize = 192;
     let comm = world(job);
@@ -1134,7 +1157,7 @@ fn attached_ranges_come_and_go(job: &Job) {
 }
 
 /// Rank 0 knows of a death and tells rank 2 only: rank 2 knows at once.
-fn failures_are_told_to_some(job: &Job) {
+fn failures_are_told_to_chosen_members(job: &Job) {
     let comm = world(job);
     let window = Window::open(&comm, 64).unwrap();
     match comm.rank() {
@@ -1157,7 +1180,7 @@ fn failures_are_told_to_some(job: &Job) {
 }
 
 /// An exclusive lock excludes all others, a shared lock only exclusive locks.
-fn many_share_and_one_excludes(job: &Job) {
+fn shared_locks_coexist_and_an_exclusive_lock_excludes(job: &Job) {
     let comm = world(job);
     let window = Window::allocate(&comm, 64).unwrap();
     for _ in 0..4 {

@@ -235,7 +235,7 @@ fn collectives_end_at_all_survivors() {
 /// A failure in a communicator does not disturb another communicator that does not contain the dead
 /// member.
 #[test]
-fn a_failure_in_one_communicator_leaves_another_undisturbed() {
+fn a_failure_in_a_communicator_does_not_disturb_another() {
     with_members(this_test!(), 6, 0, |comm| {
         let half = comm.split(Some(comm.rank() as u32 % 2), 0).unwrap().unwrap();
         comm.agree_despite_failures(0).unwrap();
@@ -268,7 +268,7 @@ fn a_failure_in_one_communicator_leaves_another_undisturbed() {
 /// The members are killed in turn, the lowest or the highest rank. The others shrink each time,
 /// until a single member is left.
 #[test]
-fn repeated_shrink_down_to_one() {
+fn repeated_shrink_down_to_a_single_member() {
     let ended = with_members(this_test!(), 5, 0, |world| {
         let mut comm = world.clone();
         while comm.size() > 1 {
@@ -356,12 +356,12 @@ fn late_messages_and_revokes_never_touch_a_later_communicator() {
                 comm.revoke().unwrap();
             }
             let next = comm.shrink().unwrap();
-            assert!(!next.is_revoked(), "revoked before anybody could have");
+            assert!(!next.is_revoked(), "revoked before a member did it");
             comm.revoke().unwrap();
             next.failure_ack().unwrap();
             next.agree_despite_failures(0).unwrap();
-            assert!(!next.is_revoked(), "hit by a revoke of an older one");
-            assert_eq!(next.probe(Source::Any, 1), Ok(None), "a message of an older one");
+            assert!(!next.is_revoked(), "hit by a revoke of an older communicator");
+            assert_eq!(next.probe(Source::Any, 1), Ok(None), "a message of an older communicator");
             let old = std::mem::replace(&mut comm, next);
             if generation > 0 {
                 old.free().unwrap();
@@ -393,7 +393,7 @@ fn failures_are_propagated_to_a_chosen_subset() {
             _ => {}
         }
         let _ = comm.agree(0);
-        assert_eq!(comm.get_failed(), Ok(vec![0]), "agreeing spreads what one knows");
+        assert_eq!(comm.get_failed(), Ok(vec![0]), "agreeing spreads known failures");
         leave_together(&comm);
     });
 }
@@ -419,7 +419,7 @@ fn is_revoked_is_right_at_a_member_that_makes_no_call() {
 /// A duplication succeeds at some members while a member dies or the old communicator is revoked:
 /// no member waits for ever.
 #[test]
-fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
+fn no_member_waits_in_a_duplicate_for_members_without_it() {
     for step in 1..13 {
         let ended = with_members(this_test!(), 4, 2 * step, |comm| {
             comm.agree_despite_failures(0).unwrap();
@@ -447,7 +447,7 @@ fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
 /// A member is stopped while its queue is full, for longer than the time limit. The messages about
 /// a revoke and an agreement are not lost: the member gets them when it goes on.
 #[test]
-fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
+fn a_stopped_member_with_a_full_queue_learns_of_a_revoke_and_an_agreement() {
     let test = this_test!();
     if is_member(test) {
         let job =
@@ -545,7 +545,7 @@ fn collectives_duplicate_and_split_end_soon_when_a_member_leaves() {
 /// A member that has left the job gets no answer from an agreement: the others go on without it,
 /// and it could not learn their outcome.
 #[test]
-fn who_has_left_gets_no_answer_from_an_agreement() {
+fn a_member_that_has_left_gets_no_answer_from_an_agreement() {
     let test = this_test!();
     for is_shrink in [0, 1] {
         if is_member(test) {
@@ -579,7 +579,7 @@ fn who_has_left_gets_no_answer_from_an_agreement() {
 /// A member dies, and a spare takes its place, while the others begin: all members have equal world
 /// communicators.
 #[test]
-fn all_have_the_same_communicator_of_all_though_a_spare_became_active() {
+fn world_communicators_are_equal_though_a_spare_became_active() {
     let test = this_test!();
     const REGULARS: usize = 4;
     if is_member(test) {
@@ -626,7 +626,7 @@ fn a_failure_that_was_reported_can_be_acknowledged_at_once() {
 /// Agreements, shrinks and duplicates follow each other, with kills, stops and a member that leaves
 /// by another thread: all members that get an outcome get equal outcomes.
 #[test]
-fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
+fn agreed_outcomes_are_equal_at_all_members_under_all_faults() {
     let test = this_test!();
     for round in 0..6 {
         let played = with_members(test, 6, round, |world| {

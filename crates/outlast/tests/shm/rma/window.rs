@@ -4,7 +4,7 @@
 
 use crate::members::{LIMIT, SEED, expect_ok, is_member};
 use crate::reexecution::this_test;
-use crate::window_scenarios::{MEMBERS, SCENARIOS, pause, word, world};
+use crate::window_scenarios::{MEMBERS, SCENARIOS, pause, scenario, word, world};
 use outlast::engine::Fault;
 use outlast::launch::Launch;
 use outlast::rma::{LockKind, Update, Window, WindowError};
@@ -26,7 +26,6 @@ macro_rules! scenarios {
         $(
             #[test]
             fn $name() {
-                let name = stringify!($name);
                 let test = this_test!();
                 if !is_member(test) {
                     for seed in 0..rounds(2) {
@@ -34,7 +33,7 @@ macro_rules! scenarios {
                     }
                     return;
                 }
-                let (_, run) = SCENARIOS.iter().find(|(other, _)| *other == name).expect("a scenario");
+                let run = scenario(stringify!($name));
                 run(&outlast::join().unwrap());
             }
         )*
@@ -48,33 +47,33 @@ macro_rules! scenarios {
 }
 
 scenarios!(
-    operations_do_what_they_say,
+    operations_have_their_documented_effect,
     bad_input_changes_nothing,
-    members_may_show_nothing,
-    a_failed_creation_fails_everywhere,
-    a_dead_exclusive_holder_is_taken_over_once,
-    a_holder_that_dies_while_others_wait,
-    a_dead_shared_holder_is_told_of,
-    a_dead_holder_is_told_to_all_who_share,
-    who_gives_up_leaves_the_dead_to_the_next,
-    who_is_forced_while_taking_over_leaves_the_dead_to_the_next,
+    members_may_expose_no_memory,
+    a_failed_creation_fails_at_all_members,
+    the_lock_of_a_dead_exclusive_holder_is_taken_over_once,
+    a_holder_dies_while_others_wait,
+    a_dead_shared_holder_is_reported,
+    a_dead_holder_is_reported_to_all_shared_holders,
+    a_waiter_that_gives_up_leaves_the_report_of_a_death_to_the_next,
+    a_forced_successor_leaves_the_report_of_a_death_to_the_next,
     a_forced_holder_wakes_late,
     a_forced_shared_holder_wakes_late,
     a_lock_times_out_and_names_its_holder,
     an_interrupt_ends_a_lock_wait,
-    a_blocking_put_is_there,
-    a_target_dies_under_everything,
+    a_blocking_put_is_visible_when_it_returns,
+    a_target_dies_under_every_operation,
     a_target_dies_while_its_lock_is_waited_for,
-    a_revoke_releases_those_who_wait,
+    a_revoke_releases_the_waiters_of_a_window,
     a_revoked_window_goes_on_after_a_shrink,
     a_window_shrinks_and_its_communicator_does_not,
     an_open_window_needs_no_lock,
     a_locked_window_is_not_freed,
-    a_lock_of_the_dead_does_not_keep_a_window,
+    a_lock_of_a_dead_member_does_not_keep_a_window,
     others_read_while_a_member_grows,
-    attached_ranges_come_and_go,
-    failures_are_told_to_some,
-    many_share_and_one_excludes,
+    ranges_are_attached_and_detached_under_access,
+    failures_are_told_to_chosen_members,
+    shared_locks_coexist_and_an_exclusive_lock_excludes,
 );
 
 fn seed() -> u64 {
@@ -122,7 +121,7 @@ fn locks_exclude_under_kills_and_stops() {
             takeovers += out.matches("taken over").count();
         }
         println!("{deaths} deaths, {takeovers} locks taken over");
-        assert!(deaths > 0, "nobody died");
+        assert!(deaths > 0, "no member died");
         return;
     }
     let job = outlast::join().unwrap();
@@ -223,7 +222,7 @@ fn processor_time() -> Duration {
 
 /// A holder is killed from outside while others wait: they go on at once, not at a time limit.
 #[test]
-fn a_killed_holder_releases_those_who_wait_at_once() {
+fn a_killed_holder_releases_its_waiters_at_once() {
     let test = this_test!();
     if !is_member(test) {
         for seed in 0..rounds(3) {
@@ -231,7 +230,7 @@ fn a_killed_holder_releases_those_who_wait_at_once() {
             let begin = Instant::now();
             while !String::from_utf8_lossy(&running.output(MemberId(1)).stdout).contains("holding")
             {
-                assert!(begin.elapsed() < LIMIT, "nobody holds the lock");
+                assert!(begin.elapsed() < LIMIT, "no member holds the lock");
                 std::thread::sleep(Duration::from_millis(1));
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -262,7 +261,7 @@ fn a_killed_holder_releases_those_who_wait_at_once() {
     window.unlock(0).unwrap();
     comm.agree_despite_failures(1).unwrap();
     window.lock(0, LockKind::Shared).unwrap();
-    assert_eq!(word(&window, 0, 0), 1, "one of them was told");
+    assert_eq!(word(&window, 0, 0), 1, "a single member was told");
     window.unlock(0).unwrap();
     window.close().unwrap();
     job.leave().unwrap();
@@ -329,7 +328,7 @@ fn two_activities_lock_and_unlock_all_at_once() {
 /// A member leaves `free` at its time limit, takes a lock, and calls `free` again, while the others
 /// have found all locks free and voted: the window is not freed under it.
 #[test]
-fn a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window() {
+fn a_lock_taken_between_two_calls_of_free_keeps_the_window() {
     let test = this_test!();
     if !is_member(test) {
         expect_ok(members(test, 3, 0).start().unwrap());

@@ -153,13 +153,13 @@ fn check_agree(scenario: &str, options: &Options, rounds: usize, ack_from: usize
         ensure!(
             options,
             absent.iter().all(|&rank| first.failed.contains(&(rank as usize))),
-            "{scenario}: who did not contribute must count as dead in {first:?}"
+            "{scenario}: a member that did not contribute must count as dead in {first:?}"
         );
     }
 }
 
 #[test]
-fn agree_gives_one_answer_whoever_dies_when() {
+fn agree_gives_a_single_answer_with_deaths_at_any_time() {
     for seed in seeds(1500) {
         let (options, mut random) = options_for(seed, 1);
         let kills = random.below(options.members as u64) as usize;
@@ -211,7 +211,7 @@ fn agree_survives_two_deaths_at_once_with_the_lowest_rank() {
 
 /// Stopped members delay an agreement but do not change it: members that time out call again.
 #[test]
-fn agree_waits_for_the_stopped_and_goes_on_after_a_timeout() {
+fn agree_waits_for_stopped_members_and_goes_on_after_a_timeout() {
     for seed in seeds(300) {
         let (options, mut random) = options_for(seed, 2);
         let options = options.random_faults(random.below(2) as usize, 2, 120);
@@ -339,7 +339,7 @@ fn check_shrink(scenario: &str, options: &Options, rounds: usize) {
 }
 
 #[test]
-fn shrink_gives_all_the_same_communicator_whoever_dies_when() {
+fn shrink_gives_equal_communicators_with_deaths_at_any_time() {
     for seed in seeds(800) {
         let (options, mut random) = options_for(seed, 4);
         let kills = random.below(options.members as u64) as usize;
@@ -387,7 +387,7 @@ fn shrink_survives_two_deaths_at_once_with_the_lowest_rank() {
 
 /// The members kill themselves in turn. The others shrink each time, until a single member is left.
 #[test]
-fn repeated_shrink_down_to_one() {
+fn repeated_shrink_down_to_a_single_member() {
     for seed in seeds(100) {
         let link = Link::of_seed(seed);
         let options = Options::new(2 + seed as usize % 6, seed).link(link);
@@ -526,7 +526,7 @@ fn collectives_end_at_all_survivors() {
 /// Members wait for messages that no member sends. A revoke releases all of them, and agree and
 /// shrink still work.
 #[test]
-fn revoke_releases_everybody_and_leaves_agree_and_shrink() {
+fn revoke_releases_all_waits_and_agree_and_shrink_still_work() {
     for seed in seeds(500) {
         let (options, mut random) = options_for(seed, 7);
         let members = options.members;
@@ -591,7 +591,7 @@ fn is_revoked_is_right_at_a_member_that_makes_no_call() {
 /// A failure in a communicator does not disturb another communicator that does not contain the dead
 /// member.
 #[test]
-fn a_failure_in_one_communicator_leaves_another_undisturbed() {
+fn a_failure_in_a_communicator_does_not_disturb_another() {
     for seed in seeds(200) {
         let link = Link::of_seed(seed);
         let options = Options::new(6, seed).link(link);
@@ -646,15 +646,19 @@ fn late_messages_and_revokes_never_touch_a_later_communicator() {
                     comm.revoke().unwrap();
                 }
                 let next = comm.shrink().unwrap();
-                assert!(!next.is_revoked(), "revoked before anybody could have");
+                assert!(!next.is_revoked(), "revoked before a member did it");
                 if comm.rank() % 2 == 1 {
                     comm.revoke().unwrap();
                 }
                 // All members are in the next communicator before a member revokes it.
                 next.failure_ack().unwrap();
                 next.agree_despite_failures(0).unwrap();
-                assert!(!next.is_revoked(), "hit by a revoke of an older one");
-                assert_eq!(next.probe(Source::Any, 1), Ok(None), "a message of an older one");
+                assert!(!next.is_revoked(), "hit by a revoke of an older communicator");
+                assert_eq!(
+                    next.probe(Source::Any, 1),
+                    Ok(None),
+                    "a message of an older communicator"
+                );
                 for other in 0..next.size() {
                     let _ = next.send(other, 2, &[generation as u8]);
                 }
@@ -664,7 +668,7 @@ fn late_messages_and_revokes_never_touch_a_later_communicator() {
                     other => panic!("{other:?}"),
                 }
                 next.agree_despite_failures(0).unwrap();
-                assert!(!next.is_revoked(), "hit by a revoke of an older one");
+                assert!(!next.is_revoked(), "hit by a revoke of an older communicator");
                 let old = std::mem::replace(&mut comm, next);
                 if old.id() != 0 {
                     old.free().unwrap();
@@ -818,7 +822,7 @@ fn in_a_set_with_a_failed_request_the_others_are_pending_and_stay_usable() {
 
 /// A member interrupts a wait of another member: the wait in progress, or else its next wait.
 #[test]
-fn a_member_interrupts_the_wait_of_another() {
+fn a_member_interrupts_the_wait_of_another_member() {
     for seed in seeds(200) {
         let link = Link::of_seed(seed);
         let options = Options::new(2, seed).link(link);
@@ -871,7 +875,7 @@ fn failures_are_propagated_to_a_chosen_subset() {
                 _ => {}
             }
             let _ = comm.agree(0);
-            assert_eq!(comm.get_failed(), Ok(vec![0]), "agreeing spreads what one knows");
+            assert_eq!(comm.get_failed(), Ok(vec![0]), "agreeing spreads known failures");
             leave_together(&comm);
         });
     }
@@ -908,7 +912,7 @@ fn messages_arrive_in_order() {
 
 /// Several activities of a member use communicators concurrently.
 #[test]
-fn activities_of_one_member_share_the_progress() {
+fn activities_of_a_member_share_the_progress() {
     for seed in seeds(200) {
         let link = Link::of_seed(seed);
         let options = Options::new(3, seed).link(link);
@@ -1004,18 +1008,18 @@ fn agree_and_shrink_are_of_logarithmic_depth() {
     for members in [2usize, 16, 64, 500] {
         let depth = u64::from(members.next_power_of_two().ilog2());
         let agree = measure(members, |comm| assert_eq!(comm.agree(5), Ok(5)));
-        assert!(agree <= 2 * depth, "{agree} messages of one of {members} members");
+        assert!(agree <= 2 * depth, "{agree} messages of a member of {members}");
         let shrink =
             measure(members, |comm| assert_eq!(comm.shrink().unwrap().size(), comm.size()));
-        assert!(shrink <= 2 * depth, "{shrink} messages of one of {members} members");
+        assert!(shrink <= 2 * depth, "{shrink} messages of a member of {members}");
         let barrier = measure(members, |comm| comm.barrier().unwrap());
-        assert!(barrier <= depth, "{barrier} messages of one of {members} members");
+        assert!(barrier <= depth, "{barrier} messages of a member of {members}");
     }
 }
 
 /// A communicator that all members have freed is forgotten, and late messages for it do no harm.
 #[test]
-fn many_communicators_come_and_go() {
+fn many_communicators_are_made_and_freed() {
     for seed in part_of_seeds(20, 0..20) {
         let (options, _) = options_for(seed, 10);
         simulate("come and go", &options, move |job| {
@@ -1040,7 +1044,7 @@ fn many_communicators_come_and_go() {
 /// All members that the revoking member tells die at that instant, and it goes on: the others learn
 /// of the revoke nevertheless.
 #[test]
-fn a_revoke_reaches_all_though_its_first_hearers_die() {
+fn a_revoke_reaches_all_though_its_first_receivers_die() {
     for seed in seeds(60) {
         let link = Link::of_seed(seed);
         let options = Options::new(17, seed).link(link);
@@ -1064,7 +1068,7 @@ fn a_revoke_reaches_all_though_its_first_hearers_die() {
 /// A duplication succeeds at some members while others give it up, because the old communicator was
 /// revoked or a member died: no member waits in the new communicator for members that gave up.
 #[test]
-fn nobody_waits_in_a_duplicate_for_those_who_do_not_have_it() {
+fn no_member_waits_in_a_duplicate_for_members_without_it() {
     for seed in seeds(600) {
         let (options, mut random) = options_for(seed, 11);
         let options = options.random_faults(random.below(2) as usize, 0, 60);
@@ -1128,7 +1132,7 @@ fn narrow(members: usize, seed: u64, inbox_messages_max: usize) -> Options {
 /// A member is stopped while its queue is full, for longer than the time limit. The messages about
 /// a revoke and an agreement are not lost: the member gets them when it goes on.
 #[test]
-fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
+fn a_stopped_member_with_a_full_queue_learns_of_a_revoke_and_an_agreement() {
     for seed in seeds(60) {
         let options = narrow(3, seed, 6);
         let limit = options.time_limit;
@@ -1161,7 +1165,7 @@ fn a_stopped_member_with_a_full_queue_hears_of_a_revoke_and_of_an_agreement() {
 /// Members hold one or two messages each and send many to each other: no member waits for room
 /// while others wait for it to make room.
 #[test]
-fn members_with_full_queues_do_not_hold_each_other_up() {
+fn members_with_full_queues_do_not_block_each_other() {
     // With the seed 5,000,022 a background thread once slept while another activity tried in vain
     // to send what both had to send again.
     for seed in seeds(100).chain([5_000_022]) {
@@ -1318,7 +1322,7 @@ fn duplicate_and_split_end_soon_when_a_member_leaves() {
 /// A member dies, and a spare takes its place, while the others begin: all members have equal world
 /// communicators.
 #[test]
-fn all_have_the_same_communicator_of_all_though_a_spare_became_active() {
+fn world_communicators_are_equal_though_a_spare_became_active() {
     for seed in seeds(200) {
         let mut random = Random::new(seed ^ 0x7370_6172);
         // Sizes on both sides of the size from which agreements use another algorithm.
@@ -1353,7 +1357,7 @@ fn all_have_the_same_communicator_of_all_though_a_spare_became_active() {
 /// A member that has left the job gets no answer from an agreement: the others go on without it,
 /// and it could not learn their outcome.
 #[test]
-fn who_has_left_gets_no_answer_from_an_agreement() {
+fn a_member_that_has_left_gets_no_answer_from_an_agreement() {
     for seed in seeds(50) {
         let link = Link::of_seed(seed);
         let mut options = Options::new(2, seed).link(link);
@@ -1391,7 +1395,7 @@ fn who_has_left_gets_no_answer_from_an_agreement() {
 /// another activity, and an activity of each member that fills the queues of the others: all
 /// members that get an outcome get equal outcomes.
 #[test]
-fn what_is_agreed_on_is_the_same_at_all_whatever_happens_besides() {
+fn agreed_outcomes_are_equal_at_all_members_under_all_faults() {
     for seed in seeds(400) {
         let (mut options, mut random) = options_for(seed, 11);
         if random.chance(2) {

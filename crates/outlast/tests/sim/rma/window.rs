@@ -9,7 +9,7 @@ use outlast::rma::{Communicator, LockKind, Update, Window, WindowError};
 
 use outlast::{Engine, Job, MemberId, Time};
 
-use crate::window_scenarios::{self, MEMBERS, SCENARIOS, word};
+use crate::window_scenarios::{self, MEMBERS, SCENARIOS, scenario, word};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -62,10 +62,9 @@ macro_rules! scenarios {
         $(
             #[test]
             fn $name() {
-                let name = stringify!($name);
-                let (_, run) = SCENARIOS.iter().find(|(other, _)| *other == name).expect("a scenario");
+                let run = scenario(stringify!($name));
                 for seed in seeds(60) {
-                    simulate(this_test!(), &options_for(seed), |job| run(&job));
+                    simulate(this_test!(), &options_for(seed), move |job| run(&job));
                 }
             }
         )*
@@ -79,33 +78,33 @@ macro_rules! scenarios {
 }
 
 scenarios!(
-    operations_do_what_they_say,
+    operations_have_their_documented_effect,
     bad_input_changes_nothing,
-    members_may_show_nothing,
-    a_failed_creation_fails_everywhere,
-    a_dead_exclusive_holder_is_taken_over_once,
-    a_holder_that_dies_while_others_wait,
-    a_dead_shared_holder_is_told_of,
-    a_dead_holder_is_told_to_all_who_share,
-    who_gives_up_leaves_the_dead_to_the_next,
-    who_is_forced_while_taking_over_leaves_the_dead_to_the_next,
+    members_may_expose_no_memory,
+    a_failed_creation_fails_at_all_members,
+    the_lock_of_a_dead_exclusive_holder_is_taken_over_once,
+    a_holder_dies_while_others_wait,
+    a_dead_shared_holder_is_reported,
+    a_dead_holder_is_reported_to_all_shared_holders,
+    a_waiter_that_gives_up_leaves_the_report_of_a_death_to_the_next,
+    a_forced_successor_leaves_the_report_of_a_death_to_the_next,
     a_forced_holder_wakes_late,
     a_forced_shared_holder_wakes_late,
     a_lock_times_out_and_names_its_holder,
     an_interrupt_ends_a_lock_wait,
-    a_blocking_put_is_there,
-    a_target_dies_under_everything,
+    a_blocking_put_is_visible_when_it_returns,
+    a_target_dies_under_every_operation,
     a_target_dies_while_its_lock_is_waited_for,
-    a_revoke_releases_those_who_wait,
+    a_revoke_releases_the_waiters_of_a_window,
     a_revoked_window_goes_on_after_a_shrink,
     a_window_shrinks_and_its_communicator_does_not,
     an_open_window_needs_no_lock,
     a_locked_window_is_not_freed,
-    a_lock_of_the_dead_does_not_keep_a_window,
+    a_lock_of_a_dead_member_does_not_keep_a_window,
     others_read_while_a_member_grows,
-    attached_ranges_come_and_go,
-    failures_are_told_to_some,
-    many_share_and_one_excludes,
+    ranges_are_attached_and_detached_under_access,
+    failures_are_told_to_chosen_members,
+    shared_locks_coexist_and_an_exclusive_lock_excludes,
 );
 
 // ---- Random programs.
@@ -340,7 +339,7 @@ fn a_holder_that_is_forced_inside_its_unlock_does_no_harm() {
         });
         lost += *results.borrow();
     }
-    assert!(lost > 0 || seeds(120).count() < 100, "nobody was ever forced inside its unlock");
+    assert!(lost > 0 || seeds(120).count() < 100, "no holder was ever forced inside of its unlock");
 }
 
 /// The number of locks that each rank reports as lost, and the number that others report to have
@@ -556,7 +555,7 @@ fn a_revoke_ends_waits_for_a_stopped_target() {
 /// A window is freed with operations in flight, and its memory is reused at once: none of the
 /// operations writes to it.
 #[test]
-fn nothing_lands_after_a_window_was_freed() {
+fn no_operation_lands_after_a_window_was_freed() {
     const LEN: usize = 512;
     for seed in seeds(300) {
         let options = Options::new(MEMBERS, seed).link(Link::Network);
@@ -628,7 +627,7 @@ fn a_release_that_timed_out_takes_effect_in_a_later_view() {
 /// A member leaves `free` at its time limit, takes a lock, and calls `free` again, while the others
 /// have found all locks free and voted: the window is not freed under it.
 #[test]
-fn a_lock_that_is_taken_between_two_calls_of_free_keeps_the_window() {
+fn a_lock_taken_between_two_calls_of_free_keeps_the_window() {
     for seed in seeds(60) {
         let mut options = Options::new(3, seed);
         options.link = Link::of_seed(seed);
@@ -711,7 +710,7 @@ fn two_activities_lock_and_unlock_all_at_once() {
 /// A revoke ends a call that takes a lock while its compare-and-swaps are in flight. The window is
 /// freed, and its memory is reused at once: no compare-and-swap writes to it.
 #[test]
-fn no_swap_of_a_lock_lands_after_a_window_was_freed() {
+fn no_compare_and_swap_of_a_lock_lands_after_a_window_was_freed() {
     for seed in seeds(300) {
         let options = Options::new(MEMBERS, seed).link(Link::Network);
         simulate(this_test!(), &options, move |job| {

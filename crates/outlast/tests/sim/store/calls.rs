@@ -107,7 +107,7 @@ fn lock_and_unlock(
             assert!(!job.view().is_living(member), "{member} lives");
         }
         job.park(job.bell(), after(job, Duration::from_micros(20)));
-        assert_eq!(*inside.lock().unwrap(), Some((job.me(), thread)), "someone came in");
+        assert_eq!(*inside.lock().unwrap(), Some((job.me(), thread)), "another member came in");
         *inside.lock().unwrap() = None;
         if round % 2 == 0 {
             drop(guard);
@@ -125,7 +125,7 @@ fn lock_and_unlock(
 
 /// Members with two threads each; deaths and stops at any step.
 #[test]
-fn a_lock_has_one_holder_and_the_death_of_a_holder_is_told() {
+fn a_lock_has_a_single_holder_and_the_death_of_a_holder_is_reported() {
     let plan = |seed: u64| {
         let options = SimOptions::new(3 + (seed % 3) as usize, seed).link(Link::of_seed(seed));
         options.random_faults(1 + (seed / 5 % 2) as usize, (seed / 3 % 3) as usize, 600)
@@ -151,7 +151,7 @@ fn a_lock_has_one_holder_and_the_death_of_a_holder_is_told() {
 /// The holder dies at each of its steps between the request for the lock and the end of its
 /// release.
 #[test]
-fn a_lock_whose_holder_dies_at_any_step_is_taken_over() {
+fn the_lock_of_a_holder_that_dies_at_any_step_is_taken_over() {
     let plan = |seed: u64| SimOptions::new(3, seed).link(Link::of_seed(seed));
     over_seeds(this_test!(), 0..300, plan, |seed| {
         let inside = Inside::default();
@@ -313,7 +313,7 @@ fn a_wait_ends_early(test: &str, replicas: usize, by_handle: bool) {
                         let late = job.now().since(seen);
                         assert!(
                             late < Duration::from_millis(100),
-                            "{late:?} after another one saw the value"
+                            "{late:?} after another member saw the value"
                         );
                     }
                 }
@@ -339,29 +339,29 @@ fn a_wait_ends_early(test: &str, replicas: usize, by_handle: bool) {
 }
 
 #[test]
-fn a_wait_ends_when_anyone_sees_the_value() {
+fn a_wait_ends_when_a_reader_sees_the_value() {
     a_wait_ends_early(this_test!(), 2, false);
 }
 
 #[test]
-fn a_wait_ends_when_anyone_sees_the_value_of_a_handle() {
+fn a_wait_ends_when_a_reader_sees_the_value_put_by_handle() {
     a_wait_ends_early(this_test!(), 2, true);
 }
 
 #[test]
-fn a_wait_ends_when_anyone_sees_the_only_copy() {
+fn a_wait_ends_when_a_reader_sees_the_only_replica() {
     a_wait_ends_early(this_test!(), 1, false);
 }
 
 #[test]
-fn a_wait_ends_when_anyone_sees_the_only_copy_of_a_handle() {
+fn a_wait_ends_when_a_reader_sees_the_only_replica_put_by_handle() {
     a_wait_ends_early(this_test!(), 1, true);
 }
 
 /// A replica stops in the middle of a lock or an unlock, which ends with a timeout. Later the
 /// replica goes on, and the request changes the lock's record. Then no member holds the lock.
 #[test]
-fn a_lock_whose_outcome_is_unknown_is_released_in_the_background() {
+fn a_lock_with_an_unknown_outcome_is_released_in_the_background() {
     let plan = |seed: u64| {
         let mut options = SimOptions::new(2, seed).link(Link::Network);
         options.time_limit = Duration::from_secs(1);
@@ -479,9 +479,8 @@ fn accept_and_write(
             Err(error) => panic!("read: {error}"),
         }
         match put_newer(store, acked, key) {
-            Ok(())
-            | Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => {
-            }
+            Ok(()) => {}
+            Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => {}
             Err(error) => panic!("put: {error}"),
         }
     }
@@ -490,7 +489,7 @@ fn accept_and_write(
 /// Member 0 dies, with a single replica. All survivors accept the loss at once, one of them dies at
 /// some step of that, others are stopped.
 #[test]
-fn loss_is_said_until_it_is_accepted_and_versions_go_on() {
+fn loss_is_reported_until_accepted_and_versions_keep_growing() {
     let plan = |seed: u64| {
         let options = SimOptions::new(4 + (seed / 2 % 2) as usize, seed).link(Link::of_seed(seed));
         options.random_faults(0, (seed / 4 % 3) as usize, 3000)
@@ -562,7 +561,7 @@ fn lost_keys(store: &Store) -> Vec<Vec<u8>> {
 /// A partition is lost while it is being copied: the keys that the new replica has are named, and
 /// correctly.
 #[test]
-fn lost_keys_are_named_as_far_as_they_are_known() {
+fn lost_keys_are_named_if_a_replica_knows_them() {
     let plan = |seed: u64| SimOptions::new(3, seed).link(Link::of_seed(seed));
     let named = Arc::new(Mutex::new((0, 0)));
     let counted = named.clone();
@@ -572,9 +571,11 @@ fn lost_keys_are_named_as_far_as_they_are_known() {
             let options =
                 Options::new().replicas(2).partitions(1).expected_keys(64).slab_len_max(16 << 10);
             let Some(store) = open(&job, options) else { return };
-            let homes = store.replicas_of(b"any");
-            let third =
-                (0..3).map(MemberId).find(|member| !homes.contains(member)).expect("one of three");
+            let replicas = store.replicas_of(b"any");
+            let third = (0..3)
+                .map(MemberId)
+                .find(|member| !replicas.contains(member))
+                .expect("a third member");
             if job.me() == third {
                 for key in keys() {
                     store.put(&key, b"value").expect("put");
@@ -583,13 +584,13 @@ fn lost_keys_are_named_as_far_as_they_are_known() {
                 store
                     .transaction(|tx| (0..3u8).try_for_each(|n| tx.put(&[n], b"new")))
                     .expect("done");
-                job.inject(Fault::Kill(homes[0])).expect("killed");
+                job.inject(Fault::Kill(replicas[0])).expect("killed");
                 // Some of them have been copied here by then.
                 let until = after(&job, Duration::from_micros(seed * 8));
                 while job.now() < until {
                     job.park(job.bell(), until);
                 }
-                job.inject(Fault::Kill(homes[1])).expect("killed");
+                job.inject(Fault::Kill(replicas[1])).expect("killed");
                 let until = after(&job, MINUTE);
                 while job.view().dead.len() < 2 {
                     assert!(job.now() < until);
@@ -625,7 +626,7 @@ fn lost_keys_are_named_as_far_as_they_are_known() {
 /// are accepted as lost. When these have their replicas again, another member dies: the new
 /// incarnation is complete at its other replica, and its versions are still the greatest.
 #[test]
-fn the_new_life_of_a_partition_is_copied_and_so_is_its_floor_of_versions() {
+fn a_new_incarnation_is_repaired_with_its_version_floor() {
     let plan = |seed: u64| SimOptions::new(5, seed).link(Link::of_seed(seed));
     let lost_count = Arc::new(Mutex::new(0));
     let counted = lost_count.clone();
@@ -666,7 +667,7 @@ fn the_new_life_of_a_partition_is_copied_and_so_is_its_floor_of_versions() {
                 store.put(b"accepted", b"").expect("put");
                 let until = after(&job, MINUTE);
                 while store.repair_status().expect("known").copies_missing != 0 {
-                    assert!(job.now() < until, "copies are missing");
+                    assert!(job.now() < until, "replicas are missing");
                     job.park(job.bell(), after(&job, Duration::from_millis(1)));
                 }
                 job.inject(Fault::Kill(victims[2])).expect("a fault");
@@ -689,7 +690,7 @@ fn the_new_life_of_a_partition_is_copied_and_so_is_its_floor_of_versions() {
 /// Two of three replicas die at once, and the new replicas make their indexes at different times.
 /// When all replicas are complete again, two other members die: the repaired replicas are complete.
 #[test]
-fn a_copy_that_was_brought_up_has_everything_whenever_its_home_began() {
+fn a_repaired_replica_is_complete_whenever_its_repair_began() {
     let plan = |seed: u64| {
         let options = SimOptions::new(6, seed).link(Link::of_seed(seed));
         options.random_faults(0, (seed / 2 % 4) as usize, 8000)
@@ -709,7 +710,7 @@ fn a_copy_that_was_brought_up_has_everything_whenever_its_home_began() {
                 for two in [&victims[..2], &victims[2..]] {
                     let until = after(&job, 10 * MINUTE);
                     while !store.repair_status().is_ok_and(|status| status.is_repaired()) {
-                        assert!(job.now() < until, "copies are missing");
+                        assert!(job.now() < until, "replicas are missing");
                         job.park(job.bell(), after(&job, Duration::from_millis(1)));
                     }
                     if job.view().dead.len() > 2 {
@@ -794,7 +795,7 @@ fn work_while_others_leave(
 /// With a single replica of each value, members leave, one or two at a time, while the others
 /// write. Some are stopped for a while.
 #[test]
-fn nothing_is_lost_when_members_leave_even_with_one_copy() {
+fn nothing_is_lost_when_members_leave_with_a_single_replica() {
     let plan = |seed: u64| {
         let options = SimOptions::new(3 + (seed / 2 % 3) as usize, seed).link(Link::of_seed(seed));
         options.random_faults(0, (seed / 6 % 3) as usize, 4000)
@@ -877,7 +878,7 @@ fn all_members_can_leave() {
 /// new replica complete, so that the deaths of the primary and of the third replica are survived.
 /// Repair takes only its share of the time.
 #[test]
-fn another_home_takes_over_the_repair_of_a_stopped_primary() {
+fn another_replica_takes_over_the_repair_of_a_stopped_primary() {
     let plan = |seed: u64| SimOptions::new(5, seed).link(Link::Memory);
     over_seeds(this_test!(), 0..20, plan, move |seed| {
         Box::new(move |job| {

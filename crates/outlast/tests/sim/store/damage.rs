@@ -9,7 +9,7 @@ use outlast::store::{Options, Store, StoreError};
 use outlast::{Engine, Epoch, Job};
 
 #[test]
-fn with_checksums_nobody_reads_what_was_never_written() {
+fn with_checksums_no_value_is_read_that_was_never_written() {
     let mut corrupt = 0;
     for seed in seeds(200) {
         let mut random = Random::new(seed ^ 0x6675_7a7a);
@@ -20,7 +20,7 @@ fn with_checksums_nobody_reads_what_was_never_written() {
 }
 
 #[test]
-fn arbitrary_bytes_in_a_segment_crash_nobody_and_hold_nobody_up() {
+fn with_arbitrary_bytes_in_a_segment_no_member_crashes_and_calls_end() {
     for seed in seeds(60) {
         damaged_segment::run(
             seed,
@@ -51,7 +51,7 @@ fn alone(body: impl Fn(&Job, &Store) + 'static) {
 
 /// A length that reaches beyond the segment is reported before so much memory is allocated.
 #[test]
-fn nobody_asks_for_memory_for_a_value_that_cannot_be() {
+fn an_impossible_value_length_allocates_no_memory() {
     alone(|job, store| {
         let value = [0xa5; 48];
         store.put(b"key", &value).expect("put");
@@ -68,7 +68,7 @@ fn nobody_asks_for_memory_for_a_value_that_cannot_be() {
 
 /// A chain of records that leads back to itself is detected before listing it fills the memory.
 #[test]
-fn nobody_follows_a_loop_for_long() {
+fn a_loop_of_records_is_detected_soon() {
     alone(|job, store| {
         let key = [0xa5; 1000];
         store.put(&key, b"value").expect("put");

@@ -40,7 +40,7 @@ fn is_empty(store: &Store) -> bool {
 /// Reserved keys are neither listed nor in a snapshot: a value that a program put there would be
 /// lost silently.
 #[test]
-fn a_key_of_the_stores_own_is_refused_by_every_call_that_changes_something() {
+fn a_reserved_key_is_refused_by_every_call_that_writes() {
     run(
         1,
         |_| {},
@@ -132,7 +132,7 @@ fn a_value_larger_than_the_store_is_refused_and_the_store_goes_on() {
 }
 
 #[test]
-fn no_copies_or_too_many_are_refused() {
+fn zero_or_too_many_replicas_are_refused() {
     run(
         2,
         |_| {},
@@ -181,7 +181,7 @@ fn options_that_differ_are_found_at_open_and_named() {
 }
 
 #[test]
-fn every_call_after_close_says_so() {
+fn every_call_after_close_is_refused() {
     run(
         2,
         |_| {},
@@ -210,7 +210,7 @@ fn every_call_after_close_says_so() {
 }
 
 #[test]
-fn a_wait_for_what_a_dead_member_is_to_put_ends_at_once() {
+fn a_wait_for_a_put_of_a_dead_member_ends_at_once() {
     run(
         3,
         |_| {},
@@ -234,7 +234,7 @@ fn a_wait_for_what_a_dead_member_is_to_put_ends_at_once() {
 }
 
 #[test]
-fn conflicts_types_and_buffers_are_told() {
+fn conflicts_wrong_types_and_short_buffers_are_reported() {
     run(
         1,
         |_| {},
@@ -267,7 +267,7 @@ fn conflicts_types_and_buffers_are_told() {
 }
 
 #[test]
-fn a_lost_partition_says_so_until_the_loss_is_accepted() {
+fn a_lost_partition_reports_the_loss_until_it_is_accepted() {
     run(
         2,
         |_| {},
@@ -276,7 +276,7 @@ fn a_lost_partition_says_so_until_the_loss_is_accepted() {
             let key = (0..)
                 .map(|number| format!("key/{number}"))
                 .find(|key| store.replicas_of(key.as_bytes())[0] == MemberId(1));
-            let key = key.expect("one of the other member");
+            let key = key.expect("a key at the other member");
             let key = key.as_bytes();
             if job.me() == MemberId(1) {
                 store.put(key, b"value").expect("put");
@@ -310,7 +310,7 @@ fn a_member_that_does_not_answer_is_named() {
         let key = (0..)
             .map(|number| format!("key/{number}"))
             .find(|key| store.replicas_of(key.as_bytes())[0] == MemberId(1));
-        let key = key.expect("one of the other member");
+        let key = key.expect("a key at the other member");
         if job.me() == MemberId(0) {
             job.inject(Fault::Stop(MemberId(1))).expect("a fault");
             let error = store.put(key.as_bytes(), b"value").unwrap_err();
@@ -332,7 +332,7 @@ fn a_member_that_does_not_answer_is_named() {
 /// The flush of a thread reports the failure of that thread's put, also if another thread has
 /// flushed before.
 #[test]
-fn each_thread_is_told_of_its_own_puts() {
+fn each_thread_gets_the_errors_of_its_own_puts() {
     run(
         1,
         |options| options.segment_limit = 1 << 20,

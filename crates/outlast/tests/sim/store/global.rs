@@ -113,7 +113,7 @@ fn check_counts(job: &Job, store: &Store) {
 }
 
 #[test]
-fn after_a_death_every_call_says_revoked_until_all_have_recovered() {
+fn after_a_death_every_call_is_revoked_until_all_have_recovered() {
     for seed in seeds(20) {
         run(seed, 4, |job| {
             let store = open(&job, 3);
@@ -182,7 +182,7 @@ fn after_a_death_every_call_says_revoked_until_all_have_recovered() {
 }
 
 #[test]
-fn whoever_waits_or_computes_is_told_too() {
+fn waiting_and_computing_members_learn_of_a_death() {
     for seed in seeds(20) {
         run(seed, 4, |job| {
             let store = open(&job, 2);
@@ -212,7 +212,7 @@ fn whoever_waits_or_computes_is_told_too() {
             assert!(job.now().since(began) < Duration::from_secs(5));
             let deaths =
                 store.recover(|_, deaths| Ok::<_, StoreError>(deaths.to_vec())).expect("recovered");
-            assert!(deaths.is_empty(), "nobody died");
+            assert!(deaths.is_empty(), "no member died");
             meet(&job, &store, "done", 4);
             end(&job, &store);
         });
@@ -250,7 +250,7 @@ fn a_death_at_any_step_of_a_recovery_leaves_all_of_it_or_nothing() {
 /// A member is stopped at some step of the recovery, and goes on after the time limit of the
 /// others.
 #[test]
-fn one_that_is_stopped_at_any_step_of_a_recovery_can_lose_and_does_no_harm() {
+fn a_member_stopped_at_any_step_of_a_recovery_does_no_harm() {
     for seed in seeds(200) {
         let mut options = options(seed, 4);
         options.time_limit = Duration::from_millis(500);
@@ -299,7 +299,7 @@ fn one_that_is_stopped_at_any_step_of_a_recovery_can_lose_and_does_no_harm() {
 }
 
 #[test]
-fn two_procedures_that_change_the_same_key_are_an_error_at_all_members() {
+fn two_procedures_that_change_a_common_key_are_an_error_at_all_members() {
     for seed in seeds(20) {
         run(seed, 4, |job| {
             let store = open(&job, 2);
@@ -371,7 +371,7 @@ fn a_procedure_that_fails_or_panics_ends_the_recovery_at_all_members() {
 }
 
 #[test]
-fn begin_and_end_do_what_the_closure_does() {
+fn begin_and_end_recover_like_the_closure() {
     for seed in seeds(40) {
         run(seed, 4, move |job| {
             let store = open(&job, 3);
@@ -404,7 +404,7 @@ fn begin_and_end_do_what_the_closure_does() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_changes_nothing() {
+fn invalid_calls_are_refused_and_change_nothing() {
     run(7, 2, |job| {
         let options = Options::new().replicas(2).partitions(8).expected_keys(64);
         let store = Store::open(&job, options).expect("open");
@@ -441,7 +441,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         assert!(matches!(tried[0], Err(StoreError::Invalid { .. })), "{tried:?}");
         assert!(matches!(tried[1], Err(StoreError::Invalid { .. })), "{tried:?}");
         assert_eq!(tried[2], Err(StoreError::Revoked));
-        assert!(matches!(tried[3], Err(StoreError::Invalid { .. })), "one at a time");
+        assert!(matches!(tried[3], Err(StoreError::Invalid { .. })), "a single recovery at a time");
         assert!(
             matches!(result, Err(StoreError::RecoveryFailed { .. })),
             "both change own: {result:?}"
@@ -472,7 +472,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn one_who_leaves_stops_nobody() {
+fn a_member_that_leaves_does_not_revoke_the_store() {
     for seed in seeds(10) {
         run(seed, 4, |job| {
             let store = open(&job, 2);
@@ -481,7 +481,7 @@ fn one_who_leaves_stops_nobody() {
                 store.leave(job.now().after(Duration::from_secs(60))).expect("left");
                 return;
             }
-            nap(&job, "the one who leaves", || !job.view().is_living(MemberId(2)));
+            nap(&job, "the leaving member", || !job.view().is_living(MemberId(2)));
             store.put(format!("own/{}", job.me().0).as_bytes(), b"").expect("put");
             meet(&job, &store, "gone", 3);
             store.revoke().expect("revoked");
@@ -496,7 +496,7 @@ fn one_who_leaves_stops_nobody() {
 }
 
 #[test]
-fn calls_that_are_under_way_end_before_the_procedures_run() {
+fn calls_in_flight_end_before_the_procedures_run() {
     for seed in seeds(60) {
         let in_procedure = Arc::new(AtomicU64::new(0));
         let late = Arc::new(AtomicU64::new(0));
@@ -541,7 +541,7 @@ fn calls_that_are_under_way_end_before_the_procedures_run() {
             assert_eq!(
                 store.transaction(read).expect("read"),
                 found,
-                "nobody wrote after the procedures"
+                "no member wrote after the procedures"
             );
             meet(&job, &store, "done", 3);
             end(&job, &store);
@@ -552,7 +552,7 @@ fn calls_that_are_under_way_end_before_the_procedures_run() {
 /// An option promises that no other member writes a key between two recoveries. The only writer
 /// sees what a recovery did to its key.
 #[test]
-fn a_sole_writer_finds_what_a_recovery_has_changed() {
+fn a_sole_writer_sees_the_changes_of_a_recovery() {
     let options = || {
         let options =
             Options::new().replicas(2).partitions(8).expected_keys(64).slab_len_max(16 << 10);
@@ -602,7 +602,7 @@ fn a_sole_writer_finds_what_a_recovery_has_changed() {
 
 /// Breaking that promise is reported in builds with debug assertions.
 #[test]
-fn two_writers_of_a_key_with_a_sole_writer_are_noticed() {
+fn a_second_writer_of_a_key_with_a_sole_writer_is_reported() {
     if !cfg!(debug_assertions) {
         return;
     }
@@ -629,7 +629,7 @@ fn two_writers_of_a_key_with_a_sole_writer_are_noticed() {
 /// decided. Anything may be lost, including intents and the recovery decision: all survivors
 /// recover, at the latest when they have accepted the loss.
 #[test]
-fn whatever_is_lost_all_recover_once_it_is_accepted() {
+fn all_survivors_recover_from_any_loss_once_it_is_accepted() {
     for seed in seeds(300) {
         let mut options = options(seed, 6);
         options.time_limit = Duration::from_secs(2);

@@ -91,7 +91,7 @@ fn memory_levels_off_and_comes_back() {
 /// A member dies at any step of its puts and deletes: the blocks that it had at hand come back,
 /// except for the few that it had taken and not yet marked as its own.
 #[test]
-fn what_the_dead_held_comes_back() {
+fn memory_held_by_the_dead_comes_back() {
     for seed in seeds(40) {
         run(seed, 4, move |job| {
             let store = open(&job, 3);
@@ -122,7 +122,7 @@ fn what_the_dead_held_comes_back() {
 /// A replica refills a slab by a single block at a time, and another member takes the block before
 /// the member that asked for it: that member asks again.
 #[test]
-fn blocks_that_others_took_are_asked_for_again() {
+fn blocks_taken_by_other_members_are_asked_for_again() {
     for seed in seeds(40) {
         run(seed, 5, move |job| {
             let options =
@@ -209,7 +209,7 @@ fn memory_that_ran_out_comes_back() {
 /// The members are full to the last block of the smallest size: another member can delete every key
 /// in turn, and there is room again.
 #[test]
-fn keys_can_be_deleted_where_there_is_no_room_for_anything() {
+fn keys_can_be_deleted_without_free_memory() {
     for seed in seeds(6) {
         let mut options = SimOptions::new(3, seed).link(Link::of_seed(seed));
         (options.steps_max, options.segment_limit) = (40_000_000, 1 << 20);
@@ -254,7 +254,7 @@ fn keys_can_be_deleted_where_there_is_no_room_for_anything() {
 /// A member dies, and the new replicas in its place have no room: every value can still be read and
 /// changed. When there is room again the new replicas become complete.
 #[test]
-fn a_new_home_without_room_holds_nobody_up() {
+fn a_new_replica_without_room_blocks_no_call() {
     let held_up = std::rc::Rc::new(std::cell::Cell::new(0));
     for seed in seeds(12) {
         let mut options = SimOptions::new(4, seed).link(Link::of_seed(seed));
@@ -344,5 +344,5 @@ fn a_new_home_without_room_holds_nobody_up() {
         });
         report.expect_ok();
     }
-    assert!(held_up.get() > 6, "homes had no room in {} runs", held_up.get());
+    assert!(held_up.get() > 6, "replicas had no room in {} runs", held_up.get());
 }

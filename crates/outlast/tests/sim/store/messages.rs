@@ -43,7 +43,8 @@ fn requests_for_a_put_do_not_grow_with_the_members() {
             };
             let (count, bytes) = (each(before.0, after.0), each(before.1, after.1));
             println!(
-                "{members} members, by handle {by_handle}: {count:.1} requests, {bytes:.0} bytes written"
+                "{members} members, by handle {by_handle}: \
+                 {count:.1} requests, {bytes:.0} bytes written"
             );
             assert!(count < most, "{count} requests for a put with {members} members");
             let (first_count, first_bytes) = *first.get_or_insert((count, bytes));

@@ -217,16 +217,26 @@ fn run(members: usize, link: Link, seed: u64, calls: Vec<Call>) -> Result<(), Te
     Ok(())
 }
 
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    prop::collection::vec(call(), 1..60)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
-    fn one_member_is_a_map(seed in any::<u64>(), calls in prop::collection::vec(call(), 1..60)) {
+    fn a_single_member_behaves_as_a_map(seed in any::<u64>(), calls in calls()) {
         run(1, Link::Memory, seed, calls)?;
     }
 
     #[test]
-    fn several_members_are_a_map(seed in any::<u64>(), is_network in any::<bool>(), calls in prop::collection::vec(call(), 1..60)) {
+    fn several_members_behave_as_a_map(
+        seed in any::<u64>(), is_network in any::<bool>(), calls in calls()
+    ) {
         run(3, if is_network { Link::Network } else { Link::Memory }, seed, calls)?;
     }
 }

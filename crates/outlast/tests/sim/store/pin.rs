@@ -52,7 +52,7 @@ fn check(pin: &Pin, seed: u64) {
 /// Members pin versions and keep them while all members write a few keys again and again. A member
 /// dies at some step, and another is stopped for a while.
 #[test]
-fn a_pinned_version_stays_what_it_was() {
+fn a_pinned_version_does_not_change() {
     over_seeds(60, 4, |seed, job| {
         let store = open(&job, 2);
         let me = job.me();

@@ -48,15 +48,15 @@ fn with_a_death(job: &Job, store: &Store, dead: MemberId) {
 /// Three racks of two members: the replicas of every key are in different racks, before and after a
 /// death, and also when a whole rack has died.
 #[test]
-fn copies_are_in_different_failure_domains() {
+fn replicas_are_in_different_failure_domains() {
     let domains = || ["a/0", "a/1", "b/2", "b/3", "c/4", "c/5"].map(String::from).to_vec();
     let change = move |options: &mut SimOptions| options.domains = domains();
     run(change, 6, |job| {
         let store = open(&job, 2);
         let are_apart = || {
             keys().all(|key| {
-                let homes = store.replicas_of(key.as_bytes());
-                homes.len() == 2 && homes[0].0 / 2 != homes[1].0 / 2
+                let replicas = store.replicas_of(key.as_bytes());
+                replicas.len() == 2 && replicas[0].0 / 2 != replicas[1].0 / 2
             })
         };
         assert!(are_apart());
@@ -88,12 +88,14 @@ fn a_spare_takes_the_place_of_the_dead() {
             let store = open(&job, 2);
             let (dead, spare) = (MemberId(1), MemberId(3));
             let before: Vec<_> = keys().map(|key| store.replicas_of(key.as_bytes())).collect();
-            assert!(before.iter().all(|homes| !homes.contains(&spare)));
+            assert!(before.iter().all(|replicas| !replicas.contains(&spare)));
             with_a_death(&job, &store, dead);
             for (key, before) in keys().zip(before) {
                 let mut now = store.replicas_of(key.as_bytes());
-                let mut wanted: Vec<_> =
-                    before.iter().map(|&home| if home == dead { spare } else { home }).collect();
+                let mut wanted: Vec<_> = before
+                    .iter()
+                    .map(|&replica| if replica == dead { spare } else { replica })
+                    .collect();
                 now.sort();
                 wanted.sort();
                 assert_eq!(now, wanted, "{key}");

@@ -320,9 +320,9 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
             Ok(0) => break,
             // A stopped replica does not answer.
             Ok(_) | Err(StoreError::Timeout { .. }) => {}
-            Err(error) => panic!("copies: {error}"),
+            Err(error) => panic!("copies_missing: {error}"),
         }
-        assert!(job.now() < until, "copies are missing at {}", job.me());
+        assert!(job.now() < until, "replicas are missing at {}", job.me());
         job.park(job.bell(), job.now().after(Duration::from_millis(10)));
     }
     match store.close() {
@@ -453,7 +453,7 @@ fn durable_and_linearizable_under_deaths_and_stops() {
 /// A few keys are deleted and put again all the time, by several threads that keep their handles:
 /// records are removed and their blocks are reused at once, while members die and are stopped.
 #[test]
-fn keys_come_and_go_under_deaths_and_stops() {
+fn keys_are_deleted_and_put_again_under_deaths_and_stops() {
     run_all(this_test!(), 0..200, |seed| {
         let replicas = 2 + (seed / 2 % 3) as usize;
         Shape {
@@ -477,7 +477,7 @@ fn keys_come_and_go_under_deaths_and_stops() {
 /// Keys are deleted and put again all the time while one or two members leave. More members stay
 /// than there are replicas.
 #[test]
-fn keys_come_and_go_while_members_leave() {
+fn keys_are_deleted_and_put_again_while_members_leave() {
     run_all(this_test!(), 0..200, |seed| {
         let replicas = 1 + (seed / 2 % 3) as usize;
         let leaves = 1 + (seed / 5 % 2) as u32;

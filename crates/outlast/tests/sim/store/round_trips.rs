@@ -38,7 +38,7 @@ fn run(calls: impl Fn(&Job, &Store, &dyn Fn()) + 'static, other: impl Fn(&Store)
         if job.me() == CALLER {
             let ask = || {
                 is_asked.set(true);
-                nap(&job, "the other one", || !is_asked.get());
+                nap(&job, "the other member", || !is_asked.get());
             };
             calls(&job, &store, &ask);
             is_over.set(true);
@@ -50,7 +50,7 @@ fn run(calls: impl Fn(&Job, &Store, &dyn Fn()) + 'static, other: impl Fn(&Store)
             }
             is_over.get()
         };
-        nap(&job, "the one who makes the calls", serve);
+        nap(&job, "the calling member", serve);
         store.close().expect("closed");
         job.leave().expect("left");
     })
@@ -60,7 +60,7 @@ fn run(calls: impl Fn(&Job, &Store, &dyn Fn()) + 'static, other: impl Fn(&Store)
 /// The location that a handle or the member's location cache has is not looked up again: a put
 /// waits for the primary, and then for all other replicas at once, and a get for the primary.
 #[test]
-fn what_is_known_is_not_looked_up_again() {
+fn a_cached_location_is_not_looked_up_again() {
     let calls = |job: &Job, store: &Store, _: &dyn Fn()| {
         let handle = store.handle(b"by handle").expect("a handle");
         let [first, second] =
@@ -85,7 +85,7 @@ fn what_is_known_is_not_looked_up_again() {
 /// A change by another member is seen, although this member has cached an older location, and is
 /// cached then.
 #[test]
-fn what_others_have_changed_is_seen() {
+fn changes_of_other_members_are_seen() {
     let value = |number: u64| vec![number as u8; [5, 5, 700, 20_000, 0][number as usize % 5]];
     let calls = move |job: &Job, store: &Store, ask: &dyn Fn()| {
         let handle = store.handle(b"key").expect("a handle");

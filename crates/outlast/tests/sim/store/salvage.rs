@@ -23,14 +23,14 @@ fn run(test: &str, members: usize, seeds: u64, body: impl Fn(u64, Job) + Clone +
 }
 
 #[test]
-fn what_was_damaged_is_lost_by_name_in_the_simulator() {
+fn a_damaged_value_is_lost_by_name() {
     run("damage", 2, 40, |_, job| damage_is_named(&job));
 }
 
 /// Arbitrary bytes at any place in the memory of a dead member: every call ends, and no wrong value
 /// is returned.
 #[test]
-fn arbitrary_bytes_are_borne() {
+fn arbitrary_bytes_of_a_dead_member_give_no_wrong_value() {
     let outcomes = Arc::new(Mutex::new([0; 3]));
     let counted = outcomes.clone();
     run("arbitrary", 2, 150, move |seed, job| {
@@ -105,7 +105,7 @@ fn arbitrary_bytes_are_borne() {
 /// A writer is stopped at each step of its calls. Meanwhile the only replica dies and is salvaged,
 /// and others write. Every acknowledged put is there, and every addition counts once.
 #[test]
-fn what_ends_late_is_not_acknowledged_in_vain() {
+fn calls_of_a_stopped_writer_are_not_acknowledged_and_lost() {
     let outcomes = Arc::new(Mutex::new([0; 2]));
     for step in 1..240 {
         for seed in 0..16 {
@@ -128,13 +128,13 @@ fn what_ends_late_is_not_acknowledged_in_vain() {
 
 fn late(job: &Job, step: u64, counted: &Mutex<[u64; 2]>) {
     let store = Store::open(job, options(1).partitions(16).expected_keys(64)).expect("opened");
-    let (home, writer, me) = (MemberId(0), MemberId(1), job.me());
+    let (replica, writer, me) = (MemberId(0), MemberId(1), job.me());
     let at = |member: MemberId, salt: &str| {
         let names = (0..).map(|number| format!("{salt}/{number}").into_bytes());
-        names.into_iter().find(|key| store.replicas_of(key) == [member]).expect("one")
+        names.into_iter().find(|key| store.replicas_of(key) == [member]).expect("a key")
     };
-    let (value, sum, begun) = (at(home, "value"), at(home, "sum"), at(MemberId(2), "begun"));
-    if me == home {
+    let (value, sum, begun) = (at(replica, "value"), at(replica, "sum"), at(MemberId(2), "begun"));
+    if me == replica {
         // Until it is killed.
         return wait_until(job, "the end", || false);
     }
@@ -160,8 +160,8 @@ fn late(job: &Job, step: u64, counted: &Mutex<[u64; 2]>) {
         store.add(&begun, 10).expect("added");
     } else {
         wait_until(job, "the writer", || number(&begun) > 0);
-        job.inject(Fault::Kill(home)).expect("killed");
-        wait_until(job, "the death", || !job.view().is_living(home));
+        job.inject(Fault::Kill(replica)).expect("killed");
+        wait_until(job, "the death", || !job.view().is_living(replica));
         let (may_resume, is_over) =
             (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (resumer, flags) = (job.clone(), (may_resume.clone(), is_over.clone()));
@@ -280,7 +280,7 @@ fn leave_and_kill(
 /// partitions to salvage that the background of the other survivor needs for its inheritance: they
 /// do not wait for each other.
 #[test]
-fn those_who_salvage_do_not_wait_for_each_other() {
+fn salvaging_members_do_not_wait_for_each_other() {
     let slowest = Arc::new(Mutex::new(Duration::ZERO));
     let noted = slowest.clone();
     run("heirs", 4, 5, move |_, job| {
@@ -297,7 +297,7 @@ fn those_who_salvage_do_not_wait_for_each_other() {
         }
         dead.iter().for_each(|&member| drop(job.inject(Fault::Kill(member))));
         wait_until(&job, "the deaths", || job.epoch() == Epoch(2));
-        assert_ne!(store.heir_of(dead[0]), store.heir_of(dead[1]), "each has something to do");
+        assert_ne!(store.heir_of(dead[0]), store.heir_of(dead[1]), "each has a task");
         let began = job.now();
         // The keys that the other survivor has to salvage come first, so that only the background
         // salvages here meanwhile.
@@ -323,7 +323,7 @@ fn those_who_salvage_do_not_wait_for_each_other() {
 /// A member leaves and another is killed while two others add: each acknowledged addition counts,
 /// and counts once.
 #[test]
-fn additions_count_once_while_one_leaves_and_another_dies() {
+fn additions_count_once_while_a_member_leaves_and_another_dies() {
     // The additions that were acknowledged to each of the two members, at the end of a run.
     let added = Rc::new(Cell::new([[0i64; 8]; 2]));
     kill_beside_a_leaver(
@@ -408,7 +408,7 @@ fn damage(job: &Job, member: MemberId, bytes: &[u8]) {
 /// none, or all. Whichever member salvages after it, every member learns which key is lost, and can
 /// accept the loss.
 #[test]
-fn everyone_learns_of_damage_whoever_dies() {
+fn all_members_learn_of_damage_though_salvaging_members_die() {
     let deaths = Arc::new(Mutex::new(0));
     for step in 0..600 {
         let counted = deaths.clone();
@@ -427,8 +427,8 @@ fn everyone_learns_of_damage_whoever_dies() {
             job.sleep(Duration::from_millis(500));
             *counted.lock().unwrap() += u64::from(job.epoch() == Epoch(2));
             let lost = StoreError::DataLost { partition: store.partition_of(&key).expect("a key") };
-            let first = job.view().living().next().expect("someone");
-            let last = job.view().living().last().expect("someone");
+            let first = job.view().living().next().expect("a member");
+            let last = job.view().living().last().expect("a member");
             if me == last {
                 assert_eq!(store.lost_keys(), Ok(vec![key.clone()]), "{me}");
                 assert_eq!(store.get(&key), Err(lost), "{me}");
@@ -448,7 +448,7 @@ fn everyone_learns_of_damage_whoever_dies() {
 
 /// A loss that another member has accepted is not reported as lost after the next death.
 #[test]
-fn damage_that_is_over_is_not_told_again() {
+fn an_accepted_loss_is_not_reported_again() {
     run("told", 5, 20, |_, job| {
         let store = Store::open(&job, options(1).partitions(8).expected_keys(16)).expect("opened");
         let told: Arc<Mutex<Vec<usize>>> = Arc::default();
@@ -487,7 +487,7 @@ fn damage_that_is_over_is_not_told_again() {
 
 /// A key is damaged, and later its whole partition: both losses are reported and can be accepted.
 #[test]
-fn a_partition_is_lost_after_one_of_its_keys() {
+fn a_partition_can_be_lost_after_a_key_of_it() {
     run("both", 3, 20, |_, job| {
         let store = Store::open(&job, options(1).partitions(4).expected_keys(16)).expect("opened");
         let (me, victim) = (job.me(), MemberId(1));
@@ -508,7 +508,7 @@ fn a_partition_is_lost_after_one_of_its_keys() {
         wait_until(&job, "the death", || job.epoch() == Epoch(2));
         assert_eq!(store.get(&key), lost);
         assert_eq!(store.lost_partitions(), Ok(vec![partition]));
-        assert_eq!(store.lost_keys(), Ok(vec![]), "nobody can name it");
+        assert_eq!(store.lost_keys(), Ok(vec![]), "no replica can name it");
         assert_eq!(store.accept_loss(), Ok(vec![partition]));
         assert_eq!((store.get(&key), store.lost_keys()), (Ok(None), Ok(vec![])));
         let _ = store.close();
@@ -518,7 +518,7 @@ fn a_partition_is_lost_after_one_of_its_keys() {
 
 /// No snapshot is taken of a store with a lost partition, and the error says so.
 #[test]
-fn a_snapshot_says_that_a_partition_is_lost() {
+fn a_snapshot_reports_a_lost_partition() {
     use outlast::snapshot::{self, SnapshotError, Snapshots};
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_path_buf();
@@ -540,8 +540,11 @@ fn a_snapshot_says_that_a_partition_is_lost() {
             job.inject(Fault::Kill(victim)).expect("killed");
             wait_until(&job, "the death", || !job.view().is_living(victim));
             let said = snapshots.take().expect_err("lost");
-            let is_said = matches!(&said, SnapshotError::Store(StoreError::DataLost { partition: lost }) if *lost == partition);
-            assert!(is_said, "{said:?}");
+            let lost = match &said {
+                SnapshotError::Store(StoreError::DataLost { partition }) => Some(*partition),
+                _ => None,
+            };
+            assert_eq!(lost, Some(partition), "{said:?}");
             assert_eq!(store.accept_loss(), Ok(vec![partition]));
             snapshots.take().expect("taken");
         }
@@ -553,7 +556,7 @@ fn a_snapshot_says_that_a_partition_is_lost() {
 /// While a member is about to leave, data goes to members that would not be replicas otherwise. If
 /// the last complete replica was one of these, its replica is salvaged, and not an older replica.
 #[test]
-fn a_copy_that_is_there_because_of_a_leaver_is_salvaged() {
+fn a_replica_made_because_of_a_leaver_is_salvaged() {
     for seed in 0..20 {
         let mut plan = SimOptions::new(6, seed);
         plan.remains = true;
@@ -606,7 +609,7 @@ fn a_copy_that_is_there_because_of_a_leaver_is_salvaged() {
 
 /// If the engine cannot read the memory of the dead, the store is not opened with salvage.
 #[test]
-fn salvage_needs_an_engine_that_keeps_what_the_dead_had() {
+fn salvage_needs_an_engine_that_keeps_dead_segments() {
     for (link, remains) in [(Link::Network, true), (Link::Memory, false)] {
         let mut plan = SimOptions::new(2, 1).link(link);
         plan.remains = remains;

@@ -26,7 +26,7 @@ fn end(job: &Job, store: &Store) {
 /// A member that knows the first death and asks for further deaths is told of the second death and
 /// of no other, although the second member to die has a lower number.
 #[test]
-fn a_death_after_the_first_look_is_told_whatever_its_number() {
+fn a_death_is_reported_though_its_member_number_is_lower() {
     for seed in 0..20 {
         run(SimOptions::new(5, seed).link(Link::of_seed(seed)), move |job| {
             let store = open(&job, options(2));
@@ -62,7 +62,7 @@ fn a_death_after_the_first_look_is_told_whatever_its_number() {
 /// members know. The read is retried until this member knows it, too, and only its own queue can
 /// tell it: the retried read must serve the queue.
 #[test]
-fn whoever_begins_anew_for_long_serves() {
+fn a_call_that_retries_in_the_background_serves_the_queue() {
     for seed in 80..96 {
         let link = Link::of_seed(seed);
         run(SimOptions::new(4, seed).link(link), move |job| {
@@ -107,7 +107,7 @@ fn whoever_begins_anew_for_long_serves() {
 /// One of two new replicas begins late, when the primary is stopped: the other new replica fills
 /// it.
 #[test]
-fn a_home_that_became_complete_takes_over_as_well() {
+fn a_replica_that_became_complete_takes_over_a_repair() {
     for seed in 0..20 {
         run(SimOptions::new(6, seed).link(Link::Memory), move |job| {
             let store = open(&job, options(3).partitions(64));
@@ -175,7 +175,7 @@ fn memory_that_an_idle_member_freed_can_be_used_by_others() {
 
 /// A new replica is stopped: all other missing replicas become complete nevertheless.
 #[test]
-fn a_stopped_new_home_holds_up_its_own_partitions_only() {
+fn a_stopped_new_replica_delays_its_own_partitions_only() {
     for seed in 70..110 {
         run(SimOptions::new(5, seed).link(Link::Memory), move |job| {
             let store = open(&job, options(2).partitions(64));
@@ -201,10 +201,10 @@ fn a_stopped_new_home_holds_up_its_own_partitions_only() {
                     job.park(job.bell(), job.now().after(SECOND));
                 }
                 for key in others {
-                    let homes = store.replicas_of(key.as_bytes());
+                    let replicas = store.replicas_of(key.as_bytes());
                     match store.get(key.as_bytes()) {
                         Ok(found) => assert_eq!(found.expect("there").bytes().len(), 20000),
-                        Err(error) => panic!("{key} {homes:?}: {error}"),
+                        Err(error) => panic!("{key} {replicas:?}: {error}"),
                     }
                 }
                 job.inject(Fault::Resume(stopped)).expect("a fault");
@@ -220,7 +220,7 @@ fn a_stopped_new_home_holds_up_its_own_partitions_only() {
 /// A put that reports that there is no room has changed nothing, even if the replica without room
 /// is not the first.
 #[test]
-fn a_put_that_found_no_room_did_not_happen() {
+fn a_put_without_room_changes_nothing() {
     for seed in 0..6 {
         let mut plan = SimOptions::new(3, seed).link(Link::Memory);
         plan.segment_limit = 256 << 10;
@@ -247,15 +247,15 @@ fn a_put_that_found_no_room_did_not_happen() {
 }
 
 /// The first key, by number, that has these replicas.
-fn key_at(store: &Store, homes: &[MemberId]) -> String {
+fn key_at(store: &Store, replicas: &[MemberId]) -> String {
     let keys = (0..1000).map(|number| format!("key/{number}"));
-    keys.into_iter().find(|key| store.replicas_of(key.as_bytes()) == homes).expect("some key")
+    keys.into_iter().find(|key| store.replicas_of(key.as_bytes()) == replicas).expect("some key")
 }
 
 /// A transaction that needs a stopped member ends at the time limit, and not after several time
 /// limits.
 #[test]
-fn a_transaction_at_a_stopped_home_ends_at_the_time_limit() {
+fn a_transaction_at_a_stopped_replica_ends_at_the_time_limit() {
     for seed in 0..12 {
         let link = Link::of_seed(seed);
         run(SimOptions::new(3, seed).link(link), move |job| {
@@ -295,7 +295,7 @@ fn a_transaction_at_a_stopped_home_ends_at_the_time_limit() {
 /// The heir of a dead member cannot end a transaction, because a stopped replica has no block for
 /// it: the heir still repairs all partitions without that replica.
 #[test]
-fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
+fn an_heir_that_waits_for_a_stopped_replica_repairs_the_rest() {
     let judged = std::rc::Rc::new(std::cell::Cell::new(0));
     for seed in 0..8 {
         let judged = judged.clone();
@@ -308,8 +308,8 @@ fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
                 // As many transactions as are possible, each with a key of which the stopped member
                 // has a replica.
                 let is_there = |key: &&String| {
-                    let homes = store.replicas_of(key.as_bytes());
-                    homes.contains(&stopped) && !homes.contains(&dead)
+                    let replicas = store.replicas_of(key.as_bytes());
+                    replicas.contains(&stopped) && !replicas.contains(&dead)
                 };
                 let mut held = Vec::new();
                 for key in keys.iter().filter(is_there).take(64) {
@@ -332,8 +332,8 @@ fn an_heir_that_waits_for_a_stopped_home_repairs_the_rest() {
                     .expect("held");
                 let mut mine = Vec::new();
                 for key in &keys {
-                    let homes = store.replicas_of(key.as_bytes());
-                    if !homes.contains(&stopped) {
+                    let replicas = store.replicas_of(key.as_bytes());
+                    if !replicas.contains(&stopped) {
                         store.put(key.as_bytes(), b"value").expect("put");
                         mine.push(key);
                     }

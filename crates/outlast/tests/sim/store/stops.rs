@@ -40,11 +40,11 @@ fn time(seed: u64, kind: u64, stopped: usize, after: Option<Duration>) -> Durati
     sim::run(&options, move |job: Job| {
         let store = Store::open(&job, Options::new().replicas(3).partitions(4)).expect("open");
         let key: &[u8] = b"key";
-        let other = *store.replicas_of(key).last().expect("a home");
+        let other = *store.replicas_of(key).last().expect("a replica");
         if job.me() == CALLER {
             let ask = || {
                 is_asked.set(true);
-                nap(&job, "the other one", || !is_asked.get());
+                nap(&job, "the other member", || !is_asked.get());
             };
             let handle = store.handle(key).expect("a handle");
             // The location of the key is cached and current, cached and outdated, or not cached.
@@ -90,7 +90,7 @@ fn time(seed: u64, kind: u64, stopped: usize, after: Option<Duration>) -> Durati
             }
             is_over.get()
         };
-        nap(&job, "the one who makes the calls", serve);
+        nap(&job, "the calling member", serve);
         let _ = store.close();
         let _ = job.leave();
     })
@@ -100,7 +100,7 @@ fn time(seed: u64, kind: u64, stopped: usize, after: Option<Duration>) -> Durati
 
 /// Whichever replica is stopped at whatever time, a call ends at its time limit.
 #[test]
-fn a_stopped_home_holds_a_call_up_for_one_time_limit() {
+fn a_stopped_replica_delays_a_call_by_a_single_time_limit() {
     for seed in seeds(40) {
         for kind in 0..CALLS {
             let (stopped, whole) = ((seed % 3) as usize, time(seed, kind, 0, None));
@@ -114,7 +114,7 @@ fn a_stopped_home_holds_a_call_up_for_one_time_limit() {
 /// that the ring is in vain. When the primary goes on and a member reads the value, even the writer
 /// itself, the waiters have the value, too.
 #[test]
-fn who_waits_is_rung_before_the_writer_reads_what_it_put() {
+fn a_waiter_is_rung_before_the_writer_reads_its_own_put() {
     let held_up = Rc::new(Cell::new(0));
     for seed in seeds(60) {
         let (stage, held_up) = (Rc::new(Cell::new(0)), held_up.clone());
@@ -144,7 +144,7 @@ fn who_waits_is_rung_before_the_writer_reads_what_it_put() {
             if job.me() == CALLER {
                 (0..40).for_each(|_| _ = store.put(key, b"value").expect("put"));
                 stage.set(1);
-                nap(&job, "the one who waits", || stage.get() == 2);
+                nap(&job, "the waiter", || stage.get() == 2);
                 // The waiter has registered itself, and sleeps.
                 job.sleep(Duration::from_millis(1));
                 store.get(key).expect("read");
@@ -168,13 +168,13 @@ fn who_waits_is_rung_before_the_writer_reads_what_it_put() {
                     assert_eq!(read.bytes(), b"the next one");
                     let until = job.now().after(Duration::from_secs(1));
                     while stage.get() < 4 {
-                        assert!(job.now() < until, "who waits sleeps, and the value was read");
+                        assert!(job.now() < until, "the waiter sleeps, and the value was read");
                         job.sleep(Duration::from_millis(1));
                     }
                 } else {
                     nap(&job, "a put", || store.put(key, b"another").is_ok());
                 }
-                nap(&job, "the one who waits", || stage.get() == 4);
+                nap(&job, "the waiter", || stage.get() == 4);
                 stage.set(5);
             }
             nap(&job, "the end", || stage.get() == 5);

@@ -59,7 +59,7 @@ fn each(seeds: std::ops::Range<u64>, members: usize, body: fn(&Job, &Store)) {
 /// A transaction sees its own changes. Other members see none of them before its end, and all of
 /// them after it.
 #[test]
-fn reads_own_writes_and_happens_at_once() {
+fn a_transaction_reads_its_own_writes_and_is_atomic() {
     each(seeds(6), 3, |job, store| {
         if job.me() == MemberId(0) {
             let created = store.put(b"old", b"before").expect("put");
@@ -119,7 +119,7 @@ fn keys_are_adopted_in_transactions() {
 
 /// The versions that a commit reports are the versions that readers see.
 #[test]
-fn versions_are_told() {
+fn a_commit_reports_the_versions_that_readers_see() {
     each(seeds(4), 2, |job, store| {
         if job.me() == MemberId(0) {
             let before = store.put(b"a", b"1").expect("put");
@@ -157,7 +157,7 @@ fn versions_are_told() {
 /// A transaction by handle does not commit if another write has overtaken its read. A transaction
 /// by closure runs again and sees the new value.
 #[test]
-fn whoever_is_overtaken_does_not_commit() {
+fn an_overtaken_transaction_does_not_commit() {
     each(seeds(6), 2, |job, store| {
         if job.me() != MemberId(0) {
             return;
@@ -238,7 +238,8 @@ fn an_abort_leaves_no_trace() {
         assert_eq!(store.keys().expect("listed"), [b"a"]);
         let handle = store.handle(b"a").expect("a key");
         assert_eq!(handle.get().expect("read").expect("there").version(), version);
-        let next = handle.put_if(b"22", Expect::Version(version)).expect("the version is the same");
+        let next =
+            handle.put_if(b"22", Expect::Version(version)).expect("the version has not changed");
         assert!(next > version);
         assert_eq!(text(store, b"a").as_deref(), Some("22"));
         // Again, with a handle that has cached the location.
@@ -279,7 +280,7 @@ impl From<StoreError> for Mine {
 /// Misuse: an error of the closure, a panic, a commit after an abort, a transaction inside another,
 /// invalid keys.
 #[test]
-fn misuse_is_told_and_changes_nothing() {
+fn misuse_is_refused_and_changes_nothing() {
     each(seeds(4), 2, |job, store| {
         if job.me() != MemberId(0) {
             return;
@@ -408,7 +409,7 @@ fn a_transaction_that_only_reads_writes_nothing() {
 
 /// Transactions reuse their memory: after many of them a member uses no more than after a few.
 #[test]
-fn nothing_is_left_behind() {
+fn transactions_leave_no_memory_in_use() {
     for seed in seeds(4) {
         run(seed, 3, |job| {
             let store = open(&job, 2);
@@ -516,7 +517,7 @@ fn a_death_at_each_step(link: Link, commit: fn(&Store) -> StoreResult<()>) {
                     plain_state(&store)
                 }
             };
-            assert!(job.now().since(began) < Duration::from_secs(1), "survivors wait for nobody");
+            assert!(job.now().since(began) < Duration::from_secs(1), "survivors do not wait");
             assert!(state == BEFORE || state == AFTER, "{state:?} after step {step}");
             found.lock().unwrap().insert(state);
             meet(&job, &store, "seen", 3);
@@ -533,7 +534,7 @@ fn a_death_at_each_step(link: Link, commit: fn(&Store) -> StoreResult<()>) {
             end(&job, &store);
         });
         let seen = seen.lock().unwrap();
-        assert_eq!(seen.len(), 1, "all survivors see the same after step {step}: {seen:?}");
+        assert_eq!(seen.len(), 1, "all survivors see equal states after step {step}: {seen:?}");
         outcomes.extend(seen.iter().copied());
         if *is_over.lock().unwrap() {
             assert!(step > 100, "{step} steps are too few for a transaction");
@@ -549,7 +550,7 @@ fn a_death_at_each_step_of_a_commit() {
 }
 
 #[test]
-fn a_death_at_each_step_of_a_commit_with_doubt() {
+fn a_death_at_each_step_of_a_validated_commit() {
     a_death_at_each_step(Link::Memory, move_thirty_if);
 }
 
@@ -603,7 +604,7 @@ fn a_stop_at_each_step(commit: fn(&Store) -> StoreResult<()>) {
                 });
                 assert_eq!(done, Ok(()));
                 store.add(b"a", 0).expect("added");
-                assert!(job.now().since(began) < Duration::from_secs(2), "nobody waits for it");
+                assert!(job.now().since(began) < Duration::from_secs(2), "no member waits for it");
                 if me == MemberId(0) {
                     nap(&job, "the others", || number(&store, b"a") <= 97);
                     store.put(b"others", b"").expect("put");
@@ -632,14 +633,14 @@ fn a_stop_at_each_step_of_a_commit_and_a_late_committer() {
 }
 
 #[test]
-fn a_stop_at_each_step_of_a_commit_with_doubt_and_a_late_committer() {
+fn a_stop_at_each_step_of_a_validated_commit_and_a_late_committer() {
     a_stop_at_each_step(move_thirty_if);
 }
 
 /// Members that find a transaction of a dead member in their way die themselves, at each step of
 /// resolving it.
 #[test]
-fn a_death_at_each_step_of_clearing_away() {
+fn a_death_at_each_step_of_resolving_a_dead_transaction() {
     for step in (1..400).step_by(3) {
         run_on(Link::of_seed(step), step, 4, move |job| {
             let store = open(&job, 3);
@@ -681,7 +682,7 @@ fn a_death_at_each_step_of_clearing_away() {
 /// A committer is stopped with its keys locked: plain writers wait for a moment, not for the
 /// committer.
 #[test]
-fn nobody_waits_for_a_stopped_transaction() {
+fn plain_writers_do_not_wait_for_a_stopped_transaction() {
     each(seeds(4), 2, |job, store| {
         if job.me() != MemberId(0) {
             return;
@@ -738,7 +739,7 @@ fn a_large_transaction_is_not_starved() {
                             tx.add(key(3), -5)?;
                             Ok(())
                         });
-                        moved.expect("small ones get through, too");
+                        moved.expect("small transactions get through, too");
                     }
                 }
                 store.add(b"added", own).expect("added");
@@ -756,7 +757,7 @@ fn a_large_transaction_is_not_starved() {
 /// An intent is lost with its only replica: its keys, in partitions that live, report the loss
 /// until it is accepted. Then they have their previous values.
 #[test]
-fn a_lost_intent_is_told_and_rolled_back() {
+fn a_lost_intent_is_reported_and_rolled_back() {
     for seed in seeds(8) {
         run(seed, 4, |job| {
             let store = open(&job, 1);
@@ -766,7 +767,7 @@ fn a_lost_intent_is_told_and_rolled_back() {
                 names
                     .into_iter()
                     .find(|name| store.replicas_of(name.as_bytes()) == [MemberId(member)])
-                    .expect("one")
+                    .expect("a key")
             };
             let (a, b, meeting) = (at(0, 0), at(1, 1), at(0, 2));
             if me == MemberId(0) {
@@ -776,20 +777,20 @@ fn a_lost_intent_is_told_and_rolled_back() {
             meet(&job, &store, &meeting, 4);
             // The first intent record of member 1.
             let intent = [&b"\0outlast/tx/"[..], &1u32.to_le_bytes(), &0u32.to_le_bytes()].concat();
-            let home = store.replicas_of(&intent)[0];
-            if home == MemberId(0) || home == MemberId(1) {
+            let replica = store.replicas_of(&intent)[0];
+            if replica == MemberId(0) || replica == MemberId(1) {
                 // The keys would be lost with it; another placement would be needed.
-                panic!("the intent of member 1 is at {home}; choose other partitions");
+                panic!("the intent of member 1 is at {replica}; choose other partitions");
             }
             let mut held = None;
             if me == MemberId(1) {
                 held = Some(hold(&store, &[a.as_bytes(), b.as_bytes()]));
             }
             meet(&job, &store, &meeting, 8);
-            if me == home {
+            if me == replica {
                 job.inject(Fault::Kill(me)).expect("killed");
             }
-            nap(&job, "the death", || !job.view().is_living(home));
+            nap(&job, "the death", || !job.view().is_living(replica));
             for key in [&a, &b] {
                 let lost = Err(StoreError::DataLost {
                     partition: store.partition_of(&intent).expect("a key"),
@@ -821,7 +822,7 @@ fn a_lost_intent_is_told_and_rolled_back() {
 /// The committer is stopped at each of its steps. Meanwhile keys that it has locked are lost, and
 /// the loss is accepted. Every acknowledged write is there.
 #[test]
-fn what_is_lost_under_a_commit_is_not_acknowledged() {
+fn writes_lost_during_a_commit_are_not_acknowledged() {
     let mut outcomes = BTreeSet::new();
     for step in (1..1200).step_by(3) {
         let told = Arc::new(Mutex::new(None));
@@ -832,10 +833,11 @@ fn what_is_lost_under_a_commit_is_not_acknowledged() {
             let store = Store::open(&job, options).expect("open");
             let me = job.me();
             let intent = [&b"\0outlast/tx/"[..], &3u32.to_le_bytes(), &0u32.to_le_bytes()].concat();
-            let home = store.replicas_of(&intent)[0];
-            let victim = (0..3).map(MemberId).find(|&member| member != home).expect("one of three");
+            let replica = store.replicas_of(&intent)[0];
+            let victim =
+                (0..3).map(MemberId).find(|&member| member != replica).expect("a third member");
             let witness =
-                (0..3).map(MemberId).find(|&member| member != victim).expect("one of two");
+                (0..3).map(MemberId).find(|&member| member != victim).expect("another member");
             let at = |member: MemberId, salt: &str, count: usize| -> Vec<String> {
                 let names = (0..).map(|number| format!("{salt}/{number}"));
                 names
@@ -891,7 +893,7 @@ fn what_is_lost_under_a_commit_is_not_acknowledged() {
             meet(&job, &store, &meetings[2], 3);
             end(&job, &store);
         });
-        let told = told.lock().unwrap().take().expect("told something");
+        let told = told.lock().unwrap().take().expect("an outcome");
         outcomes.insert(told.is_ok());
     }
     assert_eq!(
@@ -940,7 +942,7 @@ fn the_heir_ends_the_transactions_of_the_dead() {
 /// Once a third member has seen the transaction by another key, the waiter is told: it does not
 /// wait for the committer.
 #[test]
-fn who_waits_for_a_key_does_not_wait_for_a_stopped_committer() {
+fn a_wait_for_a_key_does_not_wait_for_a_stopped_committer() {
     let mut late = BTreeSet::new();
     for step in 1.. {
         let is_over = Arc::new(Mutex::new(false));
@@ -970,7 +972,7 @@ fn who_waits_for_a_key_does_not_wait_for_a_stopped_committer() {
                     if number(&store, b"b") == 30 {
                         *seen.lock().unwrap() = true;
                         let began = job.now();
-                        nap(&job, "the one who waits", || store.exists(b"told").expect("read"));
+                        nap(&job, "the waiter", || store.exists(b"told").expect("read"));
                         assert!(
                             job.now().since(began) < Duration::from_secs(1),
                             "it waits after step {step}"
