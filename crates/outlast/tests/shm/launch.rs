@@ -2,9 +2,10 @@
 //! The members here are ordinary commands, because a launcher does not require its members to join.
 //! The last tests launch the programs of `examples/rust`.
 
+use crate::members::example;
 use outlast::MemberId;
 use outlast::launch::{Event, Launch, LaunchError, Output, Signal};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The time limit of every wait in these tests.
@@ -16,17 +17,6 @@ fn shell(members: usize, script: &str) -> Launch {
 
 fn is_gone(pid: u32) -> bool {
     !Path::new(&format!("/proc/{pid}")).exists()
-}
-
-fn example(name: &str) -> PathBuf {
-    let own = std::env::current_exe().expect("a test has a path");
-    let path =
-        own.parent().and_then(Path::parent).expect("target/debug/deps").join("examples").join(name);
-    assert!(
-        path.exists(),
-        "cargo builds examples unless single tests are named: run cargo build --examples first"
-    );
-    path
 }
 
 #[test]

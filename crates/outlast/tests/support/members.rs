@@ -8,7 +8,7 @@ use crate::reexecution::{self, ROLE};
 use outlast::launch::{Launch, Outcome, Output, Running};
 use outlast::rma::Communicator;
 use outlast::{Engine, Job};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -33,6 +33,18 @@ pub(crate) fn members(test: &str, count: usize) -> Launch {
         .env(ROLE, test)
         .segment_limit(64 << 20)
         .output(Output::Capture)
+}
+
+/// The program of an example, as cargo has built it along with this test.
+pub(crate) fn example(name: &str) -> PathBuf {
+    let own = reexecution::binary();
+    let target = own.parent().and_then(Path::parent).expect("target/debug/deps");
+    let path = target.join("examples").join(name);
+    assert!(
+        path.is_file(),
+        "cargo builds examples unless single tests are named: run cargo build --examples first"
+    );
+    path
 }
 
 /// The parameter that the test has set for its members by [`Launch::env`].

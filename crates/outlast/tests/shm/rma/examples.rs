@@ -3,23 +3,9 @@
 //! them by their status. The tests read their output, too. `sim/rma/examples.rs` runs the code of
 //! the programs under the simulator.
 
-use std::path::{Path, PathBuf};
+use crate::members::{LIMIT, example};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// The program of an example, as cargo has built it along with this test.
-fn example(name: &str) -> PathBuf {
-    let own = std::env::current_exe().expect("own path");
-    let path =
-        own.parent().and_then(Path::parent).expect("target/debug/deps").join("examples").join(name);
-    assert!(
-        path.is_file(),
-        "cargo builds examples unless single tests are named: run cargo build --examples first"
-    );
-    path
-}
 
 /// Runs an example to its end, at most for `LIMIT`. Returns whether it ended well, and its output.
 fn run(name: &str, arguments: &[&str]) -> (bool, String) {
