@@ -71,8 +71,8 @@ fn repaired(job: &Job, store: &Store) {
     assert_eq!(status, RepairStatus { copies_missing: 0, partitions_lost: 0 });
 }
 
-/// 1. Acknowledged values are there after two of the three replicas may have died, and other
-/// members read them.
+/// Promise 1: Acknowledged values are there after two of the three replicas may have died, and
+/// other members read them.
 pub(crate) fn durable(job: Job, chance: Chance) {
     let store = open(&job, 3);
     doom(&job, chance);
@@ -97,7 +97,7 @@ pub(crate) fn durable(job: Job, chance: Chance) {
     end(&job, &store);
 }
 
-/// 2. A value is old or new, never a mix.
+/// Promise 2: A value is old or new, never a mix.
 pub(crate) fn atomic(job: Job, chance: Chance) {
     let store = open(&job, 3);
     doom(&job, chance);
@@ -117,8 +117,8 @@ pub(crate) fn atomic(job: Job, chance: Chance) {
     end(&job, &store);
 }
 
-/// 3. No member reads an older value after a newer value, and the additions of all members form a
-/// single sequence: no sum is seen twice.
+/// Promise 3: No member reads an older value after a newer value, and the additions of all members
+/// form a single sequence: no sum is seen twice.
 pub(crate) fn linearizable(job: Job, chance: Chance) {
     let store = open(&job, 3);
     doom(&job, chance);
@@ -149,7 +149,7 @@ pub(crate) fn linearizable(job: Job, chance: Chance) {
     end(&job, &store);
 }
 
-/// 4. No call takes longer than the time until a death is known, and a bound.
+/// Promise 4: No call takes longer than the time until a death is known, and a bound.
 pub(crate) fn bounded(job: Job, chance: Chance) {
     let store = open(&job, 3);
     doom(&job, chance);
@@ -176,8 +176,8 @@ pub(crate) fn bounded(job: Job, chance: Chance) {
     end(&job, &store);
 }
 
-/// 5. Lost replicas are repaired without a call, so that with two replicas two deaths in turn lose
-/// nothing.
+/// Promise 5: Lost replicas are repaired without a call, so that with two replicas two deaths in
+/// turn lose nothing.
 pub(crate) fn repaired_in_time(job: Job, chance: Chance) {
     let store = open(&job, 2);
     let me = job.me();
@@ -259,8 +259,8 @@ fn all_accounts(store: &Store) -> Vec<i64> {
     found.expect("read")
 }
 
-/// 6. Transfers happen wholly or not at all, though members die in the middle, as `plan` says: all
-/// members always find the expected sum.
+/// Promise 6: Transfers happen wholly or not at all, though members die in the middle, as `plan`
+/// says: all members always find the expected sum.
 pub(crate) fn all_or_nothing(job: Job, chance: Chance, plan: impl Fn(&Job)) {
     let store = open(&job, 3);
     let me = job.me();
@@ -314,8 +314,8 @@ pub(crate) fn all_or_nothing_at_random(job: Job, chance: Chance) {
     all_or_nothing(job, chance, |job| plan_a_death(job, chance));
 }
 
-/// 7. More deaths than replicas: lost keys report the loss until it is accepted, and the others can
-/// be used.
+/// Promise 7: More deaths than replicas: lost keys report the loss until it is accepted, and the
+/// others can be used.
 pub(crate) fn honest(job: Job, _: Chance) {
     let store = open(&job, 1);
     let me = job.me();
@@ -379,7 +379,7 @@ pub(crate) fn honest(job: Job, _: Chance) {
     end(&job, &store);
 }
 
-/// 8. Members end in any way, and the store keeps no other member from ending.
+/// Promise 8: Members end in any way, and the store keeps no other member from ending.
 pub(crate) fn clean(job: Job, chance: Chance) {
     let store = open(&job, 3);
     doom(&job, chance);
@@ -460,8 +460,8 @@ fn insist<T>(job: &Job, store: &Store, mut call: impl FnMut() -> StoreResult<T>)
     }
 }
 
-/// 6 in global mode. Transfers, and the procedures of all members in a recovery, happen wholly or
-/// not at all, though members die in the middle of a transfer or of a recovery.
+/// Promise 6 in global mode: Transfers, and the procedures of all members in a recovery, happen
+/// wholly or not at all, though members die in the middle of a transfer or of a recovery.
 pub(crate) fn all_or_nothing_globally(job: Job, chance: Chance, plan: impl Fn(&Job)) {
     let store = open_globally(&job, 3);
     let me = job.me();
@@ -527,9 +527,9 @@ pub(crate) fn all_or_nothing_globally_at_random(job: Job, chance: Chance) {
     all_or_nothing_globally(job, chance, |job| plan_a_death(job, chance));
 }
 
-/// 7 in global mode. More deaths than replicas: the procedures are told that keys are lost, never
-/// that they do not exist. When the loss is accepted the store recovers, and all other keys are
-/// there.
+/// Promise 7 in global mode: More deaths than replicas: the procedures are told that keys are lost,
+/// never that they do not exist. When the loss is accepted the store recovers, and all other keys
+/// are there.
 pub(crate) fn honest_globally(job: Job, _: Chance) {
     let store = open_globally(&job, 1);
     let me = job.me();

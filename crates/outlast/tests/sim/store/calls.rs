@@ -2,6 +2,7 @@
 //! Members die and are stopped at any step. The body of each test knows what must hold, and panics
 //! otherwise.
 
+use super::small_options as options;
 use crate::reexecution::this_test;
 use crate::simulation::{replay_with_trace, seeds_in};
 use outlast::engine::Fault;
@@ -38,10 +39,6 @@ fn over_seeds(
         );
     }
     println!("{test}: seeds {seeds:?}, {steps} steps");
-}
-
-fn options(replicas: usize) -> Options {
-    Options::new().replicas(replicas).partitions(8).expected_keys(32).slab_len_max(16 << 10)
 }
 
 /// Opens the store; `None` if a member was stopped for so long that this member gave up.

@@ -1,10 +1,9 @@
 //! Bad input and impossible requests: each gets its own error, and changes nothing.
 
+use super::{end_if_possible as end, small_options as options};
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
-use outlast::store::{
-    Expect, KEY_LEN_MAX, Options, REPLICAS_MAX, Store, StoreError, Version, WaitOutcome,
-};
+use outlast::store::{Expect, KEY_LEN_MAX, REPLICAS_MAX, Store, StoreError, Version, WaitOutcome};
 use outlast::{Engine, Job, MemberId, Time};
 use std::time::Duration;
 
@@ -21,15 +20,6 @@ fn run(members: usize, change: impl Fn(&mut SimOptions), body: impl Fn(Job) + Cl
             report.hung
         );
     }
-}
-
-fn options(replicas: usize) -> Options {
-    Options::new().replicas(replicas).partitions(8).expected_keys(32).slab_len_max(16 << 10)
-}
-
-fn end(job: &Job, store: &Store) {
-    let _ = store.close();
-    let _ = job.leave();
 }
 
 /// Whether the store has no keys.

@@ -2,6 +2,7 @@
 //! all members together, and what it leaves when members die or are stopped at any step. `outlast
 //! sim --mode global` runs random programs in this mode.
 
+use super::{end, small_options};
 use crate::simulation::{nap, run_with, seeds};
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
@@ -26,14 +27,8 @@ fn run(seed: u64, members: usize, body: impl Fn(Job) + 'static) {
 }
 
 fn open(job: &Job, replicas: usize) -> Store {
-    let options =
-        Options::new().replicas(replicas).partitions(8).expected_keys(64).slab_len_max(16 << 10);
+    let options = small_options(replicas).expected_keys(64);
     Store::open(job, options.mode(Mode::Global)).expect("open")
-}
-
-fn end(job: &Job, store: &Store) {
-    store.close().expect("closed");
-    job.leave().expect("left");
 }
 
 fn number(store: &Store, key: &str) -> i64 {

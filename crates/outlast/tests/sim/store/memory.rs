@@ -1,6 +1,7 @@
 //! The store's memory under the simulator: the memory of deleted and replaced values, and memory
 //! held by the dead, comes back.
 
+use super::open;
 use crate::simulation::{run_with, seeds};
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions, Random};
@@ -10,12 +11,6 @@ use std::time::Duration;
 
 fn run(seed: u64, members: usize, body: impl Fn(Job) + 'static) {
     run_with(SimOptions::new(members, seed).link(Link::of_seed(seed)), body);
-}
-
-fn open(job: &Job, replicas: usize) -> Store {
-    let options =
-        Options::new().replicas(replicas).partitions(8).expected_keys(64).slab_len_max(16 << 10);
-    Store::open(job, options).expect("open")
 }
 
 /// Waits until `is_right` accepts the memory use of this member.

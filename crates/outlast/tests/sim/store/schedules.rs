@@ -1,6 +1,7 @@
 //! Schedules that broke earlier versions of the store. Each was found by reading the code with the
 //! intent to break it.
 
+use super::{end_if_possible as end, small_options as options};
 use crate::simulation::run_with as run;
 use outlast::engine::Fault;
 use outlast::engine::sim::{Link, Options as SimOptions};
@@ -12,16 +13,7 @@ fn open(job: &Job, options: Options) -> Store {
     Store::open(job, options).expect("open")
 }
 
-fn options(replicas: usize) -> Options {
-    Options::new().replicas(replicas).partitions(8).expected_keys(32).slab_len_max(16 << 10)
-}
-
 const SECOND: Duration = Duration::from_secs(1);
-
-fn end(job: &Job, store: &Store) {
-    let _ = store.close();
-    let _ = job.leave();
-}
 
 /// A member that knows the first death and asks for further deaths is told of the second death and
 /// of no other, although the second member to die has a lower number.

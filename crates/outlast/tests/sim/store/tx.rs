@@ -2,6 +2,7 @@
 //! stopped at any step, and that no member waits for a stopped committer. `outlast sim` runs random
 //! programs with transactions.
 
+use super::{end, open};
 use crate::simulation::{nap, run_with, seeds, without_panic_messages};
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
@@ -18,17 +19,6 @@ fn run_on(link: Link, seed: u64, members: usize, body: impl Fn(Job) + 'static) {
 
 fn run(seed: u64, members: usize, body: impl Fn(Job) + 'static) {
     run_on(Link::of_seed(seed), seed, members, body);
-}
-
-fn open(job: &Job, replicas: usize) -> Store {
-    let options =
-        Options::new().replicas(replicas).partitions(8).expected_keys(64).slab_len_max(16 << 10);
-    Store::open(job, options).expect("open")
-}
-
-fn end(job: &Job, store: &Store) {
-    store.close().expect("closed");
-    job.leave().expect("left");
 }
 
 /// Waits until `members` members have come here.
