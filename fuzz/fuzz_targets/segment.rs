@@ -3,7 +3,7 @@
 
 #![no_main]
 
-#[path = "../../crates/outlast/tests/fuzz/mod.rs"]
+#[path = "../../crates/outlast/tests/support/damaged_segment.rs"]
 #[allow(dead_code, reason = "seeds make their damage by themselves")]
 mod fuzz;
 

@@ -138,18 +138,14 @@ fn mpi_tests(gate: &mut Gate) -> anyhow::Result<()> {
         clippy(&[&engine[..], &["--all-targets"]].concat()),
     )?;
     let tests = |only: &[&'static str]| cargo(&[&["test"], &engine[..], only].concat());
+    // The tests of the library, the conformance suite and the commands: `mpi` is the name of a test
+    // binary in all three packages.
     gate.step(
-        "tests of the mpi engine",
-        minutes(15),
-        tests(&["--lib", "--test", "mpi_engine", "--test", "rma_mpi", "--test", "snapshot_mpi"]),
+        "tests, conformance and commands of the mpi engine",
+        minutes(30),
+        tests(&["--lib", "--test", "mpi"]),
     )?;
     gate.step("guests of MPI programs", minutes(10), tests(&["--test", "mpi_guest"]))?;
-    // The conformance suite, and the commands: `mpi` is the name of a test in both packages.
-    gate.step(
-        "conformance and commands of the mpi engine",
-        minutes(15),
-        tests(&["--test", "mpi"]),
-    )?;
     on_three_hosts(gate, &engine, &open_mpi)
 }
 
@@ -169,9 +165,10 @@ fn on_three_hosts(gate: &mut Gate, engine: &[&str], open_mpi: &Path) -> anyhow::
     let mut processes = hosts();
     processes.arg("cargo").arg("test").args(engine).args([
         "--test",
-        "rma_mpi",
-        "--test",
-        "snapshot_mpi",
+        "mpi",
+        "--",
+        "window::",
+        "snapshot::",
     ]);
     gate.step("windows and snapshots on three hosts", minutes(10), processes)?;
     let mut conformance = hosts();
@@ -262,7 +259,7 @@ fn soak_rounds(gate: &mut Gate, until: Instant) -> anyhow::Result<()> {
 /// same as a command. The sweeps over the steps of one operation take hundreds of runs for each seed: the tests make them.
 fn rma_scenarios(first: u64, count: u64) -> Command {
     let tests = ["test", "--release", "--package", "outlast", "--features", "sim,faults"];
-    let of_rma = ["--test", "rma_sim", "--test", "window_sim", "--", "--nocapture"];
+    let of_rma = ["--test", "sim", "--", "rma::communicator::", "rma::window::", "--nocapture"];
     let without_sweeps = ["--skip", "_at_each_step_", "--skip", "_two_deaths_at_once_"];
     let mut command = cargo(&[&tests[..], &of_rma, &without_sweeps].concat());
     command.env("OUTLAST_SEED_FIRST", first.to_string()).env("OUTLAST_SEEDS", count.to_string());

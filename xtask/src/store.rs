@@ -111,7 +111,7 @@ const HUNTS: [(&str, u64); 13] = [
 ];
 
 /// Tests that a mutant has to survive after that: what random programs cannot come upon.
-const TEST_HUNTS: [(&str, &str); 1] = [("store_salvage", "sim::")];
+const TEST_HUNTS: [(&str, &str); 1] = [("sim", "store::salvage::")];
 
 /// Where things are built.
 pub(crate) fn target_folder() -> anyhow::Result<PathBuf> {
@@ -215,10 +215,10 @@ fn memory(gate: &mut Gate) -> anyhow::Result<()> {
         let what = ["test", "--release", "--package", "outlast", "--test", name];
         cargo(&[&what[..], &features[..], &["--", filter]].concat())
     };
-    let mut large = test("store_shm", "a_value_may_be_large");
+    let mut large = test("shm", "store::a_value_may_be_large");
     large.env("OUTLAST_LARGE_MIB", "1024");
     gate.step("store: one value of 1 GiB", minutes(20), large)?;
-    let mut level = test("store_memory_sim", "comes_back");
+    let mut level = test("sim", "comes_back");
     level.env("OUTLAST_SEEDS", "200").env("OUTLAST_SEED_FIRST", "1000");
     gate.step("store: memory levels off", minutes(30), level)
 }

@@ -1,0 +1,19 @@
+//! Tests of the mpi engine under a real mpirun, with real kills (SIGKILL) and stops (SIGSTOP).
+//!
+//! - `engine`: the mpi engine.
+//! - `window`: the scenarios of windows.
+//! - `snapshot`: snapshots of the store on several nodes.
+//!
+//! A single job runs at a time ([`ranks::take_turn`]).
+
+#[path = "../support/members.rs"]
+mod members;
+#[path = "../support/reexecution.rs"]
+mod reexecution;
+#[path = "../support/window_scenarios.rs"]
+mod window_scenarios;
+
+mod engine;
+mod ranks;
+mod snapshot;
+mod window;

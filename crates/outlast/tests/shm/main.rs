@@ -1,0 +1,34 @@
+//! Tests with real processes on the shm engine, with real kills (SIGKILL) and stops (SIGSTOP).
+//!
+//! - `engine`, `engine_choice`, `launch`: joining, the shm engine, and the launcher.
+//! - `promises`: the promises of the store, each as a test.
+//! - `store`, `salvage`, `snapshot`: the store.
+//! - `rma`: communicators and windows.
+//!
+//! The tests run as threads of a process. Only the members, which are processes of their own
+//! ([`members`]), join a job of several members, die, are stopped, or change limits and fail points
+//! of their process.
+
+#[path = "../support/members.rs"]
+mod members;
+#[cfg(feature = "faults")]
+#[path = "../support/promises.rs"]
+mod promise_bodies;
+#[path = "../support/reexecution.rs"]
+mod reexecution;
+#[path = "../support/salvage.rs"]
+mod salvage_support;
+#[cfg(feature = "faults")]
+#[path = "../support/window_scenarios.rs"]
+mod window_scenarios;
+
+mod engine;
+#[cfg(not(feature = "mpi"))]
+mod engine_choice;
+mod launch;
+#[cfg(feature = "faults")]
+mod promises;
+mod rma;
+mod salvage;
+mod snapshot;
+mod store;
