@@ -1,6 +1,6 @@
 //! Agreement among the living members of a communicator: the ground under `agree`, `shrink`, `duplicate`, `split`.
 //!
-//! Small groups on engines that can publish do it in one round instead, see [`super::published`]. This is for all others.
+//! Small groups on engines that can publish do it in one round instead, see [`super::one_round`]. This is for all others.
 //!
 //! # What it promises
 //! Each member contributes something (flags, which failures it has acknowledged, a proposal for the identity of a

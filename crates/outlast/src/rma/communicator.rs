@@ -3,7 +3,7 @@
 use super::agreement::{Contribution, Kind, Place, Value};
 use super::collective::{Call, Op, Signature, Turn, What, float, signed, unsigned};
 use super::group::{Group, RankSet};
-use super::point::{Posted, Received, Request, Source, Tag};
+use super::point_to_point::{Posted, Received, Request, Source, Tag};
 use super::progress::{EVERYONE, Rma, Shared, State, Todo, WORLD, lock};
 use super::wire::{self, Writer};
 use super::{Error, Result, TAG_MAX};

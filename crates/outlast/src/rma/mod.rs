@@ -44,8 +44,8 @@
 //!
 //! # How it is built
 //! `agreement` has the consensus under `agree`, `shrink`, `duplicate` and `split`, with its proof, and no engine;
-//! `published` the same in one round, for small groups on engines that can publish;
-//! `collective` the other collective operations; `point` messages and requests; `progress` what a member keeps for all
+//! `one_round` the same in one round, for small groups on engines that can publish;
+//! `collective` the other collective operations; `point_to_point` messages and requests; `progress` what a member keeps for all
 //! its communicators, and who handles messages when; `wire` how they are written; `group` ranks and sets of them.
 //! Identities of communicators are proposed by their members from numbers that they never use twice, and chosen by
 //! the agreement that makes the communicator: a message or a revoke that comes late finds its own communicator or none.
@@ -57,16 +57,16 @@ mod collective;
 mod communicator;
 mod error;
 mod group;
-mod point;
+mod one_round;
+mod point_to_point;
 mod progress;
-mod published;
 mod window;
 mod wire;
 
 pub use collective::Op;
 pub use communicator::{Agreement, Communicator};
 pub use error::{Error, Result};
-pub use point::{
+pub use point_to_point::{
     Received, Request, Source, Tag, test_all, test_any, test_some, wait_all, wait_any, wait_some,
 };
 pub use window::{

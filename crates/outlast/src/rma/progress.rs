@@ -22,8 +22,8 @@
 use super::agreement::{ALL, Contribution, Kind, Place, Sends, Value};
 use super::collective::Collectives;
 use super::group::{Group, RankSet};
-use super::point::Points;
-use super::published::Agreeing;
+use super::one_round::Agreeing;
+use super::point_to_point::Points;
 use super::wire::{self, Reader, Writer};
 use super::{Error, Result};
 use crate::engine::{self, MESSAGE_LEN_MAX, Message, Port, TRY_SEND_LEN_MAX};
