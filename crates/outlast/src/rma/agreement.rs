@@ -600,7 +600,7 @@ fn decided_message(communicator: u64, space: u8, number: u32, value: &Value) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rma::Dice;
+    use crate::rma::testing::Dice;
     use std::collections::VecDeque;
 
     /// A message on its way, with what its sender knew of deaths.

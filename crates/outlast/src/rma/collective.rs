@@ -22,7 +22,8 @@
 //! (Whoever took part to the end has been sent all that was for it.)
 
 use super::group::RankSet;
-use super::progress::{Rma, Shared, lock};
+use super::progress::{Rma, lock};
+use super::registry::Shared;
 use super::wire::{self, Reader, Writer};
 use super::{Error, Result};
 use crate::Job;

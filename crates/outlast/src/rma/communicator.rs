@@ -3,8 +3,10 @@
 use super::agreement::{Contribution, Kind, Place, Value};
 use super::collective::{Call, Op, Signature, Turn, What, float, signed, unsigned};
 use super::group::{Group, RankSet};
+use super::outbox::Todo;
 use super::point_to_point::{Posted, Received, Request, Source, Tag};
-use super::progress::{EVERYONE, Rma, Shared, State, Todo, WORLD, lock};
+use super::progress::{Rma, lock};
+use super::registry::{EVERYONE, Shared, State, WORLD};
 use super::wire::{self, Writer};
 use super::{Error, Result, TAG_MAX};
 use crate::engine::{self, Engine};

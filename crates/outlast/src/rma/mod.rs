@@ -58,8 +58,12 @@ mod communicator;
 mod error;
 mod group;
 mod one_round;
+mod outbox;
 mod point_to_point;
 mod progress;
+mod registry;
+#[cfg(test)]
+mod testing;
 mod window;
 mod wire;
 
@@ -75,15 +79,3 @@ pub use window::{
 
 /// The largest tag of a message.
 pub const TAG_MAX: u32 = (1 << 31) - 1;
-
-/// A generator that is good enough to choose what happens next in a test.
-#[cfg(test)]
-struct Dice(u64);
-
-#[cfg(test)]
-impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        ((self.0 >> 33) % bound as u64) as usize
-    }
-}

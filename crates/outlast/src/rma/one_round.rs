@@ -270,7 +270,7 @@ impl Agreeing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rma::Dice;
+    use crate::rma::testing::Dice;
     use std::collections::VecDeque;
 
     fn own(rank: usize, instance: usize, acked: &RankSet) -> Contribution {

@@ -9,7 +9,8 @@
 //!   [`Error::ProcFailedPending`] and stays active: the sender may have been the dead one, or not.
 //! - In a set of requests of which one failed, those that are not complete say the same, and stay active.
 
-use super::progress::{Rma, Shared, State, lock};
+use super::progress::{Rma, lock};
+use super::registry::{Shared, State};
 use super::{Error, Result};
 use crate::Job;
 use std::collections::VecDeque;

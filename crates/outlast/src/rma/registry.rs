@@ -1,0 +1,438 @@
+//! The communicators of a member by their identities: how they are made, what came early for them, how they are freed.
+
+use super::agreement::{ALL, Contribution, Kind, Place, Sends, Value};
+use super::collective::Collectives;
+use super::group::{Group, RankSet};
+use super::one_round::Agreeing;
+use super::outbox::{Todo, Unpublished};
+use super::point_to_point::Points;
+use super::progress::{Rma, lock};
+use super::wire::{self, Writer};
+use crate::engine::Message;
+use crate::{Job, MemberId, MemberSet};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// The identity of the communicator of all; those made later are larger.
+pub(crate) const WORLD: u64 = 0;
+
+/// The identity of the communicator of all members, spares included.
+pub(crate) const EVERYONE: u64 = 1;
+
+/// How many bits of an identity number the communicators that one member proposed.
+pub(super) const NUMBER_BITS: u32 = 44;
+
+#[derive(Default)]
+pub(super) struct Registry {
+    pub(super) communicators: BTreeMap<u64, Arc<Shared>>,
+    /// Messages for communicators that this member has not made yet, or whose early messages have not been handed
+    /// over yet: what comes later has to stay behind them.
+    pub(super) early: BTreeMap<u64, Vec<Message>>,
+    /// The communicators of the second kind. Whoever has the token hands the messages over.
+    pub(super) ready: Vec<u64>,
+    /// The last communicators that all have freed: what still comes for them is dropped.
+    pub(super) gone: VecDeque<u64>,
+    /// Per communicator that this member has not made yet: how many of the ranks directly below it have freed it.
+    pub(super) freed_early: BTreeMap<u64, u8>,
+    pub(super) dead: MemberSet,
+    pub(super) left: MemberSet,
+    /// Those of the dead of whom nothing that had arrived is left unread.
+    pub(super) silent: MemberSet,
+}
+
+/// How many communicators that are gone are remembered. A message of one that is forgotten would only be kept in
+/// vain: identities are not used again.
+const GONE_MAX: usize = 1024;
+
+/// How many freed communicators are spoken of in one message.
+const FAREWELLS: usize = 64;
+
+/// A communicator, as all its handles at one member share it.
+pub(crate) struct Shared {
+    pub(crate) id: u64,
+    pub(crate) group: Arc<Group>,
+    pub(crate) is_revoked: AtomicBool,
+    pub(crate) is_freed: AtomicBool,
+    /// Whether a thread is in a collective operation.
+    pub(crate) in_collective: AtomicBool,
+    /// Whether a thread is in an agreement.
+    pub(crate) in_agreement: AtomicBool,
+    pub(crate) state: Mutex<State>,
+}
+
+/// What changes about a communicator.
+pub(crate) struct State {
+    /// The dead ranks that this member knows.
+    pub(crate) dead: RankSet,
+    /// Those of them of whom nothing that had arrived is left unread. Waits end by these only: what a member sent
+    /// before it died or left is received, if it came at all.
+    pub(crate) silent: RankSet,
+    /// Those of the dead that left the job on purpose: they had done their part in what they took part in.
+    pub(crate) left: RankSet,
+    /// Those of the dead that the program has acknowledged.
+    pub(crate) acked: RankSet,
+    pub(crate) points: Points,
+    pub(crate) collectives: Collectives,
+    /// `agree` and `shrink`, which work on a revoked communicator too.
+    pub(crate) recovery: Agreeing,
+    /// `duplicate` and `split`. Apart, because members may leave them early, each at its own time, when the
+    /// communicator is revoked: the numbering of the others must not get out of step by that.
+    pub(crate) creation: Agreeing,
+    /// Whether the caller has left the creation that is under way.
+    pub(crate) is_creation_abandoned: bool,
+    /// Who wants this member's wait to end.
+    pub(crate) interrupted_by: Option<usize>,
+    /// Who has been told that the communicator is revoked.
+    pub(super) told_revoked: RankSet,
+    /// How many of the ranks directly below this one have freed the communicator, with all below them.
+    pub(super) freed_below: u8,
+    pub(super) has_passed_on_freed: bool,
+}
+
+/// The numbering of `agree` and `shrink`, and that of `duplicate` and `split`.
+pub(super) const RECOVERY: u8 = 0;
+pub(super) const CREATION: u8 = 1;
+
+impl Rma {
+    /// Identities that nobody else proposes and that this member has not proposed before: `count` of them, from the
+    /// returned one on. Those of lower members are less.
+    pub(crate) fn propose_ids(&self, count: usize) -> u64 {
+        self.next_id.fetch_add(count as u64, Ordering::Relaxed)
+    }
+
+    /// The communicator with this identity, made if it is not there. Whoever made it makes progress next, so that the
+    /// messages that came early are handed over: by whoever has the token, since what comes meanwhile has to stay
+    /// behind them. Until then nobody counts as silent in it.
+    pub(crate) fn make(&self, id: u64, group: Arc<Group>) -> Arc<Shared> {
+        let mut registry = lock(&self.registry);
+        if let Some(shared) = registry.communicators.get(&id) {
+            return shared.clone();
+        }
+        let dead = group.ranks_of(&registry.dead);
+        let left = group.ranks_of(&registry.left);
+        let freed_below = registry.freed_early.remove(&id).unwrap_or(0);
+        let silent = if registry.early.contains_key(&id) {
+            registry.ready.push(id);
+            self.has_ready.store(true, Ordering::SeqCst);
+            RankSet::default()
+        } else {
+            group.ranks_of(&registry.silent)
+        };
+        let (size, me) = (group.size(), group.me);
+        let shared = Arc::new(Shared {
+            id,
+            group,
+            is_revoked: AtomicBool::new(false),
+            is_freed: AtomicBool::new(false),
+            in_collective: AtomicBool::new(false),
+            in_agreement: AtomicBool::new(false),
+            state: Mutex::new(State {
+                silent: silent.clone(),
+                left,
+                acked: RankSet::default(),
+                points: Points::default(),
+                collectives: Collectives::default(),
+                recovery: Agreeing::new(self.can_publish, id, RECOVERY, size, me, &dead, &silent),
+                creation: Agreeing::new(self.can_publish, id, CREATION, size, me, &dead, &silent),
+                is_creation_abandoned: false,
+                interrupted_by: None,
+                told_revoked: RankSet::default(),
+                freed_below,
+                has_passed_on_freed: false,
+                dead,
+            }),
+        });
+        registry.communicators.insert(id, shared.clone());
+        shared
+    }
+
+    // ---- Early messages.
+
+    /// Sees to it that early messages are handed over after a communicator was made.
+    pub(crate) fn hand_over_soon(&self, job: &Job) {
+        if self.has_ready.load(Ordering::SeqCst) {
+            self.progress(job);
+        }
+    }
+
+    /// Hands early messages over to communicators that were made meanwhile; whether there were any.
+    pub(super) fn hand_over(&self, job: &Job) -> bool {
+        let mut has_any = false;
+        // What is handed over may make further ones.
+        while self.has_ready.load(Ordering::SeqCst) {
+            let (made, messages) = {
+                let mut registry = lock(&self.registry);
+                let Some(id) = registry.ready.pop() else {
+                    self.has_ready.store(false, Ordering::SeqCst);
+                    break;
+                };
+                (
+                    registry.communicators.get(&id).cloned(),
+                    registry.early.remove(&id).unwrap_or_default(),
+                )
+            };
+            has_any = true;
+            for message in messages {
+                let mut todo = Todo::default();
+                self.handle(message, &mut todo);
+                self.finish(job, todo);
+            }
+            if let Some(shared) = made {
+                let silent = lock(&self.registry).silent.clone();
+                let mut todo = Todo::default();
+                self.set_silent(&shared, &silent, &mut todo);
+                self.finish(job, todo);
+            }
+        }
+        has_any
+    }
+
+    // ---- Agreements, and what they make.
+
+    /// Enters an agreement of the communicator.
+    pub(crate) fn enter(
+        &self,
+        shared: &Arc<Shared>,
+        state: &mut State,
+        own: Contribution,
+        todo: &mut Todo,
+    ) {
+        let mut sends = Sends::new();
+        let is_recovery = matches!(own.kind, Kind::Agree | Kind::Shrink);
+        if is_recovery {
+            state.recovery.enter(own, &mut sends);
+        } else {
+            state.creation.enter(own, &mut sends);
+        }
+        if let Some((ALL, _)) = sends.first() {
+            let published = sends.drain(..).map(|(_, bytes)| Unpublished {
+                shared: shared.clone(),
+                is_recovery,
+                bytes,
+            });
+            todo.contributions.extend(published);
+        }
+        todo.add(shared, sends);
+    }
+
+    /// Does what follows from a decision, if there is a new one.
+    pub(crate) fn after_agreement(&self, shared: &Arc<Shared>, state: &mut State, todo: &mut Todo) {
+        if state.is_creation_abandoned
+            && let Some(kind) = state.creation.unfinished()
+            && let Some(value) = state.creation.take_decision()
+        {
+            // The caller left when the communicator was revoked. Others may have what was made: they must not wait
+            // for this member in it.
+            state.is_creation_abandoned = false;
+            if let Some(made) = self.make_agreed(shared, kind, &value) {
+                let mut made_state = lock(&made.state);
+                self.revoke(&made, &mut made_state, todo);
+                made.is_freed.store(true, Ordering::SeqCst);
+                self.pass_on_freed(&made, &mut made_state, todo);
+            }
+        }
+    }
+
+    /// Makes the communicator that was agreed on, if there is one for this member.
+    pub(crate) fn make_agreed(
+        &self,
+        shared: &Shared,
+        kind: Kind,
+        value: &Value,
+    ) -> Option<Arc<Shared>> {
+        let group = &shared.group;
+        let (id, group) = match kind {
+            _ if !value.is_of(kind) => return None,
+            Kind::Agree => return None,
+            Kind::Duplicate if !value.dead.is_empty() || value.flags == 0 => return None,
+            Kind::Duplicate => (value.id, group.clone()),
+            Kind::Shrink if value.dead.is_empty() => (value.id, group.clone()),
+            Kind::Shrink => {
+                let living = (0..group.size()).filter(|&rank| !value.dead.contains(rank));
+                let members = living.map(|rank| group.member(rank)).collect();
+                (value.id, Arc::new(Group::new(members, self.me)?))
+            }
+            Kind::Split if !value.dead.is_empty() || value.flags == 0 => return None,
+            Kind::Split => {
+                let own = value.places.iter().find(|place| place.rank as usize == group.me)?;
+                if own.color == 0 {
+                    return None;
+                }
+                let mut colors: Vec<u64> = value.places.iter().map(|place| place.color).collect();
+                colors.sort_unstable();
+                colors.dedup();
+                let index = colors.iter().position(|&color| color == own.color)?;
+                let mut places: Vec<&Place> =
+                    value.places.iter().filter(|p| p.color == own.color).collect();
+                places.sort_by_key(|place| (place.key, place.rank));
+                let members =
+                    places.iter().map(|place| group.member(place.rank as usize)).collect();
+                (value.id + index as u64, Arc::new(Group::new(members, self.me)?))
+            }
+        };
+        Some(self.make(id, group))
+    }
+
+    // ---- Revoking.
+
+    /// Revokes a communicator here and tells others.
+    pub(crate) fn revoke(&self, shared: &Shared, state: &mut State, todo: &mut Todo) {
+        let mut sends = Sends::new();
+        shared.is_revoked.store(true, Ordering::SeqCst);
+        self.tell_revoked(shared, state, &mut sends);
+        todo.add(shared, sends);
+    }
+
+    /// Tells those partners of the flood that have not been told.
+    ///
+    /// The partners are the living ranks at distances of powers of two in both directions, so the flood has
+    /// logarithmic depth. Among them is the next living rank: once views agree, the partners form a ring of all
+    /// living members, so the flood reaches each of them, whoever died in it. It is passed on again whenever the
+    /// view changes, to the partners that are new.
+    pub(super) fn tell_revoked(&self, shared: &Shared, state: &mut State, sends: &mut Sends) {
+        if !shared.is_revoked.load(Ordering::SeqCst) {
+            return;
+        }
+        let group = &shared.group;
+        let living: Vec<usize> =
+            (0..group.size()).filter(|&rank| !state.dead.contains(rank)).collect();
+        let position = living.partition_point(|&rank| rank < group.me);
+        let doubling = std::iter::successors(Some(1), |distance| Some(distance * 2));
+        for distance in doubling.take_while(|&distance| distance < living.len()) {
+            for place in [position + distance, position + living.len() - distance] {
+                let partner = living[place % living.len()];
+                if partner != group.me && !state.told_revoked.contains(partner) {
+                    state.told_revoked.insert(partner);
+                    sends.push((partner, Writer::new(wire::REVOKE, shared.id, 0).done()));
+                }
+            }
+        }
+    }
+
+    // ---- Forgetting.
+    //
+    // A communicator is kept after it was freed, since others may still need a decision from this member. Once all
+    // have freed it, nobody can ask any more, and all forget it: rank r hears of that from below, from the ranks
+    // 2r+1 and 2r+2, and passes it on to above; rank 0 then tells all, the same way down. There is no hurry, so
+    // that many of these messages travel as one. If a member died this comes to no end and the communicator stays:
+    // no more of them than there are deaths times communicators in use.
+
+    /// This member has freed the communicator.
+    pub(crate) fn freed(&self, shared: &Shared, todo: &mut Todo) {
+        self.pass_on_freed(shared, &mut lock(&shared.state), todo);
+    }
+
+    pub(super) fn pass_on_freed(&self, shared: &Shared, state: &mut State, todo: &mut Todo) {
+        let (me, size) = (shared.group.me, shared.group.size());
+        let below = (2 * me + 1..=2 * me + 2).filter(|&rank| rank < size).count();
+        let is_complete =
+            shared.is_freed.load(Ordering::SeqCst) && state.freed_below as usize == below;
+        if !is_complete || state.has_passed_on_freed {
+            return;
+        }
+        state.has_passed_on_freed = true;
+        if me == 0 {
+            self.forget(shared, todo);
+        } else {
+            self.say_farewell(shared.group.member((me - 1) / 2), wire::FREED, shared.id, todo);
+        }
+    }
+
+    pub(super) fn hear_farewell(&self, kind: u8, id: u64, todo: &mut Todo) {
+        let shared = {
+            let mut registry = lock(&self.registry);
+            let Some(shared) = registry.communicators.get(&id) else {
+                // Not made here yet: kept until it is.
+                if kind == wire::FREED {
+                    *registry.freed_early.entry(id).or_default() += 1;
+                }
+                return;
+            };
+            shared.clone()
+        };
+        if kind == wire::FREED {
+            let mut state = lock(&shared.state);
+            state.freed_below += 1;
+            self.pass_on_freed(&shared, &mut state, todo);
+        } else {
+            self.forget(&shared, todo);
+        }
+    }
+
+    fn forget(&self, shared: &Shared, todo: &mut Todo) {
+        let (me, size) = (shared.group.me, shared.group.size());
+        for rank in (2 * me + 1..=2 * me + 2).filter(|&rank| rank < size) {
+            self.say_farewell(shared.group.member(rank), wire::GONE, shared.id, todo);
+        }
+        let mut registry = lock(&self.registry);
+        if registry.communicators.remove(&shared.id).is_some() {
+            registry.gone.push_back(shared.id);
+            if registry.gone.len() > GONE_MAX {
+                registry.gone.pop_front();
+            }
+        }
+    }
+
+    fn say_farewell(&self, to: MemberId, kind: u8, id: u64, todo: &mut Todo) {
+        let mut farewells = lock(&self.farewells);
+        let ids = farewells.entry((to, kind)).or_default();
+        ids.push(id);
+        if ids.len() >= FAREWELLS {
+            let mut writer = Writer::new(kind, ids[0], 8 * ids.len());
+            for &id in &ids[1..] {
+                writer.u64(id);
+            }
+            ids.clear();
+            todo.sends.push((to, writer.done()));
+        }
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::Engine;
+    use crate::engine::Port;
+    use crate::rma::testing::{ID, after, data, handle, look, make};
+
+    #[test]
+    fn early_messages_stay_before_later_ones() {
+        after(
+            || vec![data(1), data(2), data(3)],
+            |job, rma| {
+                let next = || job.receive(Port::Rma).unwrap();
+                handle(rma, next());
+                let shared = make(rma);
+                // The maker is held up here, and the background goes on.
+                handle(rma, next());
+                rma.hand_over(job);
+                handle(rma, next());
+                for number in 1..=3 {
+                    assert_eq!(look(&shared), Some(Ok(vec![number])));
+                }
+            },
+        );
+    }
+
+    /// A communicator that was made for a caller who had left is forgotten when all have freed it.
+    #[test]
+    fn what_nobody_wants_any_more_is_forgotten() {
+        let rma = Rma::new(MemberId(0), false);
+        let shared = rma.make(ID, Arc::new(Group::new(vec![MemberId(0)], MemberId(0)).unwrap()));
+        let own = Contribution {
+            kind: Kind::Duplicate,
+            flags: u64::MAX,
+            id: 8,
+            acked: RankSet::default(),
+            place: None,
+        };
+        let mut todo = Todo::default();
+        let mut state = lock(&shared.state);
+        rma.enter(&shared, &mut state, own, &mut todo);
+        state.is_creation_abandoned = true;
+        rma.after_agreement(&shared, &mut state, &mut todo);
+        assert_eq!(lock(&rma.registry).communicators.keys().copied().collect::<Vec<_>>(), [ID]);
+        assert_eq!(lock(&rma.registry).gone, [8]);
+    }
+}

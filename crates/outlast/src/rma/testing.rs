@@ -1,0 +1,75 @@
+//! What the unit tests of this folder share.
+
+/// A generator that is good enough to choose what happens next in a test.
+pub(super) struct Dice(pub(super) u64);
+
+impl Dice {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 33) % bound as u64) as usize
+    }
+}
+
+#[cfg(feature = "sim")]
+pub(super) use driver::{ID, after, data, handle, look, make};
+
+/// What other activities may do between any two steps of one, done in that order by hand; nobody else is at it.
+#[cfg(feature = "sim")]
+mod driver {
+    use crate::engine::sim::{self, Options};
+    use crate::engine::{Message, Port};
+    use crate::rma::group::Group;
+    use crate::rma::outbox::Todo;
+    use crate::rma::progress::{Rma, lock};
+    use crate::rma::registry::Shared;
+    use crate::rma::wire::{self, Writer};
+    use crate::rma::{Result, Source, Tag};
+    use crate::{Engine, Job, MemberId};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    pub(in crate::rma) const ID: u64 = 7;
+
+    pub(in crate::rma) fn data(number: u8) -> Vec<u8> {
+        let mut writer = Writer::new(wire::DATA, ID, 5);
+        writer.u32(0).bytes(&[number]);
+        writer.done()
+    }
+
+    /// Rank 0 sends these and leaves, and is known to have left; rank 1 then does the rest.
+    pub(in crate::rma) fn after(
+        messages: impl Fn() -> Vec<Vec<u8>> + 'static,
+        rest: impl Fn(&Job, &Rma) + 'static,
+    ) {
+        sim::run(&Options::new(2, 1), move |job| {
+            if job.me() == MemberId(0) {
+                messages()
+                    .iter()
+                    .for_each(|bytes| job.send(MemberId(1), Port::Rma, bytes).unwrap());
+            }
+            job.sleep(Duration::from_secs(1 + u64::from(job.me().0)));
+            if job.me() == MemberId(1) {
+                rest(&job, &Rma::new(job.me(), false));
+            }
+            job.leave().unwrap();
+        })
+        .expect_ok();
+    }
+
+    pub(in crate::rma) fn make(rma: &Rma) -> Arc<Shared> {
+        let members = [0, 1].map(MemberId).to_vec();
+        rma.make(ID, Arc::new(Group::new(members, MemberId(1)).unwrap()))
+    }
+
+    pub(in crate::rma) fn handle(rma: &Rma, message: Message) {
+        rma.handle(message, &mut Todo::default());
+    }
+
+    /// What a receive from rank 0 finds.
+    pub(in crate::rma) fn look(shared: &Shared) -> Option<Result<Vec<u8>>> {
+        let posted = lock(&shared.state).points.post(Source::Rank(0), Tag::Any, 9);
+        let found = shared.look_at(&posted);
+        lock(&shared.state).points.cancel(&posted);
+        found.map(|result| result.map(|received| received.bytes))
+    }
+}
