@@ -37,8 +37,12 @@
 //!
 //! The dead count as outside: no engine lets them change the memory of a member that knows of their death.
 
-use super::{WindowError, WindowResult};
-use crate::engine::Pending;
+use super::create::too_long;
+use super::layout::{DIRECTORY, ENTERED, LEFT};
+use super::{Patience, Shared, WindowError, WindowResult, lock};
+use crate::engine::{self, Engine, Operation, Pending};
+use crate::{Epoch, Job};
+use std::sync::Arc;
 
 /// The offset in a window from which on ranges are attached.
 pub const ATTACHED: u64 = 1 << 48;
@@ -194,6 +198,152 @@ pub(super) struct Asked {
     pub(super) rank: usize,
     pub(super) pending: [Option<Pending>; 2],
     pub(super) found: [Option<u64>; 2],
+}
+
+impl Shared {
+    pub(super) fn known_directory(&self, target: usize) -> Option<Arc<Directory>> {
+        lock(&self.state).directories[target].clone()
+    }
+
+    /// Reads the directory of a target and keeps it.
+    pub(super) fn read_directory(&self, target: usize) -> WindowResult<Arc<Directory>> {
+        let member = self.members[target];
+        loop {
+            let word = self.load(target, DIRECTORY)?;
+            if let Some(known) = self.known_directory(target).filter(|known| known.word == word) {
+                return Ok(known);
+            }
+            let place = place_of(word);
+            let mut bytes = vec![0; block_len(0)];
+            let mut read = self.job.get(Epoch::ANY, member, place, &mut bytes);
+            if self.load(target, DIRECTORY)? != word {
+                continue;
+            }
+            let count = count(&bytes);
+            if read.is_ok() && count > RANGES_MIN {
+                // The word is the same, so the count is one that the owner wrote.
+                bytes = vec![0; block_len(count)];
+                read = self.job.get(Epoch::ANY, member, place, &mut bytes);
+                if self.load(target, DIRECTORY)? != word {
+                    continue;
+                }
+            }
+            read.map_err(|error| self.refused(error, target))?;
+            let directory = Arc::new(Directory { word, ranges: decode(&bytes) });
+            lock(&self.state).directories[target] = Some(directory.clone());
+            return Ok(directory);
+        }
+    }
+
+    /// Changes what this member shows; one thread at a time. Also looks which memory that is aside can be given back.
+    pub(super) fn change_owned<T>(
+        &self,
+        change: impl FnOnce(&mut Owned) -> WindowResult<T>,
+    ) -> WindowResult<T> {
+        self.check_usable()?;
+        let until = self.job.now().after(self.job.time_limit());
+        let take = || lock(&self.owned).take().map(Ok);
+        let mut owned = self.wait_for(Patience::Operation, until, take, || {
+            self.timeout(self.me, self.job.time_limit())
+        })?;
+        let result = {
+            self.sweep(&mut owned);
+            let result = change(&mut owned);
+            self.sweep(&mut owned);
+            result
+        };
+        *lock(&self.owned) = Some(owned);
+        result
+    }
+
+    /// Makes these the ranges that this member shows.
+    pub(super) fn publish(&self, owned: &mut Owned, mut ranges: Vec<Range>) -> WindowResult<()> {
+        if ranges.len() > RANGES_MAX {
+            return Err(WindowError::Invalid {
+                what: format!("more than {} ranges in one window", RANGES_MAX),
+            });
+        }
+        ranges.sort_by_key(|range| range.begin);
+        let old = std::mem::replace(&mut owned.ranges, ranges);
+        write_block(&self.job, self.controls[self.me], owned).inspect_err(|_| owned.ranges = old)
+    }
+
+    /// Gives back the memory of detached ranges that nobody can touch any more; see `directory`. Waits for nobody:
+    /// who has not answered is looked at next time.
+    fn sweep(&self, owned: &mut Owned) {
+        owned.aside.retain_mut(|aside| {
+            aside.unseen.retain(|&rank| !self.is_dead(self.members[rank]));
+            for &rank in &aside.unseen {
+                if !aside.asked.iter().any(|asked| asked.rank == rank) {
+                    // In this order, and operations on one target take effect in their order.
+                    let pending = [LEFT, ENTERED].map(|word| {
+                        let offset = self.controls[rank] + word;
+                        Some(self.job.start(
+                            Epoch::ANY,
+                            self.members[rank],
+                            Operation::Load { offset },
+                        ))
+                    });
+                    aside.asked.push(Asked { rank, pending, found: [None; 2] });
+                }
+            }
+            let (asked, unseen) = (&mut aside.asked, &mut aside.unseen);
+            asked.retain_mut(|asked| {
+                for (pending, found) in asked.pending.iter_mut().zip(&mut asked.found) {
+                    if let Some(result) =
+                        pending.as_mut().and_then(|pending| self.job.poll(pending))
+                    {
+                        *pending = None;
+                        *found = result.ok().map(engine::Done::word);
+                    }
+                }
+                if asked.pending.iter().any(Option::is_some) {
+                    return true;
+                }
+                if let [Some(left), Some(entered)] = asked.found
+                    && left == entered
+                {
+                    unseen.retain(|&rank| rank != asked.rank);
+                }
+                // Still inside, or not answered: asked anew next time.
+                false
+            });
+            if aside.unseen.is_empty() {
+                self.job.release(aside.place, aside.len);
+            }
+            !aside.unseen.is_empty()
+        });
+    }
+}
+
+/// Steps 1 to 3 of a change of the directory: see `directory`. The ranges of `owned` are the new ones already.
+pub(super) fn write_block(job: &Job, control: u64, owned: &mut Owned) -> WindowResult<()> {
+    let bytes = encode(&owned.ranges);
+    let len = bytes.len() as u64;
+    let place = job.reserve(len)?;
+    let write = || {
+        if place > PLACE_MAX {
+            return Err(too_long(len));
+        }
+        job.put(Epoch::ANY, job.me(), place, &bytes)?;
+        let word = next_word(owned.word, place);
+        job.compare_and_swap(Epoch::ANY, job.me(), control + DIRECTORY, owned.word, word)?;
+        Ok(word)
+    };
+    match write() {
+        Ok(word) => {
+            owned.word = word;
+            let old = std::mem::replace(&mut owned.block, (place, len));
+            if old.1 > 0 {
+                job.release(old.0, old.1);
+            }
+            Ok(())
+        }
+        Err(error) => {
+            job.release(place, len);
+            Err(error)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -28,29 +28,6 @@
 //! `layout` is what a window keeps in each segment, `directory` which bytes it shows and how that changes, `lock` the
 //! locks, `access` the operations. A window has a communicator of its own, the *channel*, for what is collective:
 //! making it, revoking it, freeing it.
-//!
-//! # Making a window
-//! 1. The channel is made, by `duplicate`. If a member dies meanwhile, some may have it and others not; those who have
-//!    not return, and no step below can be completed by anybody.
-//! 2. Each member reserves and clears its memory. Nobody knows of it yet.
-//! 3. All gather where everybody's control block is. Whoever is through knows that all have the channel. If a member
-//!    dies, some may have gathered all and others not; those who have not vote no, without waiting, give their memory
-//!    back and return.
-//! 4. All who are through agree whether everyone is, and whether everyone had memory. After it all members have the
-//!    window, or none has, and each gives its memory back. A member that does not hear the outcome in time keeps its
-//!    memory reserved for ever: others may have the window, and use it.
-//!
-//! # Freeing a window
-//! 1. Each member completes its operations and agrees that it has arrived. After it no living member is in a call on
-//!    the window, and none takes or gives up a lock.
-//! 2. Each looks whether a living member holds the lock at its own memory, and whether it holds one itself, and all agree
-//!    whether nobody does. If so, each gives its memory back: nothing is on its way that could touch it.
-//! 3. Otherwise all look for the first such holder, and agree that they have found it before anyone returns and
-//!    unlocks.
-//!
-//! Each agreement carries the number of its step, so that members that left one by a time limit and come back find
-//! out where the others are. Who dies is left out by the agreements. A member that does not hear the outcome of step
-//! 2 may not use the window any more, as the others may have freed it; it can only call `free` again.
 
 /// The examples of the page are compiled with the tests.
 #[cfg_attr(doctest, doc = include_str!("../../../../../docs/missing-features.md"))]
@@ -58,8 +35,10 @@
 struct MissingFeatures;
 
 mod access;
+mod create;
 mod directory;
 mod error;
+mod free;
 mod layout;
 mod lock;
 
@@ -70,11 +49,13 @@ pub use lock::LockKind;
 
 use super::Communicator;
 use super::group::RankSet;
-use crate::engine::{self, Engine, Operation};
+use crate::engine::{self, Engine};
 use crate::{Epoch, Job, MemberId, MemberSet, Time};
 use access::Table;
-use directory::{Aside, Asked, Directory, Owned, Range};
-use layout::{DIRECTORY, ENTERED, LEFT, Layout};
+use create::{reserve_cleared, too_long};
+use directory::{Aside, Directory, Owned, Range};
+use free::Freeing;
+use layout::Layout;
 use lock::Held;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -153,9 +134,6 @@ enum Patience {
 const NAP_MIN: Duration = Duration::from_micros(100);
 const NAP_MAX: Duration = Duration::from_millis(5);
 
-/// Memory is cleared in pieces of this length.
-const CLEAR_LEN: usize = 1 << 16;
-
 /// A call on a window that is under way.
 struct Call<'a>(&'a AtomicUsize);
 
@@ -200,70 +178,6 @@ impl Window {
     /// ```
     pub fn open(comm: &Communicator, len: u64) -> WindowResult<Window> {
         Window::make(comm, len, true)
-    }
-
-    fn make(comm: &Communicator, len: u64, is_open: bool) -> WindowResult<Window> {
-        let (job, size) = (comm.job().clone(), comm.size());
-        let layout = Layout::new(size);
-        let channel = comm.duplicate()?;
-        let prepared = prepare(&job, layout, len);
-        let (control, word, base) = match &prepared {
-            Ok((control, owned)) => {
-                (*control, owned.word, owned.ranges.first().map_or(0, |base| base.place))
-            }
-            Err(_) => (0, 0, 0),
-        };
-        let give_back = |prepared: WindowResult<(u64, Owned)>| {
-            if let Ok((control, owned)) = prepared {
-                release(&job, layout, control, owned);
-            }
-        };
-        let offer = Offer { is_ready: prepared.is_ok(), is_open, control, word, base, len };
-        let gathered = match channel.allgather(&offer.encode()) {
-            Ok(all) => check_offers(&all, is_open),
-            Err(error) => {
-                // Nobody can have the window without this member's vote, so it need not hear the outcome.
-                vote_no(&job, &channel);
-                give_back(prepared);
-                return Err(error.into());
-            }
-        };
-        let is_fine = prepared.is_ok() && gathered.is_ok();
-        // On an error the memory stays reserved: others may have the window.
-        let agreed = channel.agree_despite_failures(u64::from(is_fine))?;
-        if agreed.flags & 1 == 0 {
-            let _ = channel.free();
-            let own_error = prepared.as_ref().err().cloned();
-            give_back(prepared);
-            return Err(own_error.or(gathered.err()).unwrap_or(match agreed.failed.is_empty() {
-                false => WindowError::ProcFailed { ranks: agreed.failed },
-                true => {
-                    WindowError::Invalid { what: "another member could not make the window".into() }
-                }
-            }));
-        }
-        let (offers, (control, owned)) = (gathered?, prepared?);
-        let directories = offers.iter().map(|offer| Some(Arc::new(offer.directory()))).collect();
-        let mut controls: Vec<u64> = offers.iter().map(|offer| offer.control).collect();
-        let me = comm.rank();
-        controls[me] = control;
-        let shared = Shared {
-            members: comm.members().to_vec(),
-            comm: comm.clone(),
-            channel: Mutex::new(channel),
-            me,
-            layout,
-            controls,
-            is_open,
-            next_ticket: AtomicU64::new(1),
-            phase: AtomicU32::new(LIVE),
-            calls: AtomicUsize::new(0),
-            state: Mutex::new(State { directories, ..State::default() }),
-            owned: Mutex::new(Some(owned)),
-            dead: Mutex::new((Epoch(0), MemberSet::new())),
-            job,
-        };
-        Ok(Window { shared: Arc::new(shared) })
     }
 
     /// The communicator that it was made on.
@@ -522,176 +436,6 @@ impl Window {
     }
 }
 
-/// Votes against making a window, for the sake of those who wait for the vote. Not in the calling activity: if some
-/// member has no channel, nobody waits for votes and the agreement ends only at the time limit.
-fn vote_no(job: &Job, channel: &Communicator) {
-    let voter = channel.clone();
-    let vote = move || {
-        let _ = voter.agree_despite_failures(0);
-        let _ = voter.free();
-    };
-    if job.spawn("vote", Box::new(vote)).is_err() {
-        let _ = channel.agree_despite_failures(0);
-    }
-}
-
-/// What a member tells the others when a window is made.
-struct Offer {
-    is_ready: bool,
-    is_open: bool,
-    control: u64,
-    word: u64,
-    base: u64,
-    len: u64,
-}
-
-impl Offer {
-    fn encode(&self) -> Vec<u8> {
-        let words = [
-            u64::from(self.is_ready),
-            u64::from(self.is_open),
-            self.control,
-            self.word,
-            self.base,
-            self.len,
-        ];
-        words.iter().flat_map(|word| word.to_le_bytes()).collect()
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Offer> {
-        let words: Vec<u64> = bytes
-            .chunks_exact(8)
-            .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")))
-            .collect();
-        let [is_ready, is_open, control, word, base, len] = words[..] else { return None };
-        Some(Offer { is_ready: is_ready == 1, is_open: is_open == 1, control, word, base, len })
-    }
-
-    fn directory(&self) -> Directory {
-        Directory { word: self.word, ranges: base_ranges(self.base, self.len) }
-    }
-}
-
-fn base_ranges(place: u64, len: u64) -> Vec<Range> {
-    if len == 0 { Vec::new() } else { vec![Range { begin: 0, len, place }] }
-}
-
-/// What the members have offered, if it makes a window.
-fn check_offers(all: &[Vec<u8>], is_open: bool) -> WindowResult<Vec<Offer>> {
-    let refuse = |what: String| Err(WindowError::Invalid { what });
-    let mut offers = Vec::with_capacity(all.len());
-    for (rank, bytes) in all.iter().enumerate() {
-        match Offer::decode(bytes) {
-            None => return refuse(format!("rank {rank} does something else than making a window")),
-            Some(offer) if !offer.is_ready => {
-                return refuse(format!("rank {rank} could not reserve memory for the window"));
-            }
-            Some(offer) if offer.is_open != is_open => {
-                return refuse(format!(
-                    "rank {rank} calls Window::{}, and this one the other",
-                    if offer.is_open { "open" } else { "allocate" }
-                ));
-            }
-            Some(offer) => offers.push(offer),
-        }
-    }
-    Ok(offers)
-}
-
-fn too_long(len: u64) -> WindowError {
-    WindowError::Engine(engine::Error::OutOfMemory {
-        wanted: len,
-        reason: "no window can be that long".into(),
-    })
-}
-
-/// Reserves and clears a member's control block and memory.
-fn prepare(job: &Job, layout: Layout, len: u64) -> WindowResult<(u64, Owned)> {
-    if len > ATTACHED {
-        return Err(too_long(len));
-    }
-    let control = reserve_cleared(job, layout.len())?;
-    let mut owned = Owned {
-        ranges: Vec::new(),
-        word: 0,
-        block: (0, 0),
-        next_attached: ATTACHED,
-        aside: Vec::new(),
-    };
-    let filled = (|| {
-        if len > 0 {
-            owned.ranges = base_ranges(reserve_cleared(job, len)?, len);
-        }
-        write_block(job, control, &mut owned)
-    })();
-    match filled {
-        Ok(()) => Ok((control, owned)),
-        Err(error) => {
-            release(job, layout, control, owned);
-            Err(error)
-        }
-    }
-}
-
-/// Gives everything back that a member has reserved for a window.
-fn release(job: &Job, layout: Layout, control: u64, owned: Owned) {
-    job.release(control, layout.len());
-    if owned.block.1 > 0 {
-        job.release(owned.block.0, owned.block.1);
-    }
-    owned.ranges.iter().for_each(|range| job.release(range.place, range.len));
-    owned.aside.iter().for_each(|aside| job.release(aside.place, aside.len));
-}
-
-fn reserve_cleared(job: &Job, len: u64) -> WindowResult<u64> {
-    let place = job.reserve(len)?;
-    if place > directory::PLACE_MAX {
-        job.release(place, len);
-        return Err(too_long(len));
-    }
-    let zeros = vec![0; (len as usize).min(CLEAR_LEN)];
-    let mut at = 0;
-    while at < len {
-        let piece = (len - at).min(CLEAR_LEN as u64);
-        if let Err(error) = job.put(Epoch::ANY, job.me(), place + at, &zeros[..piece as usize]) {
-            job.release(place, len);
-            return Err(error.into());
-        }
-        at += piece;
-    }
-    Ok(place)
-}
-
-/// Steps 1 to 3 of a change of the directory: see `directory`. The ranges of `owned` are the new ones already.
-fn write_block(job: &Job, control: u64, owned: &mut Owned) -> WindowResult<()> {
-    let bytes = directory::encode(&owned.ranges);
-    let len = bytes.len() as u64;
-    let place = job.reserve(len)?;
-    let write = || {
-        if place > directory::PLACE_MAX {
-            return Err(too_long(len));
-        }
-        job.put(Epoch::ANY, job.me(), place, &bytes)?;
-        let word = directory::next_word(owned.word, place);
-        job.compare_and_swap(Epoch::ANY, job.me(), control + DIRECTORY, owned.word, word)?;
-        Ok(word)
-    };
-    match write() {
-        Ok(word) => {
-            owned.word = word;
-            let old = std::mem::replace(&mut owned.block, (place, len));
-            if old.1 > 0 {
-                job.release(old.0, old.1);
-            }
-            Ok(())
-        }
-        Err(error) => {
-            job.release(place, len);
-            Err(error)
-        }
-    }
-}
-
 impl Shared {
     // ---- What calls begin with.
 
@@ -824,221 +568,5 @@ impl Shared {
             // A revoked or freed communicator does not end its windows.
             _ => Ok(()),
         }
-    }
-
-    // ---- Directories.
-
-    fn known_directory(&self, target: usize) -> Option<Arc<Directory>> {
-        lock(&self.state).directories[target].clone()
-    }
-
-    /// Reads the directory of a target and keeps it.
-    fn read_directory(&self, target: usize) -> WindowResult<Arc<Directory>> {
-        let member = self.members[target];
-        loop {
-            let word = self.load(target, DIRECTORY)?;
-            if let Some(known) = self.known_directory(target).filter(|known| known.word == word) {
-                return Ok(known);
-            }
-            let place = directory::place_of(word);
-            let mut bytes = vec![0; directory::block_len(0)];
-            let mut read = self.job.get(Epoch::ANY, member, place, &mut bytes);
-            if self.load(target, DIRECTORY)? != word {
-                continue;
-            }
-            let count = directory::count(&bytes);
-            if read.is_ok() && count > directory::RANGES_MIN {
-                // The word is the same, so the count is one that the owner wrote.
-                bytes = vec![0; directory::block_len(count)];
-                read = self.job.get(Epoch::ANY, member, place, &mut bytes);
-                if self.load(target, DIRECTORY)? != word {
-                    continue;
-                }
-            }
-            read.map_err(|error| self.refused(error, target))?;
-            let directory = Arc::new(Directory { word, ranges: directory::decode(&bytes) });
-            lock(&self.state).directories[target] = Some(directory.clone());
-            return Ok(directory);
-        }
-    }
-
-    /// Changes what this member shows; one thread at a time. Also looks which memory that is aside can be given back.
-    fn change_owned<T>(
-        &self,
-        change: impl FnOnce(&mut Owned) -> WindowResult<T>,
-    ) -> WindowResult<T> {
-        self.check_usable()?;
-        let until = self.job.now().after(self.job.time_limit());
-        let take = || lock(&self.owned).take().map(Ok);
-        let mut owned = self.wait_for(Patience::Operation, until, take, || {
-            self.timeout(self.me, self.job.time_limit())
-        })?;
-        let result = {
-            self.sweep(&mut owned);
-            let result = change(&mut owned);
-            self.sweep(&mut owned);
-            result
-        };
-        *lock(&self.owned) = Some(owned);
-        result
-    }
-
-    /// Makes these the ranges that this member shows.
-    fn publish(&self, owned: &mut Owned, mut ranges: Vec<Range>) -> WindowResult<()> {
-        if ranges.len() > directory::RANGES_MAX {
-            return Err(WindowError::Invalid {
-                what: format!("more than {} ranges in one window", directory::RANGES_MAX),
-            });
-        }
-        ranges.sort_by_key(|range| range.begin);
-        let old = std::mem::replace(&mut owned.ranges, ranges);
-        write_block(&self.job, self.controls[self.me], owned).inspect_err(|_| owned.ranges = old)
-    }
-
-    /// Gives back the memory of detached ranges that nobody can touch any more; see `directory`. Waits for nobody:
-    /// who has not answered is looked at next time.
-    fn sweep(&self, owned: &mut Owned) {
-        owned.aside.retain_mut(|aside| {
-            aside.unseen.retain(|&rank| !self.is_dead(self.members[rank]));
-            for &rank in &aside.unseen {
-                if !aside.asked.iter().any(|asked| asked.rank == rank) {
-                    // In this order, and operations on one target take effect in their order.
-                    let pending = [LEFT, ENTERED].map(|word| {
-                        let offset = self.controls[rank] + word;
-                        Some(self.job.start(
-                            Epoch::ANY,
-                            self.members[rank],
-                            Operation::Load { offset },
-                        ))
-                    });
-                    aside.asked.push(Asked { rank, pending, found: [None; 2] });
-                }
-            }
-            let (asked, unseen) = (&mut aside.asked, &mut aside.unseen);
-            asked.retain_mut(|asked| {
-                for (pending, found) in asked.pending.iter_mut().zip(&mut asked.found) {
-                    if let Some(result) =
-                        pending.as_mut().and_then(|pending| self.job.poll(pending))
-                    {
-                        *pending = None;
-                        *found = result.ok().map(engine::Done::word);
-                    }
-                }
-                if asked.pending.iter().any(Option::is_some) {
-                    return true;
-                }
-                if let [Some(left), Some(entered)] = asked.found
-                    && left == entered
-                {
-                    unseen.retain(|&rank| rank != asked.rank);
-                }
-                // Still inside, or not answered: asked anew next time.
-                false
-            });
-            if aside.unseen.is_empty() {
-                self.job.release(aside.place, aside.len);
-            }
-            !aside.unseen.is_empty()
-        });
-    }
-}
-
-/// A thread in `free`.
-struct Freeing<'a> {
-    shared: &'a Shared,
-    /// What the window is when the thread leaves.
-    after: std::cell::Cell<u32>,
-}
-
-impl Drop for Freeing<'_> {
-    fn drop(&mut self) {
-        self.shared.phase.store(self.after.get(), Ordering::SeqCst);
-    }
-}
-
-/// What an agreement of one step has given.
-enum Step {
-    All,
-    NotAll,
-    /// The members were in different steps: all start over.
-    Mixed,
-}
-
-impl Freeing<'_> {
-    fn run(&self) -> WindowResult<()> {
-        let shared = self.shared;
-        let channel = shared.channel();
-        // Who comes back without knowing the outcome of step 2 has voted in it already.
-        let mut is_awaiting = self.after.get() == UNKNOWN;
-        let until = shared.job.now().after(shared.job.time_limit());
-        let no_calls = || (shared.calls.load(Ordering::SeqCst) == 0).then_some(Ok(()));
-        shared.wait_for(Patience::Release, until, no_calls, || {
-            shared.timeout(shared.me, shared.job.time_limit())
-        })?;
-        loop {
-            let mut is_fine = true;
-            if !is_awaiting {
-                shared.drain(until)?;
-                if let Step::Mixed = self.agree(&channel, 1, true)? {
-                    continue;
-                }
-                // Its own locks elsewhere too: the others may have looked, and voted, while this member was out of
-                // `free` after a time limit.
-                is_fine = shared.locked_by(shared.me)?.is_none() && !shared.holds_lock()?;
-                // From the vote on, others may free the window without this member hearing of it.
-                self.after.set(UNKNOWN);
-            }
-            is_awaiting = false;
-            match self.agree(&channel, 2, is_fine)? {
-                Step::Mixed => {
-                    self.after.set(LIVE);
-                    continue;
-                }
-                Step::All => break,
-                Step::NotAll => self.after.set(LIVE),
-            }
-            let found = self.find_holder()?;
-            if let Step::All = self.agree(&channel, 3, found.is_some())?
-                && let Some((target, holder)) = found
-            {
-                return Err(WindowError::StillLocked { target, holder });
-            }
-        }
-        self.after.set(FREED);
-        let owned = lock(&shared.owned).take();
-        if let Some(owned) = owned {
-            release(&shared.job, shared.layout, shared.controls[shared.me], owned);
-        }
-        let _ = channel.free();
-        Ok(())
-    }
-
-    /// Agrees on a step: whether `is_fine` holds at all members.
-    fn agree(&self, channel: &Communicator, step: u32, is_fine: bool) -> WindowResult<Step> {
-        let steps = 0b1110;
-        loop {
-            let flags = channel.agree_despite_failures(u64::from(is_fine) | 1 << step)?.flags;
-            match flags & steps {
-                0 => return Ok(Step::Mixed),
-                named if named == 1 << step => {
-                    return Ok(if flags & 1 == 1 { Step::All } else { Step::NotAll });
-                }
-                // The outcome of an earlier step, that this member had left by a time limit.
-                _ => continue,
-            }
-        }
-    }
-
-    /// The first target whose lock a living member holds, and who. Locks do not change meanwhile.
-    fn find_holder(&self) -> WindowResult<Option<(usize, usize)>> {
-        let shared = self.shared;
-        for target in 0..shared.members.len() {
-            match shared.locked_by(target) {
-                Ok(Some(holder)) => return Ok(Some((target, holder))),
-                Ok(None) | Err(WindowError::ProcFailed { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(None)
     }
 }

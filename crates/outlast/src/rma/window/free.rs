@@ -1,0 +1,130 @@
+//! Freeing a window.
+//!
+//! 1. Each member completes its operations and agrees that it has arrived. After it no living member is in a call on
+//!    the window, and none takes or gives up a lock.
+//! 2. Each looks whether a living member holds the lock at its own memory, and whether it holds one itself, and all agree
+//!    whether nobody does. If so, each gives its memory back: nothing is on its way that could touch it.
+//! 3. Otherwise all look for the first such holder, and agree that they have found it before anyone returns and
+//!    unlocks.
+//!
+//! Each agreement carries the number of its step, so that members that left one by a time limit and come back find
+//! out where the others are. Who dies is left out by the agreements. A member that does not hear the outcome of step
+//! 2 may not use the window any more, as the others may have freed it; it can only call `free` again.
+
+use super::directory::Owned;
+use super::layout::Layout;
+use super::{FREED, LIVE, Patience, Shared, UNKNOWN, WindowError, WindowResult, lock};
+use crate::Job;
+use crate::engine::Engine;
+use crate::rma::Communicator;
+use std::sync::atomic::Ordering;
+
+/// A thread in `free`.
+pub(super) struct Freeing<'a> {
+    pub(super) shared: &'a Shared,
+    /// What the window is when the thread leaves.
+    pub(super) after: std::cell::Cell<u32>,
+}
+
+impl Drop for Freeing<'_> {
+    fn drop(&mut self) {
+        self.shared.phase.store(self.after.get(), Ordering::SeqCst);
+    }
+}
+
+/// What an agreement of one step has given.
+enum Step {
+    All,
+    NotAll,
+    /// The members were in different steps: all start over.
+    Mixed,
+}
+
+impl Freeing<'_> {
+    pub(super) fn run(&self) -> WindowResult<()> {
+        let shared = self.shared;
+        let channel = shared.channel();
+        // Who comes back without knowing the outcome of step 2 has voted in it already.
+        let mut is_awaiting = self.after.get() == UNKNOWN;
+        let until = shared.job.now().after(shared.job.time_limit());
+        let no_calls = || (shared.calls.load(Ordering::SeqCst) == 0).then_some(Ok(()));
+        shared.wait_for(Patience::Release, until, no_calls, || {
+            shared.timeout(shared.me, shared.job.time_limit())
+        })?;
+        loop {
+            let mut is_fine = true;
+            if !is_awaiting {
+                shared.drain(until)?;
+                if let Step::Mixed = self.agree(&channel, 1, true)? {
+                    continue;
+                }
+                // Its own locks elsewhere too: the others may have looked, and voted, while this member was out of
+                // `free` after a time limit.
+                is_fine = shared.locked_by(shared.me)?.is_none() && !shared.holds_lock()?;
+                // From the vote on, others may free the window without this member hearing of it.
+                self.after.set(UNKNOWN);
+            }
+            is_awaiting = false;
+            match self.agree(&channel, 2, is_fine)? {
+                Step::Mixed => {
+                    self.after.set(LIVE);
+                    continue;
+                }
+                Step::All => break,
+                Step::NotAll => self.after.set(LIVE),
+            }
+            let found = self.find_holder()?;
+            if let Step::All = self.agree(&channel, 3, found.is_some())?
+                && let Some((target, holder)) = found
+            {
+                return Err(WindowError::StillLocked { target, holder });
+            }
+        }
+        self.after.set(FREED);
+        let owned = lock(&shared.owned).take();
+        if let Some(owned) = owned {
+            release(&shared.job, shared.layout, shared.controls[shared.me], owned);
+        }
+        let _ = channel.free();
+        Ok(())
+    }
+
+    /// Agrees on a step: whether `is_fine` holds at all members.
+    fn agree(&self, channel: &Communicator, step: u32, is_fine: bool) -> WindowResult<Step> {
+        let steps = 0b1110;
+        loop {
+            let flags = channel.agree_despite_failures(u64::from(is_fine) | 1 << step)?.flags;
+            match flags & steps {
+                0 => return Ok(Step::Mixed),
+                named if named == 1 << step => {
+                    return Ok(if flags & 1 == 1 { Step::All } else { Step::NotAll });
+                }
+                // The outcome of an earlier step, that this member had left by a time limit.
+                _ => continue,
+            }
+        }
+    }
+
+    /// The first target whose lock a living member holds, and who. Locks do not change meanwhile.
+    fn find_holder(&self) -> WindowResult<Option<(usize, usize)>> {
+        let shared = self.shared;
+        for target in 0..shared.members.len() {
+            match shared.locked_by(target) {
+                Ok(Some(holder)) => return Ok(Some((target, holder))),
+                Ok(None) | Err(WindowError::ProcFailed { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Gives everything back that a member has reserved for a window.
+pub(super) fn release(job: &Job, layout: Layout, control: u64, owned: Owned) {
+    job.release(control, layout.len());
+    if owned.block.1 > 0 {
+        job.release(owned.block.0, owned.block.1);
+    }
+    owned.ranges.iter().for_each(|range| job.release(range.place, range.len));
+    owned.aside.iter().for_each(|aside| job.release(aside.place, aside.len));
+}
