@@ -713,7 +713,7 @@ mod tests {
                     if let Some((bytes, view)) = model.channels[from][member].pop_front() {
                         idle = 0;
                         model.learn(member, &view, &mut sends);
-                        model.members[member].receive(from, &bytes[9..], &mut sends);
+                        model.members[member].receive(from, &bytes[wire::HEADER_LEN..], &mut sends);
                     }
                 }
             }
@@ -791,7 +791,7 @@ mod tests {
         let mut writer = Writer::new(wire::AGREEMENT, 0, 0);
         value.write(&mut writer);
         let bytes = writer.done();
-        assert_eq!(Value::read(&mut Reader::new(&bytes[9..])), Some(value.clone()));
+        assert_eq!(Value::read(&mut Reader::new(&bytes[wire::HEADER_LEN..])), Some(value.clone()));
         let other = Contribution { kind: Kind::Duplicate, ..own };
         value.add(&Value::of(&other, &RankSet::default()));
         assert!(!value.is_of(Kind::Split) && !value.is_of(Kind::Duplicate));

@@ -57,6 +57,7 @@ mod collective;
 mod communicator;
 mod error;
 mod group;
+mod long_message;
 mod one_round;
 mod outbox;
 mod point_to_point;

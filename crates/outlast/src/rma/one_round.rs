@@ -352,7 +352,7 @@ mod tests {
                 _ => {
                     let from = dice.below(size);
                     if let Some(bytes) = channels[from][me].pop_front() {
-                        members[me].receive(from, &bytes[9..], &mut Sends::new());
+                        members[me].receive(from, &bytes[wire::HEADER_LEN..], &mut Sends::new());
                         idle = 0;
                     }
                 }
@@ -395,7 +395,7 @@ mod tests {
         members[0].set_out();
         assert!(members[0].take_decision().is_none(), "what it sent may still come");
         assert_eq!(members[0].waits_for(), Some(1));
-        members[0].receive(1, &sends[0].1[9..], &mut Sends::new());
+        members[0].receive(1, &sends[0].1[wire::HEADER_LEN..], &mut Sends::new());
         let value = members[0].take_decision().unwrap();
         assert_eq!((value.dead.to_vec(), value.unacked.to_vec()), (vec![1], vec![1]));
         assert_eq!(value.flags & 3, 0, "both contributed");

@@ -1,14 +1,29 @@
 //! What a member has to send: at once, or again until its receiver takes it.
 
 use super::agreement::Sends;
+use super::long_message;
 use super::progress::{Rma, lock};
 use super::registry::Shared;
-use super::wire::{self, Writer};
 use crate::engine::{self, MESSAGE_LEN_MAX, Port, TRY_SEND_LEN_MAX};
 use crate::{Engine, Job, MemberId};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// What a member has to send again.
+#[derive(Default)]
+pub(super) struct Outbox {
+    /// Contributions that found no room, and how many there are, those included that somebody is trying again.
+    unpublished: Mutex<Vec<Unpublished>>,
+    unpublished_count: AtomicUsize,
+    /// What was not taken yet, in order, by whom; nobody has an empty list.
+    unsent: Mutex<BTreeMap<MemberId, VecDeque<Vec<u8>>>>,
+    /// Whether there is any of that.
+    has_unsent: AtomicBool,
+    /// Whether an activity is sending some of it again.
+    is_resending: AtomicBool,
+}
 
 /// What is to be done once no lock is held.
 #[derive(Default)]
@@ -33,23 +48,6 @@ pub(super) struct Unpublished {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Which part of a long message a [`wire::PART`] is; the last kind has no content and ends a message that is not to come.
-pub(super) const NOT_LAST: u8 = 0;
-const LAST: u8 = 1;
-pub(super) const GIVEN_UP: u8 = 2;
-
-/// A long message in parts of at most `len_max` bytes.
-fn parts(number: u32, bytes: &[u8], len_max: usize) -> impl Iterator<Item = Vec<u8>> {
-    const HEADER_LEN: usize = 1 + 8 + 1;
-    let mut parts = bytes.chunks(len_max - HEADER_LEN).peekable();
-    std::iter::from_fn(move || {
-        let part = parts.next()?;
-        let mut writer = Writer::new(wire::PART, u64::from(number), 1 + part.len());
-        writer.u8(if parts.peek().is_some() { NOT_LAST } else { LAST }).bytes(part);
-        Some(writer.done())
-    })
-}
-
 /// How soon the background tries again what a member did not take.
 pub(super) const RESEND: Duration = Duration::from_millis(1);
 
@@ -65,14 +63,12 @@ impl Rma {
         if bytes.len() <= MESSAGE_LEN_MAX {
             return job.send(member, Port::Rma, bytes);
         }
-        let number = self.next_part.fetch_add(1, Ordering::Relaxed);
-        let sent = parts(number, bytes, MESSAGE_LEN_MAX)
+        let number = self.long_messages.next_number();
+        let sent = long_message::parts(number, bytes, MESSAGE_LEN_MAX)
             .try_for_each(|part| job.send(member, Port::Rma, &part));
         if sent.is_err() {
             // The receiver would keep the beginning for ever.
-            let mut writer = Writer::new(wire::PART, u64::from(number), 1);
-            writer.u8(GIVEN_UP);
-            self.post(job, member, writer.done());
+            self.post(job, member, long_message::given_up(number));
         }
         sent
     }
@@ -103,8 +99,8 @@ impl Rma {
         let others = contribution.shared.group.others();
         let published = job.try_publish(others, Port::Rma, &contribution.bytes);
         if !is_through(&published) {
-            lock(&self.unpublished).push(contribution);
-            self.unpublished_count.fetch_add(1, Ordering::SeqCst);
+            lock(&self.outbox.unpublished).push(contribution);
+            self.outbox.unpublished_count.fetch_add(1, Ordering::SeqCst);
             return false;
         }
         // Otherwise this member is none any more.
@@ -122,10 +118,10 @@ impl Rma {
 
     /// Publishes what found no room, if it does now.
     pub(super) fn publish_again(&self, job: &Job) {
-        if self.unpublished_count.load(Ordering::SeqCst) == 0 {
+        if self.outbox.unpublished_count.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let kept = std::mem::take(&mut *lock(&self.unpublished));
+        let kept = std::mem::take(&mut *lock(&self.outbox.unpublished));
         let kept_count = kept.len();
         let mut todo = Todo::default();
         let mut is_any_out = false;
@@ -133,7 +129,7 @@ impl Rma {
             is_any_out |= self.publish(job, contribution, &mut todo);
         }
         // Only now: were they not counted while they are tried, the background would see nothing to offer again, and sleep.
-        self.unpublished_count.fetch_sub(kept_count, Ordering::SeqCst);
+        self.outbox.unpublished_count.fetch_sub(kept_count, Ordering::SeqCst);
         self.finish(job, todo);
         if is_any_out {
             // Who waits for the outcome may have it now.
@@ -148,21 +144,22 @@ impl Rma {
         if bytes.len() <= TRY_SEND_LEN_MAX {
             return self.post_short(job, member, bytes);
         }
-        let number = self.next_part.fetch_add(1, Ordering::Relaxed);
-        parts(number, &bytes, TRY_SEND_LEN_MAX).for_each(|part| self.post_short(job, member, part));
+        let number = self.long_messages.next_number();
+        long_message::parts(number, &bytes, TRY_SEND_LEN_MAX)
+            .for_each(|part| self.post_short(job, member, part));
     }
 
     fn post_short(&self, job: &Job, member: MemberId, bytes: Vec<u8>) {
         // Behind what this activity could not send before.
-        let is_behind =
-            self.has_unsent.load(Ordering::SeqCst) && lock(&self.unsent).contains_key(&member);
+        let is_behind = self.outbox.has_unsent.load(Ordering::SeqCst)
+            && lock(&self.outbox.unsent).contains_key(&member);
         if !is_behind && is_through(&job.try_send(member, Port::Rma, &bytes)) {
             return;
         }
         {
-            let mut unsent = lock(&self.unsent);
+            let mut unsent = lock(&self.outbox.unsent);
             unsent.entry(member).or_default().push_back(bytes);
-            self.has_unsent.store(true, Ordering::SeqCst);
+            self.outbox.has_unsent.store(true, Ordering::SeqCst);
         }
         // The background has to know that there is something to send again.
         let _ = job.ring(self.me);
@@ -170,17 +167,19 @@ impl Rma {
 
     /// Tries again to send what was not taken, unless somebody is at it.
     pub(super) fn resend(&self, job: &Job) {
-        if !self.has_unsent.load(Ordering::SeqCst) || self.is_resending.swap(true, Ordering::SeqCst)
+        if !self.outbox.has_unsent.load(Ordering::SeqCst)
+            || self.outbox.is_resending.swap(true, Ordering::SeqCst)
         {
             return;
         }
-        let members: Vec<MemberId> = lock(&self.unsent).keys().copied().collect();
+        let members: Vec<MemberId> = lock(&self.outbox.unsent).keys().copied().collect();
         for member in members {
             // The first one of the list stays there, empty, while it is tried: others go behind it.
-            let first = || Some(std::mem::take(lock(&self.unsent).get_mut(&member)?.front_mut()?));
+            let first =
+                || Some(std::mem::take(lock(&self.outbox.unsent).get_mut(&member)?.front_mut()?));
             while let Some(bytes) = first() {
                 let is_through = is_through(&job.try_send(member, Port::Rma, &bytes));
-                let mut unsent = lock(&self.unsent);
+                let mut unsent = lock(&self.outbox.unsent);
                 let Some(list) = unsent.get_mut(&member) else { break };
                 if !is_through {
                     list[0] = bytes;
@@ -193,15 +192,16 @@ impl Rma {
             }
         }
         {
-            let unsent = lock(&self.unsent);
-            self.has_unsent.store(!unsent.is_empty(), Ordering::SeqCst);
+            let unsent = lock(&self.outbox.unsent);
+            self.outbox.has_unsent.store(!unsent.is_empty(), Ordering::SeqCst);
         }
-        self.is_resending.store(false, Ordering::SeqCst);
+        self.outbox.is_resending.store(false, Ordering::SeqCst);
     }
 
     /// Whether something is still to be sent or published.
     pub(super) fn owes_messages(&self) -> bool {
-        self.has_unsent.load(Ordering::SeqCst) || self.unpublished_count.load(Ordering::SeqCst) > 0
+        self.outbox.has_unsent.load(Ordering::SeqCst)
+            || self.outbox.unpublished_count.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -210,31 +210,12 @@ mod tests {
     use super::*;
     use crate::Service;
     use crate::engine::sim::{self, Options};
-    use crate::rma::testing::{after, handle};
 
     #[test]
     fn what_could_not_be_sent_for_want_of_memory_is_sent_again() {
         let error = engine::Error::OutOfMemory { wanted: 1, reason: String::new() };
         assert!(!is_through(&Err(error)) && !is_through(&Ok(false)));
         assert!(is_through(&Ok(true)) && is_through(&Err(engine::Error::Ended)));
-    }
-
-    #[test]
-    fn nothing_is_kept_of_a_long_message_whose_sender_is_gone_or_has_given_up() {
-        let part = |number, which| {
-            let mut writer = Writer::new(wire::PART, number, 2);
-            writer.u8(which).bytes(b"x");
-            writer.done()
-        };
-        let sent = move || vec![part(0, NOT_LAST), part(1, NOT_LAST), part(0, GIVEN_UP)];
-        after(sent, |job, rma| {
-            for kept in [1, 2, 1] {
-                handle(rma, job.receive(Port::Rma).unwrap());
-                assert_eq!(lock(&rma.partial).len(), kept);
-            }
-            rma.progress(job);
-            assert_eq!(lock(&rma.partial).len(), 0);
-        });
     }
 
     /// A long message to a member that stops taking any is given up, and the member is told so when it takes some again.
@@ -249,7 +230,7 @@ mod tests {
             if job.me() == MemberId(0) {
                 let sent = rma.transmit(&job, MemberId(1), &vec![1; 4 * MESSAGE_LEN_MAX]);
                 assert!(matches!(sent, Err(engine::Error::Timeout { .. })), "{sent:?}");
-                assert!(rma.has_unsent.load(Ordering::SeqCst));
+                assert!(rma.outbox.has_unsent.load(Ordering::SeqCst));
             }
             job.sleep(2 * limit);
             for _ in 0..20 {
@@ -257,8 +238,8 @@ mod tests {
                 let until = job.now().after(limit / 10);
                 job.park(job.bell(), until);
             }
-            assert_eq!(lock(&rma.partial).len(), 0);
-            assert!(!rma.has_unsent.load(Ordering::SeqCst));
+            assert_eq!(rma.long_messages.partial_count(), 0);
+            assert!(!rma.outbox.has_unsent.load(Ordering::SeqCst));
             job.sleep(limit);
             job.leave().unwrap();
         })

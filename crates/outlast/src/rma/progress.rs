@@ -20,13 +20,13 @@
 //! collective operations are different: their callers wait for room, and hear of the time limit.
 
 use super::agreement::Sends;
-use super::outbox::{GIVEN_UP, NOT_LAST, RESEND, Todo, Unpublished};
-use super::registry::{CREATION, NUMBER_BITS, RECOVERY, Registry, Shared};
+use super::long_message::LongMessages;
+use super::outbox::{Outbox, RESEND, Todo};
+use super::registry::{CREATION, RECOVERY, Registry, Shared};
 use super::wire::{self, Reader};
 use super::{Error, Result};
 use crate::engine::{self, Message, Port};
 use crate::{Engine, Job, MemberId, MemberSet, Service, Time};
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -38,39 +38,23 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What a member keeps for all its communicators.
 pub(crate) struct Rma {
     pub(super) me: MemberId,
-    pub(super) token: AtomicU32,
+    token: AtomicU32,
     /// How many activities wait in [`Rma::block`].
-    pub(super) waiters: AtomicUsize,
+    waiters: AtomicUsize,
     /// Whether the port is attended to between waits; one of the constants below.
-    pub(super) lease: AtomicU32,
+    lease: AtomicU32,
     /// How many waits there have been, and how many the background knows of.
-    pub(super) waits: AtomicU64,
-    pub(super) waits_seen: AtomicU64,
+    waits: AtomicU64,
+    waits_seen: AtomicU64,
     /// Whether the background looks at the lease from time to time. Not during a long wait, whose end tells it.
-    pub(super) is_lease_watched: AtomicBool,
+    is_lease_watched: AtomicBool,
     /// The epoch of the view that the communicators know, and of the deaths that are noted as silent.
-    pub(super) seen_epoch: AtomicU64,
-    pub(super) silent_epoch: AtomicU64,
-    /// Whether there are communicators in [`Registry::ready`].
-    pub(super) has_ready: AtomicBool,
-    pub(super) registry: Mutex<Registry>,
-    /// The next identity to propose; see [`Rma::propose_ids`].
-    pub(super) next_id: AtomicU64,
-    pub(super) next_part: AtomicU32,
-    /// What is to be said of freed communicators, to whom: kept until it is worth a message.
-    pub(super) farewells: Mutex<BTreeMap<(MemberId, u8), Vec<u64>>>,
-    /// Contributions that found no room, and how many there are, those included that somebody is trying again.
-    pub(super) unpublished: Mutex<Vec<Unpublished>>,
-    pub(super) unpublished_count: AtomicUsize,
+    seen_epoch: AtomicU64,
+    silent_epoch: AtomicU64,
     pub(super) can_publish: bool,
-    /// What was not taken yet, in order, by whom; nobody has an empty list.
-    pub(super) unsent: Mutex<BTreeMap<MemberId, VecDeque<Vec<u8>>>>,
-    /// Whether there is any of that.
-    pub(super) has_unsent: AtomicBool,
-    /// Whether an activity is sending some of it again.
-    pub(super) is_resending: AtomicBool,
-    /// Long messages that are being put together.
-    pub(super) partial: Mutex<BTreeMap<(MemberId, u32), Vec<u8>>>,
+    pub(super) registry: Registry,
+    pub(super) outbox: Outbox,
+    pub(super) long_messages: LongMessages,
 }
 
 /// How long the port stays attended to after a wait: for this long, at most twice, a message may lie unread at a
@@ -118,18 +102,10 @@ impl Rma {
             is_lease_watched: AtomicBool::new(true),
             seen_epoch: AtomicU64::new(0),
             silent_epoch: AtomicU64::new(0),
-            has_ready: AtomicBool::new(false),
-            registry: Mutex::default(),
-            next_id: AtomicU64::new((u64::from(me.0) + 1) << NUMBER_BITS),
-            next_part: AtomicU32::new(0),
-            farewells: Mutex::default(),
-            unpublished: Mutex::default(),
-            unpublished_count: AtomicUsize::new(0),
             can_publish,
-            unsent: Mutex::default(),
-            has_unsent: AtomicBool::new(false),
-            is_resending: AtomicBool::new(false),
-            partial: Mutex::default(),
+            registry: Registry::new(me),
+            outbox: Outbox::default(),
+            long_messages: LongMessages::default(),
         }
     }
 
@@ -262,18 +238,8 @@ impl Rma {
         let mut reader = Reader::new(&message.bytes);
         let (Some(kind), Some(id)) = (reader.u8(), reader.u64()) else { return };
         if kind == wire::PART {
-            let Some(which) = reader.u8() else { return };
-            let key = (message.from, id as u32);
-            let mut partial = lock(&self.partial);
-            partial.entry(key).or_default().extend_from_slice(reader.rest());
-            if which == NOT_LAST {
-                return;
-            }
-            message.bytes = partial.remove(&key).unwrap_or_default();
-            drop(partial);
-            if which == GIVEN_UP {
-                return;
-            }
+            let Some(bytes) = self.long_messages.receive(message.from, id, reader) else { return };
+            message.bytes = bytes;
             return self.handle(message, todo);
         }
         if matches!(kind, wire::FREED | wire::GONE) {
@@ -283,17 +249,8 @@ impl Rma {
             }
             return;
         }
-        let shared = {
-            let mut registry = lock(&self.registry);
-            match registry.communicators.get(&id) {
-                Some(shared) if !registry.early.contains_key(&id) => shared.clone(),
-                None if registry.gone.contains(&id) => return,
-                _ => {
-                    registry.early.entry(id).or_default().push(message);
-                    return;
-                }
-            }
-        };
+        let Some((shared, message)) = self.registry.find(id, message) else { return };
+        let mut reader = Reader::after_header(&message.bytes);
         let Some(from) = shared.group.rank_of(message.from) else { return };
         let mut sends = Sends::new();
         let mut guard = lock(&shared.state);
@@ -322,12 +279,7 @@ impl Rma {
                 }
                 self.after_agreement(&shared, state, todo);
             }
-            wire::REVOKE => {
-                state.told_revoked.insert(from);
-                // Whoever does not wait in it may want to know as well.
-                todo.is_news |= !shared.is_revoked.swap(true, Ordering::SeqCst);
-                self.tell_revoked(&shared, state, &mut sends);
-            }
+            wire::REVOKE => self.receive_revoke(&shared, state, from, &mut sends, todo),
             wire::INTERRUPT => state.interrupted_by = Some(from),
             // A notice did its work when the engine received it.
             _ => {}
@@ -405,16 +357,8 @@ impl Rma {
             return;
         }
         let view = job.view();
-        let communicators: Vec<Arc<Shared>> = {
-            let mut registry = lock(&self.registry);
-            if view.dead.len() > registry.dead.len() {
-                registry.dead = view.dead.clone();
-                registry.left = view.left.clone();
-            }
-            registry.communicators.values().cloned().collect()
-        };
         let mut todo = Todo::default();
-        for shared in communicators {
+        for shared in self.registry.apply_deaths(&view) {
             let dead = shared.group.ranks_of(&view.dead);
             let mut state = lock(&shared.state);
             if dead.len() <= state.dead.len() {
@@ -440,26 +384,17 @@ impl Rma {
         let epoch = self.seen_epoch.load(Ordering::Acquire);
         // Changed only by whoever has the token, as the caller does.
         let is_new = epoch != self.silent_epoch.load(Ordering::Relaxed);
-        is_new.then(|| (epoch, lock(&self.registry).dead.clone()))
+        is_new.then(|| (epoch, self.registry.dead()))
     }
 
     /// All that had arrived when these were known to be dead has been handled.
     pub(super) fn note_silent(&self, job: &Job, epoch: u64, dead: &MemberSet) {
-        let communicators: Vec<Arc<Shared>> = {
-            let mut registry = lock(&self.registry);
-            registry.silent.union_with(dead);
-            // Those with early messages follow when these are handed over.
-            let made =
-                registry.communicators.iter().filter(|(id, _)| !registry.early.contains_key(id));
-            made.map(|(_, shared)| shared.clone()).collect()
-        };
         let mut todo = Todo::default();
-        for shared in communicators {
+        for shared in self.registry.note_silent(dead) {
             self.set_silent(&shared, dead, &mut todo);
         }
         self.finish(job, todo);
-        // What they had begun to say has no end.
-        lock(&self.partial).retain(|(from, _), _| !dead.contains(*from));
+        self.long_messages.forget(dead);
         self.silent_epoch.store(epoch, Ordering::Relaxed);
     }
 
@@ -552,7 +487,7 @@ mod tests {
                 let shared = make(rma);
                 // An activity has come so far with what the view says, and is held up.
                 let dead = job.view().dead;
-                lock(&rma.registry).dead = dead.clone();
+                rma.registry.set_dead(&dead);
                 rma.note_silent(job, 0, &dead);
                 rma.hand_over(job);
                 assert!(

@@ -9,9 +9,9 @@ use super::point_to_point::Points;
 use super::progress::{Rma, lock};
 use super::wire::{self, Writer};
 use crate::engine::Message;
-use crate::{Job, MemberId, MemberSet};
+use crate::{Job, MemberId, MemberSet, View};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The identity of the communicator of all; those made later are larger.
@@ -21,24 +21,35 @@ pub(crate) const WORLD: u64 = 0;
 pub(crate) const EVERYONE: u64 = 1;
 
 /// How many bits of an identity number the communicators that one member proposed.
-pub(super) const NUMBER_BITS: u32 = 44;
+const NUMBER_BITS: u32 = 44;
+
+/// The communicators of a member.
+pub(super) struct Registry {
+    tables: Mutex<Tables>,
+    /// Whether there are communicators in [`Tables::ready`].
+    has_ready: AtomicBool,
+    /// The next identity to propose; see [`Rma::propose_ids`].
+    next_id: AtomicU64,
+    /// What is to be said of freed communicators, to whom: kept until it is worth a message.
+    farewells: Mutex<BTreeMap<(MemberId, u8), Vec<u64>>>,
+}
 
 #[derive(Default)]
-pub(super) struct Registry {
-    pub(super) communicators: BTreeMap<u64, Arc<Shared>>,
+struct Tables {
+    communicators: BTreeMap<u64, Arc<Shared>>,
     /// Messages for communicators that this member has not made yet, or whose early messages have not been handed
     /// over yet: what comes later has to stay behind them.
-    pub(super) early: BTreeMap<u64, Vec<Message>>,
+    early: BTreeMap<u64, Vec<Message>>,
     /// The communicators of the second kind. Whoever has the token hands the messages over.
-    pub(super) ready: Vec<u64>,
+    ready: Vec<u64>,
     /// The last communicators that all have freed: what still comes for them is dropped.
-    pub(super) gone: VecDeque<u64>,
+    gone: VecDeque<u64>,
     /// Per communicator that this member has not made yet: how many of the ranks directly below it have freed it.
-    pub(super) freed_early: BTreeMap<u64, u8>,
-    pub(super) dead: MemberSet,
-    pub(super) left: MemberSet,
+    freed_early: BTreeMap<u64, u8>,
+    dead: MemberSet,
+    left: MemberSet,
     /// Those of the dead of whom nothing that had arrived is left unread.
-    pub(super) silent: MemberSet,
+    silent: MemberSet,
 }
 
 /// How many communicators that are gone are remembered. A message of one that is forgotten would only be kept in
@@ -84,40 +95,94 @@ pub(crate) struct State {
     /// Who wants this member's wait to end.
     pub(crate) interrupted_by: Option<usize>,
     /// Who has been told that the communicator is revoked.
-    pub(super) told_revoked: RankSet,
+    told_revoked: RankSet,
     /// How many of the ranks directly below this one have freed the communicator, with all below them.
-    pub(super) freed_below: u8,
-    pub(super) has_passed_on_freed: bool,
+    freed_below: u8,
+    has_passed_on_freed: bool,
 }
 
 /// The numbering of `agree` and `shrink`, and that of `duplicate` and `split`.
 pub(super) const RECOVERY: u8 = 0;
 pub(super) const CREATION: u8 = 1;
 
+impl Registry {
+    pub(super) fn new(me: MemberId) -> Registry {
+        Registry {
+            tables: Mutex::default(),
+            has_ready: AtomicBool::new(false),
+            next_id: AtomicU64::new((u64::from(me.0) + 1) << NUMBER_BITS),
+            farewells: Mutex::default(),
+        }
+    }
+
+    /// The communicator that a message is for. `None` if the message is kept until the communicator is made and its
+    /// early messages have been handed over, or if all members have freed it.
+    pub(super) fn find(&self, id: u64, message: Message) -> Option<(Arc<Shared>, Message)> {
+        let mut tables = lock(&self.tables);
+        match tables.communicators.get(&id) {
+            Some(shared) if !tables.early.contains_key(&id) => Some((shared.clone(), message)),
+            None if tables.gone.contains(&id) => None,
+            _ => {
+                tables.early.entry(id).or_default().push(message);
+                None
+            }
+        }
+    }
+
+    /// Takes note of the deaths of a view; all communicators, which are to know of them.
+    pub(super) fn apply_deaths(&self, view: &View) -> Vec<Arc<Shared>> {
+        let mut tables = lock(&self.tables);
+        if view.dead.len() > tables.dead.len() {
+            tables.dead = view.dead.clone();
+            tables.left = view.left.clone();
+        }
+        tables.communicators.values().cloned().collect()
+    }
+
+    /// The dead that the communicators know.
+    pub(super) fn dead(&self) -> MemberSet {
+        lock(&self.tables).dead.clone()
+    }
+
+    /// Takes note of the dead of whom nothing is left unread; the communicators that are to know of it.
+    pub(super) fn note_silent(&self, dead: &MemberSet) -> Vec<Arc<Shared>> {
+        let mut tables = lock(&self.tables);
+        tables.silent.union_with(dead);
+        // Those with early messages follow when these are handed over.
+        let made = tables.communicators.iter().filter(|(id, _)| !tables.early.contains_key(id));
+        made.map(|(_, shared)| shared.clone()).collect()
+    }
+
+    #[cfg(all(test, feature = "sim"))]
+    pub(super) fn set_dead(&self, dead: &MemberSet) {
+        lock(&self.tables).dead = dead.clone();
+    }
+}
+
 impl Rma {
     /// Identities that nobody else proposes and that this member has not proposed before: `count` of them, from the
     /// returned one on. Those of lower members are less.
     pub(crate) fn propose_ids(&self, count: usize) -> u64 {
-        self.next_id.fetch_add(count as u64, Ordering::Relaxed)
+        self.registry.next_id.fetch_add(count as u64, Ordering::Relaxed)
     }
 
     /// The communicator with this identity, made if it is not there. Whoever made it makes progress next, so that the
     /// messages that came early are handed over: by whoever has the token, since what comes meanwhile has to stay
     /// behind them. Until then nobody counts as silent in it.
     pub(crate) fn make(&self, id: u64, group: Arc<Group>) -> Arc<Shared> {
-        let mut registry = lock(&self.registry);
-        if let Some(shared) = registry.communicators.get(&id) {
+        let mut tables = lock(&self.registry.tables);
+        if let Some(shared) = tables.communicators.get(&id) {
             return shared.clone();
         }
-        let dead = group.ranks_of(&registry.dead);
-        let left = group.ranks_of(&registry.left);
-        let freed_below = registry.freed_early.remove(&id).unwrap_or(0);
-        let silent = if registry.early.contains_key(&id) {
-            registry.ready.push(id);
-            self.has_ready.store(true, Ordering::SeqCst);
+        let dead = group.ranks_of(&tables.dead);
+        let left = group.ranks_of(&tables.left);
+        let freed_below = tables.freed_early.remove(&id).unwrap_or(0);
+        let silent = if tables.early.contains_key(&id) {
+            tables.ready.push(id);
+            self.registry.has_ready.store(true, Ordering::SeqCst);
             RankSet::default()
         } else {
-            group.ranks_of(&registry.silent)
+            group.ranks_of(&tables.silent)
         };
         let (size, me) = (group.size(), group.me);
         let shared = Arc::new(Shared {
@@ -143,7 +208,7 @@ impl Rma {
                 dead,
             }),
         });
-        registry.communicators.insert(id, shared.clone());
+        tables.communicators.insert(id, shared.clone());
         shared
     }
 
@@ -151,7 +216,7 @@ impl Rma {
 
     /// Sees to it that early messages are handed over after a communicator was made.
     pub(crate) fn hand_over_soon(&self, job: &Job) {
-        if self.has_ready.load(Ordering::SeqCst) {
+        if self.registry.has_ready.load(Ordering::SeqCst) {
             self.progress(job);
         }
     }
@@ -160,16 +225,16 @@ impl Rma {
     pub(super) fn hand_over(&self, job: &Job) -> bool {
         let mut has_any = false;
         // What is handed over may make further ones.
-        while self.has_ready.load(Ordering::SeqCst) {
+        while self.registry.has_ready.load(Ordering::SeqCst) {
             let (made, messages) = {
-                let mut registry = lock(&self.registry);
-                let Some(id) = registry.ready.pop() else {
-                    self.has_ready.store(false, Ordering::SeqCst);
+                let mut tables = lock(&self.registry.tables);
+                let Some(id) = tables.ready.pop() else {
+                    self.registry.has_ready.store(false, Ordering::SeqCst);
                     break;
                 };
                 (
-                    registry.communicators.get(&id).cloned(),
-                    registry.early.remove(&id).unwrap_or_default(),
+                    tables.communicators.get(&id).cloned(),
+                    tables.early.remove(&id).unwrap_or_default(),
                 )
             };
             has_any = true;
@@ -179,7 +244,7 @@ impl Rma {
                 self.finish(job, todo);
             }
             if let Some(shared) = made {
-                let silent = lock(&self.registry).silent.clone();
+                let silent = lock(&self.registry.tables).silent.clone();
                 let mut todo = Todo::default();
                 self.set_silent(&shared, &silent, &mut todo);
                 self.finish(job, todo);
@@ -284,6 +349,21 @@ impl Rma {
         todo.add(shared, sends);
     }
 
+    /// Another member has said that the communicator is revoked.
+    pub(super) fn receive_revoke(
+        &self,
+        shared: &Shared,
+        state: &mut State,
+        from: usize,
+        sends: &mut Sends,
+        todo: &mut Todo,
+    ) {
+        state.told_revoked.insert(from);
+        // Whoever does not wait in it may want to know as well.
+        todo.is_news |= !shared.is_revoked.swap(true, Ordering::SeqCst);
+        self.tell_revoked(shared, state, sends);
+    }
+
     /// Tells those partners of the flood that have not been told.
     ///
     /// The partners are the living ranks at distances of powers of two in both directions, so the flood has
@@ -341,11 +421,11 @@ impl Rma {
 
     pub(super) fn hear_farewell(&self, kind: u8, id: u64, todo: &mut Todo) {
         let shared = {
-            let mut registry = lock(&self.registry);
-            let Some(shared) = registry.communicators.get(&id) else {
+            let mut tables = lock(&self.registry.tables);
+            let Some(shared) = tables.communicators.get(&id) else {
                 // Not made here yet: kept until it is.
                 if kind == wire::FREED {
-                    *registry.freed_early.entry(id).or_default() += 1;
+                    *tables.freed_early.entry(id).or_default() += 1;
                 }
                 return;
             };
@@ -365,17 +445,17 @@ impl Rma {
         for rank in (2 * me + 1..=2 * me + 2).filter(|&rank| rank < size) {
             self.say_farewell(shared.group.member(rank), wire::GONE, shared.id, todo);
         }
-        let mut registry = lock(&self.registry);
-        if registry.communicators.remove(&shared.id).is_some() {
-            registry.gone.push_back(shared.id);
-            if registry.gone.len() > GONE_MAX {
-                registry.gone.pop_front();
+        let mut tables = lock(&self.registry.tables);
+        if tables.communicators.remove(&shared.id).is_some() {
+            tables.gone.push_back(shared.id);
+            if tables.gone.len() > GONE_MAX {
+                tables.gone.pop_front();
             }
         }
     }
 
     fn say_farewell(&self, to: MemberId, kind: u8, id: u64, todo: &mut Todo) {
-        let mut farewells = lock(&self.farewells);
+        let mut farewells = lock(&self.registry.farewells);
         let ids = farewells.entry((to, kind)).or_default();
         ids.push(id);
         if ids.len() >= FAREWELLS {
@@ -432,7 +512,10 @@ mod tests {
         rma.enter(&shared, &mut state, own, &mut todo);
         state.is_creation_abandoned = true;
         rma.after_agreement(&shared, &mut state, &mut todo);
-        assert_eq!(lock(&rma.registry).communicators.keys().copied().collect::<Vec<_>>(), [ID]);
-        assert_eq!(lock(&rma.registry).gone, [8]);
+        assert_eq!(
+            lock(&rma.registry.tables).communicators.keys().copied().collect::<Vec<_>>(),
+            [ID]
+        );
+        assert_eq!(lock(&rma.registry.tables).gone, [8]);
     }
 }

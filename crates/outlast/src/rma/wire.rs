@@ -27,13 +27,16 @@ pub(crate) const GONE: u8 = 9;
 /// A piece of a message that is longer than the engine takes: its number, which piece it is, and the bytes.
 pub(crate) const PART: u8 = 10;
 
+/// How long the kind and the identity are that a message begins with.
+pub(crate) const HEADER_LEN: usize = 1 + 8;
+
 /// Writes a message.
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
     /// A message of this kind for this communicator, with room for `len` further bytes.
     pub(crate) fn new(kind: u8, communicator: u64, len: usize) -> Writer {
-        let mut bytes = Vec::with_capacity(9 + len);
+        let mut bytes = Vec::with_capacity(HEADER_LEN + len);
         bytes.push(kind);
         bytes.extend_from_slice(&communicator.to_le_bytes());
         Writer(bytes)
@@ -78,6 +81,11 @@ pub(crate) struct Reader<'a>(&'a [u8]);
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader(bytes)
+    }
+
+    /// Reads a message from behind its kind and the identity of its communicator.
+    pub(crate) fn after_header(bytes: &'a [u8]) -> Reader<'a> {
+        Reader(bytes.get(HEADER_LEN..).unwrap_or_default())
     }
 
     pub(crate) fn u8(&mut self) -> Option<u8> {
