@@ -208,123 +208,6 @@ impl<'a> Call<'a> {
         Ok(call)
     }
 
-    /// Why the call cannot go on, if there is a reason: at its beginning, or while it waits for a rank.
-    fn check(&self, waits_for: Option<usize>) -> Result<()> {
-        if self.shared.is_freed.load(Ordering::SeqCst) {
-            return Err(Error::Freed);
-        }
-        if self.shared.is_revoked.load(Ordering::SeqCst) {
-            return Err(Error::Revoked);
-        }
-        let state = lock(&self.shared.state);
-        let collectives = &state.collectives;
-        if let Some((number, said)) = &collectives.aborted
-            && *number == self.number
-        {
-            return Err(Error::Mismatched { what: said.clone() });
-        }
-        if let Some((number, ranks)) = &collectives.broken
-            && *number <= self.number
-        {
-            return Err(Error::ProcFailed { ranks: ranks.to_vec() });
-        }
-        if !state.silent.is_subset(&state.left) {
-            return Err(Error::ProcFailed { ranks: state.silent.to_vec() });
-        }
-        let is_harmless = match waits_for {
-            None => state.silent.is_empty(),
-            Some(rank) => !state.silent.contains(rank),
-        };
-        if is_harmless {
-            return Ok(());
-        }
-        let ranks = state.silent.clone();
-        drop(state);
-        Err(self.break_off(ranks))
-    }
-
-    /// Leaves the call because of these ranks, and tells all: others may wait for this member in it.
-    fn break_off(&self, ranks: RankSet) -> Error {
-        {
-            let broken = &mut lock(&self.shared.state).collectives.broken;
-            if broken.as_ref().is_none_or(|(first, _)| self.number < *first) {
-                *broken = Some((self.number, ranks.clone()));
-            }
-        }
-        let mut writer = Writer::new(wire::BROKEN, self.shared.id, 0);
-        writer.u64(self.number).set(&ranks);
-        self.tell_all(&writer.done());
-        Error::ProcFailed { ranks: ranks.to_vec() }
-    }
-
-    fn send(&self, to: usize, slot: u8, bytes: &[u8]) -> Result<()> {
-        let mut writer = Writer::new(wire::COLLECTIVE, self.shared.id, 24 + bytes.len());
-        writer.u64(self.number).u8(slot);
-        self.signature.write(&mut writer);
-        writer.bytes(bytes);
-        let sent = self.rma.transmit(self.job, self.shared.group.member(to), &writer.done());
-        sent.map_err(|error| match Error::from_engine(error, to) {
-            Error::ProcFailed { .. } => self.break_off([to].into_iter().collect()),
-            other => other,
-        })
-    }
-
-    /// Waits for a step of a member.
-    fn receive(&self, from: usize, slot: u8) -> Result<Vec<u8>> {
-        let look = || {
-            let mut state = lock(&self.shared.state);
-            let arrived = &mut state.collectives.arrived;
-            let other =
-                arrived.iter().find(|a| a.number == self.number && a.signature != self.signature);
-            if let Some(other) = other {
-                return Some(Err((other.from, other.signature)));
-            }
-            let wanted = |a: &Arrived| a.number == self.number && a.slot == slot && a.from == from;
-            let found = arrived.iter().position(wanted)?;
-            arrived.remove(found).map(|arrived| Ok(arrived.bytes))
-        };
-        let mut mismatch = None;
-        let result = self.rma.block(
-            self.job,
-            || match look() {
-                Some(Ok(bytes)) => Some(Ok(bytes)),
-                Some(Err((from, theirs))) => {
-                    let what = format!("here {:?}, at rank {from} {theirs:?}", self.signature);
-                    mismatch = Some(what.clone());
-                    Some(Err(Error::Mismatched { what }))
-                }
-                None => self.check(Some(from)).err().map(Err),
-            },
-            |limit| self.shared.timeout(from, limit),
-        );
-        if let Some(what) = mismatch {
-            let mut writer = Writer::new(wire::ABORT, self.shared.id, 8 + what.len());
-            writer.u64(self.number).bytes(what.as_bytes());
-            self.tell_all(&writer.done());
-        }
-        result
-    }
-
-    /// Tells all other members something that ends the call. They might otherwise wait for this one.
-    fn tell_all(&self, bytes: &[u8]) {
-        for rank in (0..self.size).filter(|&rank| rank != self.me) {
-            self.rma.post(self.job, self.shared.group.member(rank), bytes.to_vec());
-        }
-    }
-
-    /// Returns when all members have come here.
-    fn disseminate(&self, first_slot: u8) -> Result<()> {
-        let mut distance = 1;
-        let mut slot = first_slot;
-        while distance < self.size {
-            self.send((self.me + distance) % self.size, slot, &[])?;
-            self.receive((self.me + self.size - distance) % self.size, slot)?;
-            distance *= 2;
-            slot += 1;
-        }
-        Ok(())
-    }
-
     pub(crate) fn barrier(&self) -> Result<()> {
         self.disseminate(0)
     }
@@ -427,6 +310,123 @@ impl<'a> Call<'a> {
             (distance, slot) = (distance * 2, slot + 1);
         }
         Ok(known.into_iter().map(Option::unwrap_or_default).collect())
+    }
+
+    /// Returns when all members have come here.
+    fn disseminate(&self, first_slot: u8) -> Result<()> {
+        let mut distance = 1;
+        let mut slot = first_slot;
+        while distance < self.size {
+            self.send((self.me + distance) % self.size, slot, &[])?;
+            self.receive((self.me + self.size - distance) % self.size, slot)?;
+            distance *= 2;
+            slot += 1;
+        }
+        Ok(())
+    }
+
+    fn send(&self, to: usize, slot: u8, bytes: &[u8]) -> Result<()> {
+        let mut writer = Writer::new(wire::COLLECTIVE, self.shared.id, 24 + bytes.len());
+        writer.u64(self.number).u8(slot);
+        self.signature.write(&mut writer);
+        writer.bytes(bytes);
+        let sent = self.rma.transmit(self.job, self.shared.group.member(to), &writer.done());
+        sent.map_err(|error| match Error::from_engine(error, to) {
+            Error::ProcFailed { .. } => self.break_off([to].into_iter().collect()),
+            other => other,
+        })
+    }
+
+    /// Waits for a step of a member.
+    fn receive(&self, from: usize, slot: u8) -> Result<Vec<u8>> {
+        let look = || {
+            let mut state = lock(&self.shared.state);
+            let arrived = &mut state.collectives.arrived;
+            let other =
+                arrived.iter().find(|a| a.number == self.number && a.signature != self.signature);
+            if let Some(other) = other {
+                return Some(Err((other.from, other.signature)));
+            }
+            let wanted = |a: &Arrived| a.number == self.number && a.slot == slot && a.from == from;
+            let found = arrived.iter().position(wanted)?;
+            arrived.remove(found).map(|arrived| Ok(arrived.bytes))
+        };
+        let mut mismatch = None;
+        let result = self.rma.block(
+            self.job,
+            || match look() {
+                Some(Ok(bytes)) => Some(Ok(bytes)),
+                Some(Err((from, theirs))) => {
+                    let what = format!("here {:?}, at rank {from} {theirs:?}", self.signature);
+                    mismatch = Some(what.clone());
+                    Some(Err(Error::Mismatched { what }))
+                }
+                None => self.check(Some(from)).err().map(Err),
+            },
+            |limit| self.shared.timeout(from, limit),
+        );
+        if let Some(what) = mismatch {
+            let mut writer = Writer::new(wire::ABORT, self.shared.id, 8 + what.len());
+            writer.u64(self.number).bytes(what.as_bytes());
+            self.tell_all(&writer.done());
+        }
+        result
+    }
+
+    /// Why the call cannot go on, if there is a reason: at its beginning, or while it waits for a rank.
+    fn check(&self, waits_for: Option<usize>) -> Result<()> {
+        if self.shared.is_freed.load(Ordering::SeqCst) {
+            return Err(Error::Freed);
+        }
+        if self.shared.is_revoked.load(Ordering::SeqCst) {
+            return Err(Error::Revoked);
+        }
+        let state = lock(&self.shared.state);
+        let collectives = &state.collectives;
+        if let Some((number, said)) = &collectives.aborted
+            && *number == self.number
+        {
+            return Err(Error::Mismatched { what: said.clone() });
+        }
+        if let Some((number, ranks)) = &collectives.broken
+            && *number <= self.number
+        {
+            return Err(Error::ProcFailed { ranks: ranks.to_vec() });
+        }
+        if !state.silent.is_subset(&state.left) {
+            return Err(Error::ProcFailed { ranks: state.silent.to_vec() });
+        }
+        let is_harmless = match waits_for {
+            None => state.silent.is_empty(),
+            Some(rank) => !state.silent.contains(rank),
+        };
+        if is_harmless {
+            return Ok(());
+        }
+        let ranks = state.silent.clone();
+        drop(state);
+        Err(self.break_off(ranks))
+    }
+
+    /// Leaves the call because of these ranks, and tells all: others may wait for this member in it.
+    fn break_off(&self, ranks: RankSet) -> Error {
+        {
+            let broken = &mut lock(&self.shared.state).collectives.broken;
+            if broken.as_ref().is_none_or(|(first, _)| self.number < *first) {
+                *broken = Some((self.number, ranks.clone()));
+            }
+        }
+        let mut writer = Writer::new(wire::BROKEN, self.shared.id, 0);
+        writer.u64(self.number).set(&ranks);
+        self.tell_all(&writer.done());
+        Error::ProcFailed { ranks: ranks.to_vec() }
+    }
+
+    /// Tells all other members something that ends the call. They might otherwise wait for this one.
+    fn tell_all(&self, bytes: &[u8]) {
+        for rank in (0..self.size).filter(|&rank| rank != self.me) {
+            self.rma.post(self.job, self.shared.group.member(rank), bytes.to_vec());
+        }
     }
 }
 

@@ -91,28 +91,6 @@ impl Points {
         self.hand_over(self.arrivals, Received { source, tag, bytes });
     }
 
-    /// Gives a message to the oldest receive that takes it, or keeps it in its place among the others.
-    fn hand_over(&mut self, arrival: u64, received: Received) {
-        let mut index = 0;
-        while let Some(posted) = self.posted.get(index) {
-            if !posted.takes(received.source, received.tag) {
-                index += 1;
-                continue;
-            }
-            let posted = self.posted.remove(index).expect("looked at just now");
-            if received.bytes.len() <= posted.len_max {
-                posted.arrival.store(arrival, Ordering::Relaxed);
-                *lock(&posted.result) = Some(Ok(received));
-                return;
-            }
-            // Too long for this one, which is over; the next one may take it.
-            let error = Error::Truncated { len: received.bytes.len(), buffer_len: posted.len_max };
-            *lock(&posted.result) = Some(Err(error));
-        }
-        let place = self.arrived.partition_point(|(other, _)| *other < arrival);
-        self.arrived.insert(place, (arrival, received));
-    }
-
     /// Starts a receive.
     pub(crate) fn post(&mut self, source: Source, tag: Tag, len_max: usize) -> Arc<Posted> {
         let posted = Arc::new(Posted {
@@ -153,10 +131,6 @@ impl Points {
         Some((message.source, message.tag, message.bytes.len()))
     }
 
-    fn remove(&mut self, posted: &Arc<Posted>) {
-        self.posted.retain(|other| !Arc::ptr_eq(other, posted));
-    }
-
     /// Gives a receive up. A message that it has got and nobody took goes to the next receive that takes it, or back to
     /// its place; whether there was one, so that others are to be woken.
     pub(crate) fn cancel(&mut self, posted: &Arc<Posted>) -> bool {
@@ -169,6 +143,32 @@ impl Points {
             }
             _ => false,
         }
+    }
+
+    /// Gives a message to the oldest receive that takes it, or keeps it in its place among the others.
+    fn hand_over(&mut self, arrival: u64, received: Received) {
+        let mut index = 0;
+        while let Some(posted) = self.posted.get(index) {
+            if !posted.takes(received.source, received.tag) {
+                index += 1;
+                continue;
+            }
+            let posted = self.posted.remove(index).expect("looked at just now");
+            if received.bytes.len() <= posted.len_max {
+                posted.arrival.store(arrival, Ordering::Relaxed);
+                *lock(&posted.result) = Some(Ok(received));
+                return;
+            }
+            // Too long for this one, which is over; the next one may take it.
+            let error = Error::Truncated { len: received.bytes.len(), buffer_len: posted.len_max };
+            *lock(&posted.result) = Some(Err(error));
+        }
+        let place = self.arrived.partition_point(|(other, _)| *other < arrival);
+        self.arrived.insert(place, (arrival, received));
+    }
+
+    fn remove(&mut self, posted: &Arc<Posted>) {
+        self.posted.retain(|other| !Arc::ptr_eq(other, posted));
     }
 }
 
@@ -286,6 +286,28 @@ impl Request {
         }
     }
 
+    /// Whether the result was taken, so that nothing is left to wait for.
+    pub fn is_over(&self) -> bool {
+        matches!(self.started, Started::Over)
+    }
+
+    /// The result if the request is complete or held up. A completed send gives an empty message from oneself.
+    pub fn test(&mut self) -> Option<Result<Received>> {
+        self.rma.progress(&self.job);
+        self.look();
+        self.take()
+    }
+
+    /// Waits until the request is complete or held up. After [`Error::Timeout`] and [`Error::Interrupted`] it is
+    /// still active.
+    pub fn wait(&mut self) -> Result<Received> {
+        let outcome = wait_for(std::slice::from_mut(self), |requests| requests[0].result.is_some());
+        outcome.and_then(|()| self.take().unwrap_or(Err(Error::AlreadyTaken)))
+    }
+
+    /// Gives the request up, as dropping it does.
+    pub fn cancel(self) {}
+
     /// Looks what has become of it, and keeps that.
     fn look(&mut self) {
         // Being held up is no result: it may have been acknowledged since, and a message may have come.
@@ -310,28 +332,6 @@ impl Request {
         }
         Some(result)
     }
-
-    /// Whether the result was taken, so that nothing is left to wait for.
-    pub fn is_over(&self) -> bool {
-        matches!(self.started, Started::Over)
-    }
-
-    /// The result if the request is complete or held up. A completed send gives an empty message from oneself.
-    pub fn test(&mut self) -> Option<Result<Received>> {
-        self.rma.progress(&self.job);
-        self.look();
-        self.take()
-    }
-
-    /// Waits until the request is complete or held up. After [`Error::Timeout`] and [`Error::Interrupted`] it is
-    /// still active.
-    pub fn wait(&mut self) -> Result<Received> {
-        let outcome = wait_for(std::slice::from_mut(self), |requests| requests[0].result.is_some());
-        outcome.and_then(|()| self.take().unwrap_or(Err(Error::AlreadyTaken)))
-    }
-
-    /// Gives the request up, as dropping it does.
-    pub fn cancel(self) {}
 }
 
 impl Drop for Request {
@@ -346,60 +346,6 @@ impl Drop for Request {
             }
         }
     }
-}
-
-/// Waits until `is_enough`, which is asked after all requests were looked at.
-fn wait_for(requests: &mut [Request], is_enough: impl Fn(&[Request]) -> bool) -> Result<()> {
-    let Some(first) = requests.first() else { return Ok(()) };
-    let (job, rma) = (first.job.clone(), first.rma.clone());
-    let mut last = Vec::new();
-    let requests = std::cell::RefCell::new(requests);
-    let look = || {
-        let mut requests = requests.borrow_mut();
-        requests.iter_mut().for_each(Request::look);
-        if is_enough(&requests) {
-            return Some(Ok(()));
-        }
-        // Each communicator of the set may have been asked to end the wait.
-        last.clear();
-        for request in requests.iter() {
-            if !last.contains(&request.shared.id) {
-                last.push(request.shared.id);
-                if let Some(error) = request.shared.take_interrupt() {
-                    return Some(Err(error));
-                }
-            }
-        }
-        None
-    };
-    rma.block(&job, look, |limit| {
-        let requests = requests.borrow();
-        let open = requests.iter().find(|request| request.result.is_none());
-        match open.map(|request| (&request.shared, &request.started)) {
-            Some((shared, Started::Receive(posted))) => {
-                shared.timeout(shared.waited_for(posted), limit)
-            }
-            _ => Error::AlreadyTaken,
-        }
-    })
-}
-
-fn has_failed(request: &Request) -> bool {
-    matches!(&request.result, Some(Err(error)) if error.is_failure() || *error == Error::Revoked)
-}
-
-/// The dead that a failed request of the set names.
-fn dead_of(requests: &[Request]) -> Vec<usize> {
-    let named = requests.iter().filter_map(|request| match &request.result {
-        Some(Err(Error::ProcFailed { ranks } | Error::ProcFailedPending { ranks })) => {
-            Some(ranks.clone())
-        }
-        _ => None,
-    });
-    let mut ranks: Vec<usize> = named.flatten().collect();
-    ranks.sort_unstable();
-    ranks.dedup();
-    ranks
 }
 
 /// Waits until one of the requests whose result was not taken yet is complete or held up; which one, and its result.
@@ -455,6 +401,60 @@ pub fn test_all(requests: &mut [Request]) -> Option<Vec<Result<Received>>> {
     let is_enough =
         requests.iter().all(|request| request.result.is_some()) || requests.iter().any(has_failed);
     is_enough.then(|| take_all(requests))
+}
+
+/// Waits until `is_enough`, which is asked after all requests were looked at.
+fn wait_for(requests: &mut [Request], is_enough: impl Fn(&[Request]) -> bool) -> Result<()> {
+    let Some(first) = requests.first() else { return Ok(()) };
+    let (job, rma) = (first.job.clone(), first.rma.clone());
+    let mut last = Vec::new();
+    let requests = std::cell::RefCell::new(requests);
+    let look = || {
+        let mut requests = requests.borrow_mut();
+        requests.iter_mut().for_each(Request::look);
+        if is_enough(&requests) {
+            return Some(Ok(()));
+        }
+        // Each communicator of the set may have been asked to end the wait.
+        last.clear();
+        for request in requests.iter() {
+            if !last.contains(&request.shared.id) {
+                last.push(request.shared.id);
+                if let Some(error) = request.shared.take_interrupt() {
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    };
+    rma.block(&job, look, |limit| {
+        let requests = requests.borrow();
+        let open = requests.iter().find(|request| request.result.is_none());
+        match open.map(|request| (&request.shared, &request.started)) {
+            Some((shared, Started::Receive(posted))) => {
+                shared.timeout(shared.waited_for(posted), limit)
+            }
+            _ => Error::AlreadyTaken,
+        }
+    })
+}
+
+fn has_failed(request: &Request) -> bool {
+    matches!(&request.result, Some(Err(error)) if error.is_failure() || *error == Error::Revoked)
+}
+
+/// The dead that a failed request of the set names.
+fn dead_of(requests: &[Request]) -> Vec<usize> {
+    let named = requests.iter().filter_map(|request| match &request.result {
+        Some(Err(Error::ProcFailed { ranks } | Error::ProcFailedPending { ranks })) => {
+            Some(ranks.clone())
+        }
+        _ => None,
+    });
+    let mut ranks: Vec<usize> = named.flatten().collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
 }
 
 fn look_once(requests: &mut [Request]) {

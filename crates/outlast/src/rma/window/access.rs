@@ -8,12 +8,11 @@
 //! An operation that the program gave up (its target did not answer in time) stays in the table until the engine is
 //! done with it: only then is nothing on its way that could still change memory, which `free` waits for.
 
-use super::directory::{ATTACHED, Directory, Piece};
-use super::layout::{DIRECTORY, ENTERED, LEFT};
+use super::directory::{ATTACHED, Piece};
+use super::layout::{ENTERED, LEFT};
 use super::{Patience, Shared, Window, WindowError, WindowResult, lock};
 use crate::engine::{self, Done, Engine, Operation, Pending};
 use crate::{Epoch, Time};
-use std::sync::Arc;
 
 /// More operations than this are not under way at once; the next one waits.
 const OPERATIONS_MAX: usize = 256;
@@ -839,15 +838,6 @@ impl Shared {
         self.job
             .load(Epoch::ANY, self.members[target], offset)
             .map_err(|error| self.refused(error, target))
-    }
-
-    /// The directory of a target as it is now.
-    fn current_directory(&self, target: usize) -> WindowResult<Arc<Directory>> {
-        let word = self.load(target, DIRECTORY)?;
-        match self.known_directory(target) {
-            Some(known) if known.word == word => Ok(known),
-            _ => self.read_directory(target),
-        }
     }
 }
 

@@ -205,6 +205,15 @@ impl Shared {
         lock(&self.state).directories[target].clone()
     }
 
+    /// The directory of a target as it is now.
+    pub(super) fn current_directory(&self, target: usize) -> WindowResult<Arc<Directory>> {
+        let word = self.load(target, DIRECTORY)?;
+        match self.known_directory(target) {
+            Some(known) if known.word == word => Ok(known),
+            _ => self.read_directory(target),
+        }
+    }
+
     /// Reads the directory of a target and keeps it.
     pub(super) fn read_directory(&self, target: usize) -> WindowResult<Arc<Directory>> {
         let member = self.members[target];

@@ -285,15 +285,6 @@ impl State {
 }
 
 impl Shared {
-    pub(super) fn rank_of_stamp(&self, stamp: u64) -> Option<usize> {
-        self.comm.rank_of(layout::holder(stamp)?)
-    }
-
-    /// Whether a lock with this stamp is held by a member that is known to be dead.
-    fn is_stamp_dead(&self, stamp: u64) -> bool {
-        layout::holder(stamp).is_some_and(|member| self.is_dead(member))
-    }
-
     /// Takes a lock and remembers it.
     fn take_lock(
         &self,
@@ -363,11 +354,17 @@ impl Shared {
         }
     }
 
-    fn forget_lock(&self, target: usize, stamp: u64) {
-        let mut state = lock(&self.state);
-        if state.held.get(&target).is_some_and(|held| held.stamp == stamp) {
-            state.held.remove(&target);
+    /// Completes everything and releases these locks; the first error, with all the dead in it.
+    pub(super) fn release_all(&self, released: Vec<(usize, Held)>) -> WindowResult<()> {
+        let mut result = self.complete(None, Patience::Release);
+        let mut dead = Vec::new();
+        for (target, held) in released {
+            match self.release_lock(target, held) {
+                Err(WindowError::ProcFailed { ranks }) => dead.extend(ranks),
+                other => result = result.and(other),
+            }
         }
+        if dead.is_empty() { result } else { Err(WindowError::ProcFailed { ranks: dead }) }
     }
 
     /// Swaps the own stamp out and rings those who wait. The lock is not held afterwards, whatever this says.
@@ -385,17 +382,33 @@ impl Shared {
         if found == held.stamp { Ok(()) } else { Err(WindowError::LockLost { target }) }
     }
 
-    /// Completes everything and releases these locks; the first error, with all the dead in it.
-    pub(super) fn release_all(&self, released: Vec<(usize, Held)>) -> WindowResult<()> {
-        let mut result = self.complete(None, Patience::Release);
-        let mut dead = Vec::new();
-        for (target, held) in released {
-            match self.release_lock(target, held) {
-                Err(WindowError::ProcFailed { ranks }) => dead.extend(ranks),
-                other => result = result.and(other),
+    fn forget_lock(&self, target: usize, stamp: u64) {
+        let mut state = lock(&self.state);
+        if state.held.get(&target).is_some_and(|held| held.stamp == stamp) {
+            state.held.remove(&target);
+        }
+    }
+
+    /// A living member that holds the lock at `target`, if there is one.
+    pub(super) fn locked_by(&self, target: usize) -> WindowResult<Option<usize>> {
+        let stamps = self.holders(target)?.into_iter().map(|(_, stamp)| stamp);
+        Ok(stamps
+            .filter(|&stamp| !self.is_stamp_dead(stamp))
+            .find_map(|stamp| self.rank_of_stamp(stamp)))
+    }
+
+    /// Whether this member holds a lock somewhere, which was not taken away from it.
+    pub(super) fn holds_lock(&self) -> WindowResult<bool> {
+        let targets: Vec<usize> = lock(&self.state).held.keys().copied().collect();
+        for target in targets {
+            use WindowError::{LockLost, NotLocked, ProcFailed};
+            match self.check_held(target, false) {
+                Ok(()) => return Ok(true),
+                Err(LockLost { .. } | NotLocked { .. } | ProcFailed { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
-        if dead.is_empty() { result } else { Err(WindowError::ProcFailed { ranks: dead }) }
+        Ok(false)
     }
 
     /// The words at `target` that hold a stamp, with their stamps.
@@ -454,19 +467,15 @@ impl Shared {
             .collect::<Result<_, _>>()
             .map_err(|error| self.refused(error, target))
     }
-}
 
-/// Whether a call that ended like this has had answers from its target until the end.
-fn answers(error: &WindowError) -> bool {
-    matches!(error, WindowError::LockTimeout { .. } | WindowError::Interrupted { .. })
-}
+    pub(super) fn rank_of_stamp(&self, stamp: u64) -> Option<usize> {
+        self.comm.rank_of(layout::holder(stamp)?)
+    }
 
-/// The ranks whose bits are set.
-fn ranks_in(words: &[u64]) -> Vec<usize> {
-    let bits = |(index, &word): (usize, &u64)| {
-        (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| index * 64 + bit)
-    };
-    words.iter().enumerate().flat_map(bits).collect()
+    /// Whether a lock with this stamp is held by a member that is known to be dead.
+    fn is_stamp_dead(&self, stamp: u64) -> bool {
+        layout::holder(stamp).is_some_and(|member| self.is_dead(member))
+    }
 }
 
 /// A call that takes a lock.
@@ -527,18 +536,6 @@ impl Taking<'_> {
         }
     }
 
-    /// Step 4: leaves the stamp of the dead member that this one had replaced for the next one to find.
-    fn put_back(&self) -> WindowResult<()> {
-        let (shared, stamp) = (self.shared, self.before);
-        let Some(rank) = shared.rank_of_stamp(stamp) else { return Ok(()) };
-        if shared.swap(self.target, EXCLUSIVE, 0, stamp, Patience::Operation)? == 0 {
-            return Ok(());
-        }
-        shared.set_bit(self.target, shared.layout.sharing(rank / 64), rank, true)?;
-        shared.swap(self.target, shared.layout.shared(rank), 0, stamp, Patience::Operation)?;
-        Ok(())
-    }
-
     /// Step 1.
     fn swap_in(&mut self) -> WindowResult<()> {
         self.wait_until(|taking| {
@@ -594,6 +591,18 @@ impl Taking<'_> {
         Ok(Some(dead.into_iter().map(|(_, stamp)| stamp).collect()))
     }
 
+    /// Step 4: leaves the stamp of the dead member that this one had replaced for the next one to find.
+    fn put_back(&self) -> WindowResult<()> {
+        let (shared, stamp) = (self.shared, self.before);
+        let Some(rank) = shared.rank_of_stamp(stamp) else { return Ok(()) };
+        if shared.swap(self.target, EXCLUSIVE, 0, stamp, Patience::Operation)? == 0 {
+            return Ok(());
+        }
+        shared.set_bit(self.target, shared.layout.sharing(rank / 64), rank, true)?;
+        shared.swap(self.target, shared.layout.shared(rank), 0, stamp, Patience::Operation)?;
+        Ok(())
+    }
+
     /// The same for sharing the lock.
     fn shared(&mut self) -> WindowResult<Vec<usize>> {
         let shared = self.shared;
@@ -641,20 +650,6 @@ impl Taking<'_> {
         })
     }
 
-    /// A stamp that was swapped out may not come back: `force_unlock` relies on that.
-    fn renew(&mut self) {
-        self.stamp = self.new_stamp();
-    }
-
-    fn new_stamp(&self) -> u64 {
-        let stamp =
-            stamp(self.shared.job.me(), self.shared.next_ticket.fetch_add(1, Ordering::Relaxed));
-        if let Some(held) = lock(&self.shared.state).held.get_mut(&self.target) {
-            held.stamp = stamp;
-        }
-        stamp
-    }
-
     /// Waits until `look` has something; from the second look on as one of those who wait.
     fn wait_until<T>(
         &mut self,
@@ -697,28 +692,31 @@ impl Taking<'_> {
             let _ = self.shared.set_bit(self.target, word, self.shared.me, false);
         }
     }
+
+    /// A stamp that was swapped out may not come back: `force_unlock` relies on that.
+    fn renew(&mut self) {
+        self.stamp = self.new_stamp();
+    }
+
+    fn new_stamp(&self) -> u64 {
+        let stamp =
+            stamp(self.shared.job.me(), self.shared.next_ticket.fetch_add(1, Ordering::Relaxed));
+        if let Some(held) = lock(&self.shared.state).held.get_mut(&self.target) {
+            held.stamp = stamp;
+        }
+        stamp
+    }
 }
 
-impl Shared {
-    /// A living member that holds the lock at `target`, if there is one.
-    pub(super) fn locked_by(&self, target: usize) -> WindowResult<Option<usize>> {
-        let stamps = self.holders(target)?.into_iter().map(|(_, stamp)| stamp);
-        Ok(stamps
-            .filter(|&stamp| !self.is_stamp_dead(stamp))
-            .find_map(|stamp| self.rank_of_stamp(stamp)))
-    }
+/// Whether a call that ended like this has had answers from its target until the end.
+fn answers(error: &WindowError) -> bool {
+    matches!(error, WindowError::LockTimeout { .. } | WindowError::Interrupted { .. })
+}
 
-    /// Whether this member holds a lock somewhere, which was not taken away from it.
-    pub(super) fn holds_lock(&self) -> WindowResult<bool> {
-        let targets: Vec<usize> = lock(&self.state).held.keys().copied().collect();
-        for target in targets {
-            use WindowError::{LockLost, NotLocked, ProcFailed};
-            match self.check_held(target, false) {
-                Ok(()) => return Ok(true),
-                Err(LockLost { .. } | NotLocked { .. } | ProcFailed { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(false)
-    }
+/// The ranks whose bits are set.
+fn ranks_in(words: &[u64]) -> Vec<usize> {
+    let bits = |(index, &word): (usize, &u64)| {
+        (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| index * 64 + bit)
+    };
+    words.iter().enumerate().flat_map(bits).collect()
 }
