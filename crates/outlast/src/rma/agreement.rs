@@ -4,7 +4,7 @@
 //!
 //! # What it promises
 //! Each member contributes something (flags, which failures it has acknowledged, a proposal for the identity of a
-//! new communicator, a colour and a key). All members that return get the same [`Value`], also those that die right
+//! new communicator, a colour and a key). All members that return get the same [`AgreedValue`], also those that die right
 //! after they returned it, whoever dies when: what one program has acted on is what all others get. A value is made
 //! of the contributions of all members that are not in its set of the dead. Nobody waits for the dead, and nobody
 //! talks to them.
@@ -72,14 +72,14 @@ use std::sync::Arc;
 
 /// What an agreement is about. All members must agree on that, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum AgreementKind {
     Agree = 1,
     Shrink = 2,
     Duplicate = 3,
     Split = 4,
 }
 
-/// In a [`Value`]: the members called different operations.
+/// In a [`AgreedValue`]: the members called different operations.
 const MIXED: u8 = 0;
 
 /// Up to this many participants everyone sends to everyone: one step instead of a logarithmic number.
@@ -87,7 +87,7 @@ const ALL_TO_ALL_MAX: usize = 4;
 
 /// Where a rank wants to go in a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct SplitPlace {
     pub(crate) rank: u32,
     /// The colour plus one; zero for none.
     pub(crate) color: u64,
@@ -97,18 +97,18 @@ pub(crate) struct Place {
 /// What one member brings into an agreement.
 #[derive(Clone, Debug)]
 pub(crate) struct Contribution {
-    pub(crate) kind: Kind,
+    pub(crate) kind: AgreementKind,
     pub(crate) flags: u64,
     /// The identity that this member would give to a new communicator; the least one is taken.
     pub(crate) id: u64,
     /// The failures that this member has acknowledged.
     pub(crate) acked: RankSet,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<SplitPlace>,
 }
 
 /// What is agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Value {
+pub(crate) struct AgreedValue {
     kind: u8,
     pub(crate) flags: u64,
     pub(crate) id: u64,
@@ -117,13 +117,13 @@ pub(crate) struct Value {
     /// Those of them that some contributor has not acknowledged.
     pub(crate) unacked: RankSet,
     /// For splits: sorted by rank.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<SplitPlace>,
 }
 
-impl Value {
+impl AgreedValue {
     /// What one contribution gives by itself, in an attempt.
-    pub(super) fn of(own: &Contribution, dead: &RankSet) -> Value {
-        Value {
+    pub(super) fn of(own: &Contribution, dead: &RankSet) -> AgreedValue {
+        AgreedValue {
             kind: own.kind as u8,
             flags: own.flags,
             id: own.id,
@@ -134,12 +134,12 @@ impl Value {
     }
 
     /// Whether all contributors called this operation.
-    pub(crate) fn is_of(&self, kind: Kind) -> bool {
+    pub(crate) fn is_of(&self, kind: AgreementKind) -> bool {
         self.kind == kind as u8
     }
 
     /// Adds what another one of the same attempt has gathered. Adding something twice changes nothing.
-    pub(super) fn add(&mut self, other: &Value) {
+    pub(super) fn add(&mut self, other: &AgreedValue) {
         if self.kind != other.kind {
             self.kind = MIXED;
         }
@@ -161,19 +161,19 @@ impl Value {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Value> {
+    pub(super) fn read(reader: &mut Reader<'_>) -> Option<AgreedValue> {
         let (kind, flags, id) = (reader.u8()?, reader.u64()?, reader.u64()?);
         let (dead, unacked) = (reader.set()?, reader.set()?);
         let count = reader.u32()?;
         let mut places = Vec::new();
         for _ in 0..count {
-            places.push(Place {
+            places.push(SplitPlace {
                 rank: reader.u32()?,
                 color: reader.u64()?,
                 key: reader.u64()? as i64,
             });
         }
-        Some(Value { kind, flags, id, dead, unacked, places })
+        Some(AgreedValue { kind, flags, id, dead, unacked, places })
     }
 }
 
@@ -245,14 +245,14 @@ impl Schedule {
 
 /// One of the two rounds of dissemination of an attempt.
 #[derive(Debug, Default)]
-struct Round {
+struct DisseminationRound {
     /// The slots that were heard from.
     heard: u64,
     /// The steps that are complete; the messages of the next one have been sent.
     steps: usize,
 }
 
-impl Round {
+impl DisseminationRound {
     fn has_heard(&self, slots: std::ops::Range<usize>) -> bool {
         slots.into_iter().all(|slot| self.heard & (1 << slot) != 0)
     }
@@ -264,27 +264,27 @@ const DECIDED: u8 = 2;
 
 /// One agreement, at one member.
 #[derive(Debug)]
-struct Instance {
+struct AgreementInstance {
     number: u32,
     own: Contribution,
     schedule: Arc<Schedule>,
-    gathered: Value,
+    gathered: AgreedValue,
     /// The newest accepted value, with the number of the dead of its attempt.
-    accepted: Option<(u32, Value)>,
-    gather: Round,
+    accepted: Option<(u32, AgreedValue)>,
+    gather: DisseminationRound,
     /// Whether this member has accepted in its present attempt.
     has_accepted: bool,
-    confirm: Round,
-    decided: Option<Arc<Value>>,
+    confirm: DisseminationRound,
+    decided: Option<Arc<AgreedValue>>,
     /// Whether the program has got the decision, or does not want it any more.
     is_over: bool,
     /// The newest attempt of which all partners have, or get, all that they need from this member.
-    settled: Option<RankSet>,
+    answered: Option<RankSet>,
 }
 
 /// A message for an instance that this member has not entered yet.
 #[derive(Debug)]
-struct Early {
+struct EarlyMessage {
     from: usize,
     number: u32,
     bytes: Vec<u8>,
@@ -298,31 +298,31 @@ pub(crate) type Sends = Vec<(usize, Vec<u8>)>;
 
 /// The agreements of a communicator, one after the other, at one member.
 #[derive(Debug)]
-pub(crate) struct Agreements {
+pub(crate) struct DisseminationAgreements {
     communicator: u64,
     /// Distinguishes several of these of one communicator.
-    space: u8,
+    sequence: u8,
     size: usize,
     me: usize,
     dead: RankSet,
-    current: Option<Instance>,
+    current: Option<AgreementInstance>,
     /// The one before: others may still need its value.
-    previous: Option<Instance>,
-    early: Vec<Early>,
+    previous: Option<AgreementInstance>,
+    early: Vec<EarlyMessage>,
     schedule: Option<Arc<Schedule>>,
 }
 
-impl Agreements {
+impl DisseminationAgreements {
     pub(crate) fn new(
         communicator: u64,
-        space: u8,
+        sequence: u8,
         size: usize,
         me: usize,
         dead: RankSet,
-    ) -> Agreements {
-        Agreements {
+    ) -> DisseminationAgreements {
+        DisseminationAgreements {
             communicator,
-            space,
+            sequence,
             size,
             me,
             dead,
@@ -334,12 +334,12 @@ impl Agreements {
     }
 
     /// What the last instance that was entered is about, unless the program is through with it.
-    pub(crate) fn unfinished(&self) -> Option<Kind> {
+    pub(crate) fn unfinished(&self) -> Option<AgreementKind> {
         self.current.as_ref().filter(|instance| !instance.is_over).map(|instance| instance.own.kind)
     }
 
     /// The decision of the last instance that was entered, once: the program is then through with the instance.
-    pub(crate) fn take_decision(&mut self) -> Option<Arc<Value>> {
+    pub(crate) fn take_decision(&mut self) -> Option<Arc<AgreedValue>> {
         let instance = self.current.as_mut()?;
         let value = instance.decided.clone()?;
         instance.is_over = true;
@@ -350,7 +350,7 @@ impl Agreements {
     pub(crate) fn waits_for(&self) -> Option<usize> {
         let instance = self.current.as_ref().filter(|instance| instance.decided.is_none())?;
         let schedule = &instance.schedule;
-        let missing = |round: &Round| {
+        let missing = |round: &DisseminationRound| {
             (0..schedule.distances.len())
                 .find(|slot| round.heard & (1 << slot) == 0)
                 .map(|slot| schedule.before(schedule.distances[slot]))
@@ -363,18 +363,18 @@ impl Agreements {
         debug_assert!(self.unfinished().is_none());
         let number = self.current.as_ref().map_or(0, |instance| instance.number + 1);
         let schedule = self.schedule();
-        let instance = Instance {
+        let instance = AgreementInstance {
             number,
-            gathered: Value::of(&own, &schedule.dead),
+            gathered: AgreedValue::of(&own, &schedule.dead),
             own,
             schedule,
             accepted: None,
-            gather: Round::default(),
+            gather: DisseminationRound::default(),
             has_accepted: false,
-            confirm: Round::default(),
+            confirm: DisseminationRound::default(),
             decided: None,
             is_over: false,
-            settled: None,
+            answered: None,
         };
         self.previous = self.current.replace(instance);
         self.begin(sends);
@@ -408,21 +408,22 @@ impl Agreements {
         else {
             return;
         };
-        instance.gathered = Value::of(&instance.own, dead);
+        instance.gathered = AgreedValue::of(&instance.own, dead);
         instance.schedule = schedule;
-        (instance.gather, instance.confirm) = (Round::default(), Round::default());
+        (instance.gather, instance.confirm) =
+            (DisseminationRound::default(), DisseminationRound::default());
         instance.has_accepted = false;
         self.begin(sends);
     }
 
     /// Sends the first messages of an attempt that was entered.
     fn begin(&mut self, sends: &mut Sends) {
-        let (communicator, space) = (self.communicator, self.space);
+        let (communicator, sequence) = (self.communicator, self.sequence);
         let Some(instance) = &mut self.current else { return };
         if !instance.schedule.steps.is_empty() {
-            instance.send_step(communicator, space, GATHER, 0, sends);
+            instance.send_step(communicator, sequence, GATHER, 0, sends);
         }
-        instance.advance(communicator, space, sends);
+        instance.advance(communicator, sequence, sends);
     }
 
     /// Handles a message, which begins after the identity of its communicator.
@@ -433,14 +434,14 @@ impl Agreements {
 
     fn try_receive(&mut self, from: usize, bytes: &[u8], sends: &mut Sends) -> Option<()> {
         let mut reader = Reader::new(bytes);
-        let (_space, number) = (reader.u8()?, reader.u32()?);
-        let (what, slot, attempt) = (reader.u8()?, reader.u8()? as usize, reader.set()?);
+        let (_sequence, number) = (reader.u8()?, reader.u32()?);
+        let (message_kind, slot, attempt) = (reader.u8()?, reader.u8()? as usize, reader.set()?);
         let next = self.current.as_ref().map_or(0, |instance| instance.number + 1);
         if number == next {
-            self.early.push(Early { from, number, bytes: bytes.to_vec() });
+            self.early.push(EarlyMessage { from, number, bytes: bytes.to_vec() });
             return Some(());
         }
-        let (communicator, space) = (self.communicator, self.space);
+        let (communicator, sequence) = (self.communicator, self.sequence);
         let is_current = number + 1 == next;
         let schedule = self.schedule.clone();
         let instance = if is_current { self.current.as_mut()? } else { self.previous.as_mut()? };
@@ -449,11 +450,11 @@ impl Agreements {
         }
         if let Some(value) = instance.decided.clone() {
             // The sender is in an attempt that this member never came to: it needs the value.
-            let is_settled =
-                instance.settled.as_ref().is_some_and(|settled| attempt.is_subset(settled));
+            let is_answered =
+                instance.answered.as_ref().is_some_and(|answered| attempt.is_subset(answered));
             // If the sender has died meanwhile, nobody needs an answer.
-            if what != DECIDED && !is_settled && !self.dead.contains(from) {
-                let bytes = decided_message(communicator, space, number, &value);
+            if message_kind != DECIDED && !is_answered && !self.dead.contains(from) {
+                let bytes = decided_message(communicator, sequence, number, &value);
                 let schedule = match schedule {
                     Some(schedule) if schedule.dead == self.dead => schedule,
                     _ => Arc::new(Schedule::new(self.size, self.me, &self.dead)),
@@ -464,18 +465,18 @@ impl Agreements {
                 if !schedule.partners().contains(&from) {
                     sends.push((from, bytes));
                 }
-                instance.settled = Some(self.dead.clone());
+                instance.answered = Some(self.dead.clone());
             }
             return Some(());
         }
-        if what == DECIDED {
-            let value = Value::read(&mut reader)?;
-            let bytes = decided_message(communicator, space, number, &value);
+        if message_kind == DECIDED {
+            let value = AgreedValue::read(&mut reader)?;
+            let bytes = decided_message(communicator, sequence, number, &value);
             let partners = instance.schedule.partners();
             sends.extend(
                 partners.into_iter().filter(|&p| p != from).map(|partner| (partner, bytes.clone())),
             );
-            instance.settled = Some(instance.schedule.dead.clone());
+            instance.answered = Some(instance.schedule.dead.clone());
             instance.decided = Some(Arc::new(value));
             return Some(());
         }
@@ -487,11 +488,11 @@ impl Agreements {
         if instance.schedule.before(distance) != from {
             return None;
         }
-        if what == GATHER {
-            let value = Value::read(&mut reader)?;
+        if message_kind == GATHER {
+            let value = AgreedValue::read(&mut reader)?;
             let accepted = match reader.u8()? {
                 0 => None,
-                _ => Some((reader.u32()?, Value::read(&mut reader)?)),
+                _ => Some((reader.u32()?, AgreedValue::read(&mut reader)?)),
             };
             instance.gathered.add(&value);
             if let Some((ballot, value)) = accepted
@@ -503,14 +504,14 @@ impl Agreements {
         } else {
             instance.confirm.heard |= 1 << slot;
         }
-        instance.advance(communicator, space, sends);
+        instance.advance(communicator, sequence, sends);
         Some(())
     }
 }
 
-impl Instance {
+impl AgreementInstance {
     /// Goes through as many steps as can be completed.
-    fn advance(&mut self, communicator: u64, space: u8, sends: &mut Sends) {
+    fn advance(&mut self, communicator: u64, sequence: u8, sends: &mut Sends) {
         let schedule = self.schedule.clone();
         while self.gather.steps < schedule.steps.len() {
             if !self.gather.has_heard(schedule.slots(self.gather.steps)) {
@@ -518,7 +519,7 @@ impl Instance {
             }
             self.gather.steps += 1;
             if self.gather.steps < schedule.steps.len() {
-                self.send_step(communicator, space, GATHER, self.gather.steps, sends);
+                self.send_step(communicator, sequence, GATHER, self.gather.steps, sends);
             }
         }
         // All of the attempt have been heard from: accept, once.
@@ -531,7 +532,7 @@ impl Instance {
             };
             self.accepted = Some((ballot, value));
             if !schedule.steps.is_empty() {
-                self.send_step(communicator, space, CONFIRM, 0, sends);
+                self.send_step(communicator, sequence, CONFIRM, 0, sends);
             }
         }
         while self.confirm.steps < schedule.steps.len() {
@@ -540,27 +541,34 @@ impl Instance {
             }
             self.confirm.steps += 1;
             if self.confirm.steps < schedule.steps.len() {
-                self.send_step(communicator, space, CONFIRM, self.confirm.steps, sends);
+                self.send_step(communicator, sequence, CONFIRM, self.confirm.steps, sends);
             }
         }
         if self.decided.is_none() {
             self.decided = self.accepted.as_ref().map(|(_, value)| Arc::new(value.clone()));
-            self.settled = Some(schedule.dead.clone());
+            self.answered = Some(schedule.dead.clone());
         }
     }
 
-    fn send_step(&self, communicator: u64, space: u8, what: u8, step: usize, sends: &mut Sends) {
+    fn send_step(
+        &self,
+        communicator: u64,
+        sequence: u8,
+        message_kind: u8,
+        step: usize,
+        sends: &mut Sends,
+    ) {
         for slot in self.schedule.slots(step) {
             let mut writer = message(
                 communicator,
-                space,
+                sequence,
                 self.number,
-                what,
+                message_kind,
                 slot as u8,
                 &self.schedule.dead,
                 48,
             );
-            if what == GATHER {
+            if message_kind == GATHER {
                 self.gathered.write(&mut writer);
                 match &self.accepted {
                     None => {
@@ -579,20 +587,20 @@ impl Instance {
 
 fn message(
     communicator: u64,
-    space: u8,
+    sequence: u8,
     number: u32,
-    what: u8,
+    message_kind: u8,
     slot: u8,
     attempt: &RankSet,
     len: usize,
 ) -> Writer {
     let mut writer = Writer::new(wire::AGREEMENT, communicator, 8 + len);
-    writer.u8(space).u32(number).u8(what).u8(slot).set(attempt);
+    writer.u8(sequence).u32(number).u8(message_kind).u8(slot).set(attempt);
     writer
 }
 
-fn decided_message(communicator: u64, space: u8, number: u32, value: &Value) -> Vec<u8> {
-    let mut writer = message(communicator, space, number, DECIDED, 0, &RankSet::default(), 48);
+fn decided_message(communicator: u64, sequence: u8, number: u32, value: &AgreedValue) -> Vec<u8> {
+    let mut writer = message(communicator, sequence, number, DECIDED, 0, &RankSet::default(), 48);
     value.write(&mut writer);
     writer.done()
 }
@@ -609,7 +617,7 @@ mod tests {
     /// Members without an engine: messages in order for each pair, deaths at any moment, even in the middle of
     /// sending, with the loss of what was not delivered, notices that reach each member at its own time.
     struct Model {
-        members: Vec<Agreements>,
+        members: Vec<DisseminationAgreements>,
         dead: RankSet,
         views: Vec<RankSet>,
         /// By sender and receiver.
@@ -620,7 +628,7 @@ mod tests {
         fn new(size: usize) -> Model {
             Model {
                 members: (0..size)
-                    .map(|me| Agreements::new(7, 0, size, me, RankSet::default()))
+                    .map(|me| DisseminationAgreements::new(7, 0, size, me, RankSet::default()))
                     .collect(),
                 dead: RankSet::default(),
                 views: vec![RankSet::default(); size],
@@ -655,7 +663,7 @@ mod tests {
     fn own(rank: usize, instance: usize) -> Contribution {
         let flags = !(1u64 << rank) ^ (instance as u64) << 40;
         Contribution {
-            kind: Kind::Agree,
+            kind: AgreementKind::Agree,
             flags,
             id: rank as u64,
             acked: RankSet::default(),
@@ -671,7 +679,7 @@ mod tests {
         let mut may_die = dice.below(size);
         let mut entered = vec![0; size];
         // All that was ever returned, also by those who died.
-        let mut returned: Vec<Vec<(usize, Arc<Value>)>> = vec![Vec::new(); instances];
+        let mut returned: Vec<Vec<(usize, Arc<AgreedValue>)>> = vec![Vec::new(); instances];
         let mut idle = 0;
         while idle < 20_000 {
             let member = dice.below(size);
@@ -740,14 +748,14 @@ mod tests {
     }
 
     #[test]
-    fn all_that_return_return_the_same_in_random_runs_without_an_engine() {
+    fn random_runs_without_an_engine_agree() {
         for seed in 0..300 {
             run(seed);
         }
     }
 
     #[test]
-    fn everybody_hears_of_everybody() {
+    fn every_participant_hears_of_every_other() {
         for size in 1..40 {
             let schedules: Vec<Schedule> =
                 (0..size).map(|me| Schedule::new(size, me, &RankSet::default())).collect();
@@ -768,18 +776,18 @@ mod tests {
 
     #[test]
     fn values_are_read_as_they_were_written() {
-        let place = Place { rank: 3, color: 9, key: -5 };
+        let place = SplitPlace { rank: 3, color: 9, key: -5 };
         let own = Contribution {
-            kind: Kind::Split,
+            kind: AgreementKind::Split,
             flags: 6,
             id: 1 << 50,
             acked: [1].into_iter().collect(),
             place: Some(place),
         };
-        let mut value = Value::of(&own, &[1, 2].into_iter().collect());
-        value.add(&Value::of(
+        let mut value = AgreedValue::of(&own, &[1, 2].into_iter().collect());
+        value.add(&AgreedValue::of(
             &Contribution {
-                place: Some(Place { rank: 0, ..place }),
+                place: Some(SplitPlace { rank: 0, ..place }),
                 flags: 3,
                 id: 5,
                 ..own.clone()
@@ -791,9 +799,12 @@ mod tests {
         let mut writer = Writer::new(wire::AGREEMENT, 0, 0);
         value.write(&mut writer);
         let bytes = writer.done();
-        assert_eq!(Value::read(&mut Reader::new(&bytes[wire::HEADER_LEN..])), Some(value.clone()));
-        let other = Contribution { kind: Kind::Duplicate, ..own };
-        value.add(&Value::of(&other, &RankSet::default()));
-        assert!(!value.is_of(Kind::Split) && !value.is_of(Kind::Duplicate));
+        assert_eq!(
+            AgreedValue::read(&mut Reader::new(&bytes[wire::HEADER_LEN..])),
+            Some(value.clone())
+        );
+        let other = Contribution { kind: AgreementKind::Duplicate, ..own };
+        value.add(&AgreedValue::of(&other, &RankSet::default()));
+        assert!(!value.is_of(AgreementKind::Split) && !value.is_of(AgreementKind::Duplicate));
     }
 }

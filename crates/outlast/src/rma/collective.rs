@@ -23,7 +23,7 @@
 
 use super::group::RankSet;
 use super::progress::{Rma, lock};
-use super::registry::Shared;
+use super::registry::SharedCommunicator;
 use super::wire::{self, Reader, Writer};
 use super::{Error, Result};
 use crate::Job;
@@ -49,14 +49,14 @@ pub enum Op {
 /// Which operation is called, and with what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signature {
-    what: What,
+    kind: CollectiveKind,
     detail: u8,
     root: u32,
     len: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum CollectiveKind {
     Barrier,
     Broadcast,
     ReduceUnsigned,
@@ -65,31 +65,31 @@ pub(crate) enum What {
     Gather,
 }
 
-const WHATS: [What; 6] = [
-    What::Barrier,
-    What::Broadcast,
-    What::ReduceUnsigned,
-    What::ReduceSigned,
-    What::ReduceFloat,
-    What::Gather,
+const COLLECTIVE_KINDS: [CollectiveKind; 6] = [
+    CollectiveKind::Barrier,
+    CollectiveKind::Broadcast,
+    CollectiveKind::ReduceUnsigned,
+    CollectiveKind::ReduceSigned,
+    CollectiveKind::ReduceFloat,
+    CollectiveKind::Gather,
 ];
 
 impl Signature {
-    pub(crate) fn new(what: What, detail: u8, root: usize, len: usize) -> Signature {
-        Signature { what, detail, root: root as u32, len: len as u64 }
+    pub(crate) fn new(kind: CollectiveKind, detail: u8, root: usize, len: usize) -> Signature {
+        Signature { kind, detail, root: root as u32, len: len as u64 }
     }
 
     fn write(&self, writer: &mut Writer) {
-        writer.u8(self.what as u8).u8(self.detail).u32(self.root).u64(self.len);
+        writer.u8(self.kind as u8).u8(self.detail).u32(self.root).u64(self.len);
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Signature> {
-        let what = *WHATS.get(reader.u8()? as usize)?;
-        Some(Signature { what, detail: reader.u8()?, root: reader.u32()?, len: reader.u64()? })
+        let kind = *COLLECTIVE_KINDS.get(reader.u8()? as usize)?;
+        Some(Signature { kind, detail: reader.u8()?, root: reader.u32()?, len: reader.u64()? })
     }
 }
 
-struct Arrived {
+struct ArrivedStep {
     number: u64,
     slot: u8,
     from: usize,
@@ -102,7 +102,7 @@ struct Arrived {
 pub(crate) struct Collectives {
     /// The number of the next call.
     next: u64,
-    arrived: VecDeque<Arrived>,
+    arrived: VecDeque<ArrivedStep>,
     /// The first call that somebody left because members had left the job, and which.
     broken: Option<(u64, RankSet)>,
     /// The last call that somebody found to be mismatched, and what it said.
@@ -115,7 +115,7 @@ impl Collectives {
         let mut reader = Reader::new(bytes);
         let mut read = || Some((reader.u64()?, reader.u8()?, Signature::read(&mut reader)?));
         if let Some((number, slot, signature)) = read() {
-            self.arrived.push_back(Arrived {
+            self.arrived.push_back(ArrivedStep {
                 number,
                 slot,
                 from,
@@ -153,30 +153,34 @@ impl Collectives {
 }
 
 /// A thread that is in a collective operation; only one may be.
-pub(crate) struct Turn<'a>(&'a AtomicBool);
+pub(crate) struct SingleCallGuard<'a>(&'a AtomicBool);
 
-impl<'a> Turn<'a> {
-    pub(crate) fn take(flag: &'a AtomicBool) -> Result<Turn<'a>> {
-        if flag.swap(true, Ordering::Acquire) { Err(Error::Busy) } else { Ok(Turn(flag)) }
+impl<'a> SingleCallGuard<'a> {
+    pub(crate) fn take(flag: &'a AtomicBool) -> Result<SingleCallGuard<'a>> {
+        if flag.swap(true, Ordering::Acquire) {
+            Err(Error::Busy)
+        } else {
+            Ok(SingleCallGuard(flag))
+        }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for SingleCallGuard<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
 }
 
 /// One call of a collective operation.
-pub(crate) struct Call<'a> {
+pub(crate) struct CollectiveCall<'a> {
     job: &'a Job,
     rma: &'a Rma,
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<SharedCommunicator>,
     signature: Signature,
     number: u64,
     me: usize,
     size: usize,
-    _turn: Turn<'a>,
+    _guard: SingleCallGuard<'a>,
 }
 
 /// The slots of messages before and after the doubling of a reduction, and those of the check in debug builds.
@@ -184,14 +188,14 @@ const FOLD: u8 = 64;
 const UNFOLD: u8 = 65;
 const CHECK: u8 = 128;
 
-impl<'a> Call<'a> {
+impl<'a> CollectiveCall<'a> {
     pub(crate) fn begin(
         job: &'a Job,
         rma: &'a Rma,
-        shared: &'a Arc<Shared>,
+        shared: &'a Arc<SharedCommunicator>,
         signature: Signature,
-    ) -> Result<Call<'a>> {
-        let turn = Turn::take(&shared.in_collective)?;
+    ) -> Result<CollectiveCall<'a>> {
+        let guard = SingleCallGuard::take(&shared.in_collective)?;
         let number = {
             let mut state = lock(&shared.state);
             let number = state.collectives.next;
@@ -200,9 +204,9 @@ impl<'a> Call<'a> {
             number
         };
         let (me, size) = (shared.group.me, shared.group.size());
-        let call = Call { job, rma, shared, signature, number, me, size, _turn: turn };
+        let call = CollectiveCall { job, rma, shared, signature, number, me, size, _guard: guard };
         call.check(None)?;
-        if cfg!(debug_assertions) && signature.what != What::Barrier {
+        if cfg!(debug_assertions) && signature.kind != CollectiveKind::Barrier {
             call.disseminate(CHECK)?;
         }
         Ok(call)
@@ -339,7 +343,7 @@ impl<'a> Call<'a> {
 
     /// Waits for a step of a member.
     fn receive(&self, from: usize, slot: u8) -> Result<Vec<u8>> {
-        let look = || {
+        let poll = || {
             let mut state = lock(&self.shared.state);
             let arrived = &mut state.collectives.arrived;
             let other =
@@ -347,14 +351,15 @@ impl<'a> Call<'a> {
             if let Some(other) = other {
                 return Some(Err((other.from, other.signature)));
             }
-            let wanted = |a: &Arrived| a.number == self.number && a.slot == slot && a.from == from;
+            let wanted =
+                |a: &ArrivedStep| a.number == self.number && a.slot == slot && a.from == from;
             let found = arrived.iter().position(wanted)?;
             arrived.remove(found).map(|arrived| Ok(arrived.bytes))
         };
         let mut mismatch = None;
         let result = self.rma.block(
             self.job,
-            || match look() {
+            || match poll() {
                 Some(Ok(bytes)) => Some(Ok(bytes)),
                 Some(Err((from, theirs))) => {
                     let what = format!("here {:?}, at rank {from} {theirs:?}", self.signature);
@@ -393,17 +398,17 @@ impl<'a> Call<'a> {
         {
             return Err(Error::ProcFailed { ranks: ranks.to_vec() });
         }
-        if !state.silent.is_subset(&state.left) {
-            return Err(Error::ProcFailed { ranks: state.silent.to_vec() });
+        if !state.drained.is_subset(&state.left) {
+            return Err(Error::ProcFailed { ranks: state.drained.to_vec() });
         }
         let is_harmless = match waits_for {
-            None => state.silent.is_empty(),
-            Some(rank) => !state.silent.contains(rank),
+            None => state.drained.is_empty(),
+            Some(rank) => !state.drained.contains(rank),
         };
         if is_harmless {
             return Ok(());
         }
-        let ranks = state.silent.clone();
+        let ranks = state.drained.clone();
         drop(state);
         Err(self.break_off(ranks))
     }

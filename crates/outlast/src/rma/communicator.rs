@@ -1,12 +1,14 @@
 //! The communicator: the calls that programs make.
 
-use super::agreement::{Contribution, Kind, Place, Value};
-use super::collective::{Call, Op, Signature, Turn, What, float, signed, unsigned};
+use super::agreement::{AgreedValue, AgreementKind, Contribution, SplitPlace};
+use super::collective::{
+    CollectiveCall, CollectiveKind, Op, Signature, SingleCallGuard, float, signed, unsigned,
+};
 use super::group::{Group, RankSet};
-use super::outbox::Todo;
-use super::point_to_point::{Posted, Received, Request, Source, Tag};
+use super::outbox::DeferredWork;
+use super::point_to_point::{PostedReceive, Received, Request, Source, Tag};
 use super::progress::{Rma, lock};
-use super::registry::{EVERYONE, Shared, State, WORLD};
+use super::registry::{CommunicatorState, EVERYONE, SharedCommunicator, WORLD};
 use super::wire::{self, Writer};
 use super::{Error, Result, TAG_MAX};
 use crate::engine::{self, Engine};
@@ -25,7 +27,7 @@ use std::sync::atomic::Ordering;
 pub struct Communicator {
     job: Job,
     rma: Arc<Rma>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedCommunicator>,
 }
 
 /// What [`Communicator::agree_despite_failures`] gives: the same at all members.
@@ -66,9 +68,9 @@ impl Communicator {
                 job.me()
             ),
         })?;
-        let shared = rma.make(WORLD, Arc::new(group));
-        rma.hand_over_soon(job);
-        rma.catch_up(job);
+        let shared = rma.find_or_make(WORLD, Arc::new(group));
+        rma.deliver_early_if_ready(job);
+        rma.refresh_view(job);
         Ok(Communicator { job: job.clone(), rma, shared })
     }
 
@@ -77,13 +79,13 @@ impl Communicator {
         let rma = Rma::of(job)?;
         let members = (0..job.members() as u32).map(MemberId).collect();
         let group = Group::new(members, job.me()).ok_or(Error::Freed)?;
-        let shared = rma.make(EVERYONE, Arc::new(group));
-        rma.hand_over_soon(job);
-        rma.catch_up(job);
+        let shared = rma.find_or_make(EVERYONE, Arc::new(group));
+        rma.deliver_early_if_ready(job);
+        rma.refresh_view(job);
         Ok(Communicator { job: job.clone(), rma, shared })
     }
 
-    fn child(&self, shared: Arc<Shared>) -> Communicator {
+    fn child(&self, shared: Arc<SharedCommunicator>) -> Communicator {
         Communicator { job: self.job.clone(), rma: self.rma.clone(), shared }
     }
 
@@ -153,11 +155,11 @@ impl Communicator {
         self.check_tag(tag)?;
         self.check_usable()?;
         if to == self.rank() {
-            lock(&self.shared.state).points.deliver(to, tag, bytes.to_vec());
-            self.rma.wake_others(&self.job);
+            lock(&self.shared.state).matcher.deliver(to, tag, bytes.to_vec());
+            self.rma.wake_waiters(&self.job);
             return Ok(());
         }
-        self.rma.catch_up(&self.job);
+        self.rma.refresh_view(&self.job);
         if lock(&self.shared.state).dead.contains(to) {
             return Err(Error::ProcFailed { ranks: vec![to] });
         }
@@ -193,15 +195,15 @@ impl Communicator {
 
     fn receive_at_most(&self, from: Source, tag: Tag, len_max: usize) -> Result<Received> {
         let posted = self.post(from, tag, len_max)?;
-        let look =
-            || self.shared.look_at(&posted).or_else(|| self.shared.take_interrupt().map(Err));
-        let result = self.rma.block(&self.job, look, |limit| {
+        let poll =
+            || self.shared.poll_receive(&posted).or_else(|| self.shared.take_interrupt().map(Err));
+        let result = self.rma.block(&self.job, poll, |limit| {
             self.shared.timeout(self.shared.waited_for(&posted), limit)
         });
         if result.is_err() {
-            let has_given = lock(&self.shared.state).points.cancel(&posted);
+            let has_given = lock(&self.shared.state).matcher.cancel(&posted);
             if has_given {
-                self.rma.wake_others(&self.job);
+                self.rma.wake_waiters(&self.job);
             }
         }
         result
@@ -222,7 +224,7 @@ impl Communicator {
         let (from, tag) = (from.into(), tag.into());
         self.check_match(from, tag)?;
         self.rma.progress(&self.job);
-        Ok(lock(&self.shared.state).points.peek(from, tag))
+        Ok(lock(&self.shared.state).matcher.peek(from, tag))
     }
 
     fn check_match(&self, from: Source, tag: Tag) -> Result<()> {
@@ -235,38 +237,50 @@ impl Communicator {
         self.check_usable()
     }
 
-    fn post(&self, from: Source, tag: Tag, len_max: usize) -> Result<Arc<Posted>> {
+    fn post(&self, from: Source, tag: Tag, len_max: usize) -> Result<Arc<PostedReceive>> {
         self.check_match(from, tag)?;
-        Ok(lock(&self.shared.state).points.post(from, tag, len_max))
+        Ok(lock(&self.shared.state).matcher.post(from, tag, len_max))
     }
 
     // ---- Collective operations.
 
-    fn call(&self, what: What, detail: u8, root: usize, len: usize) -> Result<Call<'_>> {
+    fn call(
+        &self,
+        kind: CollectiveKind,
+        detail: u8,
+        root: usize,
+        len: usize,
+    ) -> Result<CollectiveCall<'_>> {
         self.check_usable()?;
-        self.rma.catch_up(&self.job);
-        Call::begin(&self.job, &self.rma, &self.shared, Signature::new(what, detail, root, len))
+        self.rma.refresh_view(&self.job);
+        CollectiveCall::begin(
+            &self.job,
+            &self.rma,
+            &self.shared,
+            Signature::new(kind, detail, root, len),
+        )
     }
 
     /// Returns when all members have called it.
     pub fn barrier(&self) -> Result<()> {
-        self.call(What::Barrier, 0, 0, 0)?.barrier()
+        self.call(CollectiveKind::Barrier, 0, 0, 0)?.barrier()
     }
 
     /// Gives all members the root's bytes. All must give a buffer of the same length.
     pub fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()> {
         self.check_rank(root)?;
-        self.call(What::Broadcast, 0, root, bytes.len())?.broadcast(root, bytes)
+        self.call(CollectiveKind::Broadcast, 0, root, bytes.len())?.broadcast(root, bytes)
     }
 
     /// Combines the values of all members, place by place; all get the result. On an error `values` is unspecified.
     pub fn allreduce_u64(&self, op: Op, values: &mut [u64]) -> Result<()> {
-        self.call(What::ReduceUnsigned, op as u8, 0, values.len())?.reduce(values, unsigned(op))
+        self.call(CollectiveKind::ReduceUnsigned, op as u8, 0, values.len())?
+            .reduce(values, unsigned(op))
     }
 
     /// The same for signed numbers.
     pub fn allreduce_i64(&self, op: Op, values: &mut [i64]) -> Result<()> {
-        let call = self.call(What::ReduceSigned, op as u8, 0, values.len())?;
+        let call = self.call(CollectiveKind::ReduceSigned, op as u8, 0, values.len())?;
         let mut words: Vec<u64> = values.iter().map(|&value| value as u64).collect();
         call.reduce(&mut words, signed(op))?;
         values.iter_mut().zip(words).for_each(|(value, word)| *value = word as i64);
@@ -278,7 +292,7 @@ impl Communicator {
         let combine = float(op).ok_or_else(|| Error::Invalid {
             what: format!("{op:?} does not combine floating-point numbers"),
         })?;
-        let call = self.call(What::ReduceFloat, op as u8, 0, values.len())?;
+        let call = self.call(CollectiveKind::ReduceFloat, op as u8, 0, values.len())?;
         let mut words: Vec<u64> = values.iter().map(|value| value.to_bits()).collect();
         call.reduce(&mut words, combine)?;
         values.iter_mut().zip(words).for_each(|(value, word)| *value = f64::from_bits(word));
@@ -287,7 +301,7 @@ impl Communicator {
 
     /// Everyone's bytes, of any length each, by rank.
     pub fn allgather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.call(What::Gather, 0, 0, 0)?.gather(bytes)
+        self.call(CollectiveKind::Gather, 0, 0, 0)?.gather(bytes)
     }
 
     // ---- New communicators.
@@ -295,7 +309,7 @@ impl Communicator {
     /// A new communicator of the same members. Collective; fails if a member is dead. If it fails at one member and
     /// not at another, the new communicator is revoked.
     pub fn duplicate(&self) -> Result<Communicator> {
-        let (_, made) = self.agreement(Kind::Duplicate, u64::MAX, None)?;
+        let (_, made) = self.agreement(AgreementKind::Duplicate, u64::MAX, None)?;
         made.map(|shared| self.child(shared)).ok_or(Error::Revoked)
     }
 
@@ -303,8 +317,8 @@ impl Communicator {
     /// where those are equal. With `None` as colour a member belongs to no new one. Collective, as `duplicate`.
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
         let color = color.map_or(0, |color| u64::from(color) + 1);
-        let place = Place { rank: self.rank() as u32, color, key };
-        let (_, made) = self.agreement(Kind::Split, u64::MAX, Some(place))?;
+        let place = SplitPlace { rank: self.rank() as u32, color, key };
+        let (_, made) = self.agreement(AgreementKind::Split, u64::MAX, Some(place))?;
         Ok(made.map(|shared| self.child(shared)))
     }
 
@@ -319,11 +333,11 @@ impl Communicator {
         if self.shared.is_freed.swap(true, Ordering::SeqCst) {
             return Err(Error::Freed);
         }
-        let mut todo = Todo::default();
-        self.rma.freed(&self.shared, &mut todo);
-        self.rma.finish(&self.job, todo);
+        let mut deferred = DeferredWork::default();
+        self.rma.report_freed(&self.shared, &mut deferred);
+        self.rma.run_deferred(&self.job, deferred);
         // Waits of other threads on it are over.
-        self.rma.wake_others(&self.job);
+        self.rma.wake_waiters(&self.job);
         Ok(())
     }
 
@@ -333,11 +347,11 @@ impl Communicator {
     /// not local, except `agree` and `shrink`, says [`Error::Revoked`]. Returns at once, and cannot be undone.
     pub fn revoke(&self) -> Result<()> {
         self.check_freed()?;
-        let mut todo = Todo::default();
-        self.rma.revoke(&self.shared, &mut lock(&self.shared.state), &mut todo);
-        self.rma.finish(&self.job, todo);
+        let mut deferred = DeferredWork::default();
+        self.rma.revoke(&self.shared, &mut lock(&self.shared.state), &mut deferred);
+        self.rma.run_deferred(&self.job, deferred);
         // Other threads of this member may wait in it.
-        self.rma.wake_others(&self.job);
+        self.rma.wake_waiters(&self.job);
         Ok(())
     }
 
@@ -350,7 +364,7 @@ impl Communicator {
     /// A new communicator of the members that live. All living members call it; it also works if the communicator
     /// is revoked, and whoever dies meanwhile. Members that die during the call may belong to the new one.
     pub fn shrink(&self) -> Result<Communicator> {
-        let (_, made) = self.agreement(Kind::Shrink, u64::MAX, None)?;
+        let (_, made) = self.agreement(AgreementKind::Shrink, u64::MAX, None)?;
         made.map(|shared| self.child(shared)).ok_or(Error::Freed)
     }
 
@@ -363,7 +377,7 @@ impl Communicator {
     ///
     /// After [`Error::Timeout`] the agreement goes on, with what this member gave: call it again to get its outcome.
     pub fn agree(&self, flags: u64) -> Result<u64> {
-        let (value, _) = self.agreement(Kind::Agree, flags, None)?;
+        let (value, _) = self.agreement(AgreementKind::Agree, flags, None)?;
         if value.unacked.is_empty() {
             Ok(value.flags)
         } else {
@@ -373,7 +387,7 @@ impl Communicator {
 
     /// The same, with failures as a part of what is agreed on.
     pub fn agree_despite_failures(&self, flags: u64) -> Result<Agreement> {
-        let (value, _) = self.agreement(Kind::Agree, flags, None)?;
+        let (value, _) = self.agreement(AgreementKind::Agree, flags, None)?;
         Ok(Agreement {
             flags: value.flags,
             failed: value.dead.to_vec(),
@@ -385,7 +399,7 @@ impl Communicator {
     /// does not report them.
     pub fn failure_ack(&self) -> Result<()> {
         self.check_freed()?;
-        self.rma.catch_up(&self.job);
+        self.rma.refresh_view(&self.job);
         let mut state = lock(&self.shared.state);
         state.acked = state.dead.clone();
         Ok(())
@@ -400,7 +414,7 @@ impl Communicator {
     /// The ranks that are dead, as far as this member knows. Local, and acknowledges nothing.
     pub fn get_failed(&self) -> Result<Vec<usize>> {
         self.check_freed()?;
-        self.rma.catch_up(&self.job);
+        self.rma.refresh_view(&self.job);
         Ok(lock(&self.shared.state).dead.to_vec())
     }
 
@@ -412,7 +426,7 @@ impl Communicator {
         self.check_usable()?;
         if rank == self.rank() {
             lock(&self.shared.state).interrupted_by = Some(rank);
-            self.rma.wake_others(&self.job);
+            self.rma.wake_waiters(&self.job);
             return Ok(());
         }
         self.tell(rank, wire::INTERRUPT)
@@ -423,7 +437,7 @@ impl Communicator {
     pub fn notify_failures(&self, ranks: &[usize]) -> Result<()> {
         ranks.iter().try_for_each(|&rank| self.check_rank(rank))?;
         self.check_usable()?;
-        self.rma.catch_up(&self.job);
+        self.rma.refresh_view(&self.job);
         for &rank in ranks.iter().filter(|&&rank| rank != self.rank()) {
             match self.tell(rank, wire::NOTIFY) {
                 Ok(()) | Err(Error::ProcFailed { .. }) => {}
@@ -444,18 +458,18 @@ impl Communicator {
     /// Takes part in an agreement, and makes the communicator that follows from it.
     fn agreement(
         &self,
-        kind: Kind,
+        kind: AgreementKind,
         flags: u64,
-        place: Option<Place>,
-    ) -> Result<(Arc<Value>, Option<Arc<Shared>>)> {
+        place: Option<SplitPlace>,
+    ) -> Result<(Arc<AgreedValue>, Option<Arc<SharedCommunicator>>)> {
         self.check_freed()?;
-        let is_recovery = matches!(kind, Kind::Agree | Kind::Shrink);
-        let _turn = Turn::take(if is_recovery {
+        let is_recovery = matches!(kind, AgreementKind::Agree | AgreementKind::Shrink);
+        let _guard = SingleCallGuard::take(if is_recovery {
             &self.shared.in_agreement
         } else {
             &self.shared.in_collective
         })?;
-        self.rma.catch_up(&self.job);
+        self.rma.refresh_view(&self.job);
         if !is_recovery {
             self.check_usable()?;
             let state = lock(&self.shared.state);
@@ -482,19 +496,20 @@ impl Communicator {
             }
         }
         let id = match kind {
-            Kind::Agree => u64::MAX,
-            Kind::Split => self.rma.propose_ids(self.size() + 1),
+            AgreementKind::Agree => u64::MAX,
+            AgreementKind::Split => self.rma.propose_ids(self.size() + 1),
             _ => self.rma.propose_ids(1),
         };
-        let mut todo = Todo::default();
+        let mut deferred = DeferredWork::default();
         let decided = {
             let mut state = lock(&self.shared.state);
-            let acked = if kind == Kind::Agree { state.acked.clone() } else { RankSet::default() };
+            let acked =
+                if kind == AgreementKind::Agree { state.acked.clone() } else { RankSet::default() };
             let own = Contribution { kind, flags, id, acked, place };
-            self.rma.enter(&self.shared, &mut state, own, &mut todo);
+            self.rma.enter_agreement(&self.shared, &mut state, own, &mut deferred);
             state.take_decision(is_recovery)
         };
-        self.rma.finish(&self.job, todo);
+        self.rma.run_deferred(&self.job, deferred);
         let value = match decided {
             Some(value) => value,
             None => self.await_decision(is_recovery)?,
@@ -502,8 +517,8 @@ impl Communicator {
         self.conclude(kind, value)
     }
 
-    fn await_decision(&self, is_recovery: bool) -> Result<Arc<Value>> {
-        let look = || {
+    fn await_decision(&self, is_recovery: bool) -> Result<Arc<AgreedValue>> {
+        let poll = || {
             let mut state = lock(&self.shared.state);
             if let Some(value) = state.take_decision(is_recovery) {
                 return Some(Ok(value));
@@ -511,11 +526,11 @@ impl Communicator {
             if is_recovery {
                 return None;
             }
-            // Those who are not in it yet may never come: leave. See `Rma::after_agreement` for what is left behind.
+            // Those who are not in it yet may never come: leave. See `Rma::finish_abandoned_creation` for what is left behind.
             let error = if self.is_revoked() {
                 Error::Revoked
-            } else if !state.silent.is_subset(&state.left) {
-                Error::ProcFailed { ranks: state.silent.to_vec() }
+            } else if !state.drained.is_subset(&state.left) {
+                Error::ProcFailed { ranks: state.drained.to_vec() }
             } else if let Some(ranks) = state.collectives.broken_before() {
                 Error::ProcFailed { ranks: ranks.to_vec() }
             } else {
@@ -524,14 +539,18 @@ impl Communicator {
             state.is_creation_abandoned = true;
             Some(Err(error))
         };
-        self.rma.block(&self.job, look, |limit| {
+        self.rma.block(&self.job, poll, |limit| {
             let state = lock(&self.shared.state);
             let agreements = if is_recovery { &state.recovery } else { &state.creation };
             self.shared.timeout(agreements.waits_for().unwrap_or(self.rank()), limit)
         })
     }
 
-    fn conclude(&self, kind: Kind, value: Arc<Value>) -> Result<(Arc<Value>, Option<Arc<Shared>>)> {
+    fn conclude(
+        &self,
+        kind: AgreementKind,
+        value: Arc<AgreedValue>,
+    ) -> Result<(Arc<AgreedValue>, Option<Arc<SharedCommunicator>>)> {
         // Decided, perhaps, after this member had left, and so without what the others had to say since: they do not
         // talk to it any more. What was decided before the leaving holds.
         if self.job.has_ended() {
@@ -542,41 +561,42 @@ impl Communicator {
                 what: format!("here {kind:?}, elsewhere another one"),
             });
         }
-        if !value.dead.is_empty() && matches!(kind, Kind::Duplicate | Kind::Split) {
+        if !value.dead.is_empty() && matches!(kind, AgreementKind::Duplicate | AgreementKind::Split)
+        {
             return Err(Error::ProcFailed { ranks: value.dead.to_vec() });
         }
-        if kind == Kind::Agree {
+        if kind == AgreementKind::Agree {
             return Ok((value, None));
         }
         let made = self.rma.make_agreed(&self.shared, kind, &value);
-        self.rma.hand_over_soon(&self.job);
+        self.rma.deliver_early_if_ready(&self.job);
         Ok((value, made))
     }
 
     // ---- For windows.
 
-    /// Waits until `look` has something, making progress meanwhile. Ends with [`Error::Revoked`],
-    /// [`Error::Interrupted`], or [`Error::Timeout`] naming `whom()`.
+    /// Waits until `poll` has something, making progress meanwhile. Ends with [`Error::Revoked`],
+    /// [`Error::Interrupted`], or [`Error::Timeout`] naming `awaited()`.
     #[allow(dead_code)]
     pub(crate) fn wait_until<T>(
         &self,
-        whom: impl Fn() -> usize,
-        mut look: impl FnMut() -> Option<Result<T>>,
+        awaited: impl Fn() -> usize,
+        mut poll: impl FnMut() -> Option<Result<T>>,
     ) -> Result<T> {
-        let look = || {
-            look().or_else(|| {
+        let poll = || {
+            poll().or_else(|| {
                 if let Err(error) = self.check_usable() {
                     return Some(Err(error));
                 }
                 self.shared.take_interrupt().map(Err)
             })
         };
-        self.rma.block(&self.job, look, |limit| self.shared.timeout(whom(), limit))
+        self.rma.block(&self.job, poll, |limit| self.shared.timeout(awaited(), limit))
     }
 }
 
-impl State {
-    fn take_decision(&mut self, is_recovery: bool) -> Option<Arc<Value>> {
+impl CommunicatorState {
+    fn take_decision(&mut self, is_recovery: bool) -> Option<Arc<AgreedValue>> {
         let agreements = if is_recovery { &mut self.recovery } else { &mut self.creation };
         agreements.take_decision()
     }

@@ -1,5 +1,5 @@
+use crate::MemberId;
 use crate::engine;
-use crate::{Epoch, MemberId};
 use std::time::Duration;
 
 /// What a call of a communicator or a window can fail with.
@@ -7,7 +7,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum Error {
     /// Members that the operation needs are dead, so it cannot be completed.
-    #[error("{} dead; shrink the communicator, or go on without them", named(.ranks))]
+    #[error("{} dead; shrink the communicator, or go on without them", ranks_are(.ranks))]
     ProcFailed {
         /// The ranks of the dead, in ascending order.
         ranks: Vec<usize>,
@@ -16,7 +16,7 @@ pub enum Error {
     /// [`failure_ack`](crate::rma::Communicator::failure_ack), or look after the request that failed, and wait again.
     #[error(
         "{} dead, which holds this request up; it is still active: acknowledge the failure and wait again",
-        named(.ranks)
+        ranks_are(.ranks)
     )]
     ProcFailedPending {
         /// The ranks of the dead, in ascending order.
@@ -109,13 +109,13 @@ impl Error {
         match error {
             engine::Error::Dead { .. } => Error::ProcFailed { ranks: vec![rank] },
             engine::Error::Timeout { member, limit } => Error::Timeout { rank, member, limit },
-            engine::Error::Stale { now: Epoch(_) } | engine::Error::Ended => Error::Engine(error),
             other => Error::Engine(other),
         }
     }
 }
 
-fn named(ranks: &[usize]) -> String {
+/// The subject of an error text: "rank 3 is", "ranks 1, 3 are".
+pub(super) fn ranks_are(ranks: &[usize]) -> String {
     let list = ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     if ranks.len() == 1 { format!("rank {list} is") } else { format!("ranks {list} are") }
 }

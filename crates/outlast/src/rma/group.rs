@@ -4,7 +4,7 @@ use crate::{MemberId, MemberSet};
 
 const NO_RANK: u32 = u32::MAX;
 
-/// The members of a communicator in the order of their ranks. Shared by duplicates.
+/// The members of a communicator in the order of their ranks. SharedCommunicator by duplicates.
 #[derive(Debug)]
 pub(crate) struct Group {
     members: Vec<MemberId>,
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_sets_of_ranks_are_equal_however_they_came_about() {
+    fn equal_rank_sets_compare_equal() {
         let large: RankSet = [1, 64, 200].into_iter().collect();
         let small: RankSet = [1].into_iter().collect();
         assert_eq!(large.without(&[64, 200].into_iter().collect()), small);

@@ -85,7 +85,7 @@ mod tests {
     use crate::rma::testing::{after, handle};
 
     #[test]
-    fn nothing_is_kept_of_a_long_message_whose_sender_is_gone_or_has_given_up() {
+    fn parts_are_dropped_when_their_sender_dies_or_gives_up() {
         let part = |number, which| part_message(number, which, b"x");
         let sent = move || vec![part(0, NOT_LAST), part(1, NOT_LAST), part(0, GIVEN_UP)];
         after(sent, |job, rma| {

@@ -2,7 +2,7 @@
 //!
 //! It promises what [`super::agreement`] promises. Each member publishes its contribution, once, to all others: the
 //! contribution itself, the dead that it knows and those that it has acknowledged. A member decides when its own
-//! contribution is out and each other member's is either here or will never come: that member is *silent*, which is
+//! contribution is out and each other member's is either here or will never come: that member is *drained*, which is
 //! to say that its death is known and that everything it had sent has been received after that was known.
 //! The value combines the contributions that are there. Dead in it are the members that did not contribute, and those
 //! that a contributor knew to be dead.
@@ -11,9 +11,9 @@
 //! Let C be the members that have published their contributions to an instance when nobody is left who could. A member
 //! that decides has the contributions of exactly those in C:
 //! - it has no others, as what is not published is received by nobody;
-//! - it lacks none. It has its own. Were x in C missing, x would be silent here. But what x published reached all
+//! - it lacks none. It has its own. Were x in C missing, x would be drained here. But what x published reached all
 //!   whom x did not know to be dead, and outlives x: after x's death was known it was received before there was
-//!   nothing more to receive, and x became silent only then. If x knew this member to be dead, it was, and did
+//!   nothing more to receive, and x became drained only then. If x knew this member to be dead, it was, and did
 //!   not decide after x published; and not before, as it lacked x's contribution while x lived. (A member that has
 //!   left counts as dead and may still run: what it decides from then on is not given to its program.)
 //!
@@ -31,7 +31,9 @@
 //! | while it publishes | all have its contribution or none has; publishing is all or nothing |
 //! | later, before or after it decided | decide with its contribution, which is theirs by now |
 
-use super::agreement::{ALL, Agreements, Contribution, Kind, Sends, Value};
+use super::agreement::{
+    ALL, AgreedValue, AgreementKind, Contribution, DisseminationAgreements, Sends,
+};
 use super::group::RankSet;
 use super::wire::{self, Reader, Writer};
 use std::sync::Arc;
@@ -42,45 +44,45 @@ const SIZE_MAX: usize = 16;
 
 /// One agreement, at one member.
 #[derive(Debug)]
-struct Instance {
-    kind: Kind,
+struct OneRoundInstance {
+    kind: AgreementKind,
     /// Those whose contributions are in `gathered`.
     heard: RankSet,
-    gathered: Value,
+    gathered: AgreedValue,
     /// What all of them have acknowledged.
     acked: RankSet,
     /// Whether the own contribution has been published.
-    is_out: bool,
-    decided: Option<Arc<Value>>,
+    is_published: bool,
+    decided: Option<Arc<AgreedValue>>,
     /// Whether the program has got the decision.
     is_over: bool,
 }
 
 /// The agreements of a communicator, one after the other, at one member.
 #[derive(Debug)]
-pub(crate) struct Published {
+pub(crate) struct OneRoundAgreements {
     communicator: u64,
-    space: u8,
+    sequence: u8,
     size: usize,
     me: usize,
     dead: RankSet,
-    silent: RankSet,
+    drained: RankSet,
     /// How many instances were entered; the number of the next one.
     entered: u32,
-    current: Option<Instance>,
+    current: Option<OneRoundInstance>,
     /// Contributions to instances that this member has not entered yet: from whom, to which, and what.
-    early: Vec<(usize, u32, Value, RankSet)>,
+    early: Vec<(usize, u32, AgreedValue, RankSet)>,
 }
 
-impl Published {
-    fn new(communicator: u64, space: u8, size: usize, me: usize) -> Published {
-        Published {
+impl OneRoundAgreements {
+    fn new(communicator: u64, sequence: u8, size: usize, me: usize) -> OneRoundAgreements {
+        OneRoundAgreements {
             communicator,
-            space,
+            sequence,
             size,
             me,
             dead: RankSet::default(),
-            silent: RankSet::default(),
+            drained: RankSet::default(),
             entered: 0,
             current: None,
             early: Vec::new(),
@@ -90,18 +92,18 @@ impl Published {
     fn enter(&mut self, own: Contribution, sends: &mut Sends) {
         let number = self.entered;
         self.entered += 1;
-        let gathered = Value::of(&own, &self.dead);
+        let gathered = AgreedValue::of(&own, &self.dead);
         let mut writer = Writer::new(wire::AGREEMENT, self.communicator, 80);
-        writer.u8(self.space).u32(number);
+        writer.u8(self.sequence).u32(number);
         gathered.write(&mut writer);
         writer.set(&own.acked);
         sends.push((ALL, writer.done()));
-        self.current = Some(Instance {
+        self.current = Some(OneRoundInstance {
             kind: own.kind,
             heard: [self.me].into_iter().collect(),
             gathered,
             acked: own.acked,
-            is_out: false,
+            is_published: false,
             decided: None,
             is_over: false,
         });
@@ -114,17 +116,17 @@ impl Published {
         }
     }
 
-    fn set_out(&mut self) {
+    fn set_published(&mut self) {
         if let Some(instance) = &mut self.current {
-            instance.is_out = true;
+            instance.is_published = true;
         }
         self.advance();
     }
 
     fn receive(&mut self, from: usize, bytes: &[u8]) -> Option<()> {
         let mut reader = Reader::new(bytes);
-        let (_space, number) = (reader.u8()?, reader.u32()?);
-        let (value, acked) = (Value::read(&mut reader)?, reader.set()?);
+        let (_sequence, number) = (reader.u8()?, reader.u32()?);
+        let (value, acked) = (AgreedValue::read(&mut reader)?, reader.set()?);
         if number >= self.entered {
             self.early.push((from, number, value, acked));
         } else if number + 1 == self.entered {
@@ -134,7 +136,7 @@ impl Published {
         Some(())
     }
 
-    fn hear(&mut self, from: usize, value: &Value, acked: &RankSet) {
+    fn hear(&mut self, from: usize, value: &AgreedValue, acked: &RankSet) {
         let Some(instance) = &mut self.current else { return };
         instance.heard.insert(from);
         instance.gathered.add(value);
@@ -142,14 +144,15 @@ impl Published {
         instance.acked = instance.acked.without(&instance.acked.without(acked));
     }
 
-    fn missing(&self, instance: &Instance) -> Option<usize> {
-        (0..self.size).find(|&rank| !instance.heard.contains(rank) && !self.silent.contains(rank))
+    fn missing(&self, instance: &OneRoundInstance) -> Option<usize> {
+        (0..self.size).find(|&rank| !instance.heard.contains(rank) && !self.drained.contains(rank))
     }
 
     /// Decides if it is time.
     fn advance(&mut self) {
         let Some(instance) = &self.current else { return };
-        if !instance.is_out || instance.decided.is_some() || self.missing(instance).is_some() {
+        if !instance.is_published || instance.decided.is_some() || self.missing(instance).is_some()
+        {
             return;
         }
         let Some(instance) = &mut self.current else { return };
@@ -164,34 +167,40 @@ impl Published {
 
 /// The agreements of a communicator, in whichever way its size and the engine allow. All members choose the same.
 #[derive(Debug)]
-pub(crate) enum Agreeing {
-    Rounds(Box<Agreements>),
-    Published(Box<Published>),
+pub(crate) enum Agreements {
+    Dissemination(Box<DisseminationAgreements>),
+    OneRound(Box<OneRoundAgreements>),
 }
 
-impl Agreeing {
+impl Agreements {
     pub(crate) fn new(
         can_publish: bool,
         communicator: u64,
-        space: u8,
+        sequence: u8,
         size: usize,
         me: usize,
         dead: &RankSet,
-        silent: &RankSet,
-    ) -> Agreeing {
+        drained: &RankSet,
+    ) -> Agreements {
         if can_publish && size <= SIZE_MAX {
-            let mut published = Published::new(communicator, space, size, me);
-            (published.dead, published.silent) = (dead.clone(), silent.clone());
-            return Agreeing::Published(Box::new(published));
+            let mut one_round = OneRoundAgreements::new(communicator, sequence, size, me);
+            (one_round.dead, one_round.drained) = (dead.clone(), drained.clone());
+            return Agreements::OneRound(Box::new(one_round));
         }
-        Agreeing::Rounds(Box::new(Agreements::new(communicator, space, size, me, dead.clone())))
+        Agreements::Dissemination(Box::new(DisseminationAgreements::new(
+            communicator,
+            sequence,
+            size,
+            me,
+            dead.clone(),
+        )))
     }
 
     /// What the last instance that was entered is about, unless the program is through with it.
-    pub(crate) fn unfinished(&self) -> Option<Kind> {
+    pub(crate) fn unfinished(&self) -> Option<AgreementKind> {
         match self {
-            Agreeing::Rounds(rounds) => rounds.unfinished(),
-            Agreeing::Published(published) => published
+            Agreements::Dissemination(dissemination) => dissemination.unfinished(),
+            Agreements::OneRound(one_round) => one_round
                 .current
                 .as_ref()
                 .filter(|instance| !instance.is_over)
@@ -200,11 +209,11 @@ impl Agreeing {
     }
 
     /// The decision of the last instance that was entered, once: the program is then through with the instance.
-    pub(crate) fn take_decision(&mut self) -> Option<Arc<Value>> {
+    pub(crate) fn take_decision(&mut self) -> Option<Arc<AgreedValue>> {
         match self {
-            Agreeing::Rounds(rounds) => rounds.take_decision(),
-            Agreeing::Published(published) => {
-                let instance = published.current.as_mut()?;
+            Agreements::Dissemination(dissemination) => dissemination.take_decision(),
+            Agreements::OneRound(one_round) => {
+                let instance = one_round.current.as_mut()?;
                 let value = instance.decided.clone()?;
                 instance.is_over = true;
                 Some(value)
@@ -215,11 +224,11 @@ impl Agreeing {
     /// A rank that is waited for, if one is.
     pub(crate) fn waits_for(&self) -> Option<usize> {
         match self {
-            Agreeing::Rounds(rounds) => rounds.waits_for(),
-            Agreeing::Published(published) => {
+            Agreements::Dissemination(dissemination) => dissemination.waits_for(),
+            Agreements::OneRound(one_round) => {
                 let instance =
-                    published.current.as_ref().filter(|instance| instance.decided.is_none())?;
-                published.missing(instance)
+                    one_round.current.as_ref().filter(|instance| instance.decided.is_none())?;
+                one_round.missing(instance)
             }
         }
     }
@@ -227,41 +236,41 @@ impl Agreeing {
     /// Enters the next instance. The last one must be decided.
     pub(crate) fn enter(&mut self, own: Contribution, sends: &mut Sends) {
         match self {
-            Agreeing::Rounds(rounds) => rounds.enter(own, sends),
-            Agreeing::Published(published) => published.enter(own, sends),
+            Agreements::Dissemination(dissemination) => dissemination.enter(own, sends),
+            Agreements::OneRound(one_round) => one_round.enter(own, sends),
         }
     }
 
     /// What was to be published has been.
-    pub(crate) fn set_out(&mut self) {
-        if let Agreeing::Published(published) = self {
-            published.set_out();
+    pub(crate) fn set_published(&mut self) {
+        if let Agreements::OneRound(one_round) = self {
+            one_round.set_published();
         }
     }
 
     /// Takes note of the dead, who only become more.
     pub(crate) fn set_dead(&mut self, dead: &RankSet, sends: &mut Sends) {
         match self {
-            Agreeing::Rounds(rounds) => rounds.set_dead(dead, sends),
-            Agreeing::Published(published) => published.dead = dead.clone(),
+            Agreements::Dissemination(dissemination) => dissemination.set_dead(dead, sends),
+            Agreements::OneRound(one_round) => one_round.dead = dead.clone(),
         }
     }
 
     /// Takes note of those of the dead of whom nothing more will come.
-    pub(crate) fn set_silent(&mut self, silent: &RankSet) {
-        if let Agreeing::Published(published) = self {
-            published.silent = silent.clone();
-            published.advance();
+    pub(crate) fn set_drained(&mut self, drained: &RankSet) {
+        if let Agreements::OneRound(one_round) = self {
+            one_round.drained = drained.clone();
+            one_round.advance();
         }
     }
 
     /// Handles a message, which begins after the identity of its communicator.
     pub(crate) fn receive(&mut self, from: usize, bytes: &[u8], sends: &mut Sends) {
         match self {
-            Agreeing::Rounds(rounds) => rounds.receive(from, bytes, sends),
-            Agreeing::Published(published) => {
+            Agreements::Dissemination(dissemination) => dissemination.receive(from, bytes, sends),
+            Agreements::OneRound(one_round) => {
                 // A message that cannot be read is one that this version does not know.
-                let _ = published.receive(from, bytes);
+                let _ = one_round.receive(from, bytes);
             }
         }
     }
@@ -276,7 +285,7 @@ mod tests {
     fn own(rank: usize, instance: usize, acked: &RankSet) -> Contribution {
         let flags = !(1u64 << rank) ^ (instance as u64) << 40;
         Contribution {
-            kind: Kind::Agree,
+            kind: AgreementKind::Agree,
             flags,
             id: rank as u64,
             acked: acked.clone(),
@@ -290,14 +299,14 @@ mod tests {
         let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let (size, instances) = (1 + dice.below(SIZE_MAX), 3);
         let nobody = RankSet::default();
-        let mut members: Vec<Agreeing> =
-            (0..size).map(|me| Agreeing::new(true, 7, 0, size, me, &nobody, &nobody)).collect();
+        let mut members: Vec<Agreements> =
+            (0..size).map(|me| Agreements::new(true, 7, 0, size, me, &nobody, &nobody)).collect();
         let mut channels = vec![vec![VecDeque::<Vec<u8>>::new(); size]; size];
         let (mut dead, mut known) = (RankSet::default(), vec![RankSet::default(); size]);
         let (mut unpublished, mut entered) = (vec![None; size], vec![0; size]);
         let mut may_die = dice.below(size);
         // All that was ever returned, also by those who died.
-        let mut returned: Vec<Vec<Arc<Value>>> = vec![Vec::new(); instances];
+        let mut returned: Vec<Vec<Arc<AgreedValue>>> = vec![Vec::new(); instances];
         let mut idle = 0;
         while idle < 5000 {
             idle += 1;
@@ -328,7 +337,7 @@ mod tests {
                         for to in (0..size).filter(|&to| to != me && !known[me].contains(to)) {
                             channels[me][to].push_back(bytes.clone());
                         }
-                        members[me].set_out();
+                        members[me].set_published();
                         idle = 0;
                     }
                 }
@@ -338,7 +347,7 @@ mod tests {
                     }
                     members[me].set_dead(&known[me], &mut Sends::new());
                     if known[me].iter().all(|rank| channels[rank][me].is_empty()) {
-                        members[me].set_silent(&known[me]);
+                        members[me].set_drained(&known[me]);
                     }
                 }
                 3 => {
@@ -375,24 +384,24 @@ mod tests {
     }
 
     #[test]
-    fn all_that_return_return_the_same_in_random_runs_without_an_engine() {
+    fn random_runs_without_an_engine_agree() {
         for seed in 0..2000 {
             run(seed);
         }
     }
 
     #[test]
-    fn what_a_contributor_knew_counts_though_the_dead_one_contributed() {
+    fn a_death_known_to_a_contributor_counts_despite_a_contribution_of_the_dead() {
         let none = RankSet::default();
-        let mut members: Vec<Agreeing> =
-            (0..2).map(|me| Agreeing::new(true, 7, 0, 2, me, &none, &none)).collect();
+        let mut members: Vec<Agreements> =
+            (0..2).map(|me| Agreements::new(true, 7, 0, 2, me, &none, &none)).collect();
         let mut sends = Sends::new();
         members[1].enter(own(1, 0, &none), &mut sends);
         // Member 1 dies, and member 0 knows, before it calls.
         let dead: RankSet = [1].into_iter().collect();
         members[0].set_dead(&dead, &mut Sends::new());
         members[0].enter(own(0, 0, &none), &mut Sends::new());
-        members[0].set_out();
+        members[0].set_published();
         assert!(members[0].take_decision().is_none(), "what it sent may still come");
         assert_eq!(members[0].waits_for(), Some(1));
         members[0].receive(1, &sends[0].1[wire::HEADER_LEN..], &mut Sends::new());

@@ -3,7 +3,7 @@
 use super::agreement::Sends;
 use super::long_message;
 use super::progress::{Rma, lock};
-use super::registry::Shared;
+use super::registry::SharedCommunicator;
 use crate::engine::{self, MESSAGE_LEN_MAX, Port, TRY_SEND_LEN_MAX};
 use crate::{Engine, Job, MemberId};
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +15,7 @@ use std::time::Duration;
 #[derive(Default)]
 pub(super) struct Outbox {
     /// Contributions that found no room, and how many there are, those included that somebody is trying again.
-    unpublished: Mutex<Vec<Unpublished>>,
+    unpublished: Mutex<Vec<UnpublishedContribution>>,
     unpublished_count: AtomicUsize,
     /// What was not taken yet, in order, by whom; nobody has an empty list.
     unsent: Mutex<BTreeMap<MemberId, VecDeque<Vec<u8>>>>,
@@ -27,23 +27,23 @@ pub(super) struct Outbox {
 
 /// What is to be done once no lock is held.
 #[derive(Default)]
-pub(crate) struct Todo {
+pub(crate) struct DeferredWork {
     pub(super) sends: Vec<(MemberId, Vec<u8>)>,
-    pub(super) contributions: Vec<Unpublished>,
+    pub(super) contributions: Vec<UnpublishedContribution>,
     /// Whether the layers above are to look.
-    pub(super) is_news: bool,
+    pub(super) must_ring: bool,
 }
 
-impl Todo {
-    pub(super) fn add(&mut self, shared: &Shared, sends: Sends) {
+impl DeferredWork {
+    pub(super) fn add(&mut self, shared: &SharedCommunicator, sends: Sends) {
         self.sends
             .extend(sends.into_iter().map(|(rank, bytes)| (shared.group.member(rank), bytes)));
     }
 }
 
 /// A contribution to an agreement that is to be published.
-pub(super) struct Unpublished {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct UnpublishedContribution {
+    pub(super) shared: Arc<SharedCommunicator>,
     pub(super) is_recovery: bool,
     pub(super) bytes: Vec<u8>,
 }
@@ -52,7 +52,7 @@ pub(super) struct Unpublished {
 pub(super) const RESEND: Duration = Duration::from_millis(1);
 
 /// Whether nothing is left to do about a message: it is on its way, or there is nobody to send it to, or from.
-fn is_through(sent: &engine::Result<bool>) -> bool {
+fn needs_no_retry(sent: &engine::Result<bool>) -> bool {
     use engine::Error::{Dead, Ended, Forked};
     matches!(sent, Ok(true) | Err(Dead { .. } | Ended | Forked))
 }
@@ -74,19 +74,19 @@ impl Rma {
     }
 
     /// Sends what is to be sent. Called without any lock.
-    pub(crate) fn finish(&self, job: &Job, mut todo: Todo) {
-        if todo.is_news {
+    pub(crate) fn run_deferred(&self, job: &Job, mut deferred: DeferredWork) {
+        if deferred.must_ring {
             let _ = job.ring(self.me);
         }
         loop {
-            for (member, bytes) in std::mem::take(&mut todo.sends) {
+            for (member, bytes) in std::mem::take(&mut deferred.sends) {
                 self.post(job, member, bytes);
             }
-            if todo.contributions.is_empty() {
+            if deferred.contributions.is_empty() {
                 return;
             }
-            for contribution in std::mem::take(&mut todo.contributions) {
-                if !self.publish(job, contribution, &mut todo) {
+            for contribution in std::mem::take(&mut deferred.contributions) {
+                if !self.publish(job, contribution, &mut deferred) {
                     // The background offers it again, from time to time.
                     let _ = job.ring(self.me);
                 }
@@ -95,10 +95,15 @@ impl Rma {
     }
 
     /// Publishes a contribution, or keeps it for later if a living member has no room for it; whether it is out.
-    fn publish(&self, job: &Job, contribution: Unpublished, todo: &mut Todo) -> bool {
+    fn publish(
+        &self,
+        job: &Job,
+        contribution: UnpublishedContribution,
+        deferred: &mut DeferredWork,
+    ) -> bool {
         let others = contribution.shared.group.others();
         let published = job.try_publish(others, Port::Rma, &contribution.bytes);
-        if !is_through(&published) {
+        if !needs_no_retry(&published) {
             lock(&self.outbox.unpublished).push(contribution);
             self.outbox.unpublished_count.fetch_add(1, Ordering::SeqCst);
             return false;
@@ -107,11 +112,11 @@ impl Rma {
         if published == Ok(true) {
             let mut state = lock(&contribution.shared.state);
             if contribution.is_recovery {
-                state.recovery.set_out();
+                state.recovery.set_published();
             } else {
-                state.creation.set_out();
+                state.creation.set_published();
             }
-            self.after_agreement(&contribution.shared, &mut state, todo);
+            self.finish_abandoned_creation(&contribution.shared, &mut state, deferred);
         }
         true
     }
@@ -123,17 +128,17 @@ impl Rma {
         }
         let kept = std::mem::take(&mut *lock(&self.outbox.unpublished));
         let kept_count = kept.len();
-        let mut todo = Todo::default();
+        let mut deferred = DeferredWork::default();
         let mut is_any_out = false;
         for contribution in kept {
-            is_any_out |= self.publish(job, contribution, &mut todo);
+            is_any_out |= self.publish(job, contribution, &mut deferred);
         }
         // Only now: were they not counted while they are tried, the background would see nothing to offer again, and sleep.
         self.outbox.unpublished_count.fetch_sub(kept_count, Ordering::SeqCst);
-        self.finish(job, todo);
+        self.run_deferred(job, deferred);
         if is_any_out {
             // Who waits for the outcome may have it now.
-            self.wake_others(job);
+            self.wake_waiters(job);
         }
     }
 
@@ -142,18 +147,18 @@ impl Rma {
     /// Sends a message that may neither be lost nor hold the caller up; see the head of the module.
     pub(crate) fn post(&self, job: &Job, member: MemberId, bytes: Vec<u8>) {
         if bytes.len() <= TRY_SEND_LEN_MAX {
-            return self.post_short(job, member, bytes);
+            return self.post_part(job, member, bytes);
         }
         let number = self.long_messages.next_number();
         long_message::parts(number, &bytes, TRY_SEND_LEN_MAX)
-            .for_each(|part| self.post_short(job, member, part));
+            .for_each(|part| self.post_part(job, member, part));
     }
 
-    fn post_short(&self, job: &Job, member: MemberId, bytes: Vec<u8>) {
+    fn post_part(&self, job: &Job, member: MemberId, bytes: Vec<u8>) {
         // Behind what this activity could not send before.
         let is_behind = self.outbox.has_unsent.load(Ordering::SeqCst)
             && lock(&self.outbox.unsent).contains_key(&member);
-        if !is_behind && is_through(&job.try_send(member, Port::Rma, &bytes)) {
+        if !is_behind && needs_no_retry(&job.try_send(member, Port::Rma, &bytes)) {
             return;
         }
         {
@@ -178,10 +183,10 @@ impl Rma {
             let first =
                 || Some(std::mem::take(lock(&self.outbox.unsent).get_mut(&member)?.front_mut()?));
             while let Some(bytes) = first() {
-                let is_through = is_through(&job.try_send(member, Port::Rma, &bytes));
+                let needs_no_retry = needs_no_retry(&job.try_send(member, Port::Rma, &bytes));
                 let mut unsent = lock(&self.outbox.unsent);
                 let Some(list) = unsent.get_mut(&member) else { break };
-                if !is_through {
+                if !needs_no_retry {
                     list[0] = bytes;
                     break;
                 }
@@ -212,10 +217,10 @@ mod tests {
     use crate::engine::sim::{self, Options};
 
     #[test]
-    fn what_could_not_be_sent_for_want_of_memory_is_sent_again() {
+    fn messages_refused_for_lack_of_memory_are_sent_again() {
         let error = engine::Error::OutOfMemory { wanted: 1, reason: String::new() };
-        assert!(!is_through(&Err(error)) && !is_through(&Ok(false)));
-        assert!(is_through(&Ok(true)) && is_through(&Err(engine::Error::Ended)));
+        assert!(!needs_no_retry(&Err(error)) && !needs_no_retry(&Ok(false)));
+        assert!(needs_no_retry(&Ok(true)) && needs_no_retry(&Err(engine::Error::Ended)));
     }
 
     /// A long message to a member that stops taking any is given up, and the member is told so when it takes some again.

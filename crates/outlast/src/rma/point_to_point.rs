@@ -10,7 +10,7 @@
 //! - In a set of requests of which one failed, those that are not complete say the same, and stay active.
 
 use super::progress::{Rma, lock};
-use super::registry::{Shared, State};
+use super::registry::{CommunicatorState, SharedCommunicator};
 use super::{Error, Result};
 use crate::Job;
 use std::collections::VecDeque;
@@ -59,7 +59,7 @@ pub struct Received {
 }
 
 /// A receive that was started.
-pub(crate) struct Posted {
+pub(crate) struct PostedReceive {
     source: Source,
     tag: Tag,
     len_max: usize,
@@ -68,7 +68,7 @@ pub(crate) struct Posted {
     arrival: AtomicU64,
 }
 
-impl Posted {
+impl PostedReceive {
     fn takes(&self, source: usize, tag: u32) -> bool {
         (self.source == Source::Any || self.source == Source::Rank(source))
             && (self.tag == Tag::Any || self.tag == Tag::Is(tag))
@@ -77,23 +77,23 @@ impl Posted {
 
 /// The messages and receives of a communicator that have not met.
 #[derive(Default)]
-pub(crate) struct Points {
-    posted: VecDeque<Arc<Posted>>,
+pub(crate) struct MessageMatcher {
+    posted: VecDeque<Arc<PostedReceive>>,
     /// Messages that nobody wanted yet, by their arrival.
     arrived: VecDeque<(u64, Received)>,
     arrivals: u64,
 }
 
-impl Points {
+impl MessageMatcher {
     /// A message has come.
     pub(crate) fn deliver(&mut self, source: usize, tag: u32, bytes: Vec<u8>) {
         self.arrivals += 1;
-        self.hand_over(self.arrivals, Received { source, tag, bytes });
+        self.match_or_keep(self.arrivals, Received { source, tag, bytes });
     }
 
     /// Starts a receive.
-    pub(crate) fn post(&mut self, source: Source, tag: Tag, len_max: usize) -> Arc<Posted> {
-        let posted = Arc::new(Posted {
+    pub(crate) fn post(&mut self, source: Source, tag: Tag, len_max: usize) -> Arc<PostedReceive> {
+        let posted = Arc::new(PostedReceive {
             source,
             tag,
             len_max,
@@ -119,7 +119,7 @@ impl Points {
 
     /// The oldest message that a receive would take.
     pub(crate) fn peek(&self, source: Source, tag: Tag) -> Option<(usize, u32, usize)> {
-        let probe = Posted {
+        let probe = PostedReceive {
             source,
             tag,
             len_max: 0,
@@ -133,12 +133,12 @@ impl Points {
 
     /// Gives a receive up. A message that it has got and nobody took goes to the next receive that takes it, or back to
     /// its place; whether there was one, so that others are to be woken.
-    pub(crate) fn cancel(&mut self, posted: &Arc<Posted>) -> bool {
+    pub(crate) fn cancel(&mut self, posted: &Arc<PostedReceive>) -> bool {
         self.remove(posted);
         let result = lock(&posted.result).take();
         match result {
             Some(Ok(message)) => {
-                self.hand_over(posted.arrival.load(Ordering::Relaxed), message);
+                self.match_or_keep(posted.arrival.load(Ordering::Relaxed), message);
                 true
             }
             _ => false,
@@ -146,7 +146,7 @@ impl Points {
     }
 
     /// Gives a message to the oldest receive that takes it, or keeps it in its place among the others.
-    fn hand_over(&mut self, arrival: u64, received: Received) {
+    fn match_or_keep(&mut self, arrival: u64, received: Received) {
         let mut index = 0;
         while let Some(posted) = self.posted.get(index) {
             if !posted.takes(received.source, received.tag) {
@@ -167,26 +167,26 @@ impl Points {
         self.arrived.insert(place, (arrival, received));
     }
 
-    fn remove(&mut self, posted: &Arc<Posted>) {
+    fn remove(&mut self, posted: &Arc<PostedReceive>) {
         self.posted.retain(|other| !Arc::ptr_eq(other, posted));
     }
 }
 
-impl Shared {
+impl SharedCommunicator {
     /// What has become of a receive, if anything has: its result, or why it is over or held up.
-    pub(crate) fn look_at(&self, posted: &Arc<Posted>) -> Option<Result<Received>> {
+    pub(crate) fn poll_receive(&self, posted: &Arc<PostedReceive>) -> Option<Result<Received>> {
         let mut state = lock(&self.state);
         if let Some(result) = lock(&posted.result).take() {
             return Some(result);
         }
-        let error = self.obstacle(&state, posted)?;
+        let error = self.receive_error(&state, posted)?;
         if !matches!(error, Error::ProcFailedPending { .. }) {
-            state.points.remove(posted);
+            state.matcher.remove(posted);
         }
         Some(Err(error))
     }
 
-    fn obstacle(&self, state: &State, posted: &Posted) -> Option<Error> {
+    fn receive_error(&self, state: &CommunicatorState, posted: &PostedReceive) -> Option<Error> {
         if self.is_freed.load(Ordering::SeqCst) {
             return Some(Error::Freed);
         }
@@ -194,19 +194,19 @@ impl Shared {
             return Some(Error::Revoked);
         }
         match posted.source {
-            Source::Rank(rank) if state.silent.contains(rank) => {
+            Source::Rank(rank) if state.drained.contains(rank) => {
                 Some(Error::ProcFailed { ranks: vec![rank] })
             }
             Source::Any
-                if state.silent.len() + 1 == self.group.size()
-                    && state.silent.is_subset(&state.acked) =>
+                if state.drained.len() + 1 == self.group.size()
+                    && state.drained.is_subset(&state.acked) =>
             {
                 // Nobody is left who could send.
-                (self.group.size() > 1).then(|| Error::ProcFailed { ranks: state.silent.to_vec() })
+                (self.group.size() > 1).then(|| Error::ProcFailed { ranks: state.drained.to_vec() })
             }
-            Source::Any if !state.silent.is_subset(&state.acked) => {
+            Source::Any if !state.drained.is_subset(&state.acked) => {
                 Some(Error::ProcFailedPending {
-                    ranks: state.silent.without(&state.acked).to_vec(),
+                    ranks: state.drained.without(&state.acked).to_vec(),
                 })
             }
             _ => None,
@@ -214,7 +214,7 @@ impl Shared {
     }
 
     /// Whom a wait for this receive waits for: the rank, or the first living other one.
-    pub(crate) fn waited_for(&self, posted: &Posted) -> usize {
+    pub(crate) fn waited_for(&self, posted: &PostedReceive) -> usize {
         match posted.source {
             Source::Rank(rank) => rank,
             Source::Any => {
@@ -235,8 +235,8 @@ impl Shared {
     }
 }
 
-enum Started {
-    Receive(Arc<Posted>),
+enum StartedRequest {
+    Receive(Arc<PostedReceive>),
     /// A send is complete when it was started.
     Send,
     /// The result was taken.
@@ -251,8 +251,8 @@ enum Started {
 pub struct Request {
     job: Job,
     rma: Arc<Rma>,
-    shared: Arc<Shared>,
-    started: Started,
+    shared: Arc<SharedCommunicator>,
+    started: StartedRequest,
     tag: u32,
     /// A result that has not been taken.
     result: Option<Result<Received>>,
@@ -262,25 +262,30 @@ impl Request {
     pub(crate) fn receive(
         job: &Job,
         rma: &Arc<Rma>,
-        shared: &Arc<Shared>,
-        posted: Arc<Posted>,
+        shared: &Arc<SharedCommunicator>,
+        posted: Arc<PostedReceive>,
     ) -> Request {
         Request {
             job: job.clone(),
             rma: rma.clone(),
             shared: shared.clone(),
-            started: Started::Receive(posted),
+            started: StartedRequest::Receive(posted),
             tag: 0,
             result: None,
         }
     }
 
-    pub(crate) fn sent(job: &Job, rma: &Arc<Rma>, shared: &Arc<Shared>, tag: u32) -> Request {
+    pub(crate) fn sent(
+        job: &Job,
+        rma: &Arc<Rma>,
+        shared: &Arc<SharedCommunicator>,
+        tag: u32,
+    ) -> Request {
         Request {
             job: job.clone(),
             rma: rma.clone(),
             shared: shared.clone(),
-            started: Started::Send,
+            started: StartedRequest::Send,
             tag,
             result: None,
         }
@@ -288,13 +293,13 @@ impl Request {
 
     /// Whether the result was taken, so that nothing is left to wait for.
     pub fn is_over(&self) -> bool {
-        matches!(self.started, Started::Over)
+        matches!(self.started, StartedRequest::Over)
     }
 
     /// The result if the request is complete or held up. A completed send gives an empty message from oneself.
     pub fn test(&mut self) -> Option<Result<Received>> {
         self.rma.progress(&self.job);
-        self.look();
+        self.poll();
         self.take()
     }
 
@@ -309,26 +314,26 @@ impl Request {
     pub fn cancel(self) {}
 
     /// Looks what has become of it, and keeps that.
-    fn look(&mut self) {
+    fn poll(&mut self) {
         // Being held up is no result: it may have been acknowledged since, and a message may have come.
         if matches!(self.result, None | Some(Err(Error::ProcFailedPending { .. }))) {
             self.result = match &self.started {
-                Started::Receive(posted) => self.shared.look_at(posted),
-                Started::Send => Some(Ok(Received {
+                StartedRequest::Receive(posted) => self.shared.poll_receive(posted),
+                StartedRequest::Send => Some(Ok(Received {
                     source: self.shared.group.me,
                     tag: self.tag,
                     bytes: Vec::new(),
                 })),
-                Started::Over => Some(Err(Error::AlreadyTaken)),
+                StartedRequest::Over => Some(Err(Error::AlreadyTaken)),
             };
         }
     }
 
-    /// Takes what [`Request::look`] kept. The request stays active if it is only held up.
+    /// Takes what [`Request::poll`] kept. The request stays active if it is only held up.
     fn take(&mut self) -> Option<Result<Received>> {
         let result = self.result.take()?;
         if !matches!(result, Err(Error::ProcFailedPending { .. })) {
-            self.started = Started::Over;
+            self.started = StartedRequest::Over;
         }
         Some(result)
     }
@@ -336,13 +341,13 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if let Started::Receive(posted) = &self.started {
+        if let StartedRequest::Receive(posted) = &self.started {
             if let Some(Ok(message)) = self.result.take() {
                 *lock(&posted.result) = Some(Ok(message));
             }
-            let has_given = lock(&self.shared.state).points.cancel(posted);
+            let has_given = lock(&self.shared.state).matcher.cancel(posted);
             if has_given {
-                self.rma.wake_others(&self.job);
+                self.rma.wake_waiters(&self.job);
             }
         }
     }
@@ -362,7 +367,7 @@ pub fn wait_any(requests: &mut [Request]) -> Result<(usize, Result<Received>)> {
 
 /// The same without waiting: `None` if no request is complete or held up.
 pub fn test_any(requests: &mut [Request]) -> Option<(usize, Result<Received>)> {
-    look_once(requests);
+    poll_all(requests);
     take_ready(requests).next()
 }
 
@@ -381,7 +386,7 @@ pub fn wait_some(requests: &mut [Request]) -> Result<Vec<(usize, Result<Received
 
 /// The same without waiting.
 pub fn test_some(requests: &mut [Request]) -> Vec<(usize, Result<Received>)> {
-    look_once(requests);
+    poll_all(requests);
     take_some(requests)
 }
 
@@ -397,7 +402,7 @@ pub fn wait_all(requests: &mut [Request]) -> Result<Vec<Result<Received>>> {
 
 /// The same without waiting: `None`, and all stay active, if neither is the case.
 pub fn test_all(requests: &mut [Request]) -> Option<Vec<Result<Received>>> {
-    look_once(requests);
+    poll_all(requests);
     let is_enough =
         requests.iter().all(|request| request.result.is_some()) || requests.iter().any(has_failed);
     is_enough.then(|| take_all(requests))
@@ -409,9 +414,9 @@ fn wait_for(requests: &mut [Request], is_enough: impl Fn(&[Request]) -> bool) ->
     let (job, rma) = (first.job.clone(), first.rma.clone());
     let mut last = Vec::new();
     let requests = std::cell::RefCell::new(requests);
-    let look = || {
+    let poll = || {
         let mut requests = requests.borrow_mut();
-        requests.iter_mut().for_each(Request::look);
+        requests.iter_mut().for_each(Request::poll);
         if is_enough(&requests) {
             return Some(Ok(()));
         }
@@ -427,11 +432,11 @@ fn wait_for(requests: &mut [Request], is_enough: impl Fn(&[Request]) -> bool) ->
         }
         None
     };
-    rma.block(&job, look, |limit| {
+    rma.block(&job, poll, |limit| {
         let requests = requests.borrow();
         let open = requests.iter().find(|request| request.result.is_none());
         match open.map(|request| (&request.shared, &request.started)) {
-            Some((shared, Started::Receive(posted))) => {
+            Some((shared, StartedRequest::Receive(posted))) => {
                 shared.timeout(shared.waited_for(posted), limit)
             }
             _ => Error::AlreadyTaken,
@@ -457,11 +462,11 @@ fn dead_of(requests: &[Request]) -> Vec<usize> {
     ranks
 }
 
-fn look_once(requests: &mut [Request]) {
+fn poll_all(requests: &mut [Request]) {
     if let Some(first) = requests.first() {
         first.rma.progress(&first.job);
     }
-    requests.iter_mut().for_each(Request::look);
+    requests.iter_mut().for_each(Request::poll);
 }
 
 fn take_ready(requests: &mut [Request]) -> impl Iterator<Item = (usize, Result<Received>)> + '_ {
@@ -496,77 +501,77 @@ fn take_all(requests: &mut [Request]) -> Vec<Result<Received>> {
 mod tests {
     use super::*;
 
-    fn result(posted: &Posted) -> Option<Result<Received>> {
+    fn result(posted: &PostedReceive) -> Option<Result<Received>> {
         lock(&posted.result).clone()
     }
 
     #[test]
-    fn messages_and_receives_meet_in_their_order() {
-        let mut points = Points::default();
-        points.deliver(1, 7, vec![1]);
-        points.deliver(1, 8, vec![2]);
-        points.deliver(2, 7, vec![3]);
-        let first = points.post(Source::Any, Tag::Is(8), 100);
+    fn messages_and_receives_match_in_order() {
+        let mut matcher = MessageMatcher::default();
+        matcher.deliver(1, 7, vec![1]);
+        matcher.deliver(1, 8, vec![2]);
+        matcher.deliver(2, 7, vec![3]);
+        let first = matcher.post(Source::Any, Tag::Is(8), 100);
         assert_eq!(result(&first).unwrap().unwrap().bytes, [2]);
-        let second = points.post(Source::Rank(2), Tag::Any, 100);
+        let second = matcher.post(Source::Rank(2), Tag::Any, 100);
         assert_eq!(result(&second).unwrap().unwrap().bytes, [3]);
-        let third = points.post(Source::Any, Tag::Any, 100);
+        let third = matcher.post(Source::Any, Tag::Any, 100);
         assert_eq!(result(&third).unwrap().unwrap().bytes, [1]);
         let (fourth, fifth) =
-            (points.post(Source::Any, Tag::Any, 9), points.post(Source::Rank(0), Tag::Any, 9));
-        points.deliver(0, 1, vec![4]);
-        points.deliver(0, 1, vec![5]);
+            (matcher.post(Source::Any, Tag::Any, 9), matcher.post(Source::Rank(0), Tag::Any, 9));
+        matcher.deliver(0, 1, vec![4]);
+        matcher.deliver(0, 1, vec![5]);
         assert_eq!(result(&fourth).unwrap().unwrap().bytes, [4]);
         assert_eq!(result(&fifth).unwrap().unwrap().bytes, [5]);
     }
 
     #[test]
     fn a_message_that_is_too_long_is_not_lost() {
-        let mut points = Points::default();
+        let mut matcher = MessageMatcher::default();
         let (short, long) =
-            (points.post(Source::Any, Tag::Any, 2), points.post(Source::Any, Tag::Any, 3));
-        points.deliver(0, 0, vec![9; 3]);
+            (matcher.post(Source::Any, Tag::Any, 2), matcher.post(Source::Any, Tag::Any, 3));
+        matcher.deliver(0, 0, vec![9; 3]);
         assert_eq!(result(&short), Some(Err(Error::Truncated { len: 3, buffer_len: 2 })));
         assert_eq!(result(&long).unwrap().unwrap().bytes, [9; 3]);
-        points.deliver(0, 0, vec![8; 3]);
-        let short = points.post(Source::Any, Tag::Any, 0);
+        matcher.deliver(0, 0, vec![8; 3]);
+        let short = matcher.post(Source::Any, Tag::Any, 0);
         assert!(matches!(result(&short), Some(Err(Error::Truncated { .. }))));
-        assert_eq!(points.peek(Source::Any, Tag::Any), Some((0, 0, 3)));
+        assert_eq!(matcher.peek(Source::Any, Tag::Any), Some((0, 0, 3)));
     }
 
     #[test]
-    fn a_receive_that_is_given_up_gives_its_message_back() {
-        let mut points = Points::default();
-        let posted = points.post(Source::Any, Tag::Any, 9);
-        points.deliver(0, 0, vec![1]);
-        points.deliver(0, 0, vec![2]);
-        points.cancel(&posted);
-        let posted = points.post(Source::Any, Tag::Any, 9);
+    fn a_cancelled_receive_returns_its_message() {
+        let mut matcher = MessageMatcher::default();
+        let posted = matcher.post(Source::Any, Tag::Any, 9);
+        matcher.deliver(0, 0, vec![1]);
+        matcher.deliver(0, 0, vec![2]);
+        matcher.cancel(&posted);
+        let posted = matcher.post(Source::Any, Tag::Any, 9);
         assert_eq!(result(&posted).unwrap().unwrap().bytes, [1]);
     }
 
     #[test]
-    fn a_message_that_is_given_back_goes_to_the_next_receive() {
-        let mut points = Points::default();
-        let first = points.post(Source::Rank(0), Tag::Any, 9);
-        let second = points.post(Source::Rank(0), Tag::Any, 9);
-        points.deliver(0, 0, vec![1]);
-        assert!(points.cancel(&first));
+    fn a_returned_message_goes_to_the_next_receive() {
+        let mut matcher = MessageMatcher::default();
+        let first = matcher.post(Source::Rank(0), Tag::Any, 9);
+        let second = matcher.post(Source::Rank(0), Tag::Any, 9);
+        matcher.deliver(0, 0, vec![1]);
+        assert!(matcher.cancel(&first));
         assert_eq!(result(&second).unwrap().unwrap().bytes, [1]);
     }
 
     #[test]
-    fn messages_that_are_given_back_keep_their_order() {
-        let mut points = Points::default();
-        let posted: Vec<_> = (0..3).map(|_| points.post(Source::Any, Tag::Any, 9)).collect();
+    fn returned_messages_keep_their_order() {
+        let mut matcher = MessageMatcher::default();
+        let posted: Vec<_> = (0..3).map(|_| matcher.post(Source::Any, Tag::Any, 9)).collect();
         for number in 1..=4 {
-            points.deliver(0, 0, vec![number]);
+            matcher.deliver(0, 0, vec![number]);
         }
         for posted in &posted {
-            points.cancel(posted);
+            matcher.cancel(posted);
         }
         for number in 1..=4 {
-            let posted = points.post(Source::Any, Tag::Any, 9);
+            let posted = matcher.post(Source::Any, Tag::Any, 9);
             assert_eq!(result(&posted).unwrap().unwrap().bytes, [number]);
         }
     }

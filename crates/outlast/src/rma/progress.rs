@@ -21,8 +21,8 @@
 
 use super::agreement::Sends;
 use super::long_message::LongMessages;
-use super::outbox::{Outbox, RESEND, Todo};
-use super::registry::{CREATION, RECOVERY, Registry, Shared};
+use super::outbox::{DeferredWork, Outbox, RESEND};
+use super::registry::{CREATION, RECOVERY, Registry, SharedCommunicator};
 use super::wire::{self, Reader};
 use super::{Error, Result};
 use crate::engine::{self, Message, Port};
@@ -48,9 +48,9 @@ pub(crate) struct Rma {
     waits_seen: AtomicU64,
     /// Whether the background looks at the lease from time to time. Not during a long wait, whose end tells it.
     is_lease_watched: AtomicBool,
-    /// The epoch of the view that the communicators know, and of the deaths that are noted as silent.
+    /// The epoch of the view that the communicators know, and of the deaths that are noted as drained.
     seen_epoch: AtomicU64,
-    silent_epoch: AtomicU64,
+    drained_epoch: AtomicU64,
     pub(super) can_publish: bool,
     pub(super) registry: Registry,
     pub(super) outbox: Outbox,
@@ -101,7 +101,7 @@ impl Rma {
             waits_seen: AtomicU64::new(0),
             is_lease_watched: AtomicBool::new(true),
             seen_epoch: AtomicU64::new(0),
-            silent_epoch: AtomicU64::new(0),
+            drained_epoch: AtomicU64::new(0),
             can_publish,
             registry: Registry::new(me),
             outbox: Outbox::default(),
@@ -111,14 +111,14 @@ impl Rma {
 
     // ---- Waiting.
 
-    /// Waits until `look` finds something, making progress meanwhile; at the time limit what `whom` says.
+    /// Waits until `poll` finds something, making progress meanwhile; at the time limit what `timeout_error` says.
     pub(crate) fn block<T>(
         &self,
         job: &Job,
-        mut look: impl FnMut() -> Option<Result<T>>,
-        whom: impl FnOnce(Duration) -> Error,
+        mut poll: impl FnMut() -> Option<Result<T>>,
+        timeout_error: impl FnOnce(Duration) -> Error,
     ) -> Result<T> {
-        if let Some(result) = look() {
+        if let Some(result) = poll() {
             return result;
         }
         /// Counts a waiting activity, also if it is unwound.
@@ -134,9 +134,9 @@ impl Rma {
         if self.lease.load(Ordering::Relaxed) == LEASE_NONE {
             self.take_lease(job);
         }
-        let result = self.wait(job, look, whom);
+        let result = self.wait(job, poll, timeout_error);
         drop(waiter);
-        // Sequentially consistent with `look_at_lease`: it sees that nobody waits, or this sees that it does not watch.
+        // Sequentially consistent with `check_lease`: it sees that nobody waits, or this sees that it does not watch.
         if !self.is_lease_watched.load(Ordering::SeqCst) {
             self.is_lease_watched.store(true, Ordering::SeqCst);
             let _ = job.ring(self.me);
@@ -147,8 +147,8 @@ impl Rma {
     fn wait<T>(
         &self,
         job: &Job,
-        mut look: impl FnMut() -> Option<Result<T>>,
-        whom: impl FnOnce(Duration) -> Error,
+        mut poll: impl FnMut() -> Option<Result<T>>,
+        timeout_error: impl FnOnce(Duration) -> Error,
     ) -> Result<T> {
         let mut until = None;
         loop {
@@ -156,7 +156,7 @@ impl Rma {
             self.progress_as(job, 1);
             self.publish_again(job);
             self.resend(job);
-            if let Some(result) = look() {
+            if let Some(result) = poll() {
                 return result;
             }
             if job.has_ended() {
@@ -165,7 +165,7 @@ impl Rma {
             let (now, limit) = (job.now(), job.time_limit());
             let until = *until.get_or_insert(now.after(limit));
             if now >= until {
-                return Err(whom(limit));
+                return Err(timeout_error(limit));
             }
             job.park(bell, until);
         }
@@ -200,22 +200,22 @@ impl Rma {
         let token = Token(&self.token);
         let mut has_changed = false;
         loop {
-            self.look_at_view(job);
-            let fallen = self.fallen();
+            self.apply_view(job);
+            let undrained_deaths = self.undrained_deaths();
             while let Some(message) = job.receive(Port::Rma) {
                 has_changed = true;
                 // The message may have brought news of deaths.
-                self.look_at_view(job);
-                let mut todo = Todo::default();
-                self.handle(message, &mut todo);
-                self.finish(job, todo);
+                self.apply_view(job);
+                let mut deferred = DeferredWork::default();
+                self.handle(message, &mut deferred);
+                self.run_deferred(job, deferred);
             }
-            has_changed |= self.hand_over(job);
-            if let Some((epoch, dead)) = fallen {
+            has_changed |= self.deliver_early(job);
+            if let Some((epoch, dead)) = undrained_deaths {
                 has_changed = true;
-                self.note_silent(job, epoch, &dead);
+                self.mark_drained(job, epoch, &dead);
             }
-            if self.seen_epoch.load(Ordering::Acquire) != self.silent_epoch.load(Ordering::Relaxed)
+            if self.seen_epoch.load(Ordering::Acquire) != self.drained_epoch.load(Ordering::Relaxed)
             {
                 // There are more of them by now: first what they have sent.
                 continue;
@@ -234,18 +234,18 @@ impl Rma {
     }
 
     /// Handles one message. What cannot be read is passed over.
-    pub(super) fn handle(&self, mut message: Message, todo: &mut Todo) {
+    pub(super) fn handle(&self, mut message: Message, deferred: &mut DeferredWork) {
         let mut reader = Reader::new(&message.bytes);
         let (Some(kind), Some(id)) = (reader.u8(), reader.u64()) else { return };
         if kind == wire::PART {
             let Some(bytes) = self.long_messages.receive(message.from, id, reader) else { return };
             message.bytes = bytes;
-            return self.handle(message, todo);
+            return self.handle(message, deferred);
         }
         if matches!(kind, wire::FREED | wire::GONE) {
             let ids = std::iter::once(id).chain(std::iter::from_fn(|| reader.u64()));
             for id in ids {
-                self.hear_farewell(kind, id, todo);
+                self.receive_free_notice(kind, id, deferred);
             }
             return;
         }
@@ -263,7 +263,7 @@ impl Rma {
                     let mut bytes = message.bytes;
                     bytes.drain(..header_len);
                     if !shared.is_freed.load(Ordering::Relaxed) {
-                        state.points.deliver(from, tag, bytes);
+                        state.matcher.deliver(from, tag, bytes);
                     }
                 }
             }
@@ -277,19 +277,19 @@ impl Rma {
                     Some(&CREATION) => state.creation.receive(from, bytes, &mut sends),
                     _ => {}
                 }
-                self.after_agreement(&shared, state, todo);
+                self.finish_abandoned_creation(&shared, state, deferred);
             }
-            wire::REVOKE => self.receive_revoke(&shared, state, from, &mut sends, todo),
+            wire::REVOKE => self.receive_revoke(&shared, state, from, &mut sends, deferred),
             wire::INTERRUPT => state.interrupted_by = Some(from),
             // A notice did its work when the engine received it.
             _ => {}
         }
         drop(guard);
-        todo.add(&shared, sends);
+        deferred.add(&shared, sends);
     }
 
     /// Wakes the activities of this member that wait, if there are any, after something has changed for them.
-    pub(crate) fn wake_others(&self, job: &Job) {
+    pub(crate) fn wake_waiters(&self, job: &Job) {
         // Ordered after the change by its lock, and a wait counts before it looks: one sees the other.
         if self.waiters.load(Ordering::SeqCst) > 0 {
             let _ = job.ring(self.me);
@@ -311,7 +311,7 @@ impl Rma {
     }
 
     /// Ends the lease if no wait has begun since the last look; when to look again.
-    fn look_at_lease(&self, job: &Job) -> Time {
+    fn check_lease(&self, job: &Job) -> Time {
         if self.lease.load(Ordering::SeqCst) == LEASE_NONE {
             return Time::NEVER;
         }
@@ -343,21 +343,21 @@ impl Rma {
     // ---- Deaths.
 
     /// Makes sure that what is known of deaths is what the view knows, whoever else is at it.
-    pub(crate) fn catch_up(&self, job: &Job) {
+    pub(crate) fn refresh_view(&self, job: &Job) {
         if job.epoch().0 != self.seen_epoch.load(Ordering::Acquire) {
-            self.look_at_view(job);
+            self.apply_view(job);
             self.progress(job);
         }
     }
 
     /// Makes the communicators know what the view knows. Any activity may do so, at any time: what is known of deaths
     /// only grows, and who comes late with less changes nothing.
-    pub(super) fn look_at_view(&self, job: &Job) {
+    pub(super) fn apply_view(&self, job: &Job) {
         if job.epoch().0 == self.seen_epoch.load(Ordering::Acquire) {
             return;
         }
         let view = job.view();
-        let mut todo = Todo::default();
+        let mut deferred = DeferredWork::default();
         for shared in self.registry.apply_deaths(&view) {
             let dead = shared.group.ranks_of(&view.dead);
             let mut state = lock(&shared.state);
@@ -370,46 +370,51 @@ impl Rma {
             let state = &mut *state;
             state.recovery.set_dead(&state.dead, &mut sends);
             state.creation.set_dead(&state.dead, &mut sends);
-            self.tell_revoked(&shared, state, &mut sends);
-            self.after_agreement(&shared, state, &mut todo);
-            todo.add(&shared, sends);
+            self.spread_revoke(&shared, state, &mut sends);
+            self.finish_abandoned_creation(&shared, state, &mut deferred);
+            deferred.add(&shared, sends);
         }
         // Last: who finds this epoch finds the communicators knowing it. Release goes with the loads that acquire.
         self.seen_epoch.fetch_max(view.epoch.0, Ordering::Release);
-        self.finish(job, todo);
+        self.run_deferred(job, deferred);
     }
 
-    /// The dead, if some of them are not silent yet, with the epoch that they belong to.
-    fn fallen(&self) -> Option<(u64, MemberSet)> {
+    /// The dead, if some of them are not drained yet, with the epoch that they belong to.
+    fn undrained_deaths(&self) -> Option<(u64, MemberSet)> {
         let epoch = self.seen_epoch.load(Ordering::Acquire);
         // Changed only by whoever has the token, as the caller does.
-        let is_new = epoch != self.silent_epoch.load(Ordering::Relaxed);
+        let is_new = epoch != self.drained_epoch.load(Ordering::Relaxed);
         is_new.then(|| (epoch, self.registry.dead()))
     }
 
     /// All that had arrived when these were known to be dead has been handled.
-    pub(super) fn note_silent(&self, job: &Job, epoch: u64, dead: &MemberSet) {
-        let mut todo = Todo::default();
-        for shared in self.registry.note_silent(dead) {
-            self.set_silent(&shared, dead, &mut todo);
+    pub(super) fn mark_drained(&self, job: &Job, epoch: u64, dead: &MemberSet) {
+        let mut deferred = DeferredWork::default();
+        for shared in self.registry.mark_drained(dead) {
+            self.set_drained(&shared, dead, &mut deferred);
         }
-        self.finish(job, todo);
+        self.run_deferred(job, deferred);
         self.long_messages.forget(dead);
-        self.silent_epoch.store(epoch, Ordering::Relaxed);
+        self.drained_epoch.store(epoch, Ordering::Relaxed);
     }
 
     /// Nothing more will come from these: an agreement may have waited for that.
-    pub(super) fn set_silent(&self, shared: &Arc<Shared>, silent: &MemberSet, todo: &mut Todo) {
-        let silent = shared.group.ranks_of(silent);
+    pub(super) fn set_drained(
+        &self,
+        shared: &Arc<SharedCommunicator>,
+        drained: &MemberSet,
+        deferred: &mut DeferredWork,
+    ) {
+        let drained = shared.group.ranks_of(drained);
         let state = &mut *lock(&shared.state);
         // Somebody may be about to tell it of further deaths, with how they came about: those another time, as the
         // epoch is raised after that.
-        let silent = silent.without(&silent.without(&state.dead));
-        if state.silent != silent {
-            state.silent = silent;
-            state.recovery.set_silent(&state.silent);
-            state.creation.set_silent(&state.silent);
-            self.after_agreement(shared, state, todo);
+        let drained = drained.without(&drained.without(&state.dead));
+        if state.drained != drained {
+            state.drained = drained;
+            state.recovery.set_drained(&state.drained);
+            state.creation.set_drained(&state.drained);
+            self.finish_abandoned_creation(shared, state, deferred);
         }
     }
 }
@@ -419,7 +424,7 @@ impl Service for Rma {
         self.progress(job);
         self.resend(job);
         self.publish_again(job);
-        let next = self.look_at_lease(job);
+        let next = self.check_lease(job);
         if self.owes_messages() { next.min(job.now().after(RESEND)) } else { next }
     }
 
@@ -443,23 +448,23 @@ impl Service for Rma {
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use super::*;
-    use crate::rma::testing::{after, data, handle, look, make};
+    use crate::rma::testing::{after, data, handle, make, poll};
 
     /// In a communicator that was made just when a member had gone, what the member had sent is received first.
     #[test]
-    fn what_the_dead_had_sent_is_received_in_a_communicator_that_is_made_just_then() {
+    fn messages_of_the_dead_are_received_in_a_new_communicator() {
         let failed = Some(Err(Error::ProcFailed { ranks: vec![0] }));
         let expected = failed.clone();
         after(
             || vec![data(1)],
             move |job, rma| {
-                rma.look_at_view(job);
+                rma.apply_view(job);
                 // The message has arrived, and nobody has looked for it yet.
                 let shared = make(rma);
-                assert_eq!(look(&shared), None);
+                assert_eq!(poll(&shared), None);
                 rma.progress(job);
-                assert_eq!(look(&shared), Some(Ok(vec![1])));
-                assert_eq!(look(&shared), expected);
+                assert_eq!(poll(&shared), Some(Ok(vec![1])));
+                assert_eq!(poll(&shared), expected);
             },
         );
         after(
@@ -468,18 +473,18 @@ mod tests {
                 rma.progress(job);
                 // It has been looked at, and waits for the communicator.
                 let shared = make(rma);
-                assert_eq!(look(&shared), None);
-                rma.hand_over_soon(job);
-                assert_eq!(look(&shared), Some(Ok(vec![1])));
-                assert_eq!(look(&shared), failed);
+                assert_eq!(poll(&shared), None);
+                rma.deliver_early_if_ready(job);
+                assert_eq!(poll(&shared), Some(Ok(vec![1])));
+                assert_eq!(poll(&shared), failed);
             },
         );
     }
 
     /// A communicator whose early messages are handed over while somebody is about to tell it of a further death: that
-    /// one is silent there only once it is known there, with how it came about.
+    /// one is drained there only once it is known there, with how it came about.
     #[test]
-    fn nobody_is_silent_in_a_communicator_before_it_is_known_to_be_dead_there() {
+    fn a_member_is_drained_only_after_the_communicator_knows_its_death() {
         after(
             || vec![data(1)],
             |job, rma| {
@@ -488,15 +493,15 @@ mod tests {
                 // An activity has come so far with what the view says, and is held up.
                 let dead = job.view().dead;
                 rma.registry.set_dead(&dead);
-                rma.note_silent(job, 0, &dead);
-                rma.hand_over(job);
+                rma.mark_drained(job, 0, &dead);
+                rma.deliver_early(job);
                 assert!(
-                    lock(&shared.state).silent.is_empty(),
+                    lock(&shared.state).drained.is_empty(),
                     "not known to be dead, let alone to have left"
                 );
                 rma.progress(job);
                 let state = lock(&shared.state);
-                assert_eq!((state.silent.to_vec(), state.left.to_vec()), (vec![0], vec![0]));
+                assert_eq!((state.drained.to_vec(), state.left.to_vec()), (vec![0], vec![0]));
             },
         );
     }

@@ -1,11 +1,11 @@
 //! The communicators of a member by their identities: how they are made, what came early for them, how they are freed.
 
-use super::agreement::{ALL, Contribution, Kind, Place, Sends, Value};
+use super::agreement::{ALL, AgreedValue, AgreementKind, Contribution, Sends, SplitPlace};
 use super::collective::Collectives;
 use super::group::{Group, RankSet};
-use super::one_round::Agreeing;
-use super::outbox::{Todo, Unpublished};
-use super::point_to_point::Points;
+use super::one_round::Agreements;
+use super::outbox::{DeferredWork, UnpublishedContribution};
+use super::point_to_point::MessageMatcher;
 use super::progress::{Rma, lock};
 use super::wire::{self, Writer};
 use crate::engine::Message;
@@ -25,18 +25,18 @@ const NUMBER_BITS: u32 = 44;
 
 /// The communicators of a member.
 pub(super) struct Registry {
-    tables: Mutex<Tables>,
-    /// Whether there are communicators in [`Tables::ready`].
+    tables: Mutex<CommunicatorTables>,
+    /// Whether there are communicators in [`CommunicatorTables::ready`].
     has_ready: AtomicBool,
     /// The next identity to propose; see [`Rma::propose_ids`].
     next_id: AtomicU64,
     /// What is to be said of freed communicators, to whom: kept until it is worth a message.
-    farewells: Mutex<BTreeMap<(MemberId, u8), Vec<u64>>>,
+    free_notices: Mutex<BTreeMap<(MemberId, u8), Vec<u64>>>,
 }
 
 #[derive(Default)]
-struct Tables {
-    communicators: BTreeMap<u64, Arc<Shared>>,
+struct CommunicatorTables {
+    communicators: BTreeMap<u64, Arc<SharedCommunicator>>,
     /// Messages for communicators that this member has not made yet, or whose early messages have not been handed
     /// over yet: what comes later has to stay behind them.
     early: BTreeMap<u64, Vec<Message>>,
@@ -49,7 +49,7 @@ struct Tables {
     dead: MemberSet,
     left: MemberSet,
     /// Those of the dead of whom nothing that had arrived is left unread.
-    silent: MemberSet,
+    drained: MemberSet,
 }
 
 /// How many communicators that are gone are remembered. A message of one that is forgotten would only be kept in
@@ -57,10 +57,10 @@ struct Tables {
 const GONE_MAX: usize = 1024;
 
 /// How many freed communicators are spoken of in one message.
-const FAREWELLS: usize = 64;
+const FREE_NOTICES_MAX: usize = 64;
 
 /// A communicator, as all its handles at one member share it.
-pub(crate) struct Shared {
+pub(crate) struct SharedCommunicator {
     pub(crate) id: u64,
     pub(crate) group: Arc<Group>,
     pub(crate) is_revoked: AtomicBool,
@@ -69,27 +69,27 @@ pub(crate) struct Shared {
     pub(crate) in_collective: AtomicBool,
     /// Whether a thread is in an agreement.
     pub(crate) in_agreement: AtomicBool,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<CommunicatorState>,
 }
 
 /// What changes about a communicator.
-pub(crate) struct State {
+pub(crate) struct CommunicatorState {
     /// The dead ranks that this member knows.
     pub(crate) dead: RankSet,
     /// Those of them of whom nothing that had arrived is left unread. Waits end by these only: what a member sent
     /// before it died or left is received, if it came at all.
-    pub(crate) silent: RankSet,
+    pub(crate) drained: RankSet,
     /// Those of the dead that left the job on purpose: they had done their part in what they took part in.
     pub(crate) left: RankSet,
     /// Those of the dead that the program has acknowledged.
     pub(crate) acked: RankSet,
-    pub(crate) points: Points,
+    pub(crate) matcher: MessageMatcher,
     pub(crate) collectives: Collectives,
     /// `agree` and `shrink`, which work on a revoked communicator too.
-    pub(crate) recovery: Agreeing,
+    pub(crate) recovery: Agreements,
     /// `duplicate` and `split`. Apart, because members may leave them early, each at its own time, when the
     /// communicator is revoked: the numbering of the others must not get out of step by that.
-    pub(crate) creation: Agreeing,
+    pub(crate) creation: Agreements,
     /// Whether the caller has left the creation that is under way.
     pub(crate) is_creation_abandoned: bool,
     /// Who wants this member's wait to end.
@@ -111,13 +111,17 @@ impl Registry {
             tables: Mutex::default(),
             has_ready: AtomicBool::new(false),
             next_id: AtomicU64::new((u64::from(me.0) + 1) << NUMBER_BITS),
-            farewells: Mutex::default(),
+            free_notices: Mutex::default(),
         }
     }
 
     /// The communicator that a message is for. `None` if the message is kept until the communicator is made and its
     /// early messages have been handed over, or if all members have freed it.
-    pub(super) fn find(&self, id: u64, message: Message) -> Option<(Arc<Shared>, Message)> {
+    pub(super) fn find(
+        &self,
+        id: u64,
+        message: Message,
+    ) -> Option<(Arc<SharedCommunicator>, Message)> {
         let mut tables = lock(&self.tables);
         match tables.communicators.get(&id) {
             Some(shared) if !tables.early.contains_key(&id) => Some((shared.clone(), message)),
@@ -130,7 +134,7 @@ impl Registry {
     }
 
     /// Takes note of the deaths of a view; all communicators, which are to know of them.
-    pub(super) fn apply_deaths(&self, view: &View) -> Vec<Arc<Shared>> {
+    pub(super) fn apply_deaths(&self, view: &View) -> Vec<Arc<SharedCommunicator>> {
         let mut tables = lock(&self.tables);
         if view.dead.len() > tables.dead.len() {
             tables.dead = view.dead.clone();
@@ -145,9 +149,9 @@ impl Registry {
     }
 
     /// Takes note of the dead of whom nothing is left unread; the communicators that are to know of it.
-    pub(super) fn note_silent(&self, dead: &MemberSet) -> Vec<Arc<Shared>> {
+    pub(super) fn mark_drained(&self, dead: &MemberSet) -> Vec<Arc<SharedCommunicator>> {
         let mut tables = lock(&self.tables);
-        tables.silent.union_with(dead);
+        tables.drained.union_with(dead);
         // Those with early messages follow when these are handed over.
         let made = tables.communicators.iter().filter(|(id, _)| !tables.early.contains_key(id));
         made.map(|(_, shared)| shared.clone()).collect()
@@ -168,8 +172,8 @@ impl Rma {
 
     /// The communicator with this identity, made if it is not there. Whoever made it makes progress next, so that the
     /// messages that came early are handed over: by whoever has the token, since what comes meanwhile has to stay
-    /// behind them. Until then nobody counts as silent in it.
-    pub(crate) fn make(&self, id: u64, group: Arc<Group>) -> Arc<Shared> {
+    /// behind them. Until then nobody counts as drained in it.
+    pub(crate) fn find_or_make(&self, id: u64, group: Arc<Group>) -> Arc<SharedCommunicator> {
         let mut tables = lock(&self.registry.tables);
         if let Some(shared) = tables.communicators.get(&id) {
             return shared.clone();
@@ -177,29 +181,45 @@ impl Rma {
         let dead = group.ranks_of(&tables.dead);
         let left = group.ranks_of(&tables.left);
         let freed_below = tables.freed_early.remove(&id).unwrap_or(0);
-        let silent = if tables.early.contains_key(&id) {
+        let drained = if tables.early.contains_key(&id) {
             tables.ready.push(id);
             self.registry.has_ready.store(true, Ordering::SeqCst);
             RankSet::default()
         } else {
-            group.ranks_of(&tables.silent)
+            group.ranks_of(&tables.drained)
         };
         let (size, me) = (group.size(), group.me);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedCommunicator {
             id,
             group,
             is_revoked: AtomicBool::new(false),
             is_freed: AtomicBool::new(false),
             in_collective: AtomicBool::new(false),
             in_agreement: AtomicBool::new(false),
-            state: Mutex::new(State {
-                silent: silent.clone(),
+            state: Mutex::new(CommunicatorState {
+                drained: drained.clone(),
                 left,
                 acked: RankSet::default(),
-                points: Points::default(),
+                matcher: MessageMatcher::default(),
                 collectives: Collectives::default(),
-                recovery: Agreeing::new(self.can_publish, id, RECOVERY, size, me, &dead, &silent),
-                creation: Agreeing::new(self.can_publish, id, CREATION, size, me, &dead, &silent),
+                recovery: Agreements::new(
+                    self.can_publish,
+                    id,
+                    RECOVERY,
+                    size,
+                    me,
+                    &dead,
+                    &drained,
+                ),
+                creation: Agreements::new(
+                    self.can_publish,
+                    id,
+                    CREATION,
+                    size,
+                    me,
+                    &dead,
+                    &drained,
+                ),
                 is_creation_abandoned: false,
                 interrupted_by: None,
                 told_revoked: RankSet::default(),
@@ -215,14 +235,14 @@ impl Rma {
     // ---- Early messages.
 
     /// Sees to it that early messages are handed over after a communicator was made.
-    pub(crate) fn hand_over_soon(&self, job: &Job) {
+    pub(crate) fn deliver_early_if_ready(&self, job: &Job) {
         if self.registry.has_ready.load(Ordering::SeqCst) {
             self.progress(job);
         }
     }
 
     /// Hands early messages over to communicators that were made meanwhile; whether there were any.
-    pub(super) fn hand_over(&self, job: &Job) -> bool {
+    pub(super) fn deliver_early(&self, job: &Job) -> bool {
         let mut has_any = false;
         // What is handed over may make further ones.
         while self.registry.has_ready.load(Ordering::SeqCst) {
@@ -239,15 +259,15 @@ impl Rma {
             };
             has_any = true;
             for message in messages {
-                let mut todo = Todo::default();
-                self.handle(message, &mut todo);
-                self.finish(job, todo);
+                let mut deferred = DeferredWork::default();
+                self.handle(message, &mut deferred);
+                self.run_deferred(job, deferred);
             }
             if let Some(shared) = made {
-                let silent = lock(&self.registry.tables).silent.clone();
-                let mut todo = Todo::default();
-                self.set_silent(&shared, &silent, &mut todo);
-                self.finish(job, todo);
+                let drained = lock(&self.registry.tables).drained.clone();
+                let mut deferred = DeferredWork::default();
+                self.set_drained(&shared, &drained, &mut deferred);
+                self.run_deferred(job, deferred);
             }
         }
         has_any
@@ -256,33 +276,38 @@ impl Rma {
     // ---- Agreements, and what they make.
 
     /// Enters an agreement of the communicator.
-    pub(crate) fn enter(
+    pub(crate) fn enter_agreement(
         &self,
-        shared: &Arc<Shared>,
-        state: &mut State,
+        shared: &Arc<SharedCommunicator>,
+        state: &mut CommunicatorState,
         own: Contribution,
-        todo: &mut Todo,
+        deferred: &mut DeferredWork,
     ) {
         let mut sends = Sends::new();
-        let is_recovery = matches!(own.kind, Kind::Agree | Kind::Shrink);
+        let is_recovery = matches!(own.kind, AgreementKind::Agree | AgreementKind::Shrink);
         if is_recovery {
             state.recovery.enter(own, &mut sends);
         } else {
             state.creation.enter(own, &mut sends);
         }
         if let Some((ALL, _)) = sends.first() {
-            let published = sends.drain(..).map(|(_, bytes)| Unpublished {
+            let published = sends.drain(..).map(|(_, bytes)| UnpublishedContribution {
                 shared: shared.clone(),
                 is_recovery,
                 bytes,
             });
-            todo.contributions.extend(published);
+            deferred.contributions.extend(published);
         }
-        todo.add(shared, sends);
+        deferred.add(shared, sends);
     }
 
     /// Does what follows from a decision, if there is a new one.
-    pub(crate) fn after_agreement(&self, shared: &Arc<Shared>, state: &mut State, todo: &mut Todo) {
+    pub(crate) fn finish_abandoned_creation(
+        &self,
+        shared: &Arc<SharedCommunicator>,
+        state: &mut CommunicatorState,
+        deferred: &mut DeferredWork,
+    ) {
         if state.is_creation_abandoned
             && let Some(kind) = state.creation.unfinished()
             && let Some(value) = state.creation.take_decision()
@@ -292,9 +317,9 @@ impl Rma {
             state.is_creation_abandoned = false;
             if let Some(made) = self.make_agreed(shared, kind, &value) {
                 let mut made_state = lock(&made.state);
-                self.revoke(&made, &mut made_state, todo);
+                self.revoke(&made, &mut made_state, deferred);
                 made.is_freed.store(true, Ordering::SeqCst);
-                self.pass_on_freed(&made, &mut made_state, todo);
+                self.report_freed_subtree(&made, &mut made_state, deferred);
             }
         }
     }
@@ -302,24 +327,24 @@ impl Rma {
     /// Makes the communicator that was agreed on, if there is one for this member.
     pub(crate) fn make_agreed(
         &self,
-        shared: &Shared,
-        kind: Kind,
-        value: &Value,
-    ) -> Option<Arc<Shared>> {
+        shared: &SharedCommunicator,
+        kind: AgreementKind,
+        value: &AgreedValue,
+    ) -> Option<Arc<SharedCommunicator>> {
         let group = &shared.group;
         let (id, group) = match kind {
             _ if !value.is_of(kind) => return None,
-            Kind::Agree => return None,
-            Kind::Duplicate if !value.dead.is_empty() || value.flags == 0 => return None,
-            Kind::Duplicate => (value.id, group.clone()),
-            Kind::Shrink if value.dead.is_empty() => (value.id, group.clone()),
-            Kind::Shrink => {
+            AgreementKind::Agree => return None,
+            AgreementKind::Duplicate if !value.dead.is_empty() || value.flags == 0 => return None,
+            AgreementKind::Duplicate => (value.id, group.clone()),
+            AgreementKind::Shrink if value.dead.is_empty() => (value.id, group.clone()),
+            AgreementKind::Shrink => {
                 let living = (0..group.size()).filter(|&rank| !value.dead.contains(rank));
                 let members = living.map(|rank| group.member(rank)).collect();
                 (value.id, Arc::new(Group::new(members, self.me)?))
             }
-            Kind::Split if !value.dead.is_empty() || value.flags == 0 => return None,
-            Kind::Split => {
+            AgreementKind::Split if !value.dead.is_empty() || value.flags == 0 => return None,
+            AgreementKind::Split => {
                 let own = value.places.iter().find(|place| place.rank as usize == group.me)?;
                 if own.color == 0 {
                     return None;
@@ -328,7 +353,7 @@ impl Rma {
                 colors.sort_unstable();
                 colors.dedup();
                 let index = colors.iter().position(|&color| color == own.color)?;
-                let mut places: Vec<&Place> =
+                let mut places: Vec<&SplitPlace> =
                     value.places.iter().filter(|p| p.color == own.color).collect();
                 places.sort_by_key(|place| (place.key, place.rank));
                 let members =
@@ -336,32 +361,37 @@ impl Rma {
                 (value.id + index as u64, Arc::new(Group::new(members, self.me)?))
             }
         };
-        Some(self.make(id, group))
+        Some(self.find_or_make(id, group))
     }
 
     // ---- Revoking.
 
     /// Revokes a communicator here and tells others.
-    pub(crate) fn revoke(&self, shared: &Shared, state: &mut State, todo: &mut Todo) {
+    pub(crate) fn revoke(
+        &self,
+        shared: &SharedCommunicator,
+        state: &mut CommunicatorState,
+        deferred: &mut DeferredWork,
+    ) {
         let mut sends = Sends::new();
         shared.is_revoked.store(true, Ordering::SeqCst);
-        self.tell_revoked(shared, state, &mut sends);
-        todo.add(shared, sends);
+        self.spread_revoke(shared, state, &mut sends);
+        deferred.add(shared, sends);
     }
 
     /// Another member has said that the communicator is revoked.
     pub(super) fn receive_revoke(
         &self,
-        shared: &Shared,
-        state: &mut State,
+        shared: &SharedCommunicator,
+        state: &mut CommunicatorState,
         from: usize,
         sends: &mut Sends,
-        todo: &mut Todo,
+        deferred: &mut DeferredWork,
     ) {
         state.told_revoked.insert(from);
         // Whoever does not wait in it may want to know as well.
-        todo.is_news |= !shared.is_revoked.swap(true, Ordering::SeqCst);
-        self.tell_revoked(shared, state, sends);
+        deferred.must_ring |= !shared.is_revoked.swap(true, Ordering::SeqCst);
+        self.spread_revoke(shared, state, sends);
     }
 
     /// Tells those partners of the flood that have not been told.
@@ -370,7 +400,12 @@ impl Rma {
     /// logarithmic depth. Among them is the next living rank: once views agree, the partners form a ring of all
     /// living members, so the flood reaches each of them, whoever died in it. It is passed on again whenever the
     /// view changes, to the partners that are new.
-    pub(super) fn tell_revoked(&self, shared: &Shared, state: &mut State, sends: &mut Sends) {
+    pub(super) fn spread_revoke(
+        &self,
+        shared: &SharedCommunicator,
+        state: &mut CommunicatorState,
+        sends: &mut Sends,
+    ) {
         if !shared.is_revoked.load(Ordering::SeqCst) {
             return;
         }
@@ -399,11 +434,16 @@ impl Rma {
     // no more of them than there are deaths times communicators in use.
 
     /// This member has freed the communicator.
-    pub(crate) fn freed(&self, shared: &Shared, todo: &mut Todo) {
-        self.pass_on_freed(shared, &mut lock(&shared.state), todo);
+    pub(crate) fn report_freed(&self, shared: &SharedCommunicator, deferred: &mut DeferredWork) {
+        self.report_freed_subtree(shared, &mut lock(&shared.state), deferred);
     }
 
-    pub(super) fn pass_on_freed(&self, shared: &Shared, state: &mut State, todo: &mut Todo) {
+    pub(super) fn report_freed_subtree(
+        &self,
+        shared: &SharedCommunicator,
+        state: &mut CommunicatorState,
+        deferred: &mut DeferredWork,
+    ) {
         let (me, size) = (shared.group.me, shared.group.size());
         let below = (2 * me + 1..=2 * me + 2).filter(|&rank| rank < size).count();
         let is_complete =
@@ -413,13 +453,18 @@ impl Rma {
         }
         state.has_passed_on_freed = true;
         if me == 0 {
-            self.forget(shared, todo);
+            self.forget_freed(shared, deferred);
         } else {
-            self.say_farewell(shared.group.member((me - 1) / 2), wire::FREED, shared.id, todo);
+            self.queue_free_notice(
+                shared.group.member((me - 1) / 2),
+                wire::FREED,
+                shared.id,
+                deferred,
+            );
         }
     }
 
-    pub(super) fn hear_farewell(&self, kind: u8, id: u64, todo: &mut Todo) {
+    pub(super) fn receive_free_notice(&self, kind: u8, id: u64, deferred: &mut DeferredWork) {
         let shared = {
             let mut tables = lock(&self.registry.tables);
             let Some(shared) = tables.communicators.get(&id) else {
@@ -434,16 +479,16 @@ impl Rma {
         if kind == wire::FREED {
             let mut state = lock(&shared.state);
             state.freed_below += 1;
-            self.pass_on_freed(&shared, &mut state, todo);
+            self.report_freed_subtree(&shared, &mut state, deferred);
         } else {
-            self.forget(&shared, todo);
+            self.forget_freed(&shared, deferred);
         }
     }
 
-    fn forget(&self, shared: &Shared, todo: &mut Todo) {
+    fn forget_freed(&self, shared: &SharedCommunicator, deferred: &mut DeferredWork) {
         let (me, size) = (shared.group.me, shared.group.size());
         for rank in (2 * me + 1..=2 * me + 2).filter(|&rank| rank < size) {
-            self.say_farewell(shared.group.member(rank), wire::GONE, shared.id, todo);
+            self.queue_free_notice(shared.group.member(rank), wire::GONE, shared.id, deferred);
         }
         let mut tables = lock(&self.registry.tables);
         if tables.communicators.remove(&shared.id).is_some() {
@@ -454,17 +499,17 @@ impl Rma {
         }
     }
 
-    fn say_farewell(&self, to: MemberId, kind: u8, id: u64, todo: &mut Todo) {
-        let mut farewells = lock(&self.registry.farewells);
-        let ids = farewells.entry((to, kind)).or_default();
+    fn queue_free_notice(&self, to: MemberId, kind: u8, id: u64, deferred: &mut DeferredWork) {
+        let mut free_notices = lock(&self.registry.free_notices);
+        let ids = free_notices.entry((to, kind)).or_default();
         ids.push(id);
-        if ids.len() >= FAREWELLS {
+        if ids.len() >= FREE_NOTICES_MAX {
             let mut writer = Writer::new(kind, ids[0], 8 * ids.len());
             for &id in &ids[1..] {
                 writer.u64(id);
             }
             ids.clear();
-            todo.sends.push((to, writer.done()));
+            deferred.sends.push((to, writer.done()));
         }
     }
 }
@@ -474,7 +519,7 @@ mod tests {
     use super::*;
     use crate::Engine;
     use crate::engine::Port;
-    use crate::rma::testing::{ID, after, data, handle, look, make};
+    use crate::rma::testing::{ID, after, data, handle, make, poll};
 
     #[test]
     fn early_messages_stay_before_later_ones() {
@@ -486,10 +531,10 @@ mod tests {
                 let shared = make(rma);
                 // The maker is held up here, and the background goes on.
                 handle(rma, next());
-                rma.hand_over(job);
+                rma.deliver_early(job);
                 handle(rma, next());
                 for number in 1..=3 {
-                    assert_eq!(look(&shared), Some(Ok(vec![number])));
+                    assert_eq!(poll(&shared), Some(Ok(vec![number])));
                 }
             },
         );
@@ -497,21 +542,22 @@ mod tests {
 
     /// A communicator that was made for a caller who had left is forgotten when all have freed it.
     #[test]
-    fn what_nobody_wants_any_more_is_forgotten() {
+    fn an_abandoned_creation_is_forgotten() {
         let rma = Rma::new(MemberId(0), false);
-        let shared = rma.make(ID, Arc::new(Group::new(vec![MemberId(0)], MemberId(0)).unwrap()));
+        let shared =
+            rma.find_or_make(ID, Arc::new(Group::new(vec![MemberId(0)], MemberId(0)).unwrap()));
         let own = Contribution {
-            kind: Kind::Duplicate,
+            kind: AgreementKind::Duplicate,
             flags: u64::MAX,
             id: 8,
             acked: RankSet::default(),
             place: None,
         };
-        let mut todo = Todo::default();
+        let mut deferred = DeferredWork::default();
         let mut state = lock(&shared.state);
-        rma.enter(&shared, &mut state, own, &mut todo);
+        rma.enter_agreement(&shared, &mut state, own, &mut deferred);
         state.is_creation_abandoned = true;
-        rma.after_agreement(&shared, &mut state, &mut todo);
+        rma.finish_abandoned_creation(&shared, &mut state, &mut deferred);
         assert_eq!(
             lock(&rma.registry.tables).communicators.keys().copied().collect::<Vec<_>>(),
             [ID]

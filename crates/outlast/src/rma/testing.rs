@@ -11,7 +11,7 @@ impl Dice {
 }
 
 #[cfg(feature = "sim")]
-pub(super) use driver::{ID, after, data, handle, look, make};
+pub(super) use driver::{ID, after, data, handle, make, poll};
 
 /// What other activities may do between any two steps of one, done in that order by hand; nobody else is at it.
 #[cfg(feature = "sim")]
@@ -19,9 +19,9 @@ mod driver {
     use crate::engine::sim::{self, Options};
     use crate::engine::{Message, Port};
     use crate::rma::group::Group;
-    use crate::rma::outbox::Todo;
+    use crate::rma::outbox::DeferredWork;
     use crate::rma::progress::{Rma, lock};
-    use crate::rma::registry::Shared;
+    use crate::rma::registry::SharedCommunicator;
     use crate::rma::wire::{self, Writer};
     use crate::rma::{Result, Source, Tag};
     use crate::{Engine, Job, MemberId};
@@ -56,20 +56,20 @@ mod driver {
         .expect_ok();
     }
 
-    pub(in crate::rma) fn make(rma: &Rma) -> Arc<Shared> {
+    pub(in crate::rma) fn make(rma: &Rma) -> Arc<SharedCommunicator> {
         let members = [0, 1].map(MemberId).to_vec();
-        rma.make(ID, Arc::new(Group::new(members, MemberId(1)).unwrap()))
+        rma.find_or_make(ID, Arc::new(Group::new(members, MemberId(1)).unwrap()))
     }
 
     pub(in crate::rma) fn handle(rma: &Rma, message: Message) {
-        rma.handle(message, &mut Todo::default());
+        rma.handle(message, &mut DeferredWork::default());
     }
 
     /// What a receive from rank 0 finds.
-    pub(in crate::rma) fn look(shared: &Shared) -> Option<Result<Vec<u8>>> {
-        let posted = lock(&shared.state).points.post(Source::Rank(0), Tag::Any, 9);
-        let found = shared.look_at(&posted);
-        lock(&shared.state).points.cancel(&posted);
+    pub(in crate::rma) fn poll(shared: &SharedCommunicator) -> Option<Result<Vec<u8>>> {
+        let posted = lock(&shared.state).matcher.post(Source::Rank(0), Tag::Any, 9);
+        let found = shared.poll_receive(&posted);
+        lock(&shared.state).matcher.cancel(&posted);
         found.map(|result| result.map(|received| received.bytes))
     }
 }

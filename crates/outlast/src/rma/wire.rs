@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read() {
+    fn messages_are_read_as_they_were_written() {
         let set: RankSet = [0, 70].into_iter().collect();
         let mut writer = Writer::new(DATA, 7, 0);
         writer.u8(3).u32(4).u64(5).set(&set).bytes(b"xyz");
@@ -143,7 +143,7 @@ mod tests {
 
     /// Whatever arrives, reading it neither panics nor reads beyond its end.
     #[test]
-    fn a_message_that_is_cut_off_is_found_out() {
+    fn truncated_messages_are_detected() {
         let mut writer = Writer::new(AGREEMENT, 1, 0);
         writer.set(&[5, 200].into_iter().collect());
         let bytes = writer.done();

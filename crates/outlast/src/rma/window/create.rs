@@ -10,10 +10,10 @@
 //!    window, or none has, and each gives its memory back. A member that does not hear the outcome in time keeps its
 //!    memory reserved for ever: others may have the window, and use it.
 
-use super::directory::{self, Directory, Owned, Range, write_block};
+use super::directory::{self, Directory, OwnMemory, WindowRange, write_block};
 use super::free::release;
-use super::layout::Layout;
-use super::{ATTACHED, LIVE, Shared, State, Window, WindowError, WindowResult};
+use super::layout::ControlLayout;
+use super::{ATTACHED, PHASE_LIVE, SharedWindow, Window, WindowError, WindowResult, WindowState};
 use crate::engine::{self, Engine};
 use crate::rma::Communicator;
 use crate::{Epoch, Job, MemberSet};
@@ -26,7 +26,7 @@ const CLEAR_LEN: usize = 1 << 16;
 impl Window {
     pub(super) fn make(comm: &Communicator, len: u64, is_open: bool) -> WindowResult<Window> {
         let (job, size) = (comm.job().clone(), comm.size());
-        let layout = Layout::new(size);
+        let layout = ControlLayout::new(size);
         let channel = comm.duplicate()?;
         let prepared = prepare(&job, layout, len);
         let (control, word, base) = match &prepared {
@@ -35,7 +35,7 @@ impl Window {
             }
             Err(_) => (0, 0, 0),
         };
-        let give_back = |prepared: WindowResult<(u64, Owned)>| {
+        let give_back = |prepared: WindowResult<(u64, OwnMemory)>| {
             if let Ok((control, owned)) = prepared {
                 release(&job, layout, control, owned);
             }
@@ -69,7 +69,7 @@ impl Window {
         let mut controls: Vec<u64> = offers.iter().map(|offer| offer.control).collect();
         let me = comm.rank();
         controls[me] = control;
-        let shared = Shared {
+        let shared = SharedWindow {
             members: comm.members().to_vec(),
             comm: comm.clone(),
             channel: Mutex::new(channel),
@@ -78,9 +78,9 @@ impl Window {
             controls,
             is_open,
             next_ticket: AtomicU64::new(1),
-            phase: AtomicU32::new(LIVE),
+            phase: AtomicU32::new(PHASE_LIVE),
             calls: AtomicUsize::new(0),
-            state: Mutex::new(State { directories, ..State::default() }),
+            state: Mutex::new(WindowState { directories, ..WindowState::default() }),
             owned: Mutex::new(Some(owned)),
             dead: Mutex::new((Epoch(0), MemberSet::new())),
             job,
@@ -139,8 +139,8 @@ impl Offer {
     }
 }
 
-fn base_ranges(place: u64, len: u64) -> Vec<Range> {
-    if len == 0 { Vec::new() } else { vec![Range { begin: 0, len, place }] }
+fn base_ranges(place: u64, len: u64) -> Vec<WindowRange> {
+    if len == 0 { Vec::new() } else { vec![WindowRange { begin: 0, len, place }] }
 }
 
 /// What the members have offered, if it makes a window.
@@ -166,17 +166,17 @@ fn check_offers(all: &[Vec<u8>], is_open: bool) -> WindowResult<Vec<Offer>> {
 }
 
 /// Reserves and clears a member's control block and memory.
-fn prepare(job: &Job, layout: Layout, len: u64) -> WindowResult<(u64, Owned)> {
+fn prepare(job: &Job, layout: ControlLayout, len: u64) -> WindowResult<(u64, OwnMemory)> {
     if len > ATTACHED {
         return Err(too_long(len));
     }
     let control = reserve_cleared(job, layout.len())?;
-    let mut owned = Owned {
+    let mut owned = OwnMemory {
         ranges: Vec::new(),
         word: 0,
         block: (0, 0),
         next_attached: ATTACHED,
-        aside: Vec::new(),
+        detached: Vec::new(),
     };
     let filled = (|| {
         if len > 0 {

@@ -39,7 +39,7 @@
 
 use super::create::too_long;
 use super::layout::{DIRECTORY, ENTERED, LEFT};
-use super::{Patience, Shared, WindowError, WindowResult, lock};
+use super::{EndedBy, SharedWindow, WindowError, WindowResult, lock};
 use crate::engine::{self, Engine, Operation, Pending};
 use crate::{Epoch, Job};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub(super) const RANGES_MAX: usize = 1 << 16;
 
 /// A range of the owner's segment that the window shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
+pub(super) struct WindowRange {
     /// Its first offset in the window.
     pub(super) begin: u64,
     pub(super) len: u64,
@@ -70,7 +70,7 @@ pub(super) struct Directory {
     /// The directory word at that time.
     pub(super) word: u64,
     /// Sorted by their begin.
-    pub(super) ranges: Vec<Range>,
+    pub(super) ranges: Vec<WindowRange>,
 }
 
 /// A part of an access that lies in one range.
@@ -99,7 +99,7 @@ pub(super) fn block_len(count: usize) -> usize {
 }
 
 /// The bytes of a block.
-pub(super) fn encode(ranges: &[Range]) -> Vec<u8> {
+pub(super) fn encode(ranges: &[WindowRange]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(block_len(ranges.len()));
     bytes.extend_from_slice(&(ranges.len() as u64).to_le_bytes());
     for range in ranges {
@@ -117,11 +117,11 @@ pub(super) fn count(bytes: &[u8]) -> usize {
 }
 
 /// The ranges of a block that was read whole.
-pub(super) fn decode(bytes: &[u8]) -> Vec<Range> {
+pub(super) fn decode(bytes: &[u8]) -> Vec<WindowRange> {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
     (0..count(bytes))
         .map(|index| 8 + 24 * index)
-        .map(|at| Range { begin: word(at), len: word(at + 8), place: word(at + 16) })
+        .map(|at| WindowRange { begin: word(at), len: word(at + 8), place: word(at + 16) })
         .collect()
 }
 
@@ -173,34 +173,34 @@ impl Directory {
 }
 
 /// What the owner keeps of its own directory.
-pub(super) struct Owned {
-    pub(super) ranges: Vec<Range>,
+pub(super) struct OwnMemory {
+    pub(super) ranges: Vec<WindowRange>,
     pub(super) word: u64,
     /// The block and its length.
     pub(super) block: (u64, u64),
     /// The next offset for a range to attach.
     pub(super) next_attached: u64,
-    pub(super) aside: Vec<Aside>,
+    pub(super) detached: Vec<DetachedRange>,
 }
 
 /// A range that was detached and whose memory somebody might still touch.
-pub(super) struct Aside {
+pub(super) struct DetachedRange {
     pub(super) place: u64,
     pub(super) len: u64,
     /// Who has not been seen outside of accesses since.
-    pub(super) unseen: Vec<usize>,
+    pub(super) not_seen_outside: Vec<usize>,
     /// Loads of `LEFT` and `ENTERED` that are under way: rank, both operations, both results.
-    pub(super) asked: Vec<Asked>,
+    pub(super) queries: Vec<AccessQuery>,
 }
 
 /// A question to one member: is it outside of accesses?
-pub(super) struct Asked {
+pub(super) struct AccessQuery {
     pub(super) rank: usize,
     pub(super) pending: [Option<Pending>; 2],
     pub(super) found: [Option<u64>; 2],
 }
 
-impl Shared {
+impl SharedWindow {
     pub(super) fn known_directory(&self, target: usize) -> Option<Arc<Directory>> {
         lock(&self.state).directories[target].clone()
     }
@@ -237,7 +237,7 @@ impl Shared {
                     continue;
                 }
             }
-            read.map_err(|error| self.refused(error, target))?;
+            read.map_err(|error| self.engine_error(error, target))?;
             let directory = Arc::new(Directory { word, ranges: decode(&bytes) });
             lock(&self.state).directories[target] = Some(directory.clone());
             return Ok(directory);
@@ -247,18 +247,18 @@ impl Shared {
     /// Changes what this member shows; one thread at a time. Also looks which memory that is aside can be given back.
     pub(super) fn change_owned<T>(
         &self,
-        change: impl FnOnce(&mut Owned) -> WindowResult<T>,
+        change: impl FnOnce(&mut OwnMemory) -> WindowResult<T>,
     ) -> WindowResult<T> {
         self.check_usable()?;
         let until = self.job.now().after(self.job.time_limit());
         let take = || lock(&self.owned).take().map(Ok);
-        let mut owned = self.wait_for(Patience::Operation, until, take, || {
+        let mut owned = self.wait_for(EndedBy::Revoke, until, take, || {
             self.timeout(self.me, self.job.time_limit())
         })?;
         let result = {
-            self.sweep(&mut owned);
+            self.release_detached(&mut owned);
             let result = change(&mut owned);
-            self.sweep(&mut owned);
+            self.release_detached(&mut owned);
             result
         };
         *lock(&self.owned) = Some(owned);
@@ -266,7 +266,11 @@ impl Shared {
     }
 
     /// Makes these the ranges that this member shows.
-    pub(super) fn publish(&self, owned: &mut Owned, mut ranges: Vec<Range>) -> WindowResult<()> {
+    pub(super) fn publish_ranges(
+        &self,
+        owned: &mut OwnMemory,
+        mut ranges: Vec<WindowRange>,
+    ) -> WindowResult<()> {
         if ranges.len() > RANGES_MAX {
             return Err(WindowError::Invalid {
                 what: format!("more than {} ranges in one window", RANGES_MAX),
@@ -279,11 +283,11 @@ impl Shared {
 
     /// Gives back the memory of detached ranges that nobody can touch any more; see `directory`. Waits for nobody:
     /// who has not answered is looked at next time.
-    fn sweep(&self, owned: &mut Owned) {
-        owned.aside.retain_mut(|aside| {
-            aside.unseen.retain(|&rank| !self.is_dead(self.members[rank]));
-            for &rank in &aside.unseen {
-                if !aside.asked.iter().any(|asked| asked.rank == rank) {
+    fn release_detached(&self, owned: &mut OwnMemory) {
+        owned.detached.retain_mut(|detached| {
+            detached.not_seen_outside.retain(|&rank| !self.is_dead(self.members[rank]));
+            for &rank in &detached.not_seen_outside {
+                if !detached.queries.iter().any(|query| query.rank == rank) {
                     // In this order, and operations on one target take effect in their order.
                     let pending = [LEFT, ENTERED].map(|word| {
                         let offset = self.controls[rank] + word;
@@ -293,12 +297,13 @@ impl Shared {
                             Operation::Load { offset },
                         ))
                     });
-                    aside.asked.push(Asked { rank, pending, found: [None; 2] });
+                    detached.queries.push(AccessQuery { rank, pending, found: [None; 2] });
                 }
             }
-            let (asked, unseen) = (&mut aside.asked, &mut aside.unseen);
-            asked.retain_mut(|asked| {
-                for (pending, found) in asked.pending.iter_mut().zip(&mut asked.found) {
+            let (queries, not_seen_outside) =
+                (&mut detached.queries, &mut detached.not_seen_outside);
+            queries.retain_mut(|query| {
+                for (pending, found) in query.pending.iter_mut().zip(&mut query.found) {
                     if let Some(result) =
                         pending.as_mut().and_then(|pending| self.job.poll(pending))
                     {
@@ -306,27 +311,27 @@ impl Shared {
                         *found = result.ok().map(engine::Done::word);
                     }
                 }
-                if asked.pending.iter().any(Option::is_some) {
+                if query.pending.iter().any(Option::is_some) {
                     return true;
                 }
-                if let [Some(left), Some(entered)] = asked.found
+                if let [Some(left), Some(entered)] = query.found
                     && left == entered
                 {
-                    unseen.retain(|&rank| rank != asked.rank);
+                    not_seen_outside.retain(|&rank| rank != query.rank);
                 }
                 // Still inside, or not answered: asked anew next time.
                 false
             });
-            if aside.unseen.is_empty() {
-                self.job.release(aside.place, aside.len);
+            if detached.not_seen_outside.is_empty() {
+                self.job.release(detached.place, detached.len);
             }
-            !aside.unseen.is_empty()
+            !detached.not_seen_outside.is_empty()
         });
     }
 }
 
 /// Steps 1 to 3 of a change of the directory: see `directory`. The ranges of `owned` are the new ones already.
-pub(super) fn write_block(job: &Job, control: u64, owned: &mut Owned) -> WindowResult<()> {
+pub(super) fn write_block(job: &Job, control: u64, owned: &mut OwnMemory) -> WindowResult<()> {
     let bytes = encode(&owned.ranges);
     let len = bytes.len() as u64;
     let place = job.reserve(len)?;
@@ -360,7 +365,7 @@ mod tests {
     use super::*;
 
     fn directory() -> Directory {
-        let range = |begin, len, place| Range { begin, len, place };
+        let range = |begin, len, place| WindowRange { begin, len, place };
         Directory {
             word: 0,
             ranges: vec![
@@ -373,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_over_several_ranges_is_taken_apart() {
+    fn an_access_over_several_ranges_is_split() {
         let piece = |place, len| Piece { place, len };
         let directory = directory();
         assert_eq!(directory.len(), 150);
@@ -383,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_is_refused() {
+    fn accesses_outside_are_refused() {
         let directory = directory();
         for (offset, len) in [(150, 1), (149, 2), (0, u64::MAX), (u64::MAX - 1, 1), (151, 0)] {
             assert!(directory.pieces(0, offset, len).is_err(), "{offset} {len}");
@@ -398,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_nowhere_but_must_be_inside() {
+    fn an_empty_access_must_lie_inside() {
         let directory = directory();
         for offset in [0, 100, 150, ATTACHED, ATTACHED + 128] {
             assert_eq!(directory.pieces(0, offset, 0), Ok(vec![]), "{offset}");

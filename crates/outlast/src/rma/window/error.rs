@@ -1,4 +1,5 @@
-use super::super::Error;
+use crate::rma::Error;
+use crate::rma::error::ranks_are;
 use crate::{MemberId, engine};
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum WindowError {
     /// Members that the call needs are dead. What it did to their memory is lost with it.
-    #[error("{} dead; go on without them (shrink the window), or use the memory of others", named(.ranks))]
+    #[error("{} dead; go on without them (shrink the window), or use the memory of others", ranks_are(.ranks))]
     ProcFailed {
         /// The ranks of the dead, in ascending order.
         ranks: Vec<usize>,
@@ -50,7 +51,7 @@ pub enum WindowError {
     /// order, then go on and unlock as usual.
     #[error(
         "the lock at rank {target} is yours, but {} dead and held it before; what it guards may be half changed",
-        named(.by)
+        ranks_are(.by)
     )]
     Abandoned {
         /// Whose memory the lock guards; for `lock_all` the first of several.
@@ -178,9 +179,4 @@ impl From<Error> for WindowError {
             other => WindowError::Communicator(other),
         }
     }
-}
-
-fn named(ranks: &[usize]) -> String {
-    let list = ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-    if ranks.len() == 1 { format!("rank {list} is") } else { format!("ranks {list} are") }
 }

@@ -11,76 +11,88 @@
 //! out where the others are. Who dies is left out by the agreements. A member that does not hear the outcome of step
 //! 2 may not use the window any more, as the others may have freed it; it can only call `free` again.
 
-use super::directory::Owned;
-use super::layout::Layout;
-use super::{FREED, LIVE, Patience, Shared, UNKNOWN, WindowError, WindowResult, lock};
+use super::directory::OwnMemory;
+use super::layout::ControlLayout;
+use super::{
+    EndedBy, PHASE_FREED, PHASE_LIVE, PHASE_UNKNOWN, SharedWindow, WindowError, WindowResult, lock,
+};
 use crate::Job;
 use crate::engine::Engine;
 use crate::rma::Communicator;
 use std::sync::atomic::Ordering;
 
 /// A thread in `free`.
-pub(super) struct Freeing<'a> {
-    pub(super) shared: &'a Shared,
+pub(super) struct FreeCall<'a> {
+    pub(super) shared: &'a SharedWindow,
     /// What the window is when the thread leaves.
     pub(super) after: std::cell::Cell<u32>,
 }
 
-impl Drop for Freeing<'_> {
+impl Drop for FreeCall<'_> {
     fn drop(&mut self) {
         self.shared.phase.store(self.after.get(), Ordering::SeqCst);
     }
 }
 
+/// A step of `free`; its number is the bit that the members' votes in it carry.
+#[derive(Clone, Copy)]
+enum FreeStep {
+    Arrive = 1,
+    CheckLocks = 2,
+    NameHolder = 3,
+}
+
+const FREE_STEP_BITS: u64 = 0b1110;
+
 /// What an agreement of one step has given.
-enum Step {
+enum FreeVote {
     All,
     NotAll,
     /// The members were in different steps: all start over.
     Mixed,
 }
 
-impl Freeing<'_> {
+impl FreeCall<'_> {
     pub(super) fn run(&self) -> WindowResult<()> {
         let shared = self.shared;
         let channel = shared.channel();
         // Who comes back without knowing the outcome of step 2 has voted in it already.
-        let mut is_awaiting = self.after.get() == UNKNOWN;
+        let mut is_awaiting = self.after.get() == PHASE_UNKNOWN;
         let until = shared.job.now().after(shared.job.time_limit());
         let no_calls = || (shared.calls.load(Ordering::SeqCst) == 0).then_some(Ok(()));
-        shared.wait_for(Patience::Release, until, no_calls, || {
+        shared.wait_for(EndedBy::Nothing, until, no_calls, || {
             shared.timeout(shared.me, shared.job.time_limit())
         })?;
         loop {
             let mut is_fine = true;
             if !is_awaiting {
-                shared.drain(until)?;
-                if let Step::Mixed = self.agree(&channel, 1, true)? {
+                shared.await_engine(until)?;
+                if let FreeVote::Mixed = self.agree(&channel, FreeStep::Arrive, true)? {
                     continue;
                 }
                 // Its own locks elsewhere too: the others may have looked, and voted, while this member was out of
                 // `free` after a time limit.
                 is_fine = shared.locked_by(shared.me)?.is_none() && !shared.holds_lock()?;
                 // From the vote on, others may free the window without this member hearing of it.
-                self.after.set(UNKNOWN);
+                self.after.set(PHASE_UNKNOWN);
             }
             is_awaiting = false;
-            match self.agree(&channel, 2, is_fine)? {
-                Step::Mixed => {
-                    self.after.set(LIVE);
+            match self.agree(&channel, FreeStep::CheckLocks, is_fine)? {
+                FreeVote::Mixed => {
+                    self.after.set(PHASE_LIVE);
                     continue;
                 }
-                Step::All => break,
-                Step::NotAll => self.after.set(LIVE),
+                FreeVote::All => break,
+                FreeVote::NotAll => self.after.set(PHASE_LIVE),
             }
             let found = self.find_holder()?;
-            if let Step::All = self.agree(&channel, 3, found.is_some())?
+            if let FreeVote::All = self.agree(&channel, FreeStep::NameHolder, found.is_some())?
                 && let Some((target, holder)) = found
             {
                 return Err(WindowError::StillLocked { target, holder });
             }
         }
-        self.after.set(FREED);
+        self.after.set(PHASE_FREED);
         let owned = lock(&shared.owned).take();
         if let Some(owned) = owned {
             release(&shared.job, shared.layout, shared.controls[shared.me], owned);
@@ -90,14 +102,19 @@ impl Freeing<'_> {
     }
 
     /// Agrees on a step: whether `is_fine` holds at all members.
-    fn agree(&self, channel: &Communicator, step: u32, is_fine: bool) -> WindowResult<Step> {
-        let steps = 0b1110;
+    fn agree(
+        &self,
+        channel: &Communicator,
+        step: FreeStep,
+        is_fine: bool,
+    ) -> WindowResult<FreeVote> {
+        let own_bit = 1 << step as u32;
         loop {
-            let flags = channel.agree_despite_failures(u64::from(is_fine) | 1 << step)?.flags;
-            match flags & steps {
-                0 => return Ok(Step::Mixed),
-                named if named == 1 << step => {
-                    return Ok(if flags & 1 == 1 { Step::All } else { Step::NotAll });
+            let flags = channel.agree_despite_failures(u64::from(is_fine) | own_bit)?.flags;
+            match flags & FREE_STEP_BITS {
+                0 => return Ok(FreeVote::Mixed),
+                bits if bits == own_bit => {
+                    return Ok(if flags & 1 == 1 { FreeVote::All } else { FreeVote::NotAll });
                 }
                 // The outcome of an earlier step, that this member had left by a time limit.
                 _ => continue,
@@ -120,11 +137,11 @@ impl Freeing<'_> {
 }
 
 /// Gives everything back that a member has reserved for a window.
-pub(super) fn release(job: &Job, layout: Layout, control: u64, owned: Owned) {
+pub(super) fn release(job: &Job, layout: ControlLayout, control: u64, owned: OwnMemory) {
     job.release(control, layout.len());
     if owned.block.1 > 0 {
         job.release(owned.block.0, owned.block.1);
     }
     owned.ranges.iter().for_each(|range| job.release(range.place, range.len));
-    owned.aside.iter().for_each(|aside| job.release(aside.place, aside.len));
+    owned.detached.iter().for_each(|range| job.release(range.place, range.len));
 }

@@ -28,13 +28,13 @@ const MEMBER_BITS: u32 = 13;
 
 /// Where things are in a control block of a window of `size` ranks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(super) struct ControlLayout {
     size: usize,
 }
 
-impl Layout {
-    pub(super) fn new(size: usize) -> Layout {
-        Layout { size }
+impl ControlLayout {
+    pub(super) fn new(size: usize) -> ControlLayout {
+        ControlLayout { size }
     }
 
     /// How many words the bits of all ranks take.
@@ -80,7 +80,7 @@ mod tests {
     use crate::engine::MEMBERS_MAX;
 
     #[test]
-    fn a_stamp_names_its_holder_and_is_never_that_of_another() {
+    fn a_stamp_names_its_holder_and_is_unique() {
         let last = MemberId(MEMBERS_MAX as u32 - 1);
         for member in [MemberId(0), MemberId(77), last] {
             assert_eq!(holder(stamp(member, 1)), Some(member));
@@ -91,9 +91,9 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_control_block_are_apart() {
+    fn the_parts_of_a_control_block_do_not_overlap() {
         for size in [1, 63, 64, 65, 4096] {
-            let layout = Layout::new(size);
+            let layout = ControlLayout::new(size);
             assert_eq!(layout.sharing(0) - layout.waiting(0), 8 * size.div_ceil(64) as u64);
             assert_eq!(layout.shared(0), layout.sharing(layout.bit_words()));
             assert_eq!(layout.len(), layout.shared(0) + 8 * size as u64);

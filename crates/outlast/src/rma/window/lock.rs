@@ -46,7 +46,7 @@
 //! |---|---|---|
 //! | before a step 1 or 2 | nowhere | find nothing; its bit makes exclusive lockers look once more, no harm |
 //! | having swapped its stamp in | in the word | *dead*: take over, and are told, also if it never returned from the call; *stopped*: wait for it, or force it |
-//! | taking over from a dead one | in the word, instead of the dead one's | *dead*: take over and are told of this member, which had not released it in good order; *forced out*: are told of the first one after step 4 |
+//! | attempt over from a dead one | in the word, instead of the dead one's | *dead*: take over and are told of this member, which had not released it in good order; *forced out*: are told of the first one after step 4 |
 //! | while it waits | nowhere (shared) or as above | as above; rings to it are lost |
 //! | holding the lock | in the word | as above |
 //! | having swapped its stamp out | nowhere | the lock is free; waits end after a few milliseconds without the ring |
@@ -64,7 +64,7 @@
 //! to be dead.
 
 use super::layout::{self, EXCLUSIVE, stamp};
-use super::{Patience, Shared, State, Window, WindowError, WindowResult, lock};
+use super::{EndedBy, SharedWindow, Window, WindowError, WindowResult, WindowState, lock};
 use crate::engine::{Done, Engine, Operation, Pending};
 use crate::{Epoch, Time};
 use std::cell::Cell;
@@ -82,7 +82,7 @@ pub enum LockKind {
 
 /// A lock that this member holds, or is about to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct HeldLock {
     pub(super) kind: LockKind,
     pub(super) stamp: u64,
     /// Whether it was taken by `lock_all`.
@@ -91,9 +91,9 @@ pub(super) struct Held {
     pub(super) is_pending: bool,
 }
 
-impl Held {
+impl HeldLock {
     /// Where its word is in the control block of the target.
-    fn word(&self, shared: &Shared) -> u64 {
+    fn word(&self, shared: &SharedWindow) -> u64 {
         match self.kind {
             LockKind::Exclusive => EXCLUSIVE,
             LockKind::Shared => shared.layout.shared(shared.me),
@@ -205,7 +205,7 @@ impl Window {
             // A lock at a dead target is forgotten at the first call that finds out: the death is what matters.
             return shared.check_living(target).and(Err(WindowError::NotLocked { target }));
         };
-        let flushed = shared.complete(Some(target), Patience::Release);
+        let flushed = shared.complete(Some(target), EndedBy::Nothing);
         shared.release_lock(target, held).and(flushed)
     }
 
@@ -218,7 +218,7 @@ impl Window {
             let mut state = lock(&shared.state);
             let of_all = state.held.iter().filter(|(_, held)| held.is_of_all);
             let targets: Vec<usize> = of_all.map(|(&target, _)| target).collect();
-            // Another thread may be taking or releasing them: then none of them is held, or none any more.
+            // Another thread may be attempt or releasing them: then none of them is held, or none any more.
             state.begin_release_of(&targets)
         };
         if released.is_empty() {
@@ -239,7 +239,7 @@ impl Window {
         shared.check_rank(target)?;
         let mut lost = Vec::new();
         for (word, stamp) in shared.holders(target)? {
-            if shared.swap(target, word, stamp, 0, Patience::Release)? == stamp {
+            if shared.swap(target, word, stamp, 0, EndedBy::Nothing)? == stamp {
                 lost.extend(shared.rank_of_stamp(stamp));
             }
         }
@@ -266,25 +266,25 @@ impl Window {
         let shared = &*self.shared;
         let _call = shared.begin()?;
         shared.check_rank(target)?;
-        shared.check_held(target, false)
+        shared.check_lock_held(target, false)
     }
 }
 
-impl State {
+impl WindowState {
     /// Begins to release a lock, if it is held and no other activity is releasing it.
-    fn begin_release(&mut self, target: usize) -> Option<Held> {
+    fn begin_release(&mut self, target: usize) -> Option<HeldLock> {
         let held = self.held.get_mut(&target).filter(|held| !held.is_pending)?;
         held.is_pending = true;
         Some(*held)
     }
 
     /// The same for several.
-    pub(super) fn begin_release_of(&mut self, targets: &[usize]) -> Vec<(usize, Held)> {
+    pub(super) fn begin_release_of(&mut self, targets: &[usize]) -> Vec<(usize, HeldLock)> {
         targets.iter().filter_map(|&target| Some((target, self.begin_release(target)?))).collect()
     }
 }
 
-impl Shared {
+impl SharedWindow {
     /// Takes a lock and remembers it.
     fn take_lock(
         &self,
@@ -299,9 +299,9 @@ impl Shared {
             if state.held.contains_key(&target) {
                 return Err(WindowError::AlreadyLocked { target });
             }
-            state.held.insert(target, Held { kind, stamp, is_of_all, is_pending: true });
+            state.held.insert(target, HeldLock { kind, stamp, is_of_all, is_pending: true });
         }
-        let mut taking = Taking {
+        let mut attempt = LockAttempt {
             shared: self,
             target,
             stamp,
@@ -312,11 +312,11 @@ impl Shared {
             before: 0,
         };
         let result = match kind {
-            LockKind::Exclusive => taking.exclusively(),
-            LockKind::Shared => taking.shared(),
+            LockKind::Exclusive => attempt.take_exclusive(),
+            LockKind::Shared => attempt.take_shared(),
         };
         if result.as_ref().err().is_none_or(answers) {
-            taking.stop_waiting();
+            attempt.stop_waiting();
         }
         let mut state = lock(&self.state);
         match (&result, state.held.get_mut(&target)) {
@@ -333,7 +333,7 @@ impl Shared {
 
     /// What every access to `target` begins with: the lock that this member took is still its own. Without a lock,
     /// an error unless `may_be_open` and the window needs none.
-    pub(super) fn check_held(&self, target: usize, may_be_open: bool) -> WindowResult<()> {
+    pub(super) fn check_lock_held(&self, target: usize, may_be_open: bool) -> WindowResult<()> {
         let held = lock(&self.state).held.get(&target).copied();
         let Some(held) = held.filter(|held| !held.is_pending) else {
             let is_fine = may_be_open && self.is_open;
@@ -355,8 +355,8 @@ impl Shared {
     }
 
     /// Completes everything and releases these locks; the first error, with all the dead in it.
-    pub(super) fn release_all(&self, released: Vec<(usize, Held)>) -> WindowResult<()> {
-        let mut result = self.complete(None, Patience::Release);
+    pub(super) fn release_all(&self, released: Vec<(usize, HeldLock)>) -> WindowResult<()> {
+        let mut result = self.complete(None, EndedBy::Nothing);
         let mut dead = Vec::new();
         for (target, held) in released {
             match self.release_lock(target, held) {
@@ -368,12 +368,12 @@ impl Shared {
     }
 
     /// Swaps the own stamp out and rings those who wait. The lock is not held afterwards, whatever this says.
-    fn release_lock(&self, target: usize, held: Held) -> WindowResult<()> {
+    fn release_lock(&self, target: usize, held: HeldLock) -> WindowResult<()> {
         let word = held.word(self);
-        let swapped = self.swap(target, word, held.stamp, 0, Patience::Release);
+        let swapped = self.swap(target, word, held.stamp, 0, EndedBy::Nothing);
         if matches!(swapped, Err(WindowError::Timeout { .. })) {
             // What was given up may be refused if the target learns of a death before it comes to it. This is not.
-            self.swap_behind(target, word, held.stamp, 0);
+            self.swap_without_waiting(target, word, held.stamp, 0);
         }
         // Only now: until here no other activity takes the lock anew.
         self.forget_lock(target, held.stamp);
@@ -402,7 +402,7 @@ impl Shared {
         let targets: Vec<usize> = lock(&self.state).held.keys().copied().collect();
         for target in targets {
             use WindowError::{LockLost, NotLocked, ProcFailed};
-            match self.check_held(target, false) {
+            match self.check_lock_held(target, false) {
                 Ok(()) => return Ok(true),
                 Err(LockLost { .. } | NotLocked { .. } | ProcFailed { .. }) => {}
                 Err(error) => return Err(error),
@@ -444,7 +444,7 @@ impl Shared {
         let mut expected = if value { 0 } else { bit };
         loop {
             let new = if value { expected | bit } else { expected & !bit };
-            let found = self.swap(target, word, expected, new, Patience::Operation)?;
+            let found = self.swap(target, word, expected, new, EndedBy::Revoke)?;
             if found == expected {
                 return Ok(());
             }
@@ -465,7 +465,7 @@ impl Shared {
             .into_iter()
             .map(wait)
             .collect::<Result<_, _>>()
-            .map_err(|error| self.refused(error, target))
+            .map_err(|error| self.engine_error(error, target))
     }
 
     pub(super) fn rank_of_stamp(&self, stamp: u64) -> Option<usize> {
@@ -479,8 +479,8 @@ impl Shared {
 }
 
 /// A call that takes a lock.
-struct Taking<'a> {
-    shared: &'a Shared,
+struct LockAttempt<'a> {
+    shared: &'a SharedWindow,
     target: usize,
     stamp: u64,
     limit: Duration,
@@ -493,14 +493,14 @@ struct Taking<'a> {
     before: u64,
 }
 
-impl Taking<'_> {
+impl LockAttempt<'_> {
     /// Who died holding it, once the lock is held.
-    fn exclusively(&mut self) -> WindowResult<Vec<usize>> {
+    fn take_exclusive(&mut self) -> WindowResult<Vec<usize>> {
         let shared = self.shared;
         loop {
-            let swapped = self.swap_in();
+            let swapped = self.swap_stamp_in();
             let is_in = swapped.is_ok();
-            match swapped.and_then(|()| self.wait_for_shared()) {
+            match swapped.and_then(|()| self.await_shared_holders()) {
                 Ok(Some(mut dead)) => {
                     dead.push(self.before);
                     return Ok(dead
@@ -510,23 +510,29 @@ impl Taking<'_> {
                 }
                 Ok(None) => {
                     // Forced out before it had the lock at all.
-                    self.put_back()?;
+                    self.restore_dead_stamp()?;
                     self.renew();
                 }
                 Err(error) => {
                     if !answers(&error) {
                         // Also if it is unknown whether the stamp got there: this comes after it.
-                        shared.swap_behind(self.target, EXCLUSIVE, self.stamp, self.before);
+                        shared.swap_without_waiting(
+                            self.target,
+                            EXCLUSIVE,
+                            self.stamp,
+                            self.before,
+                        );
                         return Err(error);
                     }
                     if is_in {
                         let (stamp, before) = (self.stamp, self.before);
-                        match shared.swap(self.target, EXCLUSIVE, stamp, before, Patience::Release)
-                        {
+                        match shared.swap(self.target, EXCLUSIVE, stamp, before, EndedBy::Nothing) {
                             Ok(found) if found == stamp => {}
                             // Forced out while it waited.
-                            Ok(_) => drop(self.put_back()),
-                            Err(_) => shared.swap_behind(self.target, EXCLUSIVE, stamp, before),
+                            Ok(_) => drop(self.restore_dead_stamp()),
+                            Err(_) => {
+                                shared.swap_without_waiting(self.target, EXCLUSIVE, stamp, before)
+                            }
                         }
                     }
                     shared.ring_waiting(self.target);
@@ -537,45 +543,45 @@ impl Taking<'_> {
     }
 
     /// Step 1.
-    fn swap_in(&mut self) -> WindowResult<()> {
-        self.wait_until(|taking| {
-            let shared = taking.shared;
-            taking.before = 0;
+    fn swap_stamp_in(&mut self) -> WindowResult<()> {
+        self.wait_until(|attempt| {
+            let shared = attempt.shared;
+            attempt.before = 0;
             loop {
                 let found = shared.swap(
-                    taking.target,
+                    attempt.target,
                     EXCLUSIVE,
-                    taking.before,
-                    taking.stamp,
-                    Patience::Operation,
+                    attempt.before,
+                    attempt.stamp,
+                    EndedBy::Revoke,
                 )?;
-                if found == taking.before {
+                if found == attempt.before {
                     return Ok(Some(()));
                 }
-                taking.holder = found;
+                attempt.holder = found;
                 // A dead holder is replaced; a lock that has just become free is tried again at once.
                 if found != 0 && !shared.is_stamp_dead(found) {
                     return Ok(None);
                 }
-                taking.before = found;
+                attempt.before = found;
             }
         })
     }
 
     /// Steps 2 and 3: the stamps of the dead that shared the lock; `None` if this member was forced out meanwhile.
-    fn wait_for_shared(&mut self) -> WindowResult<Option<Vec<u64>>> {
+    fn await_shared_holders(&mut self) -> WindowResult<Option<Vec<u64>>> {
         let shared = self.shared;
         let mut has_waited = false;
         let mut dead = Vec::new();
         for rank in shared.sharing(self.target)? {
             let word = shared.layout.shared(rank);
-            let stamp = self.wait_until(|taking| {
-                let found = shared.load(taking.target, word)?;
+            let stamp = self.wait_until(|attempt| {
+                let found = shared.load(attempt.target, word)?;
                 if found == 0 || shared.is_stamp_dead(found) {
                     return Ok(Some(found));
                 }
                 has_waited = true;
-                taking.holder = found;
+                attempt.holder = found;
                 Ok(None)
             })?;
             if stamp != 0 {
@@ -586,25 +592,25 @@ impl Taking<'_> {
             return Ok(None);
         }
         for &(word, stamp) in &dead {
-            shared.swap(self.target, word, stamp, 0, Patience::Operation)?;
+            shared.swap(self.target, word, stamp, 0, EndedBy::Revoke)?;
         }
         Ok(Some(dead.into_iter().map(|(_, stamp)| stamp).collect()))
     }
 
     /// Step 4: leaves the stamp of the dead member that this one had replaced for the next one to find.
-    fn put_back(&self) -> WindowResult<()> {
+    fn restore_dead_stamp(&self) -> WindowResult<()> {
         let (shared, stamp) = (self.shared, self.before);
         let Some(rank) = shared.rank_of_stamp(stamp) else { return Ok(()) };
-        if shared.swap(self.target, EXCLUSIVE, 0, stamp, Patience::Operation)? == 0 {
+        if shared.swap(self.target, EXCLUSIVE, 0, stamp, EndedBy::Revoke)? == 0 {
             return Ok(());
         }
         shared.set_bit(self.target, shared.layout.sharing(rank / 64), rank, true)?;
-        shared.swap(self.target, shared.layout.shared(rank), 0, stamp, Patience::Operation)?;
+        shared.swap(self.target, shared.layout.shared(rank), 0, stamp, EndedBy::Revoke)?;
         Ok(())
     }
 
     /// The same for sharing the lock.
-    fn shared(&mut self) -> WindowResult<Vec<usize>> {
+    fn take_shared(&mut self) -> WindowResult<Vec<usize>> {
         let shared = self.shared;
         let is_marked = lock(&shared.state).shares.contains(self.target);
         if !is_marked {
@@ -613,49 +619,50 @@ impl Taking<'_> {
         }
         let own = shared.layout.shared(shared.me);
         let in_the_way = |stamp| stamp != 0 && !shared.is_stamp_dead(stamp);
-        self.wait_until(|taking| {
-            let found = shared.load(taking.target, EXCLUSIVE)?;
+        self.wait_until(|attempt| {
+            let found = shared.load(attempt.target, EXCLUSIVE)?;
             if in_the_way(found) {
-                taking.holder = found;
+                attempt.holder = found;
                 return Ok(None);
             }
             // The word is this member's own; what else could be in it was left by a call that gave up.
             let mut expected = 0;
             loop {
                 let found =
-                    shared.swap(taking.target, own, expected, taking.stamp, Patience::Operation);
+                    shared.swap(attempt.target, own, expected, attempt.stamp, EndedBy::Revoke);
                 if found == Ok(expected) {
                     break;
                 }
-                expected = found
-                    .inspect_err(|_| shared.swap_behind(taking.target, own, taking.stamp, 0))?;
+                expected = found.inspect_err(|_| {
+                    shared.swap_without_waiting(attempt.target, own, attempt.stamp, 0)
+                })?;
             }
-            let found = shared.load(taking.target, EXCLUSIVE);
+            let found = shared.load(attempt.target, EXCLUSIVE);
             match found {
                 Ok(found) if !in_the_way(found) => {
                     Ok(Some(shared.rank_of_stamp(found).into_iter().collect()))
                 }
                 _ => {
-                    shared.swap_behind(taking.target, own, taking.stamp, 0);
+                    shared.swap_without_waiting(attempt.target, own, attempt.stamp, 0);
                     let found = found?;
-                    taking.holder = found;
+                    attempt.holder = found;
                     // It may wait for the stamp that has just gone.
                     if let Some(member) = layout::holder(found) {
                         let _ = shared.job.ring(member);
                     }
-                    taking.renew();
+                    attempt.renew();
                     Ok(None)
                 }
             }
         })
     }
 
-    /// Waits until `look` has something; from the second look on as one of those who wait.
+    /// Waits until `poll` has something; from the second look on as one of those who wait.
     fn wait_until<T>(
         &mut self,
-        mut look: impl FnMut(&mut Self) -> WindowResult<Option<T>>,
+        mut poll: impl FnMut(&mut Self) -> WindowResult<Option<T>>,
     ) -> WindowResult<T> {
-        if let Some(found) = look(self)? {
+        if let Some(found) = poll(self)? {
             return Ok(found);
         }
         let shared = self.shared;
@@ -668,14 +675,14 @@ impl Taking<'_> {
         let this = Cell::new(Some(self));
         let holder = Cell::new(0);
         shared.wait_for(
-            Patience::Wait,
+            EndedBy::RevokeOrInterrupt,
             until,
             || {
-                let taking = this.take()?;
+                let attempt = this.take()?;
                 // Before the look: no lock is taken on a window that is known to be revoked.
-                let found = shared.check_usable().and_then(|()| look(taking));
-                holder.set(taking.holder);
-                this.set(Some(taking));
+                let found = shared.check_usable().and_then(|()| poll(attempt));
+                holder.set(attempt.holder);
+                this.set(Some(attempt));
                 found.transpose()
             },
             || match shared.rank_of_stamp(holder.get()) {

@@ -49,22 +49,19 @@ pub use lock::LockKind;
 
 use super::Communicator;
 use super::group::RankSet;
+use super::progress::lock;
 use crate::engine::{self, Engine};
 use crate::{Epoch, Job, MemberId, MemberSet, Time};
-use access::Table;
+use access::OperationTable;
 use create::{reserve_cleared, too_long};
-use directory::{Aside, Directory, Owned, Range};
-use free::Freeing;
-use layout::Layout;
-use lock::Held;
+use directory::{DetachedRange, Directory, OwnMemory, WindowRange};
+use free::FreeCall;
+use layout::ControlLayout;
+use lock::HeldLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
 
 /// Memory that the members of a communicator show to each other. See the methods and `docs/missing-features.md`.
 ///
@@ -72,17 +69,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// thread. Dropping it does nothing: a window ends with [`Window::free`] or [`Window::close`].
 #[derive(Clone)]
 pub struct Window {
-    shared: Arc<Shared>,
+    shared: Arc<SharedWindow>,
 }
 
-struct Shared {
+struct SharedWindow {
     job: Job,
     comm: Communicator,
     /// For what is collective. Replaced when a revoked window is shrunk.
     channel: Mutex<Communicator>,
     me: usize,
     members: Vec<MemberId>,
-    layout: Layout,
+    layout: ControlLayout,
     /// Where the control block of each rank is.
     controls: Vec<u64>,
     /// Whether accesses need no lock.
@@ -91,19 +88,19 @@ struct Shared {
     phase: AtomicU32,
     /// How many calls are inside.
     calls: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<WindowState>,
     /// What this member shows. Taken out by whoever changes it.
-    owned: Mutex<Option<Owned>>,
+    owned: Mutex<Option<OwnMemory>>,
     /// The dead that this member knows, and the epoch of that knowledge.
     dead: Mutex<(Epoch, MemberSet)>,
 }
 
 #[derive(Default)]
-struct State {
-    held: BTreeMap<usize, Held>,
+struct WindowState {
+    held: BTreeMap<usize, HeldLock>,
     /// The targets where this member's bit among those who share is set.
     shares: RankSet,
-    table: Table,
+    table: OperationTable,
     /// Requests that were dropped while somebody looked after their operation.
     unwanted: BTreeSet<u64>,
     directories: Vec<Option<Arc<Directory>>>,
@@ -112,22 +109,22 @@ struct State {
 }
 
 /// Usable.
-const LIVE: u32 = 0;
+const PHASE_LIVE: u32 = 0;
 /// A thread is in `free`.
-const FREEING: u32 = 1;
+const PHASE_FREEING: u32 = 1;
 /// `free` has left without knowing its outcome: only `free` may be called.
-const UNKNOWN: u32 = 2;
-const FREED: u32 = 3;
+const PHASE_UNKNOWN: u32 = 2;
+const PHASE_FREED: u32 = 3;
 
 /// What ends a wait, besides its time limit and the death of whom it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
+enum EndedBy {
     /// Nothing: it ends something.
-    Release,
+    Nothing,
     /// A revoke.
-    Operation,
+    Revoke,
     /// A revoke or an interrupt.
-    Wait,
+    RevokeOrInterrupt,
 }
 
 /// Waits look again after this long at first, and at last.
@@ -135,9 +132,9 @@ const NAP_MIN: Duration = Duration::from_micros(100);
 const NAP_MAX: Duration = Duration::from_millis(5);
 
 /// A call on a window that is under way.
-struct Call<'a>(&'a AtomicUsize);
+struct WindowCall<'a>(&'a AtomicUsize);
 
-impl Drop for Call<'_> {
+impl Drop for WindowCall<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -283,7 +280,7 @@ impl Window {
         for &rank in &gone {
             state.excluded.insert(rank);
             state.held.remove(&rank);
-            state.table.forgive(rank);
+            state.table.forget_errors(rank);
             state.directories[rank] = None;
         }
         Ok(gone)
@@ -307,8 +304,8 @@ impl Window {
                 .ok_or_else(|| too_long(len))?;
             let place = reserve_cleared(&shared.job, len)?;
             let mut ranges = owned.ranges.clone();
-            ranges.push(Range { begin, len, place });
-            if let Err(error) = shared.publish(owned, ranges) {
+            ranges.push(WindowRange { begin, len, place });
+            if let Err(error) = shared.publish_ranges(owned, ranges) {
                 shared.job.release(place, len);
                 return Err(error);
             }
@@ -335,8 +332,8 @@ impl Window {
             let next = next.ok_or_else(|| too_long(len))?;
             let place = reserve_cleared(&shared.job, len)?;
             let mut ranges = owned.ranges.clone();
-            ranges.push(Range { begin, len, place });
-            if let Err(error) = shared.publish(owned, ranges) {
+            ranges.push(WindowRange { begin, len, place });
+            if let Err(error) = shared.publish_ranges(owned, ranges) {
                 shared.job.release(place, len);
                 return Err(error);
             }
@@ -358,10 +355,15 @@ impl Window {
             let position =
                 position.ok_or(WindowError::NotAttached { target: shared.me, offset, len: 0 })?;
             let mut ranges = owned.ranges.clone();
-            let Range { place, len, .. } = ranges.remove(position);
-            shared.publish(owned, ranges)?;
-            let unseen = (0..shared.members.len()).collect();
-            owned.aside.push(Aside { place, len, unseen, asked: Vec::new() });
+            let WindowRange { place, len, .. } = ranges.remove(position);
+            shared.publish_ranges(owned, ranges)?;
+            let not_seen_outside = (0..shared.members.len()).collect();
+            owned.detached.push(DetachedRange {
+                place,
+                len,
+                not_seen_outside,
+                queries: Vec::new(),
+            });
             Ok(())
         })
     }
@@ -370,7 +372,7 @@ impl Window {
     /// again who is.
     pub fn bytes_aside(&self) -> WindowResult<u64> {
         let _call = self.shared.begin()?;
-        self.shared.change_owned(|owned| Ok(owned.aside.iter().map(|aside| aside.len).sum()))
+        self.shared.change_owned(|owned| Ok(owned.detached.iter().map(|range| range.len).sum()))
     }
 
     // ---- The end.
@@ -402,16 +404,16 @@ impl Window {
     /// ```
     pub fn free(&self) -> WindowResult<()> {
         let shared = &*self.shared;
-        let before = [LIVE, UNKNOWN]
+        let before = [PHASE_LIVE, PHASE_UNKNOWN]
             .into_iter()
             .find(|&from| {
                 shared
                     .phase
-                    .compare_exchange(from, FREEING, Ordering::SeqCst, Ordering::SeqCst)
+                    .compare_exchange(from, PHASE_FREEING, Ordering::SeqCst, Ordering::SeqCst)
                     .is_ok()
             })
             .ok_or(WindowError::Freed)?;
-        let freeing = Freeing { shared, after: std::cell::Cell::new(before) };
+        let freeing = FreeCall { shared, after: std::cell::Cell::new(before) };
         freeing.run()
     }
 
@@ -419,7 +421,7 @@ impl Window {
     /// [`Window::open`]. All living members call it.
     pub fn close(&self) -> WindowResult<()> {
         let shared = &*self.shared;
-        if shared.phase.load(Ordering::SeqCst) == LIVE {
+        if shared.phase.load(Ordering::SeqCst) == PHASE_LIVE {
             let _call = shared.begin()?;
             let released = {
                 let mut state = lock(&shared.state);
@@ -436,15 +438,19 @@ impl Window {
     }
 }
 
-impl Shared {
+impl SharedWindow {
     // ---- What calls begin with.
 
     /// Counts a call, unless the window is gone.
-    fn begin(&self) -> WindowResult<Call<'_>> {
+    fn begin(&self) -> WindowResult<WindowCall<'_>> {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        let call = Call(&self.calls);
+        let call = WindowCall(&self.calls);
         // Looked at after the call was counted: `free` first says so and then looks for calls.
-        if self.phase.load(Ordering::SeqCst) == LIVE { Ok(call) } else { Err(WindowError::Freed) }
+        if self.phase.load(Ordering::SeqCst) == PHASE_LIVE {
+            Ok(call)
+        } else {
+            Err(WindowError::Freed)
+        }
     }
 
     fn check_rank(&self, rank: usize) -> WindowResult<()> {
@@ -470,16 +476,16 @@ impl Shared {
     // ---- Who is dead.
 
     fn is_dead(&self, member: MemberId) -> bool {
-        self.look_at_view();
+        self.refresh_dead();
         lock(&self.dead).1.contains(member)
     }
 
     fn dead(&self) -> MemberSet {
-        self.look_at_view();
+        self.refresh_dead();
         lock(&self.dead).1.clone()
     }
 
-    fn look_at_view(&self) {
+    fn refresh_dead(&self) {
         if self.job.epoch() != lock(&self.dead).0 {
             let view = self.job.view();
             let mut dead = lock(&self.dead);
@@ -504,12 +510,8 @@ impl Shared {
         (0..self.members.len()).filter(move |&rank| !excluded.contains(rank))
     }
 
-    fn refused(&self, error: engine::Error, target: usize) -> WindowError {
-        match error {
-            engine::Error::Dead { .. } => WindowError::ProcFailed { ranks: vec![target] },
-            engine::Error::Timeout { limit, .. } => self.timeout(target, limit),
-            other => WindowError::Engine(other),
-        }
+    fn engine_error(&self, error: engine::Error, target: usize) -> WindowError {
+        super::Error::from_engine(error, target).into()
     }
 
     fn timeout(&self, rank: usize, limit: Duration) -> WindowError {
@@ -518,29 +520,29 @@ impl Shared {
 
     // ---- Waiting.
 
-    /// Waits until `look` has something, until what `patience` says, or until `until`: then what `late` says. Sleeps
+    /// Waits until `poll` has something, until what `ended_by` says, or until `until`: then what `timeout_error` says. Sleeps
     /// on the bell, and looks again after some milliseconds even if it did not ring.
     fn wait_for<T>(
         &self,
-        patience: Patience,
+        ended_by: EndedBy,
         until: Time,
-        mut look: impl FnMut() -> Option<WindowResult<T>>,
-        late: impl FnOnce() -> WindowError,
+        mut poll: impl FnMut() -> Option<WindowResult<T>>,
+        timeout_error: impl FnOnce() -> WindowError,
     ) -> WindowResult<T> {
-        if let Some(result) = look() {
+        if let Some(result) = poll() {
             return result;
         }
         let job = &self.job;
         let mut nap = NAP_MIN;
         loop {
             let bell = job.bell();
-            if patience == Patience::Wait {
+            if ended_by == EndedBy::RevokeOrInterrupt {
                 self.check_interrupt()?;
             }
-            if let Some(result) = look() {
+            if let Some(result) = poll() {
                 return result;
             }
-            if patience != Patience::Release {
+            if ended_by != EndedBy::Nothing {
                 self.check_usable()?;
             }
             if job.has_ended() {
@@ -548,7 +550,7 @@ impl Shared {
             }
             let now = job.now();
             if now >= until {
-                return Err(late());
+                return Err(timeout_error());
             }
             job.park(bell, until.min(now.after(nap)));
             nap = (nap * 2).min(NAP_MAX);
@@ -558,12 +560,12 @@ impl Shared {
     /// Takes an interrupt that was sent on the communicator, if there is one.
     fn check_interrupt(&self) -> WindowResult<()> {
         let mut looks = 0;
-        let look = || {
+        let poll = || {
             looks += 1;
             // The first look comes before interrupts are looked for, the second one ends the wait at once.
             (looks > 1).then_some(Ok(()))
         };
-        match self.comm.wait_until(|| self.me, look) {
+        match self.comm.wait_until(|| self.me, poll) {
             Err(super::Error::Interrupted { by }) => Err(WindowError::Interrupted { by }),
             // A revoked or freed communicator does not end its windows.
             _ => Ok(()),
