@@ -30,9 +30,9 @@
 //! making it, revoking it, freeing it.
 
 /// The examples of the page are compiled with the tests.
-#[cfg_attr(doctest, doc = include_str!("../../../../../docs/missing-features.md"))]
+#[cfg_attr(doctest, doc = include_str!("../../../../../docs/ulfm-extensions.md"))]
 #[cfg(doctest)]
-struct MissingFeatures;
+struct UlfmExtensions;
 
 mod access;
 mod create;
@@ -63,7 +63,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Memory that the members of a communicator show to each other. See the methods and `docs/missing-features.md`.
+/// Memory that the members of a communicator show to each other. See the methods and `docs/ulfm-extensions.md`.
 ///
 /// Cheap to clone: all clones are the same window. Any thread may use it; locks belong to the member and not to the
 /// thread. Dropping it does nothing: a window ends with [`Window::free`] or [`Window::close`].
