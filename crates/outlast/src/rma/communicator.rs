@@ -1,4 +1,9 @@
-//! The communicator: the calls that programs make.
+//! The communicator: the calls of a program on a group of members.
+//!
+//! Local calls answer from the state of this member. Calls that wait check first that the
+//! communicator is neither freed nor revoked; only `agree` and `shrink` work on a revoked
+//! communicator. An agreement that ended with a timeout goes on, and the next call takes it up. On
+//! a death see the head of [`crate::rma`].
 
 use super::agreement::{AgreedValue, AgreementKind, Contribution, SplitPlace};
 use super::collective::{
@@ -16,13 +21,14 @@ use crate::{Job, MemberId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A group of members that talk to each other, apart from all other communicators.
+/// A group of members that talk to each other, separate from all other communicators.
 ///
-/// Members are named by their *rank* in it, from 0. Cheap to clone: all clones are the same communicator. Dropping
-/// it does nothing; see [`Communicator::free`].
+/// Members are named by their *rank* in it, from 0. Cheap to clone: all clones are handles of a
+/// single communicator. Dropping it does nothing; see [`Communicator::free`].
 ///
-/// Messages and receives may be used by many threads at once. Collective operations and agreements are for one
-/// thread at a time on each communicator ([`Error::Busy`]); duplicate it for others.
+/// Messages and receives may be used by many threads at once. Only a single thread at a time may
+/// call collective operations and agreements on a communicator ([`Error::Busy`]); duplicate it for
+/// other threads.
 #[derive(Clone)]
 pub struct Communicator {
     job: Job,
@@ -30,14 +36,14 @@ pub struct Communicator {
     shared: Arc<SharedCommunicator>,
 }
 
-/// What [`Communicator::agree_despite_failures`] gives: the same at all members.
+/// The result of [`Communicator::agree_despite_failures`], equal at all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreement {
-    /// The bitwise and of what the members gave.
+    /// The bitwise and of the flags of the contributing members.
     pub flags: u64,
-    /// The ranks that count as dead, and did not contribute (or did, and died later).
+    /// The ranks that count as dead. They did not contribute, or died after they contributed.
     pub failed: Vec<usize>,
-    /// Those of them that some member had not acknowledged when it called.
+    /// The ranks in `failed` that some member had not acknowledged when it called.
     pub unacknowledged: Vec<usize>,
 }
 
@@ -55,12 +61,14 @@ impl std::fmt::Debug for Communicator {
 }
 
 impl Communicator {
-    /// The communicator of the members that are active when the job starts, with ranks in the order of their ids.
-    /// All calls give the same one. Those of them that have died meanwhile belong to it, as failed members, and spares
-    /// that took their places do not: otherwise members that call at different times would not agree on it.
+    /// The communicator of the members that are active when the job starts, with ranks in the order
+    /// of their ids. All calls return handles of a single communicator. Members that have died
+    /// meanwhile belong to it, as failed members, and spares that took their places do not:
+    /// otherwise members that call at different times would not agree on it.
     pub fn world(job: &Job) -> Result<Communicator> {
         let rma = Rma::of(job)?;
-        // Not those that are active now: spares become active as members die, for one member earlier than for another.
+        // Not the members that are active now: spares become active as members die, at different
+        // times for different members.
         let members = (0..job.view().regulars as u32).map(MemberId).collect();
         let group = Group::new(members, job.me()).ok_or_else(|| Error::Invalid {
             what: format!(
@@ -74,7 +82,8 @@ impl Communicator {
         Ok(Communicator { job: job.clone(), rma, shared })
     }
 
-    /// The communicator of all members of the job, spares included, with their numbers as ranks: for the store.
+    /// The communicator of all members of the job, spares included, with their numbers as ranks.
+    /// For the store.
     pub(crate) fn everyone(job: &Job) -> Result<Communicator> {
         let rma = Rma::of(job)?;
         let members = (0..job.members() as u32).map(MemberId).collect();
@@ -89,9 +98,9 @@ impl Communicator {
         Communicator { job: self.job.clone(), rma: self.rma.clone(), shared }
     }
 
-    // ---- Who is in it.
+    // ---- Members and ranks.
 
-    /// The job that it belongs to.
+    /// The job that the communicator belongs to.
     pub fn job(&self) -> &Job {
         &self.job
     }
@@ -140,7 +149,7 @@ impl Communicator {
         if self.shared.is_freed.load(Ordering::SeqCst) { Err(Error::Freed) } else { Ok(()) }
     }
 
-    /// What every call that is not local, except `agree` and `shrink`, begins with.
+    /// The check at the beginning of every call that is not local, except `agree` and `shrink`.
     fn check_usable(&self) -> Result<()> {
         self.check_freed()?;
         if self.is_revoked() { Err(Error::Revoked) } else { Ok(()) }
@@ -148,8 +157,8 @@ impl Communicator {
 
     // ---- Messages.
 
-    /// Sends a message. It is complete, and `bytes` may be used again, when the call returns; it is received when
-    /// the receiver asks for it, unless either dies before.
+    /// Sends a message. When the call returns, the send is complete and `bytes` may be used again.
+    /// The message is received when the receiver asks for it, unless either member dies before.
     pub fn send(&self, to: usize, tag: u32, bytes: &[u8]) -> Result<()> {
         self.check_rank(to)?;
         self.check_tag(tag)?;
@@ -169,7 +178,7 @@ impl Communicator {
         sent.map_err(|error| Error::from_engine(error, to))
     }
 
-    /// The same as a request, which is complete at once.
+    /// [`Communicator::send`] as a request, which is complete at once.
     pub fn start_send(&self, to: usize, tag: u32, bytes: &[u8]) -> Result<Request> {
         self.send(to, tag, bytes)?;
         Ok(Request::sent(&self.job, &self.rma, &self.shared, tag))
@@ -180,8 +189,8 @@ impl Communicator {
         self.receive_at_most(from.into(), tag.into(), usize::MAX)
     }
 
-    /// Receives into `buffer`: source, tag and length of the message. [`Error::Truncated`] if it is longer than the
-    /// buffer; it then stays where it is.
+    /// Receives into `buffer`. Returns source, tag and length of the message. [`Error::Truncated`]
+    /// if the message is longer than the buffer; it is then not received.
     pub fn receive_into(
         &self,
         from: impl Into<Source>,
@@ -215,7 +224,7 @@ impl Communicator {
         Ok(Request::receive(&self.job, &self.rma, &self.shared, posted))
     }
 
-    /// Source, tag and length of the message that a receive would take now, if there is one.
+    /// Source, tag and length of the message that a receive would take now, if there is any.
     pub fn probe(
         &self,
         from: impl Into<Source>,
@@ -266,19 +275,20 @@ impl Communicator {
         self.call(CollectiveKind::Barrier, 0, 0, 0)?.barrier()
     }
 
-    /// Gives all members the root's bytes. All must give a buffer of the same length.
+    /// Gives all members the root's bytes. All members must give buffers of equal length.
     pub fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()> {
         self.check_rank(root)?;
         self.call(CollectiveKind::Broadcast, 0, root, bytes.len())?.broadcast(root, bytes)
     }
 
-    /// Combines the values of all members, place by place; all get the result. On an error `values` is unspecified.
+    /// Combines the values of all members, element by element; all members get the result. On an
+    /// error `values` is unspecified.
     pub fn allreduce_u64(&self, op: Op, values: &mut [u64]) -> Result<()> {
         self.call(CollectiveKind::ReduceUnsigned, op as u8, 0, values.len())?
             .reduce(values, unsigned(op))
     }
 
-    /// The same for signed numbers.
+    /// [`Communicator::allreduce_u64`] for signed numbers.
     pub fn allreduce_i64(&self, op: Op, values: &mut [i64]) -> Result<()> {
         let call = self.call(CollectiveKind::ReduceSigned, op as u8, 0, values.len())?;
         let mut words: Vec<u64> = values.iter().map(|&value| value as u64).collect();
@@ -287,7 +297,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// The same for floating-point numbers; `And` and `Or` are refused. All members get the same bits.
+    /// [`Communicator::allreduce_u64`] for floating-point numbers; `And` and `Or` are refused. All
+    /// members get equal bits.
     pub fn allreduce_f64(&self, op: Op, values: &mut [f64]) -> Result<()> {
         let combine = float(op).ok_or_else(|| Error::Invalid {
             what: format!("{op:?} does not combine floating-point numbers"),
@@ -299,22 +310,23 @@ impl Communicator {
         Ok(())
     }
 
-    /// Everyone's bytes, of any length each, by rank.
+    /// Gathers the bytes of every member, of any length each, by rank.
     pub fn allgather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.call(CollectiveKind::Gather, 0, 0, 0)?.gather(bytes)
     }
 
     // ---- New communicators.
 
-    /// A new communicator of the same members. Collective; fails if a member is dead. If it fails at one member and
-    /// not at another, the new communicator is revoked.
+    /// A new communicator of the members of this communicator. Collective; fails if a member is
+    /// dead. If it fails at some members only, the new communicator is revoked.
     pub fn duplicate(&self) -> Result<Communicator> {
         let (_, made) = self.agreement(AgreementKind::Duplicate, u64::MAX, None)?;
         made.map(|shared| self.child(shared)).ok_or(Error::Revoked)
     }
 
-    /// A new communicator of the members that give the same colour, in the order of their keys, and of their ranks
-    /// where those are equal. With `None` as colour a member belongs to no new one. Collective, as `duplicate`.
+    /// A new communicator of the members that give equal colours, in the order of their keys, and
+    /// of their ranks where keys are equal. A member that gives `None` as colour belongs to no new
+    /// communicator. Collective, like `duplicate`.
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>> {
         let color = color.map_or(0, |color| u64::from(color) + 1);
         let place = SplitPlace { rank: self.rank() as u32, color, key };
@@ -322,8 +334,8 @@ impl Communicator {
         Ok(made.map(|shared| self.child(shared)))
     }
 
-    /// Ends this member's use of the communicator: all further calls on it, by all handles, say [`Error::Freed`].
-    /// Local: the others may still use it among themselves.
+    /// Ends this member's use of the communicator: all further calls on it, by all handles, return
+    /// [`Error::Freed`]. Local: the others may still use it among themselves.
     pub fn free(&self) -> Result<()> {
         if self.id() == WORLD {
             return Err(Error::Invalid {
@@ -336,15 +348,16 @@ impl Communicator {
         let mut deferred = DeferredWork::default();
         self.rma.report_freed(&self.shared, &mut deferred);
         self.rma.run_deferred(&self.job, deferred);
-        // Waits of other threads on it are over.
+        // Waits of other threads on it end.
         self.rma.wake_waiters(&self.job);
         Ok(())
     }
 
     // ---- Failures.
 
-    /// Makes the communicator unusable for all its members, also for those that wait in it now: everything that is
-    /// not local, except `agree` and `shrink`, says [`Error::Revoked`]. Returns at once, and cannot be undone.
+    /// Makes the communicator unusable for all its members, also for members that wait in it now:
+    /// all calls that are not local, except `agree` and `shrink`, return [`Error::Revoked`].
+    /// Returns at once, and cannot be undone.
     pub fn revoke(&self) -> Result<()> {
         self.check_freed()?;
         let mut deferred = DeferredWork::default();
@@ -355,27 +368,32 @@ impl Communicator {
         Ok(())
     }
 
-    /// Whether some member has revoked the communicator, as far as this one knows. One load; the news arrives in
-    /// the background, so this is right also at a member that has made no other call since.
+    /// Whether a member has revoked the communicator, as far as this member knows. A single load.
+    /// The background receives revokes, so the answer is right also at a member that has made no
+    /// other call since.
     pub fn is_revoked(&self) -> bool {
         self.shared.is_revoked.load(Ordering::SeqCst)
     }
 
-    /// A new communicator of the members that live. All living members call it; it also works if the communicator
-    /// is revoked, and whoever dies meanwhile. Members that die during the call may belong to the new one.
+    /// A new communicator of the living members. All living members call it; it also works if the
+    /// communicator is revoked or members die meanwhile. Members that die during the call may
+    /// belong to the new communicator.
     pub fn shrink(&self) -> Result<Communicator> {
         let (_, made) = self.agreement(AgreementKind::Shrink, u64::MAX, None)?;
         made.map(|shared| self.child(shared)).ok_or(Error::Freed)
     }
 
-    /// The bitwise and of the flags of all members that contributed, all living ones among them: the same at all
-    /// members that return, whoever dies when. It works if the communicator is revoked, too. Afterwards all know at
-    /// least the failures that one of them knew before.
+    /// The bitwise and of the flags of all members that contributed, among them all living members.
+    /// All members that return get equal flags, whichever members die at any time. It works on a
+    /// revoked communicator, too. Afterwards all members know at least the failures that any of
+    /// them knew before.
     ///
-    /// [`Error::ProcFailed`], at all members or at none, if there are failures that one of them had not acknowledged
-    /// ([`Communicator::failure_ack`]) when it called; [`Communicator::agree_despite_failures`] gives the flags then.
+    /// [`Error::ProcFailed`], at all members or at none, if there are failures that a member had
+    /// not acknowledged ([`Communicator::failure_ack`]) when it called;
+    /// [`Communicator::agree_despite_failures`] returns the flags in that case.
     ///
-    /// After [`Error::Timeout`] the agreement goes on, with what this member gave: call it again to get its outcome.
+    /// After [`Error::Timeout`] the agreement goes on with the flags of this member: call it again
+    /// to get its outcome.
     pub fn agree(&self, flags: u64) -> Result<u64> {
         let (value, _) = self.agreement(AgreementKind::Agree, flags, None)?;
         if value.unacked.is_empty() {
@@ -385,7 +403,7 @@ impl Communicator {
         }
     }
 
-    /// The same, with failures as a part of what is agreed on.
+    /// [`Communicator::agree`] with the failures as a part of the result.
     pub fn agree_despite_failures(&self, flags: u64) -> Result<Agreement> {
         let (value, _) = self.agreement(AgreementKind::Agree, flags, None)?;
         Ok(Agreement {
@@ -418,9 +436,9 @@ impl Communicator {
         Ok(lock(&self.shared.state).dead.to_vec())
     }
 
-    /// Makes another member's blocking wait for messages on this communicator return [`Error::Interrupted`]: the one
-    /// that it is in, or else its next one. Collective operations and agreements are not interrupted; they end by
-    /// themselves or by [`Communicator::revoke`].
+    /// Ends another member's blocking wait for messages on this communicator with
+    /// [`Error::Interrupted`]: its current wait, or else its next wait. Collective operations and
+    /// agreements are not interrupted; they end by themselves or by [`Communicator::revoke`].
     pub fn interrupt(&self, rank: usize) -> Result<()> {
         self.check_rank(rank)?;
         self.check_usable()?;
@@ -432,8 +450,9 @@ impl Communicator {
         self.tell(rank, wire::INTERRUPT)
     }
 
-    /// Tells these ranks of all failures that this member knows; their own calls then know them too. For those who
-    /// need to know, where revoking would stop everybody. The dead among the ranks are passed over.
+    /// Tells these ranks of all failures that this member knows; their own calls then know them
+    /// too. Useful where only some members need to know and revoking would stop all of them. Dead
+    /// ranks in the list are skipped.
     pub fn notify_failures(&self, ranks: &[usize]) -> Result<()> {
         ranks.iter().try_for_each(|&rank| self.check_rank(rank))?;
         self.check_usable()?;
@@ -473,8 +492,8 @@ impl Communicator {
         if !is_recovery {
             self.check_usable()?;
             let state = lock(&self.shared.state);
-            // Not because of those who left: others who do not know of that yet wait for this member, and a death that
-            // would end their wait is not to come.
+            // Members that left do not end the call here: other members that do not know of the
+            // leave yet wait for this member, and no death will come to end their wait.
             if !state.dead.is_subset(&state.left) {
                 return Err(Error::ProcFailed { ranks: state.dead.to_vec() });
             }
@@ -482,8 +501,8 @@ impl Communicator {
                 return Err(Error::ProcFailed { ranks: ranks.to_vec() });
             }
         }
-        // One that ended with a timeout goes on: this call takes it up again if it is of the same kind, and waits for
-        // its end otherwise.
+        // An agreement that ended with a timeout goes on: this call takes it up again if it is of
+        // this kind, and waits for its end otherwise.
         let open = {
             let state = lock(&self.shared.state);
             let agreements = if is_recovery { &state.recovery } else { &state.creation };
@@ -526,7 +545,8 @@ impl Communicator {
             if is_recovery {
                 return None;
             }
-            // Those who are not in it yet may never come: leave. See `Rma::finish_abandoned_creation` for what is left behind.
+            // Members that have not entered yet may never do so: leave the agreement.
+            // `Rma::finish_abandoned_creation` handles its outcome.
             let error = if self.is_revoked() {
                 Error::Revoked
             } else if !state.drained.is_subset(&state.left) {
@@ -551,8 +571,9 @@ impl Communicator {
         kind: AgreementKind,
         value: Arc<AgreedValue>,
     ) -> Result<(Arc<AgreedValue>, Option<Arc<SharedCommunicator>>)> {
-        // Decided, perhaps, after this member had left, and so without what the others had to say since: they do not
-        // talk to it any more. What was decided before the leaving holds.
+        // The decision may have been made after this member left the job, and so without later
+        // contributions of the other members, which no longer send to it. Decisions from before the
+        // leave hold.
         if self.job.has_ended() {
             return Err(Error::Engine(engine::Error::Ended));
         }
@@ -575,8 +596,8 @@ impl Communicator {
 
     // ---- For windows.
 
-    /// Waits until `poll` has something, making progress meanwhile. Ends with [`Error::Revoked`],
-    /// [`Error::Interrupted`], or [`Error::Timeout`] naming `awaited()`.
+    /// Waits until `poll` returns a result, making progress meanwhile. Ends with
+    /// [`Error::Revoked`], [`Error::Interrupted`], or [`Error::Timeout`] naming `awaited()`.
     #[allow(dead_code)]
     pub(crate) fn wait_until<T>(
         &self,

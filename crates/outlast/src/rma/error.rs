@@ -1,8 +1,10 @@
+//! The errors of communicators.
+
 use crate::MemberId;
 use crate::engine;
 use std::time::Duration;
 
-/// What a call of a communicator or a window can fail with.
+/// The reasons why a call on a communicator fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,8 +14,9 @@ pub enum Error {
         /// The ranks of the dead, in ascending order.
         ranks: Vec<usize>,
     },
-    /// A failure holds the request up, but the request is still active: acknowledge the failure with
-    /// [`failure_ack`](crate::rma::Communicator::failure_ack), or look after the request that failed, and wait again.
+    /// A failure holds the request up, but the request is still active: acknowledge the failure
+    /// with [`failure_ack`](crate::rma::Communicator::failure_ack), or handle the request that
+    /// failed, and wait again.
     #[error(
         "{} dead, which holds this request up; it is still active: acknowledge the failure and wait again",
         ranks_are(.ranks)
@@ -22,13 +25,15 @@ pub enum Error {
         /// The ranks of the dead, in ascending order.
         ranks: Vec<usize>,
     },
-    /// Some member has revoked the communicator. Only `agree`, `shrink` and local calls still work on it.
+    /// A member has revoked the communicator. Only `agree`, `shrink` and local calls still work on
+    /// it.
     #[error("the communicator has been revoked; shrink it, or use another one")]
     Revoked,
-    /// A member asked, by [`interrupt`](crate::rma::Communicator::interrupt), that this wait end. Nothing was lost.
+    /// A member ended this wait by [`interrupt`](crate::rma::Communicator::interrupt). No message
+    /// was lost.
     #[error("rank {by} has interrupted this wait; what was waited for is still active")]
     Interrupted {
-        /// Who asked.
+        /// The rank that called `interrupt`.
         by: usize,
     },
     /// A living member did not do its part in time.
@@ -36,17 +41,17 @@ pub enum Error {
         "rank {rank} ({member}) lives but has not done its part within {limit:?}; it may be stopped, starved or busy elsewhere"
     )]
     Timeout {
-        /// The rank that was waited for; one of them, if there were several.
+        /// The awaited rank; the first of them, if there were several.
         rank: usize,
         /// The member that has this rank.
         member: MemberId,
         /// How long the call waited.
         limit: Duration,
     },
-    /// There is no such rank in the communicator. Nothing was changed.
+    /// The communicator does not have this rank. Nothing was changed.
     #[error("rank {rank} is out of range in a communicator of {size}")]
     RankOutOfRange {
-        /// What was given.
+        /// The rank that was given.
         rank: usize,
         /// How many ranks there are.
         size: usize,
@@ -54,7 +59,7 @@ pub enum Error {
     /// The tag is larger than [`TAG_MAX`](crate::rma::TAG_MAX). Nothing was changed.
     #[error("tag {tag} is out of range; at most {}", crate::rma::TAG_MAX)]
     TagOutOfRange {
-        /// What was given.
+        /// The tag that was given.
         tag: u32,
     },
     /// The communicator was freed here. Nothing was changed.
@@ -70,7 +75,8 @@ pub enum Error {
         /// How long the buffer is.
         buffer_len: usize,
     },
-    /// The members did not all call the same collective operation, or not with the same root, length or operation.
+    /// The members called different collective operations, or with different roots, lengths or
+    /// operators.
     #[error("the members called different collective operations: {what}")]
     Mismatched {
         /// What differs.
@@ -87,7 +93,7 @@ pub enum Error {
     /// The list of members for a new communicator cannot be used. Nothing was changed.
     #[error("{what}")]
     Invalid {
-        /// What is wrong with it.
+        /// The reason.
         what: String,
     },
     /// The engine refused.
@@ -95,16 +101,17 @@ pub enum Error {
     Engine(#[from] engine::Error),
 }
 
-/// The result of a call of a communicator or a window.
+/// The result of a call on a communicator.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Whether the error says that somebody died.
+    /// Whether the error reports a death.
     pub fn is_failure(&self) -> bool {
         matches!(self, Error::ProcFailed { .. } | Error::ProcFailedPending { .. })
     }
 
-    /// An engine's refusal in terms of a communicator, whose ranks the engine does not know.
+    /// Translates an error of the engine on an operation with `rank`: the engine knows members, not
+    /// ranks.
     pub(crate) fn from_engine(error: engine::Error, rank: usize) -> Error {
         match error {
             engine::Error::Dead { .. } => Error::ProcFailed { ranks: vec![rank] },

@@ -1,4 +1,9 @@
-//! Messages that are longer than the engine takes: cut into parts by the sender, put together by the receiver.
+//! Messages that are longer than the engine takes. The sender cuts them into parts, and the
+//! receiver puts them together.
+//!
+//! Parts of different messages may be interleaved; a part carries the number of its message. If a
+//! send fails between two parts, the receiver is told to drop the message. The parts of a dead
+//! sender are dropped when the sender is drained.
 
 use super::progress::lock;
 use super::wire::{self, Reader, Writer};
@@ -7,16 +12,17 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The long messages of a member, those that it sends and those that it receives.
+/// The long messages that a member sends and receives.
 #[derive(Default)]
 pub(super) struct LongMessages {
     /// The number of the next long message that this member sends.
     next: AtomicU32,
-    /// The long messages that are being put together, by their sender and number.
+    /// The long messages that are incomplete, by their sender and number.
     partial: Mutex<BTreeMap<(MemberId, u32), Vec<u8>>>,
 }
 
-/// Which part of a long message a [`wire::PART`] is; the last kind has no content and ends a message that is not to come.
+/// Which part of a long message a [`wire::PART`] is. [`GIVEN_UP`] has no content: the rest of the
+/// message will not come.
 const NOT_LAST: u8 = 0;
 const LAST: u8 = 1;
 const GIVEN_UP: u8 = 2;
@@ -27,7 +33,7 @@ impl LongMessages {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Adds a part that was received from a member; the message, if it is complete now.
+    /// Adds a part that was received from a member. Returns the message if it is complete now.
     pub(super) fn receive(
         &self,
         from: MemberId,
@@ -45,7 +51,7 @@ impl LongMessages {
         (which != GIVEN_UP).then_some(bytes)
     }
 
-    /// Forgets what the dead had begun to say: it has no end.
+    /// Drops the incomplete messages of the dead.
     pub(super) fn forget(&self, dead: &MemberSet) {
         lock(&self.partial).retain(|(from, _), _| !dead.contains(*from));
     }
@@ -56,7 +62,7 @@ impl LongMessages {
     }
 }
 
-/// A long message in parts of at most `len_max` bytes.
+/// Cuts a long message into parts of at most `len_max` bytes.
 pub(super) fn parts(number: u32, bytes: &[u8], len_max: usize) -> impl Iterator<Item = Vec<u8>> {
     let mut parts = bytes.chunks(len_max - wire::HEADER_LEN - 1).peekable();
     std::iter::from_fn(move || {

@@ -1,4 +1,9 @@
-//! What a member has to send: at once, or again until its receiver takes it.
+//! The outbox: messages and contributions to send, at once or again until the receiver takes them.
+//!
+//! Messages of the program and steps of collective operations go through [`Rma::transmit`], which
+//! waits for room. Messages of the layer itself go through [`Rma::post`], which never waits: the
+//! head of `progress` says why. Handlers list their messages as [`DeferredWork`], which is done
+//! after all locks are released. A message to a dead member is dropped.
 
 use super::agreement::Sends;
 use super::long_message;
@@ -11,26 +16,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What a member has to send again.
+/// Messages and contributions to send again.
 #[derive(Default)]
 pub(super) struct Outbox {
-    /// Contributions that found no room, and how many there are, those included that somebody is trying again.
+    /// Contributions that found no room, and their number. The number includes contributions that
+    /// an activity is trying again.
     unpublished: Mutex<Vec<UnpublishedContribution>>,
     unpublished_count: AtomicUsize,
-    /// What was not taken yet, in order, by whom; nobody has an empty list.
+    /// Messages that were not taken yet, in order, by receiver. No list is empty.
     unsent: Mutex<BTreeMap<MemberId, VecDeque<Vec<u8>>>>,
-    /// Whether there is any of that.
+    /// Whether `unsent` has any message.
     has_unsent: AtomicBool,
-    /// Whether an activity is sending some of it again.
+    /// Whether an activity is sending messages of `unsent` again.
     is_resending: AtomicBool,
 }
 
-/// What is to be done once no lock is held.
+/// Work that a handler lists while it holds a lock, to be done when no lock is held.
 #[derive(Default)]
 pub(crate) struct DeferredWork {
     pub(super) sends: Vec<(MemberId, Vec<u8>)>,
     pub(super) contributions: Vec<UnpublishedContribution>,
-    /// Whether the layers above are to look.
+    /// Whether to ring the bell of this member, so that the layers above look for changes.
     pub(super) must_ring: bool,
 }
 
@@ -48,10 +54,11 @@ pub(super) struct UnpublishedContribution {
     pub(super) bytes: Vec<u8>,
 }
 
-/// How soon the background tries again what a member did not take.
+/// The interval at which the background tries unsent messages again.
 pub(super) const RESEND: Duration = Duration::from_millis(1);
 
-/// Whether nothing is left to do about a message: it is on its way, or there is nobody to send it to, or from.
+/// Whether the outbox is done with a message: it is on its way, or its receiver or this member is
+/// gone.
 fn needs_no_retry(sent: &engine::Result<bool>) -> bool {
     use engine::Error::{Dead, Ended, Forked};
     matches!(sent, Ok(true) | Err(Dead { .. } | Ended | Forked))
@@ -67,13 +74,13 @@ impl Rma {
         let sent = long_message::parts(number, bytes, MESSAGE_LEN_MAX)
             .try_for_each(|part| job.send(member, Port::Rma, &part));
         if sent.is_err() {
-            // The receiver would keep the beginning for ever.
+            // Without this the receiver would keep the first parts for ever.
             self.post(job, member, long_message::given_up(number));
         }
         sent
     }
 
-    /// Sends what is to be sent. Called without any lock.
+    /// Does the deferred work. Called without any lock.
     pub(crate) fn run_deferred(&self, job: &Job, mut deferred: DeferredWork) {
         if deferred.must_ring {
             let _ = job.ring(self.me);
@@ -87,14 +94,15 @@ impl Rma {
             }
             for contribution in std::mem::take(&mut deferred.contributions) {
                 if !self.publish(job, contribution, &mut deferred) {
-                    // The background offers it again, from time to time.
+                    // The background tries it again, from time to time.
                     let _ = job.ring(self.me);
                 }
             }
         }
     }
 
-    /// Publishes a contribution, or keeps it for later if a living member has no room for it; whether it is out.
+    /// Publishes a contribution, or keeps it for later if a living member has no room for it.
+    /// Returns whether it is published.
     fn publish(
         &self,
         job: &Job,
@@ -108,7 +116,7 @@ impl Rma {
             self.outbox.unpublished_count.fetch_add(1, Ordering::SeqCst);
             return false;
         }
-        // Otherwise this member is none any more.
+        // Otherwise this member has left the job.
         if published == Ok(true) {
             let mut state = lock(&contribution.shared.state);
             if contribution.is_recovery {
@@ -121,7 +129,7 @@ impl Rma {
         true
     }
 
-    /// Publishes what found no room, if it does now.
+    /// Tries to publish the contributions that found no room.
     pub(super) fn publish_again(&self, job: &Job) {
         if self.outbox.unpublished_count.load(Ordering::SeqCst) == 0 {
             return;
@@ -133,18 +141,19 @@ impl Rma {
         for contribution in kept {
             is_any_out |= self.publish(job, contribution, &mut deferred);
         }
-        // Only now: were they not counted while they are tried, the background would see nothing to offer again, and sleep.
+        // Only now: if contributions were not counted while they are tried, the background would
+        // see none to publish again, and sleep.
         self.outbox.unpublished_count.fetch_sub(kept_count, Ordering::SeqCst);
         self.run_deferred(job, deferred);
         if is_any_out {
-            // Who waits for the outcome may have it now.
+            // Waiters for the outcome may have it now.
             self.wake_waiters(job);
         }
     }
 
-    // ---- What the layer itself has to say.
+    // ---- Messages of the layer itself.
 
-    /// Sends a message that may neither be lost nor hold the caller up; see the head of the module.
+    /// Sends a message that may neither be lost nor hold the caller up; see the head of `progress`.
     pub(crate) fn post(&self, job: &Job, member: MemberId, bytes: Vec<u8>) {
         if bytes.len() <= TRY_SEND_LEN_MAX {
             return self.post_part(job, member, bytes);
@@ -155,7 +164,7 @@ impl Rma {
     }
 
     fn post_part(&self, job: &Job, member: MemberId, bytes: Vec<u8>) {
-        // Behind what this activity could not send before.
+        // Earlier messages to this member that could not be sent come first.
         let is_behind = self.outbox.has_unsent.load(Ordering::SeqCst)
             && lock(&self.outbox.unsent).contains_key(&member);
         if !is_behind && needs_no_retry(&job.try_send(member, Port::Rma, &bytes)) {
@@ -166,11 +175,11 @@ impl Rma {
             unsent.entry(member).or_default().push_back(bytes);
             self.outbox.has_unsent.store(true, Ordering::SeqCst);
         }
-        // The background has to know that there is something to send again.
+        // The background has to know that there is a message to send again.
         let _ = job.ring(self.me);
     }
 
-    /// Tries again to send what was not taken, unless somebody is at it.
+    /// Tries to send the unsent messages, unless another activity does.
     pub(super) fn resend(&self, job: &Job) {
         if !self.outbox.has_unsent.load(Ordering::SeqCst)
             || self.outbox.is_resending.swap(true, Ordering::SeqCst)
@@ -179,7 +188,8 @@ impl Rma {
         }
         let members: Vec<MemberId> = lock(&self.outbox.unsent).keys().copied().collect();
         for member in members {
-            // The first one of the list stays there, empty, while it is tried: others go behind it.
+            // The first message stays in the list, empty, while it is tried: other activities
+            // append behind it.
             let first =
                 || Some(std::mem::take(lock(&self.outbox.unsent).get_mut(&member)?.front_mut()?));
             while let Some(bytes) = first() {
@@ -203,7 +213,7 @@ impl Rma {
         self.outbox.is_resending.store(false, Ordering::SeqCst);
     }
 
-    /// Whether something is still to be sent or published.
+    /// Whether there are messages to send or contributions to publish.
     pub(super) fn owes_messages(&self) -> bool {
         self.outbox.has_unsent.load(Ordering::SeqCst)
             || self.outbox.unpublished_count.load(Ordering::SeqCst) > 0
@@ -223,7 +233,8 @@ mod tests {
         assert!(needs_no_retry(&Ok(true)) && needs_no_retry(&Err(engine::Error::Ended)));
     }
 
-    /// A long message to a member that stops taking any is given up, and the member is told so when it takes some again.
+    /// A long message to a member that takes no messages is given up, and the member is told so
+    /// when it takes messages again.
     #[test]
     fn a_long_message_that_times_out_leaves_nothing_behind() {
         let mut options = Options::new(2, 1);

@@ -1,13 +1,15 @@
 //! Messages between two members of a communicator, and requests for them.
 //!
-//! A message is sent at once and kept at its receiver until it is received: sending completes locally. A receive
-//! takes the oldest message that matches it; a message goes to the oldest receive that it matches. Failures are
-//! found by whoever waits:
+//! A message is sent at once and kept at its receiver until it is received: sending completes
+//! locally. A receive takes the oldest message that matches it; a message goes to the oldest
+//! receive that it matches. A waiting call finds failures as follows:
 //!
 //! - A receive from a rank that is known to be dead fails, unless the message has arrived.
-//! - A receive from any source, with a death in the group that is not acknowledged, says
-//!   [`Error::ProcFailedPending`] and stays active: the sender may have been the dead one, or not.
-//! - In a set of requests of which one failed, those that are not complete say the same, and stay active.
+//! - A receive from any source, with an unacknowledged death in the group, returns
+//!   [`Error::ProcFailedPending`] and stays active: the dead member may or may not have been its
+//!   sender.
+//! - If a request of a set failed, the incomplete requests of the set return
+//!   [`Error::ProcFailedPending`] too, and stay active.
 
 use super::progress::{Rma, lock};
 use super::registry::{CommunicatorState, SharedCommunicator};
@@ -17,12 +19,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Whom to receive from.
+/// The rank to receive from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// From this rank.
     Rank(usize),
-    /// From whoever sends first.
+    /// From the rank that sends first.
     Any,
 }
 
@@ -35,9 +37,9 @@ impl From<usize> for Source {
 /// Which messages to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
-    /// Those with this tag.
+    /// Messages with this tag.
     Is(u32),
-    /// All.
+    /// All messages.
     Any,
 }
 
@@ -47,7 +49,7 @@ impl From<u32> for Tag {
     }
 }
 
-/// A message as it was received.
+/// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     /// The rank that sent it.
@@ -64,7 +66,7 @@ pub(crate) struct PostedReceive {
     tag: Tag,
     len_max: usize,
     result: Mutex<Option<Result<Received>>>,
-    /// Which arrival the message in `result` was.
+    /// The number of the arrival of the message in `result`.
     arrival: AtomicU64,
 }
 
@@ -75,17 +77,17 @@ impl PostedReceive {
     }
 }
 
-/// The messages and receives of a communicator that have not met.
+/// The messages and receives of a communicator that have not been matched.
 #[derive(Default)]
 pub(crate) struct MessageMatcher {
     posted: VecDeque<Arc<PostedReceive>>,
-    /// Messages that nobody wanted yet, by their arrival.
+    /// Messages without a matching receive, in the order of their arrival.
     arrived: VecDeque<(u64, Received)>,
     arrivals: u64,
 }
 
 impl MessageMatcher {
-    /// A message has come.
+    /// Delivers a message that has arrived.
     pub(crate) fn deliver(&mut self, source: usize, tag: u32, bytes: Vec<u8>) {
         self.arrivals += 1;
         self.match_or_keep(self.arrivals, Received { source, tag, bytes });
@@ -117,7 +119,7 @@ impl MessageMatcher {
         posted
     }
 
-    /// The oldest message that a receive would take.
+    /// Source, tag and length of the oldest message that a receive would take.
     pub(crate) fn peek(&self, source: Source, tag: Tag) -> Option<(usize, u32, usize)> {
         let probe = PostedReceive {
             source,
@@ -131,8 +133,9 @@ impl MessageMatcher {
         Some((message.source, message.tag, message.bytes.len()))
     }
 
-    /// Gives a receive up. A message that it has got and nobody took goes to the next receive that takes it, or back to
-    /// its place; whether there was one, so that others are to be woken.
+    /// Cancels a receive. If it has a message that was not taken, the message goes to the next
+    /// receive that takes it, or back to its place. Returns whether it had a message, so that the
+    /// caller wakes waiters.
     pub(crate) fn cancel(&mut self, posted: &Arc<PostedReceive>) -> bool {
         self.remove(posted);
         let result = lock(&posted.result).take();
@@ -145,7 +148,7 @@ impl MessageMatcher {
         }
     }
 
-    /// Gives a message to the oldest receive that takes it, or keeps it in its place among the others.
+    /// Gives a message to the oldest receive that takes it, or keeps it in the order of arrival.
     fn match_or_keep(&mut self, arrival: u64, received: Received) {
         let mut index = 0;
         while let Some(posted) = self.posted.get(index) {
@@ -159,7 +162,7 @@ impl MessageMatcher {
                 *lock(&posted.result) = Some(Ok(received));
                 return;
             }
-            // Too long for this one, which is over; the next one may take it.
+            // Too long for this receive, which is over. The next receive may take the message.
             let error = Error::Truncated { len: received.bytes.len(), buffer_len: posted.len_max };
             *lock(&posted.result) = Some(Err(error));
         }
@@ -173,7 +176,7 @@ impl MessageMatcher {
 }
 
 impl SharedCommunicator {
-    /// What has become of a receive, if anything has: its result, or why it is over or held up.
+    /// The result of a receive, or the reason why it is over or held up, if there is any yet.
     pub(crate) fn poll_receive(&self, posted: &Arc<PostedReceive>) -> Option<Result<Received>> {
         let mut state = lock(&self.state);
         if let Some(result) = lock(&posted.result).take() {
@@ -201,7 +204,7 @@ impl SharedCommunicator {
                 if state.drained.len() + 1 == self.group.size()
                     && state.drained.is_subset(&state.acked) =>
             {
-                // Nobody is left who could send.
+                // No living member is left to send.
                 (self.group.size() > 1).then(|| Error::ProcFailed { ranks: state.drained.to_vec() })
             }
             Source::Any if !state.drained.is_subset(&state.acked) => {
@@ -213,7 +216,7 @@ impl SharedCommunicator {
         }
     }
 
-    /// Whom a wait for this receive waits for: the rank, or the first living other one.
+    /// The rank that a wait for this receive waits for: its source, or the first other living rank.
     pub(crate) fn waited_for(&self, posted: &PostedReceive) -> usize {
         match posted.source {
             Source::Rank(rank) => rank,
@@ -225,7 +228,7 @@ impl SharedCommunicator {
         }
     }
 
-    /// Who has asked that a wait end, once.
+    /// Takes an interrupt, if a member has sent any.
     pub(crate) fn take_interrupt(&self) -> Option<Error> {
         lock(&self.state).interrupted_by.take().map(|by| Error::Interrupted { by })
     }
@@ -237,16 +240,18 @@ impl SharedCommunicator {
 
 enum StartedRequest {
     Receive(Arc<PostedReceive>),
-    /// A send is complete when it was started.
+    /// A send is complete when it is started.
     Send,
     /// The result was taken.
     Over,
 }
 
-/// A send or a receive that was started. Its result can be taken once, by any of the tests and waits; a result
-/// that says [`Error::ProcFailedPending`] does not count: the request is still active and can be waited for again.
+/// A started send or receive. Its result can be taken once, by any of the tests and waits.
+/// [`Error::ProcFailedPending`] does not count as a result: the request is still active and can be
+/// waited for again.
 ///
-/// Dropping a receive gives it up; a message that it already had goes to the next one that matches.
+/// Dropping a receive cancels it. If it already had a message, the message goes to the next
+/// matching receive.
 #[must_use = "dropping a request gives it up"]
 pub struct Request {
     job: Job,
@@ -291,12 +296,13 @@ impl Request {
         }
     }
 
-    /// Whether the result was taken, so that nothing is left to wait for.
+    /// Whether the result was taken, so that there is nothing left to wait for.
     pub fn is_over(&self) -> bool {
         matches!(self.started, StartedRequest::Over)
     }
 
-    /// The result if the request is complete or held up. A completed send gives an empty message from oneself.
+    /// The result if the request is complete or held up. A completed send gives an empty message
+    /// from this member.
     pub fn test(&mut self) -> Option<Result<Received>> {
         self.rma.progress(&self.job);
         self.poll();
@@ -310,12 +316,13 @@ impl Request {
         outcome.and_then(|()| self.take().unwrap_or(Err(Error::AlreadyTaken)))
     }
 
-    /// Gives the request up, as dropping it does.
+    /// Cancels the request, as dropping it does.
     pub fn cancel(self) {}
 
-    /// Looks what has become of it, and keeps that.
+    /// Keeps the result of the request, if there is any yet.
     fn poll(&mut self) {
-        // Being held up is no result: it may have been acknowledged since, and a message may have come.
+        // A request that is held up has no result: the failure may have been acknowledged since,
+        // and a message may have come.
         if matches!(self.result, None | Some(Err(Error::ProcFailedPending { .. }))) {
             self.result = match &self.started {
                 StartedRequest::Receive(posted) => self.shared.poll_receive(posted),
@@ -353,8 +360,9 @@ impl Drop for Request {
     }
 }
 
-/// Waits until one of the requests whose result was not taken yet is complete or held up; which one, and its result.
-/// The others are left as they are. [`Error::AlreadyTaken`] if there is none.
+/// Waits until any request whose result was not taken yet is complete or held up. Returns its index
+/// and result, and leaves the others as they are. [`Error::AlreadyTaken`] if all results were
+/// taken.
 pub fn wait_any(requests: &mut [Request]) -> Result<(usize, Result<Received>)> {
     let is_open = |request: &Request| !request.is_over();
     if !requests.iter().any(is_open) {
@@ -365,15 +373,15 @@ pub fn wait_any(requests: &mut [Request]) -> Result<(usize, Result<Received>)> {
     Ok(take_ready(requests).next().expect("one is ready"))
 }
 
-/// The same without waiting: `None` if no request is complete or held up.
+/// [`wait_any`] without waiting: `None` if no request is complete or held up.
 pub fn test_any(requests: &mut [Request]) -> Option<(usize, Result<Received>)> {
     poll_all(requests);
     take_ready(requests).next()
 }
 
-/// Waits until at least one of the requests whose result was not taken yet is complete or held up; all that are. If
-/// one of them failed, those that are not complete are listed too, as [`Error::ProcFailedPending`], and are still
-/// active.
+/// Waits until at least a single request whose result was not taken yet is complete or held up.
+/// Returns all requests that are. If any of them failed, the incomplete requests are listed too, as
+/// [`Error::ProcFailedPending`], and are still active.
 pub fn wait_some(requests: &mut [Request]) -> Result<Vec<(usize, Result<Received>)>> {
     let is_open = |request: &Request| !request.is_over();
     if !requests.iter().any(is_open) {
@@ -384,15 +392,16 @@ pub fn wait_some(requests: &mut [Request]) -> Result<Vec<(usize, Result<Received
     Ok(take_some(requests))
 }
 
-/// The same without waiting.
+/// [`wait_some`] without waiting.
 pub fn test_some(requests: &mut [Request]) -> Vec<(usize, Result<Received>)> {
     poll_all(requests);
     take_some(requests)
 }
 
-/// Waits until all of the requests whose result was not taken yet are complete, or one of them failed. One result
-/// for each request: if one failed, those that are not complete say [`Error::ProcFailedPending`] and are still
-/// active; those that had been taken earlier say [`Error::AlreadyTaken`].
+/// Waits until all requests whose results were not taken yet are complete, or any of them failed.
+/// Returns a result for each request. If any failed, the incomplete requests return
+/// [`Error::ProcFailedPending`] and are still active. Requests with results that were taken earlier
+/// return [`Error::AlreadyTaken`].
 pub fn wait_all(requests: &mut [Request]) -> Result<Vec<Result<Received>>> {
     wait_for(requests, |requests| {
         requests.iter().all(|request| request.result.is_some()) || requests.iter().any(has_failed)
@@ -400,7 +409,7 @@ pub fn wait_all(requests: &mut [Request]) -> Result<Vec<Result<Received>>> {
     Ok(take_all(requests))
 }
 
-/// The same without waiting: `None`, and all stay active, if neither is the case.
+/// [`wait_all`] without waiting: `None`, and all requests stay active, if it would wait.
 pub fn test_all(requests: &mut [Request]) -> Option<Vec<Result<Received>>> {
     poll_all(requests);
     let is_enough =
@@ -408,7 +417,7 @@ pub fn test_all(requests: &mut [Request]) -> Option<Vec<Result<Received>>> {
     is_enough.then(|| take_all(requests))
 }
 
-/// Waits until `is_enough`, which is asked after all requests were looked at.
+/// Polls all requests until `is_enough` holds.
 fn wait_for(requests: &mut [Request], is_enough: impl Fn(&[Request]) -> bool) -> Result<()> {
     let Some(first) = requests.first() else { return Ok(()) };
     let (job, rma) = (first.job.clone(), first.rma.clone());
@@ -420,7 +429,7 @@ fn wait_for(requests: &mut [Request], is_enough: impl Fn(&[Request]) -> bool) ->
         if is_enough(&requests) {
             return Some(Ok(()));
         }
-        // Each communicator of the set may have been asked to end the wait.
+        // A member may have interrupted the wait on any communicator of the set.
         last.clear();
         for request in requests.iter() {
             if !last.contains(&request.shared.id) {
@@ -448,7 +457,7 @@ fn has_failed(request: &Request) -> bool {
     matches!(&request.result, Some(Err(error)) if error.is_failure() || *error == Error::Revoked)
 }
 
-/// The dead that a failed request of the set names.
+/// The dead that the failed requests of the set name.
 fn dead_of(requests: &[Request]) -> Vec<usize> {
     let named = requests.iter().filter_map(|request| match &request.result {
         Some(Err(Error::ProcFailed { ranks } | Error::ProcFailedPending { ranks })) => {

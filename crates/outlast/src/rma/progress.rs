@@ -1,23 +1,34 @@
-//! What a member keeps for all its communicators, and how messages move on.
+//! Progress: how waiting activities and the background handle the messages of all communicators.
 //!
-//! Messages of the port are handled by whoever has the *token*: a waiting activity, or the background while the
-//! program computes. So the messages of one sender are handled in their order. Who does not get the token leaves a
-//! note for the one who has it, who then looks once more before giving it up: no message is left behind by an
-//! activity that is about to finish. Whoever handled something for others rings the own bell afterwards.
+//! *The token.* Only the holder of the token handles messages of the port: a waiting activity, or
+//! the background while the program computes. So the messages of a sender are handled in their
+//! order. An activity that does not get the token leaves a note in it, and the holder then polls
+//! once more before it gives the token up: no message is left behind by an activity that is about
+//! to finish. An activity that handled messages for others rings the bell of this member afterwards.
 //!
-//! Calls come in bursts, and the messages of the next call often arrive just before it. So a member does not cease to
-//! attend to the port when a wait ends: it holds a *lease*, which its background ends when no wait has begun for a
-//! while. Until then the background sleeps, and senders need not wake it.
+//! *The lease.* Calls come in bursts, and the messages of the next call often arrive just before
+//! it. So a member does not cease to attend to the port when a wait ends: it holds a lease, which
+//! its background ends when no wait has begun for a while. Until then the background sleeps, and
+//! senders need not wake it.
 //!
-//! A handler changes the state of a communicator under that communicator's lock and lists what is to be sent. The
-//! sending happens after the lock was released: no lock of the process is held across a call of the engine.
+//! *Deferred work.* A handler changes the state of a communicator under the lock of that
+//! communicator and lists the messages to send. They are sent after the lock was released: no lock
+//! of the process is held across a call of the engine.
 //!
-//! Whoever has the token waits for nobody: if it waited for a receiver to make room, and that one for this member, both
-//! would wait in vain. So what the layer itself has to say (steps of agreements, revokes) is only tried. What its
-//! receiver does not take is kept, in order, and tried again by whoever makes progress, and by the background every
-//! [`RESEND`], until the receiver takes it or is dead: a member that was stopped with a full queue hears all of it when it
-//! goes on; so are contributions to agreements, which are published. That is never much, as hardly anything goes on without a member that does not answer. Messages of the program and steps of
-//! collective operations are different: their callers wait for room, and hear of the time limit.
+//! *No waiting with the token.* The holder of the token waits for no other member: if it waited for
+//! a receiver to make room, and the receiver waited for this member, both would wait in vain. So
+//! messages of the layer itself (steps of agreements, revokes, published contributions) are only
+//! tried. The outbox keeps a message that its receiver did not take, in order, and every activity
+//! that makes progress tries it again, as does the background every [`RESEND`], until the receiver
+//! takes it or is dead: a member that was stopped with a full queue receives all of them when it
+//! goes on. The outbox stays small, since hardly any operation goes on without a member that does
+//! not answer. Messages of the program and steps of collective operations are different: their
+//! callers wait for room, up to the time limit.
+//!
+//! *Deaths.* [`Rma::apply_view`] tells all communicators of the deaths of a view. A dead member
+//! becomes *drained* when all messages that had arrived before the death was known have been
+//! handled. Only then do waits for it fail: the program receives each message that a member sent
+//! before it died or left, if the message came at all.
 
 use super::agreement::Sends;
 use super::long_message::LongMessages;
@@ -35,20 +46,23 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What a member keeps for all its communicators.
+/// The layer of a member: the state that all its communicators share.
 pub(crate) struct Rma {
     pub(super) me: MemberId,
     token: AtomicU32,
     /// How many activities wait in [`Rma::block`].
     waiters: AtomicUsize,
-    /// Whether the port is attended to between waits; one of the constants below.
+    /// Whether the port is attended to between waits: [`LEASE_NONE`], [`LEASE_CHANGES`] or
+    /// [`LEASE_HELD`].
     lease: AtomicU32,
-    /// How many waits there have been, and how many the background knows of.
+    /// How many waits have begun, and how many of them the background has seen.
     waits: AtomicU64,
     waits_seen: AtomicU64,
-    /// Whether the background looks at the lease from time to time. Not during a long wait, whose end tells it.
+    /// Whether the background checks the lease from time to time. It does not during a long wait;
+    /// the end of the wait starts it again.
     is_lease_watched: AtomicBool,
-    /// The epoch of the view that the communicators know, and of the deaths that are noted as drained.
+    /// The epoch of the view that the communicators know, and the epoch of the deaths that are
+    /// drained.
     seen_epoch: AtomicU64,
     drained_epoch: AtomicU64,
     pub(super) can_publish: bool,
@@ -57,18 +71,18 @@ pub(crate) struct Rma {
     pub(super) long_messages: LongMessages,
 }
 
-/// How long the port stays attended to after a wait: for this long, at most twice, a message may lie unread at a
-/// member that computes.
+/// How long the port stays attended to after a wait. A message may lie unread at a computing member
+/// for at most twice this long.
 const LEASE: Duration = Duration::from_micros(500);
 
 const LEASE_NONE: u32 = 0;
-/// Somebody is changing it.
+/// An activity is changing the lease.
 const LEASE_CHANGES: u32 = 1;
 const LEASE_HELD: u32 = 2;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody asked that its holder look once more.
+/// The token is held, and another activity asked its holder to poll once more.
 const AGAIN: u32 = 2;
 
 /// Gives the token back, also when its holder panics.
@@ -81,7 +95,7 @@ impl Drop for Token<'_> {
 }
 
 impl Rma {
-    /// The layer of this member, which begins to serve with the first call.
+    /// Returns the layer of this member. The first call starts its service.
     pub(crate) fn of(job: &Job) -> Result<Arc<Rma>> {
         let me = job.me();
         let (rma, is_new) = job.layer(|| Rma::new(me, job.can_publish()));
@@ -111,7 +125,8 @@ impl Rma {
 
     // ---- Waiting.
 
-    /// Waits until `poll` finds something, making progress meanwhile; at the time limit what `timeout_error` says.
+    /// Waits until `poll` returns a result, making progress meanwhile. At the time limit returns
+    /// the error that `timeout_error` makes.
     pub(crate) fn block<T>(
         &self,
         job: &Job,
@@ -136,7 +151,8 @@ impl Rma {
         }
         let result = self.wait(job, poll, timeout_error);
         drop(waiter);
-        // Sequentially consistent with `check_lease`: it sees that nobody waits, or this sees that it does not watch.
+        // Sequentially consistent with `check_lease`: either that sees no waiter, or this sees that
+        // the background does not watch.
         if !self.is_lease_watched.load(Ordering::SeqCst) {
             self.is_lease_watched.store(true, Ordering::SeqCst);
             let _ = job.ring(self.me);
@@ -173,12 +189,12 @@ impl Rma {
 
     // ---- Progress.
 
-    /// Handles what has arrived, unless somebody else is at it.
+    /// Handles the messages that have arrived, unless another activity does.
     pub(crate) fn progress(&self, job: &Job) {
         self.progress_as(job, 0);
     }
 
-    /// The same by an activity that counts `own` times among the waiters.
+    /// [`Rma::progress`] by an activity that counts `own` times among the waiters.
     fn progress_as(&self, job: &Job, own: usize) {
         loop {
             match self.token.compare_exchange(FREE, HELD, Ordering::SeqCst, Ordering::SeqCst) {
@@ -217,14 +233,15 @@ impl Rma {
             }
             if self.seen_epoch.load(Ordering::Acquire) != self.drained_epoch.load(Ordering::Relaxed)
             {
-                // There are more of them by now: first what they have sent.
+                // More members have died. Handle their messages first.
                 continue;
             }
             if self.token.compare_exchange(HELD, FREE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
             {
                 break;
             }
-            // Sequentially consistent: who asked before this is served by what is received after it.
+            // Sequentially consistent: the receives after this swap serve every request made before
+            // it.
             self.token.swap(HELD, Ordering::SeqCst);
         }
         std::mem::forget(token);
@@ -233,7 +250,7 @@ impl Rma {
         }
     }
 
-    /// Handles one message. What cannot be read is passed over.
+    /// Handles a message. Messages that cannot be read are ignored.
     pub(super) fn handle(&self, mut message: Message, deferred: &mut DeferredWork) {
         let mut reader = Reader::new(&message.bytes);
         let (Some(kind), Some(id)) = (reader.u8(), reader.u64()) else { return };
@@ -258,7 +275,7 @@ impl Rma {
         match kind {
             wire::DATA => {
                 if let Some(tag) = reader.u32() {
-                    // The message's own memory is passed on: the header goes, the bytes stay.
+                    // The memory of the message is passed on: drain the header, keep the bytes.
                     let header_len = message.bytes.len() - reader.rest().len();
                     let mut bytes = message.bytes;
                     bytes.drain(..header_len);
@@ -281,16 +298,17 @@ impl Rma {
             }
             wire::REVOKE => self.receive_revoke(&shared, state, from, &mut sends, deferred),
             wire::INTERRUPT => state.interrupted_by = Some(from),
-            // A notice did its work when the engine received it.
+            // A `NOTIFY` took effect when the engine received it.
             _ => {}
         }
         drop(guard);
         deferred.add(&shared, sends);
     }
 
-    /// Wakes the activities of this member that wait, if there are any, after something has changed for them.
+    /// Wakes the waiting activities of this member, if any, after their state has changed.
     pub(crate) fn wake_waiters(&self, job: &Job) {
-        // Ordered after the change by its lock, and a wait counts before it looks: one sees the other.
+        // The lock of the change orders this load after it, and a wait is counted before it polls:
+        // either the waiter sees the change, or this load sees the waiter.
         if self.waiters.load(Ordering::SeqCst) > 0 {
             let _ = job.ring(self.me);
         }
@@ -298,19 +316,21 @@ impl Rma {
 
     // ---- The lease.
 
-    /// Attends to the port from now on. Only a hint for the engine, so it does not matter who is faster.
+    /// Attends to the port from now on. This is only a hint for the engine, so races between
+    /// activities do no harm.
     #[cold]
     fn take_lease(&self, job: &Job) {
         let (none, changes) = (LEASE_NONE, LEASE_CHANGES);
         if self.lease.compare_exchange(none, changes, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
             job.set_attending(Port::Rma, true);
             self.lease.store(LEASE_HELD, Ordering::SeqCst);
-            // The background has to know that there is something to end.
+            // The background has to know that there is a lease to end.
             let _ = job.ring(self.me);
         }
     }
 
-    /// Ends the lease if no wait has begun since the last look; when to look again.
+    /// Ends the lease if no wait has begun since the last check. Returns the time of the next
+    /// check.
     fn check_lease(&self, job: &Job) -> Time {
         if self.lease.load(Ordering::SeqCst) == LEASE_NONE {
             return Time::NEVER;
@@ -332,7 +352,7 @@ impl Rma {
             {
                 job.set_attending(Port::Rma, false);
                 self.lease.store(LEASE_NONE, Ordering::SeqCst);
-                // What came meanwhile was rung for at nobody.
+                // Senders of messages that came meanwhile woke no activity.
                 self.progress(job);
                 return Time::NEVER;
             }
@@ -342,7 +362,7 @@ impl Rma {
 
     // ---- Deaths.
 
-    /// Makes sure that what is known of deaths is what the view knows, whoever else is at it.
+    /// Brings the communicators up to the view, whether or not another activity is doing so.
     pub(crate) fn refresh_view(&self, job: &Job) {
         if job.epoch().0 != self.seen_epoch.load(Ordering::Acquire) {
             self.apply_view(job);
@@ -350,8 +370,8 @@ impl Rma {
         }
     }
 
-    /// Makes the communicators know what the view knows. Any activity may do so, at any time: what is known of deaths
-    /// only grows, and who comes late with less changes nothing.
+    /// Tells the communicators of the deaths of the view. Any activity may do so at any time: the
+    /// set of known deaths only grows, and a late call with fewer deaths changes nothing.
     pub(super) fn apply_view(&self, job: &Job) {
         if job.epoch().0 == self.seen_epoch.load(Ordering::Acquire) {
             return;
@@ -374,20 +394,22 @@ impl Rma {
             self.finish_abandoned_creation(&shared, state, &mut deferred);
             deferred.add(&shared, sends);
         }
-        // Last: who finds this epoch finds the communicators knowing it. Release goes with the loads that acquire.
+        // Last: a reader that finds this epoch finds the communicators knowing it. Release pairs
+        // with the loads that acquire.
         self.seen_epoch.fetch_max(view.epoch.0, Ordering::Release);
         self.run_deferred(job, deferred);
     }
 
-    /// The dead, if some of them are not drained yet, with the epoch that they belong to.
+    /// The dead, with their epoch, if some of them are not drained yet.
     fn undrained_deaths(&self) -> Option<(u64, MemberSet)> {
         let epoch = self.seen_epoch.load(Ordering::Acquire);
-        // Changed only by whoever has the token, as the caller does.
+        // Only the holder of the token changes this, and the caller is the holder.
         let is_new = epoch != self.drained_epoch.load(Ordering::Relaxed);
         is_new.then(|| (epoch, self.registry.dead()))
     }
 
-    /// All that had arrived when these were known to be dead has been handled.
+    /// Marks these members as drained: all messages that had arrived when their deaths were known
+    /// have been handled.
     pub(super) fn mark_drained(&self, job: &Job, epoch: u64, dead: &MemberSet) {
         let mut deferred = DeferredWork::default();
         for shared in self.registry.mark_drained(dead) {
@@ -398,7 +420,7 @@ impl Rma {
         self.drained_epoch.store(epoch, Ordering::Relaxed);
     }
 
-    /// Nothing more will come from these: an agreement may have waited for that.
+    /// Tells a communicator which members are drained; an agreement may have waited for that.
     pub(super) fn set_drained(
         &self,
         shared: &Arc<SharedCommunicator>,
@@ -407,8 +429,9 @@ impl Rma {
     ) {
         let drained = shared.group.ranks_of(drained);
         let state = &mut *lock(&shared.state);
-        // Somebody may be about to tell it of further deaths, with how they came about: those another time, as the
-        // epoch is raised after that.
+        // Another activity may be about to tell this communicator of further deaths, and whether
+        // these members left. Leave such members out: they become drained later, since that
+        // activity raises the epoch afterwards.
         let drained = drained.without(&drained.without(&state.dead));
         if state.drained != drained {
             state.drained = drained;
@@ -428,7 +451,7 @@ impl Service for Rma {
         if self.owes_messages() { next.min(job.now().after(RESEND)) } else { next }
     }
 
-    /// Who leaves would take the news with it.
+    /// Waits until all messages were sent: leaving would lose them.
     fn leaving(&self, job: &Job) {
         let mut until = None;
         while self.owes_messages() && !job.has_ended() {
@@ -450,7 +473,8 @@ mod tests {
     use super::*;
     use crate::rma::testing::{after, data, handle, make, poll};
 
-    /// In a communicator that was made just when a member had gone, what the member had sent is received first.
+    /// In a communicator that is made right after a death, the messages of the dead member are
+    /// received first.
     #[test]
     fn messages_of_the_dead_are_received_in_a_new_communicator() {
         let failed = Some(Err(Error::ProcFailed { ranks: vec![0] }));
@@ -459,7 +483,7 @@ mod tests {
             || vec![data(1)],
             move |job, rma| {
                 rma.apply_view(job);
-                // The message has arrived, and nobody has looked for it yet.
+                // The message has arrived, and no activity has received it yet.
                 let shared = make(rma);
                 assert_eq!(poll(&shared), None);
                 rma.progress(job);
@@ -471,7 +495,7 @@ mod tests {
             || vec![data(1)],
             move |job, rma| {
                 rma.progress(job);
-                // It has been looked at, and waits for the communicator.
+                // The message was received, and waits for the communicator.
                 let shared = make(rma);
                 assert_eq!(poll(&shared), None);
                 rma.deliver_early_if_ready(job);
@@ -481,8 +505,9 @@ mod tests {
         );
     }
 
-    /// A communicator whose early messages are handed over while somebody is about to tell it of a further death: that
-    /// one is drained there only once it is known there, with how it came about.
+    /// Early messages are delivered to a communicator while another activity is about to tell it of
+    /// a further death: that member becomes drained there only after its death, and its cause, is
+    /// known there.
     #[test]
     fn a_member_is_drained_only_after_the_communicator_knows_its_death() {
         after(
@@ -490,7 +515,7 @@ mod tests {
             |job, rma| {
                 handle(rma, job.receive(Port::Rma).unwrap());
                 let shared = make(rma);
-                // An activity has come so far with what the view says, and is held up.
+                // An activity has come this far with applying the view, and is held up.
                 let dead = job.view().dead;
                 rma.registry.set_dead(&dead);
                 rma.mark_drained(job, 0, &dead);

@@ -1,4 +1,18 @@
-//! The communicators of a member by their identities: how they are made, what came early for them, how they are freed.
+//! The communicators of a member by identity: how they are made, revoked, and forgotten after all
+//! members have freed them; messages that arrived before their communicator was made.
+//!
+//! *Early messages.* A message may arrive before this member has made its communicator. It is kept,
+//! and delivered once the communicator exists, by the holder of the token: later messages must stay
+//! behind it. Until then no member counts as drained in the new communicator.
+//!
+//! *Freeing.* A communicator is kept after this member freed it, since other members may still need
+//! a decision of an agreement from this member. Once all members have freed it, no member can ask
+//! any more, and all forget it. Ranks form a binary tree for this. Rank r receives *free notices*
+//! from its children, the ranks 2r+1 and 2r+2, and sends a free notice to its parent once they and
+//! itself have freed the communicator. Rank 0 then tells all ranks down the tree that it can be
+//! forgotten. There is no hurry, so many notices travel in a message. If a member died, the notices
+//! do not become complete and the communicator stays: at most as many communicators as there are
+//! deaths times communicators in use.
 
 use super::agreement::{ALL, AgreedValue, AgreementKind, Contribution, Sends, SplitPlace};
 use super::collective::Collectives;
@@ -14,13 +28,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The identity of the communicator of all; those made later are larger.
+/// The identity of the communicator of all active members. Identities of later communicators are
+/// larger.
 pub(crate) const WORLD: u64 = 0;
 
 /// The identity of the communicator of all members, spares included.
 pub(crate) const EVERYONE: u64 = 1;
 
-/// How many bits of an identity number the communicators that one member proposed.
+/// How many bits of an identity number the communicators that a member has proposed.
 const NUMBER_BITS: u32 = 44;
 
 /// The communicators of a member.
@@ -30,36 +45,38 @@ pub(super) struct Registry {
     has_ready: AtomicBool,
     /// The next identity to propose; see [`Rma::propose_ids`].
     next_id: AtomicU64,
-    /// What is to be said of freed communicators, to whom: kept until it is worth a message.
+    /// Free notices to send, by receiver and kind: kept until they fill a message.
     free_notices: Mutex<BTreeMap<(MemberId, u8), Vec<u64>>>,
 }
 
 #[derive(Default)]
 struct CommunicatorTables {
     communicators: BTreeMap<u64, Arc<SharedCommunicator>>,
-    /// Messages for communicators that this member has not made yet, or whose early messages have not been handed
-    /// over yet: what comes later has to stay behind them.
+    /// Messages for communicators that this member has not made yet, or that still have undelivered
+    /// early messages: later messages have to stay behind these.
     early: BTreeMap<u64, Vec<Message>>,
-    /// The communicators of the second kind. Whoever has the token hands the messages over.
+    /// The communicators of the second kind. The holder of the token delivers the messages.
     ready: Vec<u64>,
-    /// The last communicators that all have freed: what still comes for them is dropped.
+    /// The last communicators that all members have freed: messages that still come for them are
+    /// dropped.
     gone: VecDeque<u64>,
-    /// Per communicator that this member has not made yet: how many of the ranks directly below it have freed it.
+    /// Per communicator that this member has not made yet: how many children in the tree have freed
+    /// it.
     freed_early: BTreeMap<u64, u8>,
     dead: MemberSet,
     left: MemberSet,
-    /// Those of the dead of whom nothing that had arrived is left unread.
+    /// The dead without undelivered messages.
     drained: MemberSet,
 }
 
-/// How many communicators that are gone are remembered. A message of one that is forgotten would only be kept in
-/// vain: identities are not used again.
+/// How many freed communicators are remembered. A message for a communicator that is no longer
+/// remembered is only kept in vain: identities are not used again.
 const GONE_MAX: usize = 1024;
 
-/// How many freed communicators are spoken of in one message.
+/// How many free notices a message carries.
 const FREE_NOTICES_MAX: usize = 64;
 
-/// A communicator, as all its handles at one member share it.
+/// A communicator, as all its handles at a member share it.
 pub(crate) struct SharedCommunicator {
     pub(crate) id: u64,
     pub(crate) group: Arc<Group>,
@@ -72,36 +89,38 @@ pub(crate) struct SharedCommunicator {
     pub(crate) state: Mutex<CommunicatorState>,
 }
 
-/// What changes about a communicator.
+/// The changing state of a communicator.
 pub(crate) struct CommunicatorState {
     /// The dead ranks that this member knows.
     pub(crate) dead: RankSet,
-    /// Those of them of whom nothing that had arrived is left unread. Waits end by these only: what a member sent
-    /// before it died or left is received, if it came at all.
+    /// The dead ranks without undelivered messages. Waits end by these only: a message that a
+    /// member sent before it died or left is received, if it came at all.
     pub(crate) drained: RankSet,
-    /// Those of the dead that left the job on purpose: they had done their part in what they took part in.
+    /// The dead that left the job on purpose: they had done their part in the operations that they
+    /// took part in.
     pub(crate) left: RankSet,
-    /// Those of the dead that the program has acknowledged.
+    /// The dead that the program has acknowledged.
     pub(crate) acked: RankSet,
     pub(crate) matcher: MessageMatcher,
     pub(crate) collectives: Collectives,
     /// `agree` and `shrink`, which work on a revoked communicator too.
     pub(crate) recovery: Agreements,
-    /// `duplicate` and `split`. Apart, because members may leave them early, each at its own time, when the
-    /// communicator is revoked: the numbering of the others must not get out of step by that.
+    /// `duplicate` and `split`. Separate from `recovery`, because members may leave them early,
+    /// each at its own time, when the communicator is revoked: that must not disturb the numbering
+    /// of the others.
     pub(crate) creation: Agreements,
-    /// Whether the caller has left the creation that is under way.
+    /// Whether the caller has left the creation that is in progress.
     pub(crate) is_creation_abandoned: bool,
-    /// Who wants this member's wait to end.
+    /// The rank that wants this member's wait to end.
     pub(crate) interrupted_by: Option<usize>,
-    /// Who has been told that the communicator is revoked.
+    /// The ranks that know that the communicator is revoked.
     told_revoked: RankSet,
-    /// How many of the ranks directly below this one have freed the communicator, with all below them.
+    /// How many children in the tree have freed the communicator, with all ranks below them.
     freed_below: u8,
     has_passed_on_freed: bool,
 }
 
-/// The numbering of `agree` and `shrink`, and that of `duplicate` and `split`.
+/// The sequence of `agree` and `shrink`, and the sequence of `duplicate` and `split`.
 pub(super) const RECOVERY: u8 = 0;
 pub(super) const CREATION: u8 = 1;
 
@@ -115,8 +134,8 @@ impl Registry {
         }
     }
 
-    /// The communicator that a message is for. `None` if the message is kept until the communicator is made and its
-    /// early messages have been handed over, or if all members have freed it.
+    /// The communicator of a message. `None` if the message is kept until the communicator is made
+    /// and its early messages have been delivered, or if all members have freed it.
     pub(super) fn find(
         &self,
         id: u64,
@@ -133,7 +152,7 @@ impl Registry {
         }
     }
 
-    /// Takes note of the deaths of a view; all communicators, which are to know of them.
+    /// Records the deaths of a view. Returns all communicators, which are to know of them.
     pub(super) fn apply_deaths(&self, view: &View) -> Vec<Arc<SharedCommunicator>> {
         let mut tables = lock(&self.tables);
         if view.dead.len() > tables.dead.len() {
@@ -148,11 +167,11 @@ impl Registry {
         lock(&self.tables).dead.clone()
     }
 
-    /// Takes note of the dead of whom nothing is left unread; the communicators that are to know of it.
+    /// Records these dead members as drained. Returns the communicators that are to know of it.
     pub(super) fn mark_drained(&self, dead: &MemberSet) -> Vec<Arc<SharedCommunicator>> {
         let mut tables = lock(&self.tables);
         tables.drained.union_with(dead);
-        // Those with early messages follow when these are handed over.
+        // Communicators with early messages follow when these are delivered.
         let made = tables.communicators.iter().filter(|(id, _)| !tables.early.contains_key(id));
         made.map(|(_, shared)| shared.clone()).collect()
     }
@@ -164,15 +183,15 @@ impl Registry {
 }
 
 impl Rma {
-    /// Identities that nobody else proposes and that this member has not proposed before: `count` of them, from the
-    /// returned one on. Those of lower members are less.
+    /// Returns the first of `count` identities that no other member proposes and this member has
+    /// not proposed before. Lower members propose lower identities.
     pub(crate) fn propose_ids(&self, count: usize) -> u64 {
         self.registry.next_id.fetch_add(count as u64, Ordering::Relaxed)
     }
 
-    /// The communicator with this identity, made if it is not there. Whoever made it makes progress next, so that the
-    /// messages that came early are handed over: by whoever has the token, since what comes meanwhile has to stay
-    /// behind them. Until then nobody counts as drained in it.
+    /// The communicator with this identity; made if it does not exist. The caller makes progress
+    /// next, so that the holder of the token delivers early messages: messages that come meanwhile
+    /// have to stay behind them. Until then no member counts as drained in the communicator.
     pub(crate) fn find_or_make(&self, id: u64, group: Arc<Group>) -> Arc<SharedCommunicator> {
         let mut tables = lock(&self.registry.tables);
         if let Some(shared) = tables.communicators.get(&id) {
@@ -234,17 +253,18 @@ impl Rma {
 
     // ---- Early messages.
 
-    /// Sees to it that early messages are handed over after a communicator was made.
+    /// Delivers early messages after a communicator was made.
     pub(crate) fn deliver_early_if_ready(&self, job: &Job) {
         if self.registry.has_ready.load(Ordering::SeqCst) {
             self.progress(job);
         }
     }
 
-    /// Hands early messages over to communicators that were made meanwhile; whether there were any.
+    /// Delivers early messages to communicators that were made meanwhile. Returns whether there
+    /// were any.
     pub(super) fn deliver_early(&self, job: &Job) -> bool {
         let mut has_any = false;
-        // What is handed over may make further ones.
+        // A delivered message may make further communicators.
         while self.registry.has_ready.load(Ordering::SeqCst) {
             let (made, messages) = {
                 let mut tables = lock(&self.registry.tables);
@@ -273,7 +293,7 @@ impl Rma {
         has_any
     }
 
-    // ---- Agreements, and what they make.
+    // ---- Agreements, and the communicators that they make.
 
     /// Enters an agreement of the communicator.
     pub(crate) fn enter_agreement(
@@ -301,7 +321,7 @@ impl Rma {
         deferred.add(shared, sends);
     }
 
-    /// Does what follows from a decision, if there is a new one.
+    /// Handles the decision of a creation that its caller has left, once there is a decision.
     pub(crate) fn finish_abandoned_creation(
         &self,
         shared: &Arc<SharedCommunicator>,
@@ -312,8 +332,8 @@ impl Rma {
             && let Some(kind) = state.creation.unfinished()
             && let Some(value) = state.creation.take_decision()
         {
-            // The caller left when the communicator was revoked. Others may have what was made: they must not wait
-            // for this member in it.
+            // The caller left when the communicator was revoked. Others may have the new
+            // communicator: they must not wait for this member in it.
             state.is_creation_abandoned = false;
             if let Some(made) = self.make_agreed(shared, kind, &value) {
                 let mut made_state = lock(&made.state);
@@ -324,7 +344,7 @@ impl Rma {
         }
     }
 
-    /// Makes the communicator that was agreed on, if there is one for this member.
+    /// Makes the agreed communicator, if this member belongs to it.
     pub(crate) fn make_agreed(
         &self,
         shared: &SharedCommunicator,
@@ -366,7 +386,7 @@ impl Rma {
 
     // ---- Revoking.
 
-    /// Revokes a communicator here and tells others.
+    /// Revokes a communicator here and starts to spread the revoke.
     pub(crate) fn revoke(
         &self,
         shared: &SharedCommunicator,
@@ -379,7 +399,7 @@ impl Rma {
         deferred.add(shared, sends);
     }
 
-    /// Another member has said that the communicator is revoked.
+    /// Handles a revoke that another member has sent.
     pub(super) fn receive_revoke(
         &self,
         shared: &SharedCommunicator,
@@ -389,17 +409,18 @@ impl Rma {
         deferred: &mut DeferredWork,
     ) {
         state.told_revoked.insert(from);
-        // Whoever does not wait in it may want to know as well.
+        // Activities that do not wait in the communicator may want to know as well.
         deferred.must_ring |= !shared.is_revoked.swap(true, Ordering::SeqCst);
         self.spread_revoke(shared, state, sends);
     }
 
-    /// Tells those partners of the flood that have not been told.
+    /// Sends the revoke to the partners in the flood that do not have it yet.
     ///
-    /// The partners are the living ranks at distances of powers of two in both directions, so the flood has
-    /// logarithmic depth. Among them is the next living rank: once views agree, the partners form a ring of all
-    /// living members, so the flood reaches each of them, whoever died in it. It is passed on again whenever the
-    /// view changes, to the partners that are new.
+    /// The partners are the living ranks at distances of powers of two in both directions, so the
+    /// flood has logarithmic depth. Among them is the next living rank: once views agree, the
+    /// partners form a ring of all living members, so the flood reaches each of them, whichever
+    /// members died in it. When the view changes, the revoke is sent again, to the partners that
+    /// are new.
     pub(super) fn spread_revoke(
         &self,
         shared: &SharedCommunicator,
@@ -425,15 +446,9 @@ impl Rma {
         }
     }
 
-    // ---- Forgetting.
-    //
-    // A communicator is kept after it was freed, since others may still need a decision from this member. Once all
-    // have freed it, nobody can ask any more, and all forget it: rank r hears of that from below, from the ranks
-    // 2r+1 and 2r+2, and passes it on to above; rank 0 then tells all, the same way down. There is no hurry, so
-    // that many of these messages travel as one. If a member died this comes to no end and the communicator stays:
-    // no more of them than there are deaths times communicators in use.
+    // ---- Freeing; see the head of the module.
 
-    /// This member has freed the communicator.
+    /// Reports that this member has freed the communicator.
     pub(crate) fn report_freed(&self, shared: &SharedCommunicator, deferred: &mut DeferredWork) {
         self.report_freed_subtree(shared, &mut lock(&shared.state), deferred);
     }
@@ -468,7 +483,7 @@ impl Rma {
         let shared = {
             let mut tables = lock(&self.registry.tables);
             let Some(shared) = tables.communicators.get(&id) else {
-                // Not made here yet: kept until it is.
+                // Not made here yet: kept until it is made.
                 if kind == wire::FREED {
                     *tables.freed_early.entry(id).or_default() += 1;
                 }
@@ -529,7 +544,8 @@ mod tests {
                 let next = || job.receive(Port::Rma).unwrap();
                 handle(rma, next());
                 let shared = make(rma);
-                // The maker is held up here, and the background goes on.
+                // The activity that makes the communicator is held up here, and the background goes
+                // on.
                 handle(rma, next());
                 rma.deliver_early(job);
                 handle(rma, next());
@@ -540,7 +556,8 @@ mod tests {
         );
     }
 
-    /// A communicator that was made for a caller who had left is forgotten when all have freed it.
+    /// A communicator that was made after its caller had left is forgotten when all members have
+    /// freed it.
     #[test]
     fn an_abandoned_creation_is_forgotten() {
         let rma = Rma::new(MemberId(0), false);

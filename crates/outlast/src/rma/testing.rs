@@ -1,6 +1,6 @@
-//! What the unit tests of this folder share.
+//! Helpers that the unit tests of this folder share.
 
-/// A generator that is good enough to choose what happens next in a test.
+/// A simple random generator, to choose the next event in a test.
 pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
@@ -13,7 +13,8 @@ impl Dice {
 #[cfg(feature = "sim")]
 pub(super) use driver::{ID, after, data, handle, make, poll};
 
-/// What other activities may do between any two steps of one, done in that order by hand; nobody else is at it.
+/// Helpers to drive the steps of two activities by hand, in a chosen order, without any other
+/// activity.
 #[cfg(feature = "sim")]
 mod driver {
     use crate::engine::sim::{self, Options};
@@ -36,7 +37,7 @@ mod driver {
         writer.done()
     }
 
-    /// Rank 0 sends these and leaves, and is known to have left; rank 1 then does the rest.
+    /// Rank 0 sends these messages and leaves, and rank 1 knows it. Then rank 1 runs `rest`.
     pub(in crate::rma) fn after(
         messages: impl Fn() -> Vec<Vec<u8>> + 'static,
         rest: impl Fn(&Job, &Rma) + 'static,
@@ -65,7 +66,7 @@ mod driver {
         rma.handle(message, &mut DeferredWork::default());
     }
 
-    /// What a receive from rank 0 finds.
+    /// The result of a receive from rank 0.
     pub(in crate::rma) fn poll(shared: &SharedCommunicator) -> Option<Result<Vec<u8>>> {
         let posted = lock(&shared.state).matcher.post(Source::Rank(0), Tag::Any, 9);
         let found = shared.poll_receive(&posted);
