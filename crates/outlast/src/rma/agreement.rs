@@ -1,76 +1,89 @@
-//! Agreement among the living members of a communicator: the ground under `agree`, `shrink`, `duplicate`, `split`.
+//! Agreement among the living members of a communicator by dissemination: the basis of `agree`,
+//! `shrink`, `duplicate` and `split`.
 //!
-//! Small groups on engines that can publish do it in one round instead, see [`super::one_round`]. This is for all others.
+//! Small groups on engines that can publish agree in a single round instead, see
+//! [`super::one_round`]. All other groups use this module. It knows no engine: its callers deliver
+//! messages and deaths, and send the messages that it lists.
 //!
-//! # What it promises
-//! Each member contributes something (flags, which failures it has acknowledged, a proposal for the identity of a
-//! new communicator, a colour and a key). All members that return get the same [`AgreedValue`], also those that die right
-//! after they returned it, whoever dies when: what one program has acted on is what all others get. A value is made
-//! of the contributions of all members that are not in its set of the dead. Nobody waits for the dead, and nobody
-//! talks to them.
+//! # Promise
+//! Each member contributes flags, the failures that it has acknowledged, a proposal for the
+//! identity of a new communicator, a colour and a key. All members that return get equal values
+//! ([`AgreedValue`]), also members that die right after they returned, whichever members die at any
+//! time: if a program has acted on a value, all other members get that value. A value combines the
+//! contributions of all members that are not in its set of the dead. No member waits for the dead
+//! or sends to them.
 //!
-//! # How
-//! Members with the same knowledge of deaths run an *attempt* together. An attempt is named by its set V of dead
-//! ranks; its participants are all other ranks of the group, in order. It is two rounds of dissemination: in step
-//! i, each participant sends to the one 2^i places after it (for few participants: to all at once), and waits for
-//! the one 2^i places before it, so that after a logarithmic number of steps it has heard, directly or not, of all.
+//! # Algorithm
+//! Members with equal knowledge of deaths run an *attempt* together. An attempt is named by its set
+//! V of dead ranks; its participants are all other ranks of the group, in order. It consists of two
+//! rounds of dissemination. In step i, each participant sends to the participant 2^i places after
+//! it (if there are few participants: to all at once), and waits for the participant 2^i places
+//! before it, so that after a logarithmic number of steps it has heard, directly or not, from all.
 //!
-//! 1. *Gather.* What is passed on is everything heard so far: the contributions, and the value of the newest
-//!    attempt in which somebody *accepted* one. A participant that is through accepts a value itself: that newest
-//!    accepted value if there is one, otherwise what the contributions combine to, with V as its set of the dead.
-//! 2. *Confirm.* What is passed on is "I have accepted". A participant that is through knows that all participants
-//!    have accepted, and *decides*: it returns the value.
+//! 1. *Gather.* A participant passes on everything heard so far: the contributions, and the value
+//!    of the newest attempt in which any member *accepted* a value. At the end of the round, the
+//!    participant accepts a value itself: that newest accepted value if there is any, otherwise the
+//!    combination of the contributions, with V as its set of the dead.
+//! 2. *Confirm.* A participant passes on "I have accepted". At the end of the round, it knows that
+//!    all participants have accepted, and *decides*: it returns the value.
 //!
-//! A member that learns of a further death leaves its attempt for good and enters the one that its view now names.
-//! Messages carry their sender's knowledge of deaths, so a receiver's view is never older than a message that it
-//! reads; messages of attempts that the receiver has left are ignored.
+//! A member that learns of a further death leaves its attempt for good and enters the attempt that
+//! its view now names. Messages carry their sender's knowledge of deaths, so a receiver's view is
+//! never older than a message that it reads. Messages of attempts that the receiver has left are
+//! ignored.
 //!
-//! A member that has decided remembers the value. When it hears from a later attempt of the same instance, it
-//! answers with the value, and tells its partners in that attempt, once; whoever gets a value this way decides, and
-//! tells its own partners. It may forget when it decides the next instance, as all the others must have entered
-//! that one and hence returned from this one.
+//! A member that has decided remembers the value. When it hears from a later attempt of this
+//! instance, it answers with the value, and sends the value to its partners in that attempt, once.
+//! A member that receives a value this way decides, and sends it to its own partners. A member may
+//! forget the value when it decides the next instance, since all other members must have entered
+//! that instance and hence have returned from this instance.
 //!
-//! # Why all get the same
-//! *Accepting at V needs everyone outside V to have entered V*, since gathering hears from all of them, and
-//! contributions travel only in messages of that attempt.
+//! # Why all members get equal values
+//! *Accepting at V requires that every rank outside V has entered V*, since a member gathers from
+//! all of them, and contributions travel only in messages of that attempt.
 //!
-//! *Attempts in which somebody accepts form a chain under inclusion.* Let x accept at V and y at W. Were y in V and x
-//! in W, then y was dead before x entered V, and x before y entered W, and neither could have done it after the
-//! other had. So one of them, say x, is outside W. Then x entered W, by the above, and V too. Its view was W at one
-//! moment and V at another, and views only grow, so one contains the other. Hence the number of the dead orders all
-//! attempts that matter, and "newest" is well defined.
+//! *The attempts in which a member accepts form a chain under inclusion.* Let x accept at V and y
+//! accept at W. Suppose that y is in V and x is in W. Then y was dead before x entered V, and x was
+//! dead before y entered W. So x entered V after the death of y, hence after y entered W, hence
+//! after the death of x: a contradiction. So x is outside W or y is outside V; by symmetry let x be
+//! outside W. Then x entered W, by the above, and V too. Its view was W at some moment and V at
+//! another, and views only grow, so V contains W or W contains V. Hence the number of the dead
+//! orders all attempts that matter, and "newest" is well defined.
 //!
-//! *Within one attempt all accept the same value*: it is a function of what all participants entered with.
+//! *Within an attempt all members accept equal values*: the value is a function of the states with
+//! which all participants entered.
 //!
-//! *Once somebody decided v at V, every later attempt W accepts v.* All participants of V accepted v at V. The
-//! participants of W are among them (W contains V), and each accepted v before it entered W, as one cannot accept
-//! in an attempt that one has left. So each enters W with a newest accepted value, of V or of an attempt between V
-//! and W, and those are v by induction. An earlier attempt U, with V containing U, cannot have *decided*
-//! otherwise, by the same argument with U and V exchanged. Values passed on by those who decided are decided
-//! values. So all decisions are equal.
+//! *Once a member decided v at V, every later attempt W accepts v.* All participants of V accepted
+//! v at V. The participants of W are among them (W contains V), and each accepted v before it
+//! entered W, since a member cannot accept in an attempt that it has left. So each enters W with a
+//! newest accepted value, either of V or of an attempt between V and W, and that value is v by
+//! induction. An earlier attempt U, with V containing U, cannot have *decided* otherwise, by this
+//! argument with U and V exchanged. Values that members pass on after deciding are decided values.
+//! So all decisions are equal.
 //!
-//! # Why nobody waits for ever
-//! Let no more members die, and let all living ones have entered the instance and know of all deaths, V. Those who
-//! have not decided are in attempt V. If nobody had decided before entering it, all take part, and the steps
-//! complete one after the other (who decides early through a value that was passed on tells all whom it would have
-//! sent to). Otherwise there is an undecided member whose successor in the ring of V has decided; entering V it
-//! sends to this successor, which answers; so the number of the undecided falls to zero. The telling of partners
-//! makes this logarithmic, too.
+//! # Why no member waits for ever
+//! Suppose that no more members die, and that all living members have entered the instance and know
+//! of all deaths, V. Undecided members are in attempt V. If no member had decided before entering
+//! it, all take part, and the steps complete one after the other (a member that decides early by a
+//! value that was passed on sends it to all participants to which it would have sent). Otherwise
+//! there is an undecided member whose successor in the ring of V has decided. Entering V, it sends
+//! to this successor, which answers; so the number of undecided members falls to zero. Sending the
+//! value to all partners makes this logarithmic, too.
 //!
 //! # What a survivor finds when a member dies
 //! | the member dies | the others |
 //! |---|---|
 //! | before it entered | go on without it in the attempt that its death names |
-//! | while it sends its messages of a step | some have them, some do not; all start over in the next attempt; its contribution counts only if somebody accepted |
-//! | after it accepted, before it told anybody | if all others accepted too, that value is decided in the next attempt, otherwise perhaps another one; nobody can have returned |
-//! | after it decided and returned | all others have accepted what it returned; the next attempt can only find that |
-//! | after it decided by being told | the same |
+//! | while it sends its messages of a step | some have them, some do not; all start over in the next attempt; its contribution counts only if a member accepted |
+//! | after it accepted, before it sent a confirmation | if all others accepted too, the next attempt decides that value, otherwise perhaps another value; no member can have returned |
+//! | after it decided and returned | all others have accepted the returned value; the next attempt can only decide that value |
+//! | after it decided by receiving the value | all others have accepted that value; the next attempt can only decide it |
 
 use super::group::RankSet;
 use super::wire::{self, Reader, Writer};
 use std::sync::Arc;
 
-/// What an agreement is about. All members must agree on that, too.
+/// The operation that an agreement is for. It is a part of the agreed value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AgreementKind {
     Agree = 1,
@@ -79,13 +92,13 @@ pub(crate) enum AgreementKind {
     Split = 4,
 }
 
-/// In a [`AgreedValue`]: the members called different operations.
+/// In an [`AgreedValue`]: the members called different operations.
 const MIXED: u8 = 0;
 
-/// Up to this many participants everyone sends to everyone: one step instead of a logarithmic number.
+/// Up to this many participants, all send to all: a single step instead of a logarithmic number.
 const ALL_TO_ALL_MAX: usize = 4;
 
-/// Where a rank wants to go in a split.
+/// The place of a rank in a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SplitPlace {
     pub(crate) rank: u32,
@@ -94,19 +107,19 @@ pub(crate) struct SplitPlace {
     pub(crate) key: i64,
 }
 
-/// What one member brings into an agreement.
+/// The contribution of a member to an agreement.
 #[derive(Clone, Debug)]
 pub(crate) struct Contribution {
     pub(crate) kind: AgreementKind,
     pub(crate) flags: u64,
-    /// The identity that this member would give to a new communicator; the least one is taken.
+    /// The identity that this member proposes for a new communicator; the least proposal is chosen.
     pub(crate) id: u64,
     /// The failures that this member has acknowledged.
     pub(crate) acked: RankSet,
     pub(crate) place: Option<SplitPlace>,
 }
 
-/// What is agreed on.
+/// The value that the members agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgreedValue {
     kind: u8,
@@ -114,14 +127,14 @@ pub(crate) struct AgreedValue {
     pub(crate) id: u64,
     /// The ranks that count as dead.
     pub(crate) dead: RankSet,
-    /// Those of them that some contributor has not acknowledged.
+    /// The ranks in `dead` that some contributor has not acknowledged.
     pub(crate) unacked: RankSet,
     /// For splits: sorted by rank.
     pub(crate) places: Vec<SplitPlace>,
 }
 
 impl AgreedValue {
-    /// What one contribution gives by itself, in an attempt.
+    /// The value of a single contribution, in an attempt.
     pub(super) fn of(own: &Contribution, dead: &RankSet) -> AgreedValue {
         AgreedValue {
             kind: own.kind as u8,
@@ -138,7 +151,8 @@ impl AgreedValue {
         self.kind == kind as u8
     }
 
-    /// Adds what another one of the same attempt has gathered. Adding something twice changes nothing.
+    /// Adds a value that another participant of this attempt has gathered. Adding a value twice
+    /// changes nothing.
     pub(super) fn add(&mut self, other: &AgreedValue) {
         if self.kind != other.kind {
             self.kind = MIXED;
@@ -177,17 +191,17 @@ impl AgreedValue {
     }
 }
 
-/// Who talks to whom in an attempt.
+/// The partners of a member in an attempt.
 #[derive(Debug)]
 struct Schedule {
     dead: RankSet,
     /// The participants in the order of their ranks.
     living: Vec<u32>,
-    /// This member's place among them.
+    /// The position of this member among the participants.
     position: usize,
-    /// How far away the partners are, in the order in which they are sent to.
+    /// The distances to the partners, in the order of sending.
     distances: Vec<u32>,
-    /// How many of the distances each step ends with.
+    /// Per step: the number of distances used when the step ends.
     steps: Vec<u8>,
 }
 
@@ -224,7 +238,7 @@ impl Schedule {
         self.living[(self.position + count - distance as usize % count) % count] as usize
     }
 
-    /// Everyone that this member hears from or sends to.
+    /// All ranks that this member receives from or sends to.
     fn partners(&self) -> Vec<usize> {
         let mut partners: Vec<usize> = self
             .distances
@@ -243,12 +257,12 @@ impl Schedule {
     }
 }
 
-/// One of the two rounds of dissemination of an attempt.
+/// The progress of a member in a round of dissemination of an attempt.
 #[derive(Debug, Default)]
 struct DisseminationRound {
-    /// The slots that were heard from.
+    /// The slots with a received message.
     heard: u64,
-    /// The steps that are complete; the messages of the next one have been sent.
+    /// The number of complete steps; the messages of the next step have been sent.
     steps: usize,
 }
 
@@ -262,7 +276,7 @@ const GATHER: u8 = 0;
 const CONFIRM: u8 = 1;
 const DECIDED: u8 = 2;
 
-/// One agreement, at one member.
+/// An agreement at a member.
 #[derive(Debug)]
 struct AgreementInstance {
     number: u32,
@@ -276,9 +290,9 @@ struct AgreementInstance {
     has_accepted: bool,
     confirm: DisseminationRound,
     decided: Option<Arc<AgreedValue>>,
-    /// Whether the program has got the decision, or does not want it any more.
+    /// Whether the decision was taken, by the program or in place of a caller that has left.
     is_over: bool,
-    /// The newest attempt of which all partners have, or get, all that they need from this member.
+    /// The newest attempt for which this member has sent its partners all that they need from it.
     answered: Option<RankSet>,
 }
 
@@ -290,23 +304,23 @@ struct EarlyMessage {
     bytes: Vec<u8>,
 }
 
-/// Instead of a rank: all the others, by publishing.
+/// In place of a rank: all other ranks, by publishing.
 pub(crate) const ALL: usize = usize::MAX;
 
-/// Messages to send: to which rank, or to [`ALL`], and what.
+/// Messages to send: the rank, or [`ALL`], and the bytes.
 pub(crate) type Sends = Vec<(usize, Vec<u8>)>;
 
-/// The agreements of a communicator, one after the other, at one member.
+/// The agreements of a communicator at a member, one after the other.
 #[derive(Debug)]
 pub(crate) struct DisseminationAgreements {
     communicator: u64,
-    /// Distinguishes several of these of one communicator.
+    /// Which of the two sequences of agreements of the communicator this is.
     sequence: u8,
     size: usize,
     me: usize,
     dead: RankSet,
     current: Option<AgreementInstance>,
-    /// The one before: others may still need its value.
+    /// The previous instance: other members may still need its value.
     previous: Option<AgreementInstance>,
     early: Vec<EarlyMessage>,
     schedule: Option<Arc<Schedule>>,
@@ -333,12 +347,12 @@ impl DisseminationAgreements {
         }
     }
 
-    /// What the last instance that was entered is about, unless the program is through with it.
+    /// The operation of the newest instance, unless the program has taken its decision.
     pub(crate) fn unfinished(&self) -> Option<AgreementKind> {
         self.current.as_ref().filter(|instance| !instance.is_over).map(|instance| instance.own.kind)
     }
 
-    /// The decision of the last instance that was entered, once: the program is then through with the instance.
+    /// Takes the decision of the newest instance, if there is any; the instance is then over.
     pub(crate) fn take_decision(&mut self) -> Option<Arc<AgreedValue>> {
         let instance = self.current.as_mut()?;
         let value = instance.decided.clone()?;
@@ -346,7 +360,7 @@ impl DisseminationAgreements {
         Some(value)
     }
 
-    /// A rank that is waited for, if one is.
+    /// A rank that this member waits for, if any.
     pub(crate) fn waits_for(&self) -> Option<usize> {
         let instance = self.current.as_ref().filter(|instance| instance.decided.is_none())?;
         let schedule = &instance.schedule;
@@ -358,7 +372,7 @@ impl DisseminationAgreements {
         missing(&instance.gather).or_else(|| missing(&instance.confirm))
     }
 
-    /// Enters the next instance. The last one must be decided.
+    /// Enters the next instance. The previous instance must be decided.
     pub(crate) fn enter(&mut self, own: Contribution, sends: &mut Sends) {
         debug_assert!(self.unfinished().is_none());
         let number = self.current.as_ref().map_or(0, |instance| instance.number + 1);
@@ -385,7 +399,7 @@ impl DisseminationAgreements {
         }
     }
 
-    /// The schedule of the attempt that the view names now; kept from one instance to the next.
+    /// The schedule of the attempt that the view names now; kept between instances.
     fn schedule(&mut self) -> Arc<Schedule> {
         match &self.schedule {
             Some(schedule) if schedule.dead == self.dead => schedule.clone(),
@@ -397,7 +411,7 @@ impl DisseminationAgreements {
         }
     }
 
-    /// Takes note of the dead, who only become more.
+    /// Sets the known dead ranks. The set only grows.
     pub(crate) fn set_dead(&mut self, dead: &RankSet, sends: &mut Sends) {
         if self.dead == *dead {
             return;
@@ -416,7 +430,7 @@ impl DisseminationAgreements {
         self.begin(sends);
     }
 
-    /// Sends the first messages of an attempt that was entered.
+    /// Sends the first messages of the current attempt.
     fn begin(&mut self, sends: &mut Sends) {
         let (communicator, sequence) = (self.communicator, self.sequence);
         let Some(instance) = &mut self.current else { return };
@@ -426,9 +440,9 @@ impl DisseminationAgreements {
         instance.advance(communicator, sequence, sends);
     }
 
-    /// Handles a message, which begins after the identity of its communicator.
+    /// Handles a message. `bytes` begin after the identity of the communicator.
     pub(crate) fn receive(&mut self, from: usize, bytes: &[u8], sends: &mut Sends) {
-        // A message that cannot be read is one that this version does not know.
+        // Messages that cannot be read are of an unknown version: ignore them.
         let _ = self.try_receive(from, bytes, sends);
     }
 
@@ -449,10 +463,10 @@ impl DisseminationAgreements {
             return None;
         }
         if let Some(value) = instance.decided.clone() {
-            // The sender is in an attempt that this member never came to: it needs the value.
+            // The sender is in an attempt that this member never entered: it needs the value.
             let is_answered =
                 instance.answered.as_ref().is_some_and(|answered| attempt.is_subset(answered));
-            // If the sender has died meanwhile, nobody needs an answer.
+            // A sender that has died meanwhile needs no answer.
             if message_kind != DECIDED && !is_answered && !self.dead.contains(from) {
                 let bytes = decided_message(communicator, sequence, number, &value);
                 let schedule = match schedule {
@@ -480,7 +494,7 @@ impl DisseminationAgreements {
             instance.decided = Some(Arc::new(value));
             return Some(());
         }
-        // An attempt that was left, or a slot that its sender does not have.
+        // Ignore messages of attempts that were left, and slots that do not belong to the sender.
         if attempt != instance.schedule.dead {
             return None;
         }
@@ -510,7 +524,7 @@ impl DisseminationAgreements {
 }
 
 impl AgreementInstance {
-    /// Goes through as many steps as can be completed.
+    /// Completes as many steps as possible.
     fn advance(&mut self, communicator: u64, sequence: u8, sends: &mut Sends) {
         let schedule = self.schedule.clone();
         while self.gather.steps < schedule.steps.len() {
@@ -522,7 +536,7 @@ impl AgreementInstance {
                 self.send_step(communicator, sequence, GATHER, self.gather.steps, sends);
             }
         }
-        // All of the attempt have been heard from: accept, once.
+        // All participants of the attempt have been heard: accept, once.
         if !self.has_accepted {
             self.has_accepted = true;
             let ballot = schedule.dead.len() as u32;
@@ -611,11 +625,12 @@ mod tests {
     use crate::rma::testing::Dice;
     use std::collections::VecDeque;
 
-    /// A message on its way, with what its sender knew of deaths.
+    /// A message in flight, with its sender's knowledge of deaths.
     type Flight = (Vec<u8>, RankSet);
 
-    /// Members without an engine: messages in order for each pair, deaths at any moment, even in the middle of
-    /// sending, with the loss of what was not delivered, notices that reach each member at its own time.
+    /// Members without an engine. Messages between two members keep their order; members die at any
+    /// moment, even while sending, and undelivered messages may be lost; each member learns of
+    /// deaths at its own time.
     struct Model {
         members: Vec<DisseminationAgreements>,
         dead: RankSet,
@@ -636,7 +651,7 @@ mod tests {
             }
         }
 
-        /// Puts messages on their way; if the sender dies, after the first few of them.
+        /// Sends messages; if the sender dies, only the first few of them.
         fn send(&mut self, from: usize, sends: Sends, dice: &mut Dice, may_die: &mut usize) {
             let mut count = sends.len();
             if *may_die > 0 && !sends.is_empty() && dice.below(30) == 0 {
@@ -678,7 +693,7 @@ mod tests {
         let mut model = Model::new(size);
         let mut may_die = dice.below(size);
         let mut entered = vec![0; size];
-        // All that was ever returned, also by those who died.
+        // All values that were ever returned, also by members that died.
         let mut returned: Vec<Vec<(usize, Arc<AgreedValue>)>> = vec![Vec::new(); instances];
         let mut idle = 0;
         while idle < 20_000 {
@@ -703,7 +718,7 @@ mod tests {
                         returned[entered[member] - 1].push((member, value));
                     }
                 }
-                // A notice.
+                // The member learns of deaths.
                 1 => {
                     let news: RankSet = model
                         .dead
@@ -714,7 +729,7 @@ mod tests {
                 }
                 _ => {
                     let from = dice.below(size);
-                    // What the dead sent may be lost from some moment on.
+                    // Messages of the dead may be lost from some moment on.
                     if model.dead.contains(from) && dice.below(4) == 0 {
                         model.channels[from][member].clear();
                     }

@@ -1,25 +1,30 @@
-//! Collective operations: all members of a communicator call them in the same order.
+//! Collective operations: all members of a communicator call them in a common order.
 //!
-//! Each call has a number, the same at all members, and a signature (which operation, root, length), which every
-//! message of it carries: a member that sees another signature under its number tells all members, and all return
-//! [`Error::Mismatched`]. In debug builds each operation begins with a barrier that compares the signatures, since
-//! some mismatches (two members that both think they are the root) meet no message otherwise.
+//! Each call has a number, equal at all members, and a signature (operation, root, length), which
+//! all its messages carry. A member that sees another signature under the number of its call tells
+//! all members, and all return [`Error::Mismatched`]. In debug builds each operation begins with a
+//! barrier that compares the signatures, since some mismatches (two members that both act as the
+//! root) cause no unexpected message otherwise.
 //!
-//! A barrier is a dissemination, a broadcast a binomial tree, a reduction recursive doubling (the ranks beyond the
-//! largest power of two give their values to a partner first and get the result from it), gathering from all a
-//! dissemination in which what is passed on grows: all of logarithmic depth.
+//! A barrier is a dissemination. A broadcast is a binomial tree. A reduction is recursive doubling
+//! (the ranks beyond the largest power of two first give their values to a partner, and get the
+//! result from it). Gathering from all is a dissemination with growing messages. All have
+//! logarithmic depth.
 //!
 //! # Deaths
-//! A member that knows of a death in the group leaves a collective operation with an error as soon as it would have
-//! to wait, whichever rank it waits for: the rank may have left for the same reason. Every death comes to be known
-//! to all, so nobody waits for ever; those who had all they needed before return success. After a death, all
-//! collective operations of the communicator fail; shrink it.
+//! A member that knows of a death in the group leaves a collective operation with an error as soon
+//! as it would have to wait, whichever rank it waits for: that rank may have left the operation
+//! because of the death, too. All members learn of every death, so no member waits for ever;
+//! members that had all they needed before return success. After a death, all collective operations
+//! of the communicator fail; shrink it.
 //!
-//! A member that has left the job on purpose is different: it had done its part in every operation that it took
-//! part in, and others may leave a while later, as at the end of a program behind its last barrier. So only who
-//! waits for the member itself, has something to send to it, or calls an operation that it can take no part in, fails;
-//! and tells all others, who fail in the same operation or in their next one, also if that is a `duplicate` or a `split`.
-//! (Whoever took part to the end has been sent all that was for it.)
+//! A member that has left the job on purpose is different. It had done its part in every operation
+//! that it took part in, and others may leave a while later, for example at the end of a program
+//! after its last barrier. So only these members fail: a member that waits for the member that
+//! left, has data to send to it, or calls an operation in which it can no longer take part. A
+//! failing member tells all others, which fail in this operation or in their next operation, also
+//! if that is a `duplicate` or a `split`. (A member that took part to the end has been sent all its
+//! data.)
 
 use super::group::RankSet;
 use super::progress::{Rma, lock};
@@ -38,15 +43,15 @@ pub enum Op {
     And,
     /// Bitwise or.
     Or,
-    /// The smaller one.
+    /// The smaller value.
     Min,
-    /// The larger one.
+    /// The larger value.
     Max,
     /// The sum; integers wrap.
     Sum,
 }
 
-/// Which operation is called, and with what.
+/// A call's operation and arguments, which must be equal at all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signature {
     kind: CollectiveKind,
@@ -97,20 +102,20 @@ struct ArrivedStep {
     bytes: Vec<u8>,
 }
 
-/// The collective operations of a communicator at one member.
+/// The collective operations of a communicator at a member.
 #[derive(Default)]
 pub(crate) struct Collectives {
     /// The number of the next call.
     next: u64,
     arrived: VecDeque<ArrivedStep>,
-    /// The first call that somebody left because members had left the job, and which.
+    /// The first call that a member left because members had left the job, and the ranks that left.
     broken: Option<(u64, RankSet)>,
-    /// The last call that somebody found to be mismatched, and what it said.
+    /// The last call that a member found to be mismatched, with its description.
     aborted: Option<(u64, String)>,
 }
 
 impl Collectives {
-    /// A step of another member has come.
+    /// Keeps a step that another member has sent.
     pub(crate) fn deliver(&mut self, from: usize, bytes: &[u8]) {
         let mut reader = Reader::new(bytes);
         let mut read = || Some((reader.u64()?, reader.u8()?, Signature::read(&mut reader)?));
@@ -125,7 +130,7 @@ impl Collectives {
         }
     }
 
-    /// Another member has left a call because members had left the job.
+    /// Records that another member has left a call because members had left the job.
     pub(crate) fn break_off(&mut self, bytes: &[u8]) {
         let mut reader = Reader::new(bytes);
         if let (Some(number), Some(ranks)) = (reader.u64(), reader.set())
@@ -135,12 +140,13 @@ impl Collectives {
         }
     }
 
-    /// Those because of whom somebody left a call that this member has been through: it will not come to what follows.
+    /// The members that had left, if because of them some member left a call that is over here:
+    /// that member will not take part in the next calls.
     pub(crate) fn broken_before(&self) -> Option<&RankSet> {
         self.broken.as_ref().filter(|(number, _)| *number < self.next).map(|(_, ranks)| ranks)
     }
 
-    /// Another member has found a mismatch.
+    /// Records that another member has found a mismatch.
     pub(crate) fn abort(&mut self, from: usize, bytes: &[u8]) {
         let mut reader = Reader::new(bytes);
         if let Some(number) = reader.u64()
@@ -152,7 +158,7 @@ impl Collectives {
     }
 }
 
-/// A thread that is in a collective operation; only one may be.
+/// Marks that a thread is inside a call that only a single thread of a member may make at a time.
 pub(crate) struct SingleCallGuard<'a>(&'a AtomicBool);
 
 impl<'a> SingleCallGuard<'a> {
@@ -171,7 +177,7 @@ impl Drop for SingleCallGuard<'_> {
     }
 }
 
-/// One call of a collective operation.
+/// A call of a collective operation.
 pub(crate) struct CollectiveCall<'a> {
     job: &'a Job,
     rma: &'a Rma,
@@ -183,7 +189,8 @@ pub(crate) struct CollectiveCall<'a> {
     _guard: SingleCallGuard<'a>,
 }
 
-/// The slots of messages before and after the doubling of a reduction, and those of the check in debug builds.
+/// The slots of messages before and after the doubling of a reduction, and the first slot of the
+/// check in debug builds.
 const FOLD: u8 = 64;
 const UNFOLD: u8 = 65;
 const CHECK: u8 = 128;
@@ -217,7 +224,8 @@ impl<'a> CollectiveCall<'a> {
     }
 
     pub(crate) fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()> {
-        // Ranks are counted from the root; each one's parent is itself without its lowest bit.
+        // Places are counted from the root; the parent of a place is the place without its lowest
+        // bit.
         let place = (self.me + self.size - root) % self.size;
         let rank_at = |place: usize| (place + root) % self.size;
         let lowest =
@@ -235,7 +243,7 @@ impl<'a> CollectiveCall<'a> {
         let mut result = Ok(());
         while bit > 0 {
             if place + bit < self.size {
-                // The others below get theirs even if one is dead.
+                // The other children get their data even if a child is dead.
                 result = result.and(self.send(rank_at(place + bit), 0, bytes));
             }
             bit /= 2;
@@ -257,7 +265,7 @@ impl<'a> CollectiveCall<'a> {
         let power =
             if self.size.is_power_of_two() { self.size } else { self.size.next_power_of_two() / 2 };
         let extra = self.size - power;
-        // Of the first 2 * extra ranks, the odd ones give their values to the even one before them.
+        // Of the first 2 * extra ranks, each odd rank gives its values to the even rank before it.
         if self.me < 2 * extra && self.me % 2 == 1 {
             self.send(self.me - 1, FOLD, &pack(words))?;
             words.copy_from_slice(&unpack(&self.receive(self.me - 1, UNFOLD)?));
@@ -274,7 +282,7 @@ impl<'a> CollectiveCall<'a> {
             let partner = rank_at(place ^ bit);
             self.send(partner, slot, &pack(words))?;
             let theirs = unpack(&self.receive(partner, slot)?);
-            // The lower one first at both, so that both round the same.
+            // Both partners put the value of the lower place first, so that both round equally.
             let swap = place & bit != 0;
             for (mine, theirs) in words.iter_mut().zip(theirs) {
                 *mine = if swap { combine(theirs, *mine) } else { combine(*mine, theirs) };
@@ -287,7 +295,7 @@ impl<'a> CollectiveCall<'a> {
         Ok(())
     }
 
-    /// Everyone's bytes, by rank.
+    /// The bytes of every member, by rank.
     pub(crate) fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut known: Vec<Option<Vec<u8>>> = vec![None; self.size];
         known[self.me] = Some(bytes.to_vec());
@@ -341,7 +349,7 @@ impl<'a> CollectiveCall<'a> {
         })
     }
 
-    /// Waits for a step of a member.
+    /// Waits for a step from a member.
     fn receive(&self, from: usize, slot: u8) -> Result<Vec<u8>> {
         let poll = || {
             let mut state = lock(&self.shared.state);
@@ -378,7 +386,7 @@ impl<'a> CollectiveCall<'a> {
         result
     }
 
-    /// Why the call cannot go on, if there is a reason: at its beginning, or while it waits for a rank.
+    /// The error that ends the call, if any: at its beginning, or while it waits for a rank.
     fn check(&self, waits_for: Option<usize>) -> Result<()> {
         if self.shared.is_freed.load(Ordering::SeqCst) {
             return Err(Error::Freed);
@@ -413,7 +421,8 @@ impl<'a> CollectiveCall<'a> {
         Err(self.break_off(ranks))
     }
 
-    /// Leaves the call because of these ranks, and tells all: others may wait for this member in it.
+    /// Leaves the call because of these ranks, and tells all members: others may wait for this
+    /// member in it.
     fn break_off(&self, ranks: RankSet) -> Error {
         {
             let broken = &mut lock(&self.shared.state).collectives.broken;
@@ -427,7 +436,8 @@ impl<'a> CollectiveCall<'a> {
         Error::ProcFailed { ranks: ranks.to_vec() }
     }
 
-    /// Tells all other members something that ends the call. They might otherwise wait for this one.
+    /// Sends all other members a message that ends the call. Otherwise they might wait for this
+    /// member.
     fn tell_all(&self, bytes: &[u8]) {
         for rank in (0..self.size).filter(|&rank| rank != self.me) {
             self.rma.post(self.job, self.shared.group.member(rank), bytes.to_vec());
@@ -446,7 +456,7 @@ pub(crate) fn unsigned(op: Op) -> impl Fn(u64, u64) -> u64 {
     }
 }
 
-/// The same for signed ones.
+/// How an operation combines signed words.
 pub(crate) fn signed(op: Op) -> impl Fn(u64, u64) -> u64 {
     move |a, b| match op {
         Op::Min => (a as i64).min(b as i64) as u64,
@@ -455,7 +465,8 @@ pub(crate) fn signed(op: Op) -> impl Fn(u64, u64) -> u64 {
     }
 }
 
-/// The same for floating-point numbers, given by their bits; `None` if the operation makes no sense for them.
+/// How an operation combines floating-point numbers, given by their bits; `None` for bitwise
+/// operations.
 pub(crate) fn float(op: Op) -> Option<impl Fn(u64, u64) -> u64> {
     let combine: fn(f64, f64) -> f64 = match op {
         Op::And | Op::Or => return None,

@@ -1,35 +1,40 @@
-//! Agreement in one round, for small groups on engines that can publish (see `Engine::try_publish`).
+//! Agreement in a single round, for small groups on engines that can publish (see
+//! `Engine::try_publish`); and [`Agreements`], which chooses between this and [`super::agreement`].
 //!
-//! It promises what [`super::agreement`] promises. Each member publishes its contribution, once, to all others: the
-//! contribution itself, the dead that it knows and those that it has acknowledged. A member decides when its own
-//! contribution is out and each other member's is either here or will never come: that member is *drained*, which is
-//! to say that its death is known and that everything it had sent has been received after that was known.
-//! The value combines the contributions that are there. Dead in it are the members that did not contribute, and those
-//! that a contributor knew to be dead.
+//! It keeps the promise of [`super::agreement`]. Each member publishes its contribution, once, to
+//! all others: the contribution itself, the dead that it knows, and the failures that it has
+//! acknowledged. A member decides when its own contribution is published and, for each other
+//! member, the contribution is either here or will never come because that member is *drained*: its
+//! death is known, and after that all its messages have been received. The value combines the
+//! contributions that are here. Its set of the dead has the members that did not contribute, and
+//! the members that a contributor knew to be dead.
 //!
-//! # Why all get the same
-//! Let C be the members that have published their contributions to an instance when nobody is left who could. A member
-//! that decides has the contributions of exactly those in C:
-//! - it has no others, as what is not published is received by nobody;
-//! - it lacks none. It has its own. Were x in C missing, x would be drained here. But what x published reached all
-//!   whom x did not know to be dead, and outlives x: after x's death was known it was received before there was
-//!   nothing more to receive, and x became drained only then. If x knew this member to be dead, it was, and did
-//!   not decide after x published; and not before, as it lacked x's contribution while x lived. (A member that has
-//!   left counts as dead and may still run: what it decides from then on is not given to its program.)
+//! # Why all members get equal values
+//! Let C be the set of members that have published their contributions to an instance at the moment
+//! when no further member can. A member that decides has exactly the contributions of C:
+//! - It has no others, since an unpublished contribution is received by no member.
+//! - It lacks none. It has its own. Suppose that the contribution of x in C is missing; then x is
+//!   drained here. But the publication of x reached all members that x did not know to be dead, and
+//!   it outlives x. So after the death of x was known, the contribution was received before x
+//!   became drained: a contradiction. If x knew this member to be dead, then it was dead. It did
+//!   not decide after x published, since it was dead; and not before, since it lacked the
+//!   contribution of x while x lived. (A member that has left counts as dead and may still run:
+//!   decisions that it makes from then on are not given to its program.)
 //!
-//! The value is a function of the contributions alone, so all decisions are equal, also those of members that have
-//! died since.
+//! The value is a function of the contributions alone, so all decisions are equal, also decisions
+//! of members that have died since.
 //!
-//! # Why nobody waits for ever
-//! Each member contributes or dies. A contribution for which some living member has no room is offered again until
-//! that member takes messages, or dies: an agreement waits for all that live anyway.
+//! # Why no member waits for ever
+//! Each member contributes or dies. If some living member has no room for a contribution, it is
+//! tried again until that member takes messages, or dies: an agreement waits for all living members
+//! anyway.
 //!
 //! # What a survivor finds when a member dies
 //! | the member dies | the others |
 //! |---|---|
-//! | before its contribution is out | go on without it, once its death is known |
+//! | before its contribution is published | go on without it, once its death is known |
 //! | while it publishes | all have its contribution or none has; publishing is all or nothing |
-//! | later, before or after it decided | decide with its contribution, which is theirs by now |
+//! | later, before or after it decided | decide with its contribution, which all of them have |
 
 use super::agreement::{
     ALL, AgreedValue, AgreementKind, Contribution, DisseminationAgreements, Sends,
@@ -38,27 +43,28 @@ use super::group::RankSet;
 use super::wire::{self, Reader, Writer};
 use std::sync::Arc;
 
-/// The largest group that agrees this way: everyone writes to everyone. Larger ones do better with a logarithmic number
-/// of messages. On two cores one round takes half of the time with 9 to 12 members, and about the same with 16.
+/// The largest group that agrees this way, since all members write to all members. Larger groups
+/// are faster with a logarithmic number of messages. Measured on two cores: a single round takes
+/// half of the time with 9 to 12 members, and about equal time with 16.
 const SIZE_MAX: usize = 16;
 
-/// One agreement, at one member.
+/// An agreement at a member.
 #[derive(Debug)]
 struct OneRoundInstance {
     kind: AgreementKind,
-    /// Those whose contributions are in `gathered`.
+    /// The ranks with a contribution in `gathered`.
     heard: RankSet,
     gathered: AgreedValue,
-    /// What all of them have acknowledged.
+    /// The failures that all of these ranks have acknowledged.
     acked: RankSet,
-    /// Whether the own contribution has been published.
+    /// Whether this member's contribution has been published.
     is_published: bool,
     decided: Option<Arc<AgreedValue>>,
-    /// Whether the program has got the decision.
+    /// Whether the decision was taken, by the program or in place of a caller that has left.
     is_over: bool,
 }
 
-/// The agreements of a communicator, one after the other, at one member.
+/// The agreements of a communicator at a member, one after the other.
 #[derive(Debug)]
 pub(crate) struct OneRoundAgreements {
     communicator: u64,
@@ -67,10 +73,11 @@ pub(crate) struct OneRoundAgreements {
     me: usize,
     dead: RankSet,
     drained: RankSet,
-    /// How many instances were entered; the number of the next one.
+    /// How many instances were entered, which is the number of the next instance.
     entered: u32,
     current: Option<OneRoundInstance>,
-    /// Contributions to instances that this member has not entered yet: from whom, to which, and what.
+    /// Contributions to instances that this member has not entered yet: the sender, the number of
+    /// the instance, the value, and the acknowledged failures.
     early: Vec<(usize, u32, AgreedValue, RankSet)>,
 }
 
@@ -148,7 +155,7 @@ impl OneRoundAgreements {
         (0..self.size).find(|&rank| !instance.heard.contains(rank) && !self.drained.contains(rank))
     }
 
-    /// Decides if it is time.
+    /// Decides if all contributions are here or will never come.
     fn advance(&mut self) {
         let Some(instance) = &self.current else { return };
         if !instance.is_published || instance.decided.is_some() || self.missing(instance).is_some()
@@ -165,7 +172,8 @@ impl OneRoundAgreements {
     }
 }
 
-/// The agreements of a communicator, in whichever way its size and the engine allow. All members choose the same.
+/// The agreements of a communicator, by the algorithm that its size and the engine allow. All
+/// members make an equal choice.
 #[derive(Debug)]
 pub(crate) enum Agreements {
     Dissemination(Box<DisseminationAgreements>),
@@ -196,7 +204,7 @@ impl Agreements {
         )))
     }
 
-    /// What the last instance that was entered is about, unless the program is through with it.
+    /// The operation of the newest instance, unless the program has taken its decision.
     pub(crate) fn unfinished(&self) -> Option<AgreementKind> {
         match self {
             Agreements::Dissemination(dissemination) => dissemination.unfinished(),
@@ -208,7 +216,7 @@ impl Agreements {
         }
     }
 
-    /// The decision of the last instance that was entered, once: the program is then through with the instance.
+    /// Takes the decision of the newest instance, if there is any; the instance is then over.
     pub(crate) fn take_decision(&mut self) -> Option<Arc<AgreedValue>> {
         match self {
             Agreements::Dissemination(dissemination) => dissemination.take_decision(),
@@ -221,7 +229,7 @@ impl Agreements {
         }
     }
 
-    /// A rank that is waited for, if one is.
+    /// A rank that this member waits for, if any.
     pub(crate) fn waits_for(&self) -> Option<usize> {
         match self {
             Agreements::Dissemination(dissemination) => dissemination.waits_for(),
@@ -233,7 +241,7 @@ impl Agreements {
         }
     }
 
-    /// Enters the next instance. The last one must be decided.
+    /// Enters the next instance. The previous instance must be decided.
     pub(crate) fn enter(&mut self, own: Contribution, sends: &mut Sends) {
         match self {
             Agreements::Dissemination(dissemination) => dissemination.enter(own, sends),
@@ -241,14 +249,14 @@ impl Agreements {
         }
     }
 
-    /// What was to be published has been.
+    /// Records that the contribution of this member has been published.
     pub(crate) fn set_published(&mut self) {
         if let Agreements::OneRound(one_round) = self {
             one_round.set_published();
         }
     }
 
-    /// Takes note of the dead, who only become more.
+    /// Sets the known dead ranks. The set only grows.
     pub(crate) fn set_dead(&mut self, dead: &RankSet, sends: &mut Sends) {
         match self {
             Agreements::Dissemination(dissemination) => dissemination.set_dead(dead, sends),
@@ -256,7 +264,7 @@ impl Agreements {
         }
     }
 
-    /// Takes note of those of the dead of whom nothing more will come.
+    /// Sets the drained ranks, which will send no more.
     pub(crate) fn set_drained(&mut self, drained: &RankSet) {
         if let Agreements::OneRound(one_round) = self {
             one_round.drained = drained.clone();
@@ -264,12 +272,12 @@ impl Agreements {
         }
     }
 
-    /// Handles a message, which begins after the identity of its communicator.
+    /// Handles a message. `bytes` begin after the identity of the communicator.
     pub(crate) fn receive(&mut self, from: usize, bytes: &[u8], sends: &mut Sends) {
         match self {
             Agreements::Dissemination(dissemination) => dissemination.receive(from, bytes, sends),
             Agreements::OneRound(one_round) => {
-                // A message that cannot be read is one that this version does not know.
+                // Messages that cannot be read are of an unknown version: ignore them.
                 let _ = one_round.receive(from, bytes);
             }
         }
@@ -293,8 +301,9 @@ mod tests {
         }
     }
 
-    /// Members without an engine: contributions that go to all at one moment or to none, deaths at any moment,
-    /// notices that reach each member at its own time, and silence once all of the dead one's was received.
+    /// Members without an engine. A contribution goes to all at once or to none; members die at any
+    /// moment; each member learns of deaths at its own time; a dead member becomes drained once all
+    /// its messages were received.
     fn run(seed: u64) {
         let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let (size, instances) = (1 + dice.below(SIZE_MAX), 3);
@@ -305,7 +314,7 @@ mod tests {
         let (mut dead, mut known) = (RankSet::default(), vec![RankSet::default(); size]);
         let (mut unpublished, mut entered) = (vec![None; size], vec![0; size]);
         let mut may_die = dice.below(size);
-        // All that was ever returned, also by those who died.
+        // All values that were ever returned, also by members that died.
         let mut returned: Vec<Vec<Arc<AgreedValue>>> = vec![Vec::new(); instances];
         let mut idle = 0;
         while idle < 5000 {
