@@ -660,10 +660,7 @@ mod tests {
                 count = dice.below(sends.len() + 1);
             }
             for (to, bytes) in sends.into_iter().take(count) {
-                assert!(
-                    !self.views[from].contains(to),
-                    "nobody talks to those it knows to be dead"
-                );
+                assert!(!self.views[from].contains(to), "sent to a rank that is known to be dead");
                 self.channels[from][to].push_back((bytes, self.views[from].clone()));
             }
         }

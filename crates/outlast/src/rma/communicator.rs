@@ -184,7 +184,8 @@ impl Communicator {
         Ok(Request::sent(&self.job, &self.rma, &self.shared, tag))
     }
 
-    /// Receives the oldest message that matches, waiting for it if need be. A call that fails loses no message.
+    /// Receives the oldest message that matches, waiting for it if need be. A call that fails loses
+    /// no message.
     pub fn receive(&self, from: impl Into<Source>, tag: impl Into<Tag>) -> Result<Received> {
         self.receive_at_most(from.into(), tag.into(), usize::MAX)
     }
@@ -413,8 +414,8 @@ impl Communicator {
         })
     }
 
-    /// Acknowledges all failures that this member knows: receives from any source go on despite them, and `agree`
-    /// does not report them.
+    /// Acknowledges all failures that this member knows: receives from any source go on despite
+    /// them, and `agree` does not report them.
     pub fn failure_ack(&self) -> Result<()> {
         self.check_freed()?;
         self.rma.refresh_view(&self.job);
@@ -579,7 +580,7 @@ impl Communicator {
         }
         if !value.is_of(kind) {
             return Err(Error::Mismatched {
-                what: format!("here {kind:?}, elsewhere another one"),
+                what: format!("here {kind:?}, at another member another operation"),
             });
         }
         if !value.dead.is_empty() && matches!(kind, AgreementKind::Duplicate | AgreementKind::Split)
@@ -598,7 +599,6 @@ impl Communicator {
 
     /// Waits until `poll` returns a result, making progress meanwhile. Ends with
     /// [`Error::Revoked`], [`Error::Interrupted`], or [`Error::Timeout`] naming `awaited()`.
-    #[allow(dead_code)]
     pub(crate) fn wait_until<T>(
         &self,
         awaited: impl Fn() -> usize,

@@ -18,7 +18,8 @@ pub enum Error {
     /// with [`failure_ack`](crate::rma::Communicator::failure_ack), or handle the request that
     /// failed, and wait again.
     #[error(
-        "{} dead, which holds this request up; it is still active: acknowledge the failure and wait again",
+        "{} dead, which holds this request up; it is still active: acknowledge the failure and \
+         wait again",
         ranks_are(.ranks)
     )]
     ProcFailedPending {
@@ -27,18 +28,19 @@ pub enum Error {
     },
     /// A member has revoked the communicator. Only `agree`, `shrink` and local calls still work on
     /// it.
-    #[error("the communicator has been revoked; shrink it, or use another one")]
+    #[error("the communicator has been revoked; shrink it, or use another communicator")]
     Revoked,
     /// A member ended this wait by [`interrupt`](crate::rma::Communicator::interrupt). No message
     /// was lost.
-    #[error("rank {by} has interrupted this wait; what was waited for is still active")]
+    #[error("rank {by} has interrupted this wait; call again to go on waiting")]
     Interrupted {
         /// The rank that called `interrupt`.
         by: usize,
     },
     /// A living member did not do its part in time.
     #[error(
-        "rank {rank} ({member}) lives but has not done its part within {limit:?}; it may be stopped, starved or busy elsewhere"
+        "rank {rank} ({member}) lives but has not done its part within {limit:?}; it may be \
+         stopped, starved or busy elsewhere"
     )]
     Timeout {
         /// The awaited rank; the first of them, if there were several.
@@ -67,7 +69,8 @@ pub enum Error {
     Freed,
     /// The message is longer than the buffer. It is not lost: the next matching receive finds it.
     #[error(
-        "a message of {len} bytes does not fit into a buffer of {buffer_len}; receive it with a larger one"
+        "a message of {len} bytes does not fit into a buffer of {buffer_len}; receive it with a \
+         larger buffer"
     )]
     Truncated {
         /// How long the message is.
@@ -84,7 +87,8 @@ pub enum Error {
     },
     /// Another thread of this member is inside a collective operation on this communicator.
     #[error(
-        "another thread of this member is in a collective operation on this communicator; duplicate it for that thread"
+        "another thread of this member is in a collective operation on this communicator; \
+         duplicate it for that thread"
     )]
     Busy,
     /// A request was waited for after it had completed.

@@ -309,8 +309,8 @@ impl Request {
         self.take()
     }
 
-    /// Waits until the request is complete or held up. After [`Error::Timeout`] and [`Error::Interrupted`] it is
-    /// still active.
+    /// Waits until the request is complete or held up. After [`Error::Timeout`] and
+    /// [`Error::Interrupted`] it is still active.
     pub fn wait(&mut self) -> Result<Received> {
         let outcome = wait_for(std::slice::from_mut(self), |requests| requests[0].result.is_some());
         outcome.and_then(|()| self.take().unwrap_or(Err(Error::AlreadyTaken)))
@@ -370,7 +370,7 @@ pub fn wait_any(requests: &mut [Request]) -> Result<(usize, Result<Received>)> {
     }
     let is_ready = |request: &Request| is_open(request) && request.result.is_some();
     wait_for(requests, |requests| requests.iter().any(is_ready))?;
-    Ok(take_ready(requests).next().expect("one is ready"))
+    Ok(take_ready(requests).next().expect("a request is ready"))
 }
 
 /// [`wait_any`] without waiting: `None` if no request is complete or held up.

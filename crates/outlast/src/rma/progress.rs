@@ -4,7 +4,8 @@
 //! the background while the program computes. So the messages of a sender are handled in their
 //! order. An activity that does not get the token leaves a note in it, and the holder then polls
 //! once more before it gives the token up: no message is left behind by an activity that is about
-//! to finish. An activity that handled messages for others rings the bell of this member afterwards.
+//! to finish. An activity that handled messages for others rings the bell of this member
+//! afterwards.
 //!
 //! *The lease.* Calls come in bursts, and the messages of the next call often arrive just before
 //! it. So a member does not cease to attend to the port when a wait ends: it holds a lease, which

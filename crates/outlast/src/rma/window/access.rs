@@ -1,12 +1,13 @@
-//! Puts, gets and operations on words; those that are under way.
+//! Puts, gets and operations on words, and the operations in flight.
 //!
-//! An operation on a window is one or more operations of the engine. Each of them names the epoch of the view in which
-//! it was started; if the target refuses it because the view has changed, it is started again, so that an operation
-//! of a member that the target knows to be dead never takes effect (the dead start nothing again). What is not complete
-//! at once is kept in a table of the window, which requests refer to and `flush` completes.
+//! An operation on a window consists of operations of the engine, its *parts*. Each part names the
+//! epoch of the view in which it was started. If the target refuses a part because the view has
+//! changed, the part is started again. So an operation of a member that the target knows to be dead
+//! never takes effect (the dead start no part again). An operation that is not complete at once is
+//! kept in a table of the window; requests refer to it there, and `flush` completes it.
 //!
-//! An operation that the program gave up (its target did not answer in time) stays in the table until the engine is
-//! done with it: only then is nothing on its way that could still change memory, which `free` waits for.
+//! An operation that was given up (its target did not answer in time) stays in the table until the
+//! engine is done with it: only then can it no longer change memory, which `free` waits for.
 
 use super::directory::{ATTACHED, Piece};
 use super::layout::{ENTERED, LEFT};
@@ -14,17 +15,17 @@ use super::{EndedBy, SharedWindow, Window, WindowError, WindowResult, lock};
 use crate::engine::{self, Done, Engine, Operation, Pending};
 use crate::{Epoch, Time};
 
-/// More operations than this are not under way at once; the next one waits.
+/// The largest number of operations in flight; further operations wait.
 const OPERATIONS_MAX: usize = 256;
 
-/// How an operation on words combines what is there with what is given.
+/// How an operation on words combines the old word with the given word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Update {
     /// The sum, wrapping.
     Sum,
-    /// The lesser one.
+    /// The lesser word.
     Min,
-    /// The greater one.
+    /// The greater word.
     Max,
     /// Bitwise and.
     And,
@@ -32,9 +33,9 @@ pub enum Update {
     Or,
     /// Bitwise exclusive or.
     Xor,
-    /// What is given.
+    /// The given word.
     Replace,
-    /// What is there: only for reading.
+    /// The old word: only for reading.
     Keep,
 }
 
@@ -46,9 +47,9 @@ mod sealed {
 
 /// A number that operations on words work with: `u64` or `i64`.
 pub trait Word: Copy + Ord + sealed::Sealed {
-    /// Whether it is signed.
+    /// Whether the number is signed.
     const IS_SIGNED: bool;
-    /// Its bits.
+    /// The bits of the number.
     fn to_bits(self) -> u64;
     /// The number with these bits.
     fn from_bits(bits: u64) -> Self;
@@ -92,7 +93,7 @@ impl Update {
     }
 }
 
-/// An operation of the engine that is a part of one on a window.
+/// An operation of the engine as a part of an operation on a window.
 struct OperationPart {
     action: PartAction,
     pending: Option<Pending>,
@@ -152,24 +153,24 @@ impl PartAction {
     }
 }
 
-/// An operation on a window that is under way.
+/// An operation on a window that is in flight.
 pub(super) struct WindowOperation {
     target: usize,
     parts: Vec<OperationPart>,
-    /// What a get has read; `None` for other operations.
+    /// The bytes that a get has read; `None` for other operations.
     bytes: Option<Vec<u8>>,
-    /// What an operation on a word has found.
+    /// The word that an operation on words has found.
     word: Option<u64>,
     until: Time,
     /// Whether it is counted as an access to an attached range.
     is_counted: bool,
-    /// Whether its result was given already, and only the engine still has it.
+    /// Whether the program already has its result, and only the engine still has parts of it.
     is_given_up: bool,
     /// Whether a request will ask for the result.
     is_wanted: bool,
 }
 
-/// The operations of a window that are under way, and results that nobody has asked for yet.
+/// The operations of a window that are in flight, and results that no request has asked for yet.
 #[derive(Default)]
 pub(super) struct OperationTable {
     next: u64,
@@ -178,7 +179,7 @@ pub(super) struct OperationTable {
 
 enum TableEntry {
     Active(Box<WindowOperation>),
-    /// An activity has taken it out and is looking after it.
+    /// An activity has taken the operation out and is advancing it; its target.
     Busy(usize),
     /// Over; a request will ask for the result.
     Done(WindowResult<Done>),
@@ -186,15 +187,15 @@ enum TableEntry {
     Failed(usize, WindowError),
 }
 
-/// What [`SharedWindow::find`] has found: where the bytes are, and whether the access is counted.
+/// The result of [`SharedWindow::locate`]: the pieces of the access, and whether it is counted.
 struct Located {
     pieces: Vec<Piece>,
     is_counted: bool,
 }
 
 impl Window {
-    /// Writes `data` at `offset` of the target's memory. It may be complete only after [`Window::flush`]; `data` can
-    /// be used again at once.
+    /// Writes `data` at `offset` of the target's memory. It may be complete only after
+    /// [`Window::flush`]; `data` can be used again at once.
     pub fn put(&self, target: usize, offset: u64, data: &[u8]) -> WindowResult<()> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
@@ -203,8 +204,8 @@ impl Window {
         Ok(())
     }
 
-    /// Writes `data` and returns when it is remotely complete: **the poster's blocking put**. Every get that any
-    /// member begins afterwards sees it.
+    /// Writes `data` and returns when it is remotely complete (extension 4 of ULFM). Every get that
+    /// any member begins afterwards sees it.
     ///
     /// ```
     /// # let job = outlast::join()?;
@@ -241,8 +242,8 @@ impl Window {
         Ok(())
     }
 
-    /// Combines `values` with the words from `offset` on, each word atomically. It may be complete only after
-    /// [`Window::flush`].
+    /// Combines `values` with the words from `offset` on, each word atomically. It may be complete
+    /// only after [`Window::flush`].
     pub fn accumulate<W: Word>(
         &self,
         target: usize,
@@ -257,7 +258,7 @@ impl Window {
         Ok(())
     }
 
-    /// Combines `value` with the word at `offset`, atomically; returns what was there before.
+    /// Combines `value` with the word at `offset`, atomically. Returns the old word.
     pub fn fetch_and_op<W: Word>(
         &self,
         target: usize,
@@ -271,7 +272,7 @@ impl Window {
         shared.finish(op).map(|done| W::from_bits(done.word()))
     }
 
-    /// Replaces the word at `offset` by `new` if it is `expected`; returns what was there before.
+    /// Replaces the word at `offset` by `new` if it is `expected`. Returns the old word.
     pub fn compare_and_swap<W: Word>(
         &self,
         target: usize,
@@ -297,7 +298,7 @@ impl Window {
         self.request(op)
     }
 
-    /// [`Window::get`] as a request, whose result has the bytes.
+    /// [`Window::get`] as a request. Its result has the bytes.
     pub fn start_get(&self, target: usize, offset: u64, len: usize) -> WindowResult<WindowRequest> {
         let _call = self.shared.begin()?;
         let op = self.shared.start_get(target, offset, len, None)?;
@@ -317,7 +318,7 @@ impl Window {
         self.request(op)
     }
 
-    /// [`Window::fetch_and_op`] as a request, whose result has the bits of the word.
+    /// [`Window::fetch_and_op`] as a request. Its result has the bits of the old word.
     pub fn start_fetch_and_op<W: Word>(
         &self,
         target: usize,
@@ -328,7 +329,7 @@ impl Window {
         self.start_accumulate(target, offset, update, &[value])
     }
 
-    /// [`Window::compare_and_swap`] as a request, whose result has the bits of the word.
+    /// [`Window::compare_and_swap`] as a request. Its result has the bits of the old word.
     pub fn start_compare_and_swap<W: Word>(
         &self,
         target: usize,
@@ -347,9 +348,10 @@ impl Window {
         Ok(WindowRequest { window: self.clone(), target, number })
     }
 
-    /// Completes all operations of this member on `target`: when it returns without an error, they are remotely
-    /// complete. The first error of an operation that no request stands for; [`WindowError::ProcFailed`] if the
-    /// target is dead, also if nothing was under way; [`WindowError::LockLost`].
+    /// Completes all operations of this member on `target`: when it returns without an error, they
+    /// are remotely complete. Returns the first error of an operation without a request;
+    /// [`WindowError::ProcFailed`] if the target is dead, also if no operation was in flight;
+    /// [`WindowError::LockLost`] if the lock was taken away.
     pub fn flush(&self, target: usize) -> WindowResult<()> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
@@ -360,7 +362,7 @@ impl Window {
         shared.check_lock_held(target, true)
     }
 
-    /// The same for all targets; those that died before the last [`Window::shrink`] are left out.
+    /// [`Window::flush`] for all targets, without the targets that the window was shrunk by.
     pub fn flush_all(&self) -> WindowResult<()> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
@@ -372,16 +374,16 @@ impl Window {
         }
         let targets: Vec<usize> = lock(&shared.state).held.keys().copied().collect();
         targets.into_iter().try_for_each(|target| match shared.check_lock_held(target, true) {
-            // Another activity is attempt or releasing it, and this call does not need it.
+            // Another activity is taking or releasing this lock, and this call does not need it.
             Err(WindowError::NotLocked { .. }) => Ok(()),
             other => other,
         })
     }
 }
 
-/// An operation on a window that was started. Its result can be taken once.
+/// A started operation on a window. Its result can be taken once.
 ///
-/// Dropping it gives up nothing: the operation goes on, and [`Window::flush`] completes it.
+/// Dropping it cancels nothing: the operation goes on, and [`Window::flush`] completes it.
 #[must_use = "an operation is complete only when `test` or `wait` said so, or after a flush"]
 pub struct WindowRequest {
     window: Window,
@@ -390,14 +392,15 @@ pub struct WindowRequest {
 }
 
 impl WindowRequest {
-    /// The result, once, if the operation is complete.
+    /// Takes the result if the operation is complete.
     pub fn test(&mut self) -> Option<WindowResult<Done>> {
         let shared = &*self.window.shared;
         shared.advance_all(Some(self.target));
         shared.take_result(self.number).or_else(|| shared.check_usable().err().map(Err))
     }
 
-    /// Waits for the operation, until it is complete, its target is dead, or the time limit is over.
+    /// Waits for the operation, until it is complete, its target is dead, or the time limit is
+    /// over.
     pub fn wait(&mut self) -> WindowResult<Done> {
         let shared = &*self.window.shared;
         let poll = || {
@@ -408,7 +411,7 @@ impl WindowRequest {
         shared.wait_for(EndedBy::RevokeOrInterrupt, Time::NEVER, poll, || WindowError::AlreadyTaken)
     }
 
-    /// Whose memory the operation is on.
+    /// The rank of the target.
     pub fn target(&self) -> usize {
         self.target
     }
@@ -420,7 +423,7 @@ impl Drop for WindowRequest {
         match state.table.entries.get_mut(&self.number) {
             Some(TableEntry::Active(op)) => op.is_wanted = false,
             Some(TableEntry::Done(_)) => drop(state.table.entries.remove(&self.number)),
-            // Whoever has taken it out finds it in this list.
+            // The activity that has taken the operation out finds its number in this list.
             Some(TableEntry::Busy(_)) => drop(state.unwanted.insert(self.number)),
             Some(TableEntry::Failed(..)) | None => {}
         }
@@ -430,7 +433,7 @@ impl Drop for WindowRequest {
 // ---- Starting.
 
 impl SharedWindow {
-    /// What every access begins with; then where the bytes are.
+    /// The checks at the beginning of every access; then the pieces of the access.
     fn locate(&self, target: usize, offset: u64, len: usize) -> WindowResult<Located> {
         self.check_rank(target)?;
         self.check_usable()?;
@@ -443,7 +446,7 @@ impl SharedWindow {
             };
             let pieces = match pieces {
                 Some(pieces) => pieces,
-                // It may have grown.
+                // The memory may have grown.
                 None => self.read_directory(target)?.pieces(target, offset, len as u64)?,
             };
             return Ok(Located { pieces, is_counted: false });
@@ -460,7 +463,7 @@ impl SharedWindow {
         }
     }
 
-    /// The same for words.
+    /// [`SharedWindow::locate`] for words.
     fn locate_words(&self, target: usize, offset: u64, count: usize) -> WindowResult<Located> {
         self.check_rank(target)?;
         if !offset.is_multiple_of(8) {
@@ -470,7 +473,7 @@ impl SharedWindow {
             what: format!("{count} words are more than any memory has"),
         })?;
         let found = self.locate(target, offset, len)?;
-        // Ranges begin at multiples of 64, so a word can only be cut by the end of a range of an odd length.
+        // Ranges begin at multiples of 64, so only the end of a range of odd length can cut a word.
         if found
             .pieces
             .iter()
@@ -541,7 +544,8 @@ impl SharedWindow {
         Ok(self.op(target, &found, parts))
     }
 
-    /// Starts a get; fills `buffer` at once and gives `None` if it is one and the range is in one piece.
+    /// Starts a get. If a buffer is given and the access is a single piece, fills it at once and
+    /// returns `None`.
     fn start_get(
         &self,
         target: usize,
@@ -561,7 +565,7 @@ impl SharedWindow {
             OperationPart { action, pending: None, is_done: false }
         };
         let parts = found.pieces.iter().map(part).collect();
-        // Found, so the length is one that some segment has.
+        // The access was located, so some segment has memory of this length.
         Ok(Some(WindowOperation { bytes: Some(vec![0; len]), ..self.op(target, &found, parts) }))
     }
 
@@ -603,10 +607,11 @@ impl SharedWindow {
     }
 }
 
-// ---- Going on.
+// ---- Advancing and completing.
 
 impl SharedWindow {
-    /// Moves an operation on; its result when it is over. The caller has it to itself.
+    /// Advances an operation. Returns its result when it is over. The caller has the operation to
+    /// itself.
     fn advance(&self, op: &mut WindowOperation) -> Option<WindowResult<Done>> {
         let member = self.members[op.target];
         let mut failed = None;
@@ -622,7 +627,7 @@ impl SharedWindow {
                 };
                 match self.job.poll(&mut pending) {
                     None => part.pending = Some(pending),
-                    // It changed nothing: again, under the view that is known now.
+                    // It changed nothing: start it again, in the view that is known now.
                     Some(Err(engine::Error::Stale { .. })) => continue,
                     Some(Err(error)) => {
                         part.is_done = true;
@@ -667,7 +672,8 @@ impl SharedWindow {
         is_overdue.then(|| Err(self.timeout(op.target, self.job.time_limit())))
     }
 
-    /// What is left of an operation whose result is known: nothing, or what the engine still has of it.
+    /// The rest of an operation with a known result: `None`, or the parts that the engine still
+    /// has.
     fn leftover(&self, mut op: WindowOperation) -> Option<WindowOperation> {
         op.parts.retain(|part| part.pending.is_some());
         if op.parts.is_empty() {
@@ -717,7 +723,7 @@ impl SharedWindow {
         }
     }
 
-    /// Waits until some operations are over. An error is found again by whoever wants to know.
+    /// Waits until some operations are over. Ignores errors: calls that need them find them again.
     fn make_room(&self) {
         let poll = || {
             self.advance_all(None);
@@ -728,7 +734,7 @@ impl SharedWindow {
         let _ = self.wait_for(EndedBy::Revoke, until, poll, || WindowError::AlreadyTaken);
     }
 
-    /// Moves all operations (on one target) on.
+    /// Advances all operations (on a target).
     fn advance_all(&self, target: Option<usize>) {
         let numbers = lock(&self.state).table.numbers(target);
         for number in numbers {
@@ -748,7 +754,7 @@ impl SharedWindow {
             let mut state = lock(&self.state);
             is_wanted &= !state.unwanted.remove(&number);
             state.table.entries.remove(&number);
-            // An error that no request asks for is kept for the next flush.
+            // An error without a request is kept for the next flush.
             let entry = match result {
                 result if is_wanted => Some(TableEntry::Done(result)),
                 Err(error) if !is_given_up => Some(TableEntry::Failed(target, error)),
@@ -775,7 +781,8 @@ impl SharedWindow {
         }
     }
 
-    /// Waits until no operation (on one target) is under way; the first error that no request asks for.
+    /// Waits until no operation (on a target) is in flight. Returns the first error without a
+    /// request.
     pub(super) fn complete(&self, target: Option<usize>, ended_by: EndedBy) -> WindowResult<()> {
         let poll = || {
             self.advance_all(target);
@@ -790,7 +797,7 @@ impl SharedWindow {
         }
     }
 
-    /// Waits until the engine has nothing of this window any more.
+    /// Waits until the engine has no operation of this window any more.
     pub(super) fn await_engine(&self, until: Time) -> WindowResult<()> {
         let slowest = std::cell::Cell::new(self.me);
         let poll = || {
@@ -808,7 +815,7 @@ impl SharedWindow {
         self.wait_for(EndedBy::Nothing, until, poll, || self.timeout(slowest.get(), limit))
     }
 
-    /// Compare-and-swap of a word of a control block; what was there before.
+    /// Compares-and-swaps a word of a control block. Returns the old word.
     pub(super) fn swap(
         &self,
         target: usize,
@@ -827,8 +834,9 @@ impl SharedWindow {
         result.map(Done::word)
     }
 
-    /// The same without waiting for it: it takes effect before all that this activity starts on the target later. For
-    /// words that hold this member's stamp, which is right to remove whatever the view is.
+    /// [`SharedWindow::swap`] without waiting: it takes effect before all operations that this
+    /// activity starts on the target later. For words that hold this member's stamp, which is right
+    /// to remove in any view.
     pub(super) fn swap_without_waiting(&self, target: usize, word: u64, expected: u64, new: u64) {
         let action = PartAction::Swap { place: self.controls[target] + word, expected, new };
         let pending = self.job.start(Epoch::ANY, self.members[target], action.operation());
@@ -881,7 +889,7 @@ impl OperationTable {
             .collect()
     }
 
-    /// How many operations (on one target) are under way, those that were given up left out.
+    /// How many operations (on a target) are in flight, without operations that were given up.
     fn active(&self, target: Option<usize>) -> usize {
         let is_meant = |entry: &&TableEntry| match entry {
             TableEntry::Active(op) => {
@@ -906,7 +914,7 @@ impl OperationTable {
         })
     }
 
-    /// Takes out all errors (on one target) that no request asks for; the first one.
+    /// Takes out all errors (on a target) without a request. Returns the first.
     fn take_failed(&mut self, target: Option<usize>) -> Option<WindowError> {
         let mut first = None;
         self.entries.retain(|_, entry| match entry {
@@ -919,7 +927,7 @@ impl OperationTable {
         first
     }
 
-    /// Forgets errors on this target.
+    /// Forgets the errors on this target.
     pub(super) fn forget_errors(&mut self, target: usize) {
         let _ = self.take_failed(Some(target));
     }

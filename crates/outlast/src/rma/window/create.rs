@@ -1,14 +1,17 @@
 //! Making a window.
 //!
-//! 1. The channel is made, by `duplicate`. If a member dies meanwhile, some may have it and others not; those who have
-//!    not return, and no step below can be completed by anybody.
-//! 2. Each member reserves and clears its memory. Nobody knows of it yet.
-//! 3. All gather where everybody's control block is. Whoever is through knows that all have the channel. If a member
-//!    dies, some may have gathered all and others not; those who have not vote no, without waiting, give their memory
-//!    back and return.
-//! 4. All who are through agree whether everyone is, and whether everyone had memory. After it all members have the
-//!    window, or none has, and each gives its memory back. A member that does not hear the outcome in time keeps its
-//!    memory reserved for ever: others may have the window, and use it.
+//! 1. *duplicate*: the members make the channel. If a member dies meanwhile, some members may have
+//!    the channel and others not. Members without it return, and no member can complete a later
+//!    step.
+//! 2. *reserve*: each member reserves and clears its memory. No other member knows of it yet.
+//! 3. *gather*: all members gather the offsets of all control blocks. A member that completes this
+//!    step knows that all have the channel. If a member dies, some members may have gathered all
+//!    and others not. A member that has not votes no, without waiting, releases its memory and
+//!    returns.
+//! 4. *agree*: all members that completed *gather* agree whether all members have, and whether all
+//!    had memory. Afterwards all members have the window, or none has, and each releases its
+//!    memory. A member that does not get the outcome in time keeps its memory reserved for ever:
+//!    others may have the window, and use it.
 
 use super::directory::{self, Directory, OwnMemory, WindowRange, write_block};
 use super::free::release;
@@ -44,7 +47,8 @@ impl Window {
         let gathered = match channel.allgather(&offer.encode()) {
             Ok(all) => check_offers(&all, is_open),
             Err(error) => {
-                // Nobody can have the window without this member's vote, so it need not hear the outcome.
+                // No member can have the window without this member's vote, so this member need not
+                // wait for the outcome.
                 vote_no(&job, &channel);
                 give_back(prepared);
                 return Err(error.into());
@@ -89,8 +93,9 @@ impl Window {
     }
 }
 
-/// Votes against making a window, for the sake of those who wait for the vote. Not in the calling activity: if some
-/// member has no channel, nobody waits for votes and the agreement ends only at the time limit.
+/// Votes against making a window, for members that wait for the vote. The vote runs in an activity
+/// of its own: if some member has no channel, no member waits for votes and the agreement ends only
+/// at the time limit.
 fn vote_no(job: &Job, channel: &Communicator) {
     let voter = channel.clone();
     let vote = move || {
@@ -102,7 +107,7 @@ fn vote_no(job: &Job, channel: &Communicator) {
     }
 }
 
-/// What a member tells the others when a window is made.
+/// The offsets that a member tells the others when a window is made.
 struct Offer {
     is_ready: bool,
     is_open: bool,
@@ -143,19 +148,19 @@ fn base_ranges(place: u64, len: u64) -> Vec<WindowRange> {
     if len == 0 { Vec::new() } else { vec![WindowRange { begin: 0, len, place }] }
 }
 
-/// What the members have offered, if it makes a window.
+/// The decoded offers, if all members can make a window of this type.
 fn check_offers(all: &[Vec<u8>], is_open: bool) -> WindowResult<Vec<Offer>> {
     let refuse = |what: String| Err(WindowError::Invalid { what });
     let mut offers = Vec::with_capacity(all.len());
     for (rank, bytes) in all.iter().enumerate() {
         match Offer::decode(bytes) {
-            None => return refuse(format!("rank {rank} does something else than making a window")),
+            None => return refuse(format!("rank {rank} does not make a window")),
             Some(offer) if !offer.is_ready => {
                 return refuse(format!("rank {rank} could not reserve memory for the window"));
             }
             Some(offer) if offer.is_open != is_open => {
                 return refuse(format!(
-                    "rank {rank} calls Window::{}, and this one the other",
+                    "rank {rank} calls Window::{}, and this member calls the other",
                     if offer.is_open { "open" } else { "allocate" }
                 ));
             }

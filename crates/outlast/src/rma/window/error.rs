@@ -1,5 +1,5 @@
-//! The errors of windows. They share the texts on ranks and the translation of engine errors with the
-//! errors of communicators.
+//! The errors of windows. They share the texts on ranks and the translation of engine errors with
+//! the errors of communicators.
 
 use crate::rma::Error;
 use crate::rma::error::ranks_are;
@@ -12,7 +12,10 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum WindowError {
     /// Members that the call needs are dead. Its effects on their memory are lost with that memory.
-    #[error("{} dead; go on without them (shrink the window), or use the memory of others", ranks_are(.ranks))]
+    #[error(
+        "{} dead; go on without them (shrink the window), or use the memory of others",
+        ranks_are(.ranks)
+    )]
     ProcFailed {
         /// The ranks of the dead, in ascending order.
         ranks: Vec<usize>,
@@ -30,7 +33,8 @@ pub enum WindowError {
     },
     /// A living member did not answer in time. Whether the operation happened is unknown.
     #[error(
-        "rank {rank} ({member}) lives but did not answer within {limit:?}; it may be stopped or starved, and whether the operation happened is unknown"
+        "rank {rank} ({member}) lives but did not answer within {limit:?}; it may be stopped or \
+         starved, and whether the operation happened is unknown"
     )]
     Timeout {
         /// The rank that did not answer.
@@ -43,7 +47,8 @@ pub enum WindowError {
     /// A living member held the lock, or was about to hold it, for the whole time limit. The caller
     /// does not hold it.
     #[error(
-        "rank {holder} still holds the lock at rank {target} after {limit:?}; wait longer, or take it away with force_unlock({target})"
+        "rank {holder} still holds the lock at rank {target} after {limit:?}; wait longer, or \
+         take it away with force_unlock({target})"
     )]
     LockTimeout {
         /// The rank at which the lock is.
@@ -56,7 +61,8 @@ pub enum WindowError {
     /// **The caller holds the lock now**, but members died while they held it: the guarded data may
     /// be half changed. Repair the data, then go on and unlock as usual.
     #[error(
-        "the lock at rank {target} is yours, but {} dead and held it before; what it guards may be half changed",
+        "the lock at rank {target} is yours, but {} dead and held it before; the guarded data may \
+         be half changed",
         ranks_are(.by)
     )]
     Abandoned {
@@ -68,7 +74,8 @@ pub enum WindowError {
     /// The lock that this member held was taken away by `force_unlock`. Effects from before the
     /// call stand; the call itself did nothing.
     #[error(
-        "the lock at rank {target} was taken away from this member by force; lock again before going on"
+        "the lock at rank {target} was taken away from this member by force; lock again before \
+         going on"
     )]
     LockLost {
         /// The rank at which the lock is.
@@ -76,7 +83,8 @@ pub enum WindowError {
     },
     /// The call needs a lock that this member does not hold.
     #[error(
-        "this member holds no lock at rank {target}; lock it first, or use a window made by Window::open"
+        "this member holds no lock at rank {target}; lock it first, or use a window made by \
+         Window::open"
     )]
     NotLocked {
         /// The rank of the target.
@@ -101,7 +109,8 @@ pub enum WindowError {
     },
     /// The bytes are not part of the target's memory in the window.
     #[error(
-        "bytes {offset}..+{len} are outside the {window_len} bytes of rank {target}; its owner can grow them"
+        "bytes {offset}..+{len} are outside the {window_len} bytes of rank {target}; its owner \
+         can grow them"
     )]
     OutOfRange {
         /// The rank of the target.

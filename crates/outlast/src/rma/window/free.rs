@@ -1,15 +1,17 @@
 //! Freeing a window.
 //!
-//! 1. Each member completes its operations and agrees that it has arrived. After it no living member is in a call on
-//!    the window, and none takes or gives up a lock.
-//! 2. Each looks whether a living member holds the lock at its own memory, and whether it holds one itself, and all agree
-//!    whether nobody does. If so, each gives its memory back: nothing is on its way that could touch it.
-//! 3. Otherwise all look for the first such holder, and agree that they have found it before anyone returns and
-//!    unlocks.
+//! 1. *arrive*: each member completes its operations and agrees that it has arrived. Afterwards no
+//!    living member is inside a call on the window, and no member takes or releases a lock.
+//! 2. *check_locks*: each member checks whether a living member holds the lock at its memory, and
+//!    whether it holds a lock itself, and all agree whether no lock is held. If so, each member
+//!    releases its memory: no operation in flight could touch it.
+//! 3. *name_holder*: otherwise all members search for the first holder, and agree that they have
+//!    found it before any member returns and unlocks.
 //!
-//! Each agreement carries the number of its step, so that members that left one by a time limit and come back find
-//! out where the others are. Who dies is left out by the agreements. A member that does not hear the outcome of step
-//! 2 may not use the window any more, as the others may have freed it; it can only call `free` again.
+//! Each agreement carries the number of its step. Thus a member that left an agreement by a time
+//! limit and comes back finds out where the others are. The agreements leave out members that die.
+//! A member that does not get the outcome of *check_locks* may not use the window any more, since
+//! the others may have freed it; it can only call `free` again.
 
 use super::directory::OwnMemory;
 use super::layout::ControlLayout;
@@ -21,10 +23,10 @@ use crate::engine::Engine;
 use crate::rma::Communicator;
 use std::sync::atomic::Ordering;
 
-/// A thread in `free`.
+/// A thread inside `free`.
 pub(super) struct FreeCall<'a> {
     pub(super) shared: &'a SharedWindow,
-    /// What the window is when the thread leaves.
+    /// The phase of the window after the thread has returned.
     pub(super) after: std::cell::Cell<u32>,
 }
 
@@ -34,7 +36,7 @@ impl Drop for FreeCall<'_> {
     }
 }
 
-/// A step of `free`; its number is the bit that the members' votes in it carry.
+/// A step of `free`. The number of a step is the bit that the votes in it carry.
 #[derive(Clone, Copy)]
 enum FreeStep {
     Arrive = 1,
@@ -44,7 +46,7 @@ enum FreeStep {
 
 const FREE_STEP_BITS: u64 = 0b1110;
 
-/// What an agreement of one step has given.
+/// The outcome of the agreement of a step.
 enum FreeVote {
     All,
     NotAll,
@@ -56,7 +58,8 @@ impl FreeCall<'_> {
     pub(super) fn run(&self) -> WindowResult<()> {
         let shared = self.shared;
         let channel = shared.channel();
-        // Who comes back without knowing the outcome of step 2 has voted in it already.
+        // A member that comes back without knowing the outcome of *check_locks* has voted in it
+        // already.
         let mut is_awaiting = self.after.get() == PHASE_UNKNOWN;
         let until = shared.job.now().after(shared.job.time_limit());
         let no_calls = || (shared.calls.load(Ordering::SeqCst) == 0).then_some(Ok(()));
@@ -70,10 +73,10 @@ impl FreeCall<'_> {
                 if let FreeVote::Mixed = self.agree(&channel, FreeStep::Arrive, true)? {
                     continue;
                 }
-                // Its own locks elsewhere too: the others may have looked, and voted, while this member was out of
-                // `free` after a time limit.
+                // Check this member's locks at other ranks too: the others may have checked, and
+                // voted, while this member was out of `free` after a time limit.
                 is_fine = shared.locked_by(shared.me)?.is_none() && !shared.holds_lock()?;
-                // From the vote on, others may free the window without this member hearing of it.
+                // From the vote on, others may free the window without this member knowing.
                 self.after.set(PHASE_UNKNOWN);
             }
             is_awaiting = false;
@@ -116,13 +119,14 @@ impl FreeCall<'_> {
                 bits if bits == own_bit => {
                     return Ok(if flags & 1 == 1 { FreeVote::All } else { FreeVote::NotAll });
                 }
-                // The outcome of an earlier step, that this member had left by a time limit.
+                // The outcome of an earlier step, which this member had left by a time limit.
                 _ => continue,
             }
         }
     }
 
-    /// The first target whose lock a living member holds, and who. Locks do not change meanwhile.
+    /// The first target with a lock that a living member holds, and the holder. Locks do not change
+    /// meanwhile.
     fn find_holder(&self) -> WindowResult<Option<(usize, usize)>> {
         let shared = self.shared;
         for target in 0..shared.members.len() {
@@ -136,7 +140,7 @@ impl FreeCall<'_> {
     }
 }
 
-/// Gives everything back that a member has reserved for a window.
+/// Releases all memory that a member has reserved for a window.
 pub(super) fn release(job: &Job, layout: ControlLayout, control: u64, owned: OwnMemory) {
     job.release(control, layout.len());
     if owned.block.1 > 0 {

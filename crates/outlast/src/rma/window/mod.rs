@@ -1,8 +1,9 @@
-//! Windows: memory that the members of a communicator show to each other, with locks that outlive their holders.
+//! Windows: memory that the members of a communicator show to each other, with locks that outlive
+//! their holders.
 //!
-//! Each member of a window lends some memory of its segment. Every member reads and writes all of it one-sidedly:
-//! the target takes no part. The target of a call is a rank of the communicator that the window was made on; ranks
-//! never change.
+//! Each member of a window lends some memory of its segment. Every member reads and writes all of
+//! it one-sidedly: the target takes no part. The target of a call is a rank of the communicator
+//! that the window was made on; ranks never change.
 //!
 //! ```
 //! use outlast::rma::{Communicator, LockKind, Update, Window};
@@ -19,15 +20,26 @@
 //! ```
 //!
 //! # What a death does
-//! Nothing to the memory of the living. Calls on the dead return [`WindowError::ProcFailed`]; calls over all members
-//! do so until [`Window::shrink`]. A lock that a dead member held is taken over by the next one, who is told
-//! ([`WindowError::Abandoned`]). No call waits longer than the job's time limit for a living member, and none at all for a
-//! dead one.
+//! A death does nothing to the memory of the living. Calls on a dead target return
+//! [`WindowError::ProcFailed`]; calls over all members do so until [`Window::shrink`]. The next
+//! member that locks takes over the lock of a dead holder, and is told so
+//! ([`WindowError::Abandoned`]). No call waits longer than the job's time limit for a living
+//! member, and no call waits for a dead member.
 //!
-//! # The parts
-//! `layout` is what a window keeps in each segment, `directory` which bytes it shows and how that changes, `lock` the
-//! locks, `access` the operations. A window has a communicator of its own, the *channel*, for what is collective:
-//! making it, revoking it, freeing it.
+//! # The modules
+//! - `create` and `free`: the steps by which all members make and free a window.
+//! - `layout`: the control block of a window in each segment.
+//! - `directory`: the bytes that a member shows, and how they change.
+//! - `lock`: the locks. `access`: puts, gets and operations on words.
+//!
+//! Programs call a window through [`Window`]. The modules share its state through [`SharedWindow`].
+//!
+//! # Invariants
+//! - A window has a communicator of its own, the *channel*, for its collective steps: making it,
+//!   revoking it, freeing it.
+//! - A member releases its memory of a window only when no operation on it can still land: see
+//!   `free` and `directory`.
+//! - A member holds a lock exactly as long as its stamp is in the lock word: see `lock`.
 
 /// The examples of the page are compiled with the tests.
 #[cfg_attr(doctest, doc = include_str!("../../../../../docs/ulfm-extensions.md"))]
@@ -63,10 +75,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Memory that the members of a communicator show to each other. See the methods and `docs/ulfm-extensions.md`.
+/// Memory that the members of a communicator show to each other. See the methods; the numbered
+/// extensions of ULFM are in `docs/ulfm-extensions.md`.
 ///
-/// Cheap to clone: all clones are the same window. Any thread may use it; locks belong to the member and not to the
-/// thread. Dropping it does nothing: a window ends with [`Window::free`] or [`Window::close`].
+/// Cheap to clone: all clones are handles of a single window. Any thread may use it; locks belong
+/// to the member and not to the thread. Dropping it does nothing: a window ends with
+/// [`Window::free`] or [`Window::close`].
 #[derive(Clone)]
 pub struct Window {
     shared: Arc<SharedWindow>,
@@ -75,51 +89,51 @@ pub struct Window {
 struct SharedWindow {
     job: Job,
     comm: Communicator,
-    /// For what is collective. Replaced when a revoked window is shrunk.
+    /// The communicator for collective steps. Replaced when a revoked window is shrunk.
     channel: Mutex<Communicator>,
     me: usize,
     members: Vec<MemberId>,
     layout: ControlLayout,
-    /// Where the control block of each rank is.
+    /// The segment offset of the control block of each rank.
     controls: Vec<u64>,
     /// Whether accesses need no lock.
     is_open: bool,
     next_ticket: AtomicU64,
     phase: AtomicU32,
-    /// How many calls are inside.
+    /// How many calls are in progress.
     calls: AtomicUsize,
     state: Mutex<WindowState>,
-    /// What this member shows. Taken out by whoever changes it.
+    /// The memory that this member shows. An activity that changes it takes it out.
     owned: Mutex<Option<OwnMemory>>,
-    /// The dead that this member knows, and the epoch of that knowledge.
+    /// The dead that this member knows, and the epoch of that view.
     dead: Mutex<(Epoch, MemberSet)>,
 }
 
 #[derive(Default)]
 struct WindowState {
     held: BTreeMap<usize, HeldLock>,
-    /// The targets where this member's bit among those who share is set.
+    /// The targets at which the sharing bit of this member is set.
     shares: RankSet,
     table: OperationTable,
-    /// Requests that were dropped while somebody looked after their operation.
+    /// Requests that were dropped while an activity was advancing their operation.
     unwanted: BTreeSet<u64>,
     directories: Vec<Option<Arc<Directory>>>,
-    /// The dead that the window was shrunk by.
+    /// The ranks that the window was shrunk by.
     excluded: RankSet,
 }
 
-/// Usable.
+/// The window can be used.
 const PHASE_LIVE: u32 = 0;
-/// A thread is in `free`.
+/// A thread is inside `free`.
 const PHASE_FREEING: u32 = 1;
 /// `free` has left without knowing its outcome: only `free` may be called.
 const PHASE_UNKNOWN: u32 = 2;
 const PHASE_FREED: u32 = 3;
 
-/// What ends a wait, besides its time limit and the death of whom it is for.
+/// What ends a wait, besides its time limit and the death of the awaited member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndedBy {
-    /// Nothing: it ends something.
+    /// Nothing else: the call ends or releases.
     Nothing,
     /// A revoke.
     Revoke,
@@ -127,11 +141,11 @@ enum EndedBy {
     RevokeOrInterrupt,
 }
 
-/// Waits look again after this long at first, and at last.
+/// The first and the longest interval at which waits poll again.
 const NAP_MIN: Duration = Duration::from_micros(100);
 const NAP_MAX: Duration = Duration::from_millis(5);
 
-/// A call on a window that is under way.
+/// A call on a window that is in progress.
 struct WindowCall<'a>(&'a AtomicUsize);
 
 impl Drop for WindowCall<'_> {
@@ -148,16 +162,17 @@ impl std::fmt::Debug for Window {
 }
 
 impl Window {
-    /// Makes a window in which this member shows `len` bytes, all zero; `len` may differ between members. Collective.
-    /// Accesses need a lock on their target.
+    /// Makes a window in which this member shows `len` bytes, all zero; `len` may differ between
+    /// members. Collective. Accesses need a lock on their target.
     ///
     /// All members get the window, or none does. A member that dies meanwhile may belong to it.
     pub fn allocate(comm: &Communicator, len: u64) -> WindowResult<Window> {
         Window::make(comm, len, false)
     }
 
-    /// The same with the epoch implied: **the poster's creation with implicit epoch**. Accesses need no lock, from the
-    /// beginning on to [`Window::close`]. Locks can be taken all the same, and are respected by those who take them.
+    /// Makes a window like [`Window::allocate`], but with an implied epoch (extension 5 of ULFM):
+    /// accesses need no lock, from the beginning to [`Window::close`]. Locks can still be taken;
+    /// they exclude only members that take them too.
     ///
     /// ```
     /// # let job = outlast::join()?;
@@ -177,12 +192,12 @@ impl Window {
         Window::make(comm, len, true)
     }
 
-    /// The communicator that it was made on.
+    /// The communicator that the window was made on.
     pub fn communicator(&self) -> &Communicator {
         &self.shared.comm
     }
 
-    /// How many bytes from 0 on `target` shows now.
+    /// How many bytes `target` shows now, from offset 0 on.
     pub fn len(&self, target: usize) -> WindowResult<u64> {
         let _call = self.shared.begin()?;
         self.shared.check_rank(target)?;
@@ -200,16 +215,16 @@ impl Window {
             .collect()
     }
 
-    /// Makes the window unusable for all its members, also for those that wait in it now: all calls that are not
-    /// local and end nothing say [`WindowError::Revoked`]. Returns at once. [`Window::shrink`] by all survivors makes
-    /// the window usable again.
+    /// Makes the window unusable for all its members, also for members that wait in it now: all
+    /// calls that are not local and neither end nor release return [`WindowError::Revoked`].
+    /// Returns at once. [`Window::shrink`] by all survivors makes the window usable again.
     pub fn revoke(&self) -> WindowResult<()> {
         let _call = self.shared.begin()?;
         Ok(self.shared.channel().revoke()?)
     }
 
-    /// Whether some member has revoked the window: **the poster's query for the revocation state**. Local, and right
-    /// also at a member that has made no call since: the news arrives in the background.
+    /// Whether a member has revoked the window (extension 8 of ULFM). Local. The background
+    /// receives revokes, so the answer is right also at a member that has made no call since.
     ///
     /// ```
     /// # let job = outlast::join()?;
@@ -231,16 +246,17 @@ impl Window {
         self.shared.channel().is_revoked()
     }
 
-    /// Goes on without the dead, **without shrinking the communicator**. The memory and the locks of the survivors are
-    /// untouched, and ranks stay what they are. Returns the ranks that are left out from now on.
+    /// Goes on without the dead, **without shrinking the communicator** (extension 6 of ULFM). The
+    /// memory and the locks of the survivors are untouched, and ranks do not change. Returns the
+    /// ranks that are left out from now on.
     ///
-    /// On a window that is not revoked this is local: from now on [`Window::flush_all`], [`Window::lock_all`] and the
-    /// like concern the survivors only, operations on the dead that had failed are forgotten, and so are this
-    /// member's locks there. Calls on a dead target still say [`WindowError::ProcFailed`]. Other members shrink when
-    /// they like, or never.
+    /// On a window that is not revoked this is local: from now on, calls over all members such as
+    /// [`Window::flush_all`] and [`Window::lock_all`] concern the survivors only. Failed operations
+    /// on the dead are forgotten, and so are this member's locks there. Calls on a dead target
+    /// still return [`WindowError::ProcFailed`]. Other members shrink when they like, or never.
     ///
-    /// On a revoked window all survivors call it; afterwards it is usable again. Whoever dies meanwhile is left
-    /// out, or found dead later.
+    /// On a revoked window all survivors call it; afterwards it is usable again. A member that dies
+    /// meanwhile is left out, or found dead later.
     ///
     /// ```
     /// # let job = outlast::join()?;
@@ -248,10 +264,10 @@ impl Window {
     /// # use outlast::rma::{Window, WindowError};
     /// let window = Window::open(&comm, 64)?;
     /// for rank in 0..comm.size() {
-    ///     let _ = window.put(rank, 0, b"round 1");     // the dead say so at the flush
+    ///     let _ = window.put(rank, 0, b"round 1");     // the flush reports deaths
     /// }
     /// if let Err(WindowError::ProcFailed { .. }) = window.flush_all() {
-    ///     let gone = window.shrink()?;                 // same window, same ranks, same communicator
+    ///     let gone = window.shrink()?;                 // window, ranks and communicator stay
     ///     println!("going on without {gone:?}");
     ///     window.flush_all()?;
     /// }
@@ -269,7 +285,7 @@ impl Window {
             let is_gone = |&rank: &usize| survivors.rank_of(shared.members[rank]).is_none();
             gone = (0..shared.members.len()).filter(is_gone).collect();
             *lock(&shared.channel) = survivors;
-            // Calls of other threads that were ended by the revoke have their own handle.
+            // Calls of other threads that the revoke ended have their own handle.
             let _ = channel.free();
         }
         gone.extend(shared.failed_ranks());
@@ -286,10 +302,11 @@ impl Window {
         Ok(gone)
     }
 
-    // ---- Memory of the own.
+    // ---- The memory of this member.
 
-    /// Adds `len` bytes, all zero, to the end of this member's memory; how many there are then. Nobody else takes
-    /// part: others reach the new bytes as soon as the call has returned. An error changes nothing.
+    /// Adds `len` bytes, all zero, to the end of this member's memory. Returns its new length.
+    /// Local: other members reach the new bytes as soon as the call has returned. An error changes
+    /// nothing.
     pub fn grow(&self, len: u64) -> WindowResult<u64> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
@@ -313,8 +330,8 @@ impl Window {
         })
     }
 
-    /// Shows `len` further bytes, all zero, apart from the others; where they begin. The offset is for
-    /// [`Window::detach`] and for telling others. It is never given out again.
+    /// Shows `len` further bytes, all zero, as a range of their own. Returns the offset of the
+    /// range, which [`Window::detach`] and the other members need. It is never used again.
     pub fn attach(&self, len: u64) -> WindowResult<u64> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
@@ -325,7 +342,8 @@ impl Window {
         }
         shared.change_owned(|owned| {
             let begin = owned.next_attached;
-            // The next one begins behind a gap, so that running over the end of one never hits another.
+            // The next range begins after a gap, so that an access beyond the end of a range never
+            // hits another range.
             let next = begin
                 .checked_add(len)
                 .and_then(|end| end.checked_next_multiple_of(64)?.checked_add(64));
@@ -342,10 +360,10 @@ impl Window {
         })
     }
 
-    /// Takes the range that was attached at `offset` away. Nobody else takes part, and nobody is waited for: accesses
-    /// that begin after the call has returned say [`WindowError::NotAttached`]. One that is under way works on the
-    /// memory as it was, and what it writes is gone. The memory is used for something else only when no member can be
-    /// inside such an access any more.
+    /// Takes away the range that was attached at `offset`. Local, and without waiting: accesses
+    /// that begin after the call has returned return [`WindowError::NotAttached`]. An access that
+    /// is in progress works on the old memory, and its writes are lost. The memory is reused only
+    /// when no member can be inside an access to it any more.
     pub fn detach(&self, offset: u64) -> WindowResult<()> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
@@ -368,8 +386,8 @@ impl Window {
         })
     }
 
-    /// How many bytes of detached ranges are kept aside, as somebody might still be inside an access to them. Looks
-    /// again who is.
+    /// How many bytes of detached ranges are not released yet, because a member might still be
+    /// inside an access to them. Checks the members again.
     pub fn bytes_aside(&self) -> WindowResult<u64> {
         let _call = self.shared.begin()?;
         self.shared.change_owned(|owned| Ok(owned.detached.iter().map(|range| range.len).sum()))
@@ -377,13 +395,15 @@ impl Window {
 
     // ---- The end.
 
-    /// Ends the window and gives its memory back. All living members call it; it also works if the window is
-    /// revoked and whoever has died.
+    /// Ends the window and releases its memory. All living members call it; it also works if the
+    /// window is revoked or members have died.
     ///
-    /// [`WindowError::StillLocked`], at all members, if one of them holds a lock: **the poster's error for freeing a
-    /// locked window**, with the name of the holder. The window then goes on as before. Locks of the dead do not count.
+    /// [`WindowError::StillLocked`], at all members, if a living member holds a lock (extension 7
+    /// of ULFM); the error names the holder. The window then goes on as before. Locks of the dead
+    /// do not count.
     ///
-    /// After [`WindowError::Timeout`] the window may only be freed: call it again to hear the outcome.
+    /// After [`WindowError::Timeout`] the window may only be freed: call `free` again to get the
+    /// outcome.
     ///
     /// ```
     /// # let job = outlast::join()?;
@@ -417,8 +437,8 @@ impl Window {
         freeing.run()
     }
 
-    /// Completes what is under way, releases this member's locks, and frees the window: the deletion that goes with
-    /// [`Window::open`]. All living members call it.
+    /// Completes the operations in flight, releases this member's locks, and frees the window: the
+    /// counterpart of [`Window::open`]. All living members call it.
     pub fn close(&self) -> WindowResult<()> {
         let shared = &*self.shared;
         if shared.phase.load(Ordering::SeqCst) == PHASE_LIVE {
@@ -428,7 +448,8 @@ impl Window {
                 let targets: Vec<usize> = state.held.keys().copied().collect();
                 state.begin_release_of(&targets)
             };
-            // What is lost with the dead, or was lost before, does not keep the window from ending.
+            // Effects that were lost with the dead, and locks that were lost before, do not keep
+            // the window from ending.
             match shared.release_all(released) {
                 Ok(()) | Err(WindowError::ProcFailed { .. } | WindowError::LockLost { .. }) => {}
                 Err(error) => return Err(error),
@@ -439,13 +460,13 @@ impl Window {
 }
 
 impl SharedWindow {
-    // ---- What calls begin with.
+    // ---- Checks at the beginning of calls.
 
-    /// Counts a call, unless the window is gone.
+    /// Counts a call, unless the window is freed or being freed.
     fn begin(&self) -> WindowResult<WindowCall<'_>> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         let call = WindowCall(&self.calls);
-        // Looked at after the call was counted: `free` first says so and then looks for calls.
+        // Loaded after the call was counted: `free` first sets the phase and then waits for calls.
         if self.phase.load(Ordering::SeqCst) == PHASE_LIVE {
             Ok(call)
         } else {
@@ -473,7 +494,7 @@ impl SharedWindow {
         lock(&self.channel).clone()
     }
 
-    // ---- Who is dead.
+    // ---- Deaths.
 
     fn is_dead(&self, member: MemberId) -> bool {
         self.refresh_dead();
@@ -495,7 +516,7 @@ impl SharedWindow {
         }
     }
 
-    /// The dead that the window has not been shrunk by.
+    /// The dead ranks, without the ranks that the window was shrunk by.
     fn failed_ranks(&self) -> Vec<usize> {
         let dead = self.dead();
         let state = lock(&self.state);
@@ -504,7 +525,7 @@ impl SharedWindow {
             .collect()
     }
 
-    /// The ranks that the window has not been shrunk by.
+    /// All ranks, without the ranks that the window was shrunk by.
     fn included(&self) -> impl Iterator<Item = usize> + use<> {
         let excluded = lock(&self.state).excluded.clone();
         (0..self.members.len()).filter(move |&rank| !excluded.contains(rank))
@@ -520,8 +541,9 @@ impl SharedWindow {
 
     // ---- Waiting.
 
-    /// Waits until `poll` has something, until what `ended_by` says, or until `until`: then what `timeout_error` says. Sleeps
-    /// on the bell, and looks again after some milliseconds even if it did not ring.
+    /// Waits until `poll` returns a result, until an event of `ended_by`, or until `until`: then
+    /// returns the error that `timeout_error` makes. Sleeps on the bell, and polls again after some
+    /// milliseconds even if the bell did not ring.
     fn wait_for<T>(
         &self,
         ended_by: EndedBy,
@@ -557,12 +579,13 @@ impl SharedWindow {
         }
     }
 
-    /// Takes an interrupt that was sent on the communicator, if there is one.
+    /// Takes an interrupt that was sent on the communicator, if there is any.
     fn check_interrupt(&self) -> WindowResult<()> {
         let mut looks = 0;
         let poll = || {
             looks += 1;
-            // The first look comes before interrupts are looked for, the second one ends the wait at once.
+            // The first poll comes before the check for interrupts; the second poll ends the wait
+            // at once.
             (looks > 1).then_some(Ok(()))
         };
         match self.comm.wait_until(|| self.me, poll) {
