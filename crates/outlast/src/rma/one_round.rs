@@ -43,9 +43,17 @@ use super::group::RankSet;
 use super::wire::{self, Reader, Writer};
 use std::sync::Arc;
 
-/// The largest group that agrees this way, since all members write to all members. Larger groups
-/// are faster with a logarithmic number of messages. Measured on two cores: a single round takes
-/// half of the time with 9 to 12 members, and about equal time with 16.
+/// The agreements of a communicator, by the algorithm that its size and the engine allow. All
+/// members make an equal choice.
+#[derive(Debug)]
+pub(crate) enum Agreements {
+    Dissemination(Box<DisseminationAgreements>),
+    OneRound(Box<OneRoundAgreements>),
+}
+
+/// The largest group that agrees in a single round, since all members write to all members. Larger
+/// groups are faster with a logarithmic number of messages. Measured on two cores: a single round
+/// takes half of the time with 9 to 12 members, and about equal time with 16.
 const SIZE_MAX: usize = 16;
 
 /// An agreement at a member.
@@ -79,105 +87,6 @@ pub(crate) struct OneRoundAgreements {
     /// Contributions to instances that this member has not entered yet: the sender, the number of
     /// the instance, the value, and the acknowledged failures.
     early: Vec<(usize, u32, AgreedValue, RankSet)>,
-}
-
-impl OneRoundAgreements {
-    fn new(communicator: u64, sequence: u8, size: usize, me: usize) -> OneRoundAgreements {
-        OneRoundAgreements {
-            communicator,
-            sequence,
-            size,
-            me,
-            dead: RankSet::default(),
-            drained: RankSet::default(),
-            entered: 0,
-            current: None,
-            early: Vec::new(),
-        }
-    }
-
-    fn enter(&mut self, own: Contribution, sends: &mut Sends) {
-        let number = self.entered;
-        self.entered += 1;
-        let gathered = AgreedValue::of(&own, &self.dead);
-        let mut writer = Writer::new(wire::AGREEMENT, self.communicator, 80);
-        writer.u8(self.sequence).u32(number);
-        gathered.write(&mut writer);
-        writer.set(&own.acked);
-        sends.push((ALL, writer.done()));
-        self.current = Some(OneRoundInstance {
-            kind: own.kind,
-            heard: [self.me].into_iter().collect(),
-            gathered,
-            acked: own.acked,
-            is_published: false,
-            decided: None,
-            is_over: false,
-        });
-        for (from, of, value, acked) in std::mem::take(&mut self.early) {
-            if of == number {
-                self.hear(from, &value, &acked);
-            } else {
-                self.early.push((from, of, value, acked));
-            }
-        }
-    }
-
-    fn set_published(&mut self) {
-        if let Some(instance) = &mut self.current {
-            instance.is_published = true;
-        }
-        self.advance();
-    }
-
-    fn receive(&mut self, from: usize, bytes: &[u8]) -> Option<()> {
-        let mut reader = Reader::new(bytes);
-        let (_sequence, number) = (reader.u8()?, reader.u32()?);
-        let (value, acked) = (AgreedValue::read(&mut reader)?, reader.set()?);
-        if number >= self.entered {
-            self.early.push((from, number, value, acked));
-        } else if number + 1 == self.entered {
-            self.hear(from, &value, &acked);
-            self.advance();
-        }
-        Some(())
-    }
-
-    fn hear(&mut self, from: usize, value: &AgreedValue, acked: &RankSet) {
-        let Some(instance) = &mut self.current else { return };
-        instance.heard.insert(from);
-        instance.gathered.add(value);
-        instance.gathered.dead.union_with(&value.dead);
-        instance.acked = instance.acked.without(&instance.acked.without(acked));
-    }
-
-    fn missing(&self, instance: &OneRoundInstance) -> Option<usize> {
-        (0..self.size).find(|&rank| !instance.heard.contains(rank) && !self.drained.contains(rank))
-    }
-
-    /// Decides if all contributions are here or will never come.
-    fn advance(&mut self) {
-        let Some(instance) = &self.current else { return };
-        if !instance.is_published || instance.decided.is_some() || self.missing(instance).is_some()
-        {
-            return;
-        }
-        let Some(instance) = &mut self.current else { return };
-        let mut value = instance.gathered.clone();
-        for rank in (0..self.size).filter(|&rank| !instance.heard.contains(rank)) {
-            value.dead.insert(rank);
-        }
-        value.unacked = value.dead.without(&instance.acked);
-        instance.decided = Some(Arc::new(value));
-    }
-}
-
-/// The agreements of a communicator, by the algorithm that its size and the engine allow. All
-/// members make an equal choice.
-#[derive(Debug)]
-pub(crate) enum Agreements {
-    Dissemination(Box<DisseminationAgreements>),
-    OneRound(Box<OneRoundAgreements>),
 }
 
 impl Agreements {
@@ -284,6 +193,97 @@ impl Agreements {
     }
 }
 
+impl OneRoundAgreements {
+    fn new(communicator: u64, sequence: u8, size: usize, me: usize) -> OneRoundAgreements {
+        OneRoundAgreements {
+            communicator,
+            sequence,
+            size,
+            me,
+            dead: RankSet::default(),
+            drained: RankSet::default(),
+            entered: 0,
+            current: None,
+            early: Vec::new(),
+        }
+    }
+
+    fn enter(&mut self, own: Contribution, sends: &mut Sends) {
+        let number = self.entered;
+        self.entered += 1;
+        let gathered = AgreedValue::of(&own, &self.dead);
+        let mut writer = Writer::new(wire::AGREEMENT, self.communicator, 80);
+        writer.u8(self.sequence).u32(number);
+        gathered.write(&mut writer);
+        writer.set(&own.acked);
+        sends.push((ALL, writer.done()));
+        self.current = Some(OneRoundInstance {
+            kind: own.kind,
+            heard: [self.me].into_iter().collect(),
+            gathered,
+            acked: own.acked,
+            is_published: false,
+            decided: None,
+            is_over: false,
+        });
+        for (from, of, value, acked) in std::mem::take(&mut self.early) {
+            if of == number {
+                self.add_contribution(from, &value, &acked);
+            } else {
+                self.early.push((from, of, value, acked));
+            }
+        }
+    }
+
+    fn set_published(&mut self) {
+        if let Some(instance) = &mut self.current {
+            instance.is_published = true;
+        }
+        self.advance();
+    }
+
+    fn receive(&mut self, from: usize, bytes: &[u8]) -> Option<()> {
+        let mut reader = Reader::new(bytes);
+        let (_sequence, number) = (reader.u8()?, reader.u32()?);
+        let (value, acked) = (AgreedValue::read(&mut reader)?, reader.set()?);
+        if number >= self.entered {
+            self.early.push((from, number, value, acked));
+        } else if number + 1 == self.entered {
+            self.add_contribution(from, &value, &acked);
+            self.advance();
+        }
+        Some(())
+    }
+
+    fn add_contribution(&mut self, from: usize, value: &AgreedValue, acked: &RankSet) {
+        let Some(instance) = &mut self.current else { return };
+        instance.heard.insert(from);
+        instance.gathered.add(value);
+        instance.gathered.dead.union_with(&value.dead);
+        instance.acked = instance.acked.without(&instance.acked.without(acked));
+    }
+
+    fn missing(&self, instance: &OneRoundInstance) -> Option<usize> {
+        (0..self.size).find(|&rank| !instance.heard.contains(rank) && !self.drained.contains(rank))
+    }
+
+    /// Decides if all contributions are here or will never come.
+    fn advance(&mut self) {
+        let Some(instance) = &self.current else { return };
+        if !instance.is_published || instance.decided.is_some() || self.missing(instance).is_some()
+        {
+            return;
+        }
+        let Some(instance) = &mut self.current else { return };
+        let mut value = instance.gathered.clone();
+        for rank in (0..self.size).filter(|&rank| !instance.heard.contains(rank)) {
+            value.dead.insert(rank);
+        }
+        value.unacked = value.dead.without(&instance.acked);
+        instance.decided = Some(Arc::new(value));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -307,9 +307,9 @@ mod tests {
     fn run(seed: u64) {
         let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let (size, instances) = (1 + dice.below(SIZE_MAX), 3);
-        let nobody = RankSet::default();
+        let none = RankSet::default();
         let mut members: Vec<Agreements> =
-            (0..size).map(|me| Agreements::new(true, 7, 0, size, me, &nobody, &nobody)).collect();
+            (0..size).map(|me| Agreements::new(true, 7, 0, size, me, &none, &none)).collect();
         let mut channels = vec![vec![VecDeque::<Vec<u8>>::new(); size]; size];
         let (mut dead, mut known) = (RankSet::default(), vec![RankSet::default(); size]);
         let (mut unpublished, mut entered) = (vec![None; size], vec![0; size]);

@@ -65,7 +65,7 @@ struct CommunicatorTables {
     freed_early: BTreeMap<u64, u8>,
     dead: MemberSet,
     left: MemberSet,
-    /// The dead without undelivered messages.
+    /// The dead without unhandled messages: see `progress`.
     drained: MemberSet,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct SharedCommunicator {
 pub(crate) struct CommunicatorState {
     /// The dead ranks that this member knows.
     pub(crate) dead: RankSet,
-    /// The dead ranks without undelivered messages. Waits end by these only: a message that a
+    /// The dead ranks without unhandled messages. Waits end by these only: a message that a
     /// member sent before it died or left is received, if it came at all.
     pub(crate) drained: RankSet,
     /// The dead that left the job on purpose: they had done their part in the operations that they

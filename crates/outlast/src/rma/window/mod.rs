@@ -581,12 +581,12 @@ impl SharedWindow {
 
     /// Takes an interrupt that was sent on the communicator, if there is any.
     fn check_interrupt(&self) -> WindowResult<()> {
-        let mut looks = 0;
+        let mut polls = 0;
         let poll = || {
-            looks += 1;
+            polls += 1;
             // The first poll comes before the check for interrupts; the second poll ends the wait
             // at once.
-            (looks > 1).then_some(Ok(()))
+            (polls > 1).then_some(Ok(()))
         };
         match self.comm.wait_until(|| self.me, poll) {
             Err(super::Error::Interrupted { by }) => Err(WindowError::Interrupted { by }),
