@@ -1,8 +1,10 @@
-//! A bag of tasks: a master hands out tasks, workers do them. Whoever dies, every task is done.
+//! A bag of tasks: a master hands out tasks, workers do them. Every task is done, whichever member
+//! dies.
 //!
-//! When a worker dies, the master gives its task to another one and nobody else notices. When the master dies, the
-//! workers shrink, the lowest of them is the new master, and the others tell it what they have done. Run it with
-//! `cargo run -p outlast --example bag_of_tasks -- --kill 3`, or with another member (0 is the master), or without.
+//! When a worker dies, the master gives its task to another worker, and the other workers see no
+//! error. When the master dies, the workers shrink the communicator, the lowest rank becomes the
+//! new master, and the others report their results to it. Run it with `cargo run -p outlast
+//! --example bag_of_tasks -- --kill 3`, with another member (0 is the master), or without `--kill`.
 
 mod support;
 
@@ -19,7 +21,7 @@ const REPORT: u32 = 1;
 const TASK: u32 = 2;
 const END: u32 = 3;
 
-/// What is known of the tasks: their results.
+/// The known results, by task.
 type Results = BTreeMap<u64, u64>;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     take_part(&outlast::join()?)
 }
 
-/// What each member does.
+/// The program of each member.
 pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
     let mut comm = Communicator::world(job)?;
     let mut results = Results::new();
@@ -43,7 +45,8 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
         {
             return Err(error.clone().into());
         }
-        // Only the death of the master is a failure. All workers come here when they wait for it next.
+        // Only the death of the master is a failure. Every worker comes here at its next wait for
+        // the master.
         if comm.agree_despite_failures(u64::from(outcome.is_ok()))?.flags == 1 {
             break outcome?;
         }
@@ -61,10 +64,11 @@ fn solve(job: &Job, task: u64) -> u64 {
     task * task
 }
 
-/// The master: gives tasks to workers until it has all results, and tells everybody their sum.
+/// The master: gives tasks to workers until it has all results, and sends their sum to all workers.
 fn lead(job: &Job, comm: &Communicator, results: &mut Results) -> Result<u64, Error> {
     let mut idle: VecDeque<usize> = VecDeque::new();
-    // The workers report first, with what they know: after the death of a master it is all that is left.
+    // The workers report first, with all results that they know: after the death of a master no
+    // other copy is left.
     for worker in 1..comm.size() {
         match comm.receive(worker, REPORT) {
             Ok(report) => {
@@ -79,14 +83,14 @@ fn lead(job: &Job, comm: &Communicator, results: &mut Results) -> Result<u64, Er
     let mut given: BTreeMap<usize, u64> = BTreeMap::new();
     while results.len() < TASKS as usize {
         while let (Some(&task), Some(worker)) = (bag.front(), idle.pop_front()) {
-            // A worker that died meanwhile is not given anything, and is not idle any more.
+            // A worker that died meanwhile gets no task, and is no longer idle.
             if comm.send(worker, TASK, &task.to_le_bytes()).is_ok() {
                 given.insert(worker, task);
                 bag.pop_front();
             }
         }
         if given.is_empty() {
-            // Nobody is left to give a task to.
+            // No worker is left.
             results.extend(bag.drain(..).map(|task| (task, solve(job, task))));
             continue;
         }
@@ -97,8 +101,9 @@ fn lead(job: &Job, comm: &Communicator, results: &mut Results) -> Result<u64, Er
                 idle.push_back(report.source);
             }
             Err(Error::ProcFailedPending { .. }) => {
-                // Acknowledged, so that the next receive waits for the others again. That may be more than the error
-                // has named: who died in between will not be named again.
+                // Acknowledge, so that the next receive waits for the others again. This may
+                // acknowledge more deaths than the error names; those will not be reported again,
+                // so take all acknowledged ranks.
                 comm.failure_ack()?;
                 let dead = comm.failure_get_acked()?;
                 idle.retain(|worker| !dead.contains(worker));
@@ -115,13 +120,13 @@ fn lead(job: &Job, comm: &Communicator, results: &mut Results) -> Result<u64, Er
     }
     let sum: u64 = results.values().sum();
     for worker in 1..comm.size() {
-        // The dead need not know.
+        // An error means that the worker is dead and needs no answer.
         let _ = comm.send(worker, END, &sum.to_le_bytes());
     }
     Ok(sum)
 }
 
-/// A worker: reports and gets a task, until the master says that it is over.
+/// A worker: reports and gets a task, until the master sends the end.
 fn work(job: &Job, comm: &Communicator, results: &mut Results) -> Result<u64, Error> {
     let mut report = encode(results);
     loop {

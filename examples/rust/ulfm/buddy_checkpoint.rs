@@ -1,8 +1,10 @@
-//! Checkpoints in the memory of a buddy: after a death the survivors go back to the last checkpoint, and the buddy
-//! takes over the work of the dead one from the copy that it has.
+//! Checkpoints in the memory of a buddy: after a death the survivors go back to the last
+//! checkpoint, and the buddy takes over the work of the dead member from its copy of the
+//! checkpoint.
 //!
 //! Five members advance a block of data each; every block depends on all others. Run it with
-//! `cargo run -p outlast --example buddy_checkpoint -- --kill 1`, or with another member, or without.
+//! `cargo run -p outlast --example buddy_checkpoint -- --kill 1`, with another member, or without
+//! `--kill`.
 
 mod support;
 
@@ -13,10 +15,11 @@ use std::collections::BTreeMap;
 pub(crate) const MEMBERS: usize = 5;
 const STEPS: u64 = 30;
 const STEPS_PER_CHECKPOINT: u64 = 4;
-/// A checkpoint in a window: how many blocks, then the number and the value of each.
+/// The length of a checkpoint in a window: the number of blocks, then number and value of each
+/// block.
 const CHECKPOINT_LEN: u64 = 8 + 16 * MEMBERS as u64;
 
-/// The blocks that a member works on: one, and those of the dead whose buddy it was.
+/// The blocks that a member works on: its own, and the blocks of dead members whose buddy it was.
 type Blocks = BTreeMap<u64, u64>;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,15 +30,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     take_part(&outlast::join()?)
 }
 
-/// What each member does.
+/// The program of each member.
 pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
     let mut comm = Communicator::world(job)?;
     let mut saved = Blocks::from([(comm.rank() as u64, comm.rank() as u64 + 1)]);
     let mut window = Window::open(&comm, 2 * CHECKPOINT_LEN)?;
-    // Two places take turns, so that a checkpoint that is not completed leaves the one before it whole.
+    // Two places take turns, so that an incomplete checkpoint leaves the previous checkpoint whole.
     let mut place = 0;
     save(&comm, &window, place, &saved)?;
-    // From here on a death is survived. Who dies before may have no copy yet, and then this is an error at all.
+    // From here on the job survives a death. A member that dies earlier may have no copy yet; then
+    // this call is an error at all members.
     comm.agree(0)?;
     let mut step = 0;
     while step < STEPS {
@@ -50,13 +54,15 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
             Err(WindowError::Communicator(error)) if error.is_failure() => comm.revoke()?,
             Err(error) => return Err(error.clone().into()),
         }
-        // Who died may not have saved its blocks, so with a death the checkpoint does not count.
+        // A dead member may not have saved its blocks, so with a death the checkpoint does not
+        // count.
         let agreed = comm.agree_despite_failures(u64::from(outcome.is_ok()))?;
         if agreed.flags == 1 && agreed.failed.is_empty() {
             (saved, step, place) = (blocks, until, 1 - place);
             continue;
         }
-        // Back to the last checkpoint. What the dead had then is in the memory of those who come after them.
+        // Back to the last checkpoint. The blocks of a dead member are in the memory of the next
+        // rank.
         let smaller = comm.shrink()?;
         let is_dead = |rank: usize| !smaller.members().contains(&comm.members()[rank]);
         let previous = (comm.rank() + comm.size() - 1) % comm.size();
@@ -68,7 +74,7 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
         comm = smaller;
         window = Window::open(&comm, 2 * CHECKPOINT_LEN)?;
         save(&comm, &window, place, &saved)?;
-        // One more death is survived when the copies are complete again.
+        // The job survives a further death once the copies are complete again.
         comm.agree(0)?;
         println!("{} goes back to step {step}", job.me());
     }
@@ -101,7 +107,7 @@ fn next(block: u64, value: u64, sum: u64) -> u64 {
     value.wrapping_mul(31).wrapping_add(sum ^ block)
 }
 
-/// Puts a copy of the own blocks into the memory of the buddy, the next rank.
+/// Puts a copy of this member's blocks into the memory of the buddy, the next rank.
 fn save(
     comm: &Communicator,
     window: &Window,
@@ -114,7 +120,7 @@ fn save(
     window.put_blocking((comm.rank() + 1) % comm.size(), place * CHECKPOINT_LEN, &bytes)
 }
 
-/// What the rank before put into the own memory.
+/// Loads the checkpoint that the previous rank put into the memory of this member.
 fn load(comm: &Communicator, window: &Window, place: u64) -> Result<Blocks, WindowError> {
     let word = |index: u64| {
         window.fetch_and_op(comm.rank(), place * CHECKPOINT_LEN + 8 * index, Update::Keep, 0u64)
@@ -122,7 +128,7 @@ fn load(comm: &Communicator, window: &Window, place: u64) -> Result<Blocks, Wind
     (0..word(0)?).map(|index| Ok((word(1 + 2 * index)?, word(2 + 2 * index)?))).collect()
 }
 
-/// The same computation without parallel members and without deaths.
+/// The expected result: the computation done by a single process.
 fn expected() -> u64 {
     let mut blocks: Vec<u64> = (1..=MEMBERS as u64).collect();
     let sum = |blocks: &[u64]| blocks.iter().fold(0, |sum: u64, value| sum.wrapping_add(*value));

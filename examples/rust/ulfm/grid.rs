@@ -1,8 +1,8 @@
 //! A grid of row and column communicators that is built again after a failure.
 //!
-//! Seven members; six of them make a grid of two rows and three columns, one is left over. When one dies, the others
-//! shrink, and the one that was left over takes a place. Run it with
-//! `cargo run -p outlast --example grid -- --kill 4`, or with another member, or without.
+//! Six of the seven members make a grid of two rows and three columns; a member is left over. When
+//! a member dies, the others shrink, and the member that was left over takes a place. Run it with
+//! `cargo run -p outlast --example grid -- --kill 4`, with another member, or without `--kill`.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     take_part(&outlast::join()?)
 }
 
-/// What each member does.
+/// The program of each member.
 pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
     let mut all = Communicator::world(job)?;
     let mut grid = None;
@@ -33,7 +33,8 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
         match &outcome {
             Ok(_) => {}
             Err(Error::ProcFailed { .. } | Error::Revoked) => {
-                // Those who wait for this member in its row and its column are not all in those of the dead.
+                // Members that wait for this member in its row or column may share neither row nor
+                // column with the dead member, so revoke these communicators too.
                 all.revoke()?;
                 if let Some(Grid { row, column }) = &grid {
                     row.revoke()?;
@@ -45,7 +46,7 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
         let agreed = all.agree_despite_failures(u64::from(outcome.is_ok()))?;
         if agreed.flags == 1 {
             step += 1;
-            // Who has no place in the grid computes nothing, but it counts the steps.
+            // A member without a place in the grid computes nothing, but it counts the steps.
             total += outcome?.unwrap_or(total_of(step - 1));
         }
         if agreed.flags == 0 || !agreed.failed.is_empty() {
@@ -68,14 +69,14 @@ struct Grid {
 }
 
 impl Grid {
-    /// Called by all members; those that are left over get none.
+    /// Builds the grid. Called by all members; members without a place get `None`.
     fn build(job: &Job, all: &Communicator) -> Result<Option<Grid>, Error> {
         let rank = all.rank();
         let has_place = rank < ROWS * COLUMNS;
         let row = all.split(has_place.then_some((rank / COLUMNS) as u32), 0)?;
         let column = all.split(has_place.then_some((rank % COLUMNS) as u32), 0);
         if let (Err(_), Some(row)) = (&column, &row) {
-            // Others may have got their column, and would wait in the row for this member.
+            // Other members may have their column, and would wait in the row for this member.
             row.revoke()?;
         }
         match row.zip(column?) {
@@ -88,7 +89,8 @@ impl Grid {
     }
 }
 
-/// One step: each cell has a value of its own; the sums of the rows are added up along the columns.
+/// Runs a step: each cell has a value of its own; the sums of the rows are added up along the
+/// columns.
 fn advance(
     job: &Job,
     all: &Communicator,

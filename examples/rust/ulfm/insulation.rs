@@ -1,8 +1,9 @@
-//! Insulation: a failure in one communicator leaves another one undisturbed.
+//! Insulation: a failure in a communicator leaves another communicator undisturbed.
 //!
-//! Six members work in two halves, the even ones and the odd ones. One dies: its half revokes its communicator, shrinks
-//! and goes on; the other half works on all the while and never sees an error, though all in it know of the death
-//! in the end. Run it with `cargo run -p outlast --example insulation -- --kill 3`, or with another member, or without.
+//! Six members work in two halves, the even and the odd ranks. A member dies: its half revokes its
+//! communicator, shrinks and goes on. The other half works on all the while and never sees an
+//! error, though all its members know of the death in the end. Run it with `cargo run -p outlast
+//! --example insulation -- --kill 3`, with another member, or without `--kill`.
 
 mod support;
 
@@ -21,16 +22,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     take_part(&outlast::join()?)
 }
 
-/// What each member does.
+/// The program of each member.
 pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
     let world = Communicator::world(job)?;
     let parity = world.rank() as u32 % 2;
     let mut half = world.split(Some(parity), 0)?.ok_or("a colour was given")?;
-    // All have their half before anybody dies; an agreement is not disturbed by one who dies right after it.
+    // All members have their half before any member dies; a death right after an agreement does not
+    // disturb it.
     world.agree_despite_failures(0)?;
     let is_killing = support::is_killing();
     let mut disturbances = 0;
-    // How many rounds count, and what they add up to: each half adds up the same numbers.
+    // How many rounds count, and their sum. Both halves add up equal numbers.
     let mut rounds = 0;
     let mut sum = 0;
     loop {
@@ -43,7 +45,7 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
             Err(Error::ProcFailed { .. } | Error::Revoked) => half.revoke()?,
             Err(error) => return Err(error.clone().into()),
         }
-        // A round counts if it went well at all members of this half. The other half is not asked.
+        // A round counts if it succeeded at all members of this half. The other half takes no part.
         if half.agree_despite_failures(u64::from(outcome.is_ok()))?.flags == 0 {
             disturbances += 1;
             half = half.shrink()?;
@@ -53,7 +55,7 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
         let (part, knows) = outcome?;
         rounds += 1;
         sum += part;
-        // With a death to come, the undisturbed half works until all of it know of the death.
+        // With `--kill`, the undisturbed half works until all its members know of the death.
         if rounds >= ROUNDS && (knows || !is_killing) {
             break;
         }
@@ -64,7 +66,8 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// One round of a half: the sum of its numbers, and whether all of the half know of a failure somewhere.
+/// Runs a round of a half. Returns the sum of its numbers, and whether all members of the half know
+/// of a failure.
 fn round(world: &Communicator, half: &Communicator, round: u64) -> Result<(u64, bool), Error> {
     let first = round.min(ROUNDS) * NUMBERS_PER_ROUND;
     let last = (round + 1).min(ROUNDS) * NUMBERS_PER_ROUND;
@@ -75,7 +78,7 @@ fn round(world: &Communicator, half: &Communicator, round: u64) -> Result<(u64, 
     Ok((sum[0], knows[0] == 1))
 }
 
-/// All survivors meet once more and check that only the half of the dead was disturbed.
+/// All survivors meet and check that only the half of the dead member was disturbed.
 fn finish(job: &Job, world: &Communicator, disturbances: u64) -> Result<(), String> {
     let all = world.agree_despite_failures(0).map_err(|error| error.to_string())?;
     let is_hit = all.failed.iter().any(|rank| rank % 2 == world.rank() % 2);

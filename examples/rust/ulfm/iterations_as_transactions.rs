@@ -1,9 +1,10 @@
-//! Iterations as transactions: an agreement at the end of each iteration decides whether it counts. If it does not, all
-//! go back to the state before it and do it again with those who live.
+//! Iterations as transactions: an agreement at the end of each iteration decides whether it counts.
+//! If not, all survivors go back to the state before the iteration and repeat it.
 //!
-//! Four members move money between accounts that all of them keep; each iteration has two phases, and one who dies
-//! between them leaves the others with half an iteration. Run it with
-//! `cargo run -p outlast --example iterations_as_transactions -- --kill 0`, or with another member, or without.
+//! Four members move money between accounts that all of them keep. Each iteration has two phases; a
+//! member that dies between the phases leaves the others with half an iteration. Run it with
+//! `cargo run -p outlast --example iterations_as_transactions -- --kill 0`, with another member, or
+//! without `--kill`.
 
 mod support;
 
@@ -15,7 +16,7 @@ const ITERATIONS: u64 = 16;
 /// How many transfers an iteration has; the members share them.
 const TRANSFERS: u64 = 10;
 
-/// What is carried from one iteration to the next: the same at all members.
+/// The state that is carried from iteration to iteration, equal at all members.
 #[derive(Clone)]
 struct Accounts {
     paid: u64,
@@ -30,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     take_part(&outlast::join()?)
 }
 
-/// What each member does.
+/// The program of each member.
 pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
     let mut comm = Communicator::world(job)?;
     let mut committed = Accounts { paid: 0, received: 0 };
@@ -44,7 +45,8 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
             Err(Error::ProcFailed { .. } | Error::Revoked) => comm.revoke()?,
             Err(error) => return Err(error.clone().into()),
         }
-        // The answer is the same at all who get one, whoever dies meanwhile: nobody commits alone.
+        // All members that get an answer get an equal answer, whichever members die meanwhile: no
+        // member commits alone.
         let agreed = comm.agree_despite_failures(u64::from(outcome.is_ok()))?;
         if agreed.flags == 1 {
             committed = accounts;
@@ -57,7 +59,8 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
                 accounts.received - committed.received
             );
         }
-        // One who died after all had done their part does not undo it, but is not waited for in the next one.
+        // A death after all members had done their part does not undo the iteration, but the next
+        // iteration must not wait for the dead member.
         if agreed.flags == 0 || !agreed.failed.is_empty() {
             comm = comm.shrink()?;
         }
@@ -72,7 +75,7 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Pays in the first phase and receives in the second one; each member does its share of the transfers.
+/// Pays in the first phase and receives in the second; each member does its share of the transfers.
 fn iterate(
     job: &Job,
     comm: &Communicator,
@@ -95,7 +98,7 @@ fn iterate(
     Ok(())
 }
 
-/// How much the transfer with this number moves.
+/// The amount that the transfer with this number moves.
 fn amount(transfer: u64) -> u64 {
     transfer * transfer % 97 + 1
 }

@@ -1,7 +1,9 @@
-//! Return, shrink, go on: errors are returned, the survivors make a smaller communicator and repeat what was lost.
+//! Return, shrink, go on: errors are returned, the survivors make a smaller communicator and repeat
+//! the lost work.
 //!
-//! Five members add up the numbers below a million in rounds, each its share of every round. Run it with
-//! `cargo run -p outlast --example return_shrink_go_on -- --kill 2`, or with another member, or without.
+//! Five members add up the numbers below a million in rounds, each its share of every round. Run it
+//! with `cargo run -p outlast --example return_shrink_go_on -- --kill 2`, with another member, or
+//! without `--kill`.
 
 mod support;
 
@@ -20,20 +22,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     take_part(&outlast::join()?)
 }
 
-/// What each member does.
+/// The program of each member.
 pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
     let mut comm = Communicator::world(job)?;
-    // The sum of each round that is done here. Others may be a round ahead or behind when a failure strikes.
+    // The sum of each round that this member has completed. Others may be a round ahead or behind
+    // when a failure strikes.
     let mut sums = Vec::new();
     loop {
         let outcome = go_on(job, &comm, &mut sums);
         match &outcome {
             Ok(()) => {}
-            // The others may wait for each other in a round that cannot be completed: revoking calls them all here.
+            // The others may wait for each other in a round that cannot be completed. Revoking
+            // brings them all here.
             Err(Error::ProcFailed { .. } | Error::Revoked) => comm.revoke()?,
             Err(error) => return Err(error.clone().into()),
         }
-        // Everybody comes here, those too for whom all went well: they may be needed again.
+        // All members come here, also members that succeeded: the others may need them again.
         if comm.agree_despite_failures(u64::from(outcome.is_ok()))?.flags == 1 {
             break;
         }
@@ -46,9 +50,9 @@ pub(crate) fn take_part(job: &Job) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Does what is left of the rounds with the members of `comm`; returns the first error.
+/// Does the remaining rounds with the members of `comm`; returns the first error.
 fn go_on(job: &Job, comm: &Communicator, sums: &mut Vec<u64>) -> Result<(), Error> {
-    // All take up the work where the last of them is.
+    // All members continue with the first round that some member has not completed.
     let mut done = [sums.len() as u64];
     comm.allreduce_u64(Op::Min, &mut done)?;
     sums.truncate(done[0] as usize);

@@ -1,129 +1,142 @@
-//! Agreement among the living members of a communicator: the ground under `agree`, `shrink`, `duplicate`, `split`.
+//! Agreement among the living members of a communicator by dissemination: the basis of `agree`,
+//! `shrink`, `duplicate` and `split`.
 //!
-//! Small groups on engines that can publish do it in one round instead, see [`super::published`]. This is for all others.
+//! Small groups on engines that can publish agree in a single round instead, see
+//! [`super::one_round`]. All other groups use this module. It knows no engine: its callers deliver
+//! messages and deaths, and send the messages that it lists.
 //!
-//! # What it promises
-//! Each member contributes something (flags, which failures it has acknowledged, a proposal for the identity of a
-//! new communicator, a colour and a key). All members that return get the same [`Value`], also those that die right
-//! after they returned it, whoever dies when: what one program has acted on is what all others get. A value is made
-//! of the contributions of all members that are not in its set of the dead. Nobody waits for the dead, and nobody
-//! talks to them.
+//! # Promise
+//! Each member contributes flags, the failures that it has acknowledged, a proposal for the
+//! identity of a new communicator, a colour and a key. All members that return get equal values
+//! ([`AgreedValue`]), also members that die right after they returned, whichever members die at any
+//! time: if a program has acted on a value, all other members get that value. A value combines the
+//! contributions of all members that are not in its set of the dead. No member waits for the dead
+//! or sends to them.
 //!
-//! # How
-//! Members with the same knowledge of deaths run an *attempt* together. An attempt is named by its set V of dead
-//! ranks; its participants are all other ranks of the group, in order. It is two rounds of dissemination: in step
-//! i, each participant sends to the one 2^i places after it (for few participants: to all at once), and waits for
-//! the one 2^i places before it, so that after a logarithmic number of steps it has heard, directly or not, of all.
+//! # Algorithm
+//! Members with equal knowledge of deaths run an *attempt* together. An attempt is named by its set
+//! V of dead ranks; its participants are all other ranks of the group, in order. It consists of two
+//! rounds of dissemination. In step i, each participant sends to the participant 2^i places after
+//! it (if there are few participants: to all at once), and waits for the participant 2^i places
+//! before it, so that after a logarithmic number of steps it has heard, directly or not, from all.
 //!
-//! 1. *Gather.* What is passed on is everything heard so far: the contributions, and the value of the newest
-//!    attempt in which somebody *accepted* one. A participant that is through accepts a value itself: that newest
-//!    accepted value if there is one, otherwise what the contributions combine to, with V as its set of the dead.
-//! 2. *Confirm.* What is passed on is "I have accepted". A participant that is through knows that all participants
-//!    have accepted, and *decides*: it returns the value.
+//! 1. *Gather.* A participant passes on everything heard so far: the contributions, and the value
+//!    of the newest attempt in which any member *accepted* a value. At the end of the round, the
+//!    participant accepts a value itself: that newest accepted value if there is any, otherwise the
+//!    combination of the contributions, with V as its set of the dead.
+//! 2. *Confirm.* A participant passes on "I have accepted". At the end of the round, it knows that
+//!    all participants have accepted, and *decides*: it returns the value.
 //!
-//! A member that learns of a further death leaves its attempt for good and enters the one that its view now names.
-//! Messages carry their sender's knowledge of deaths, so a receiver's view is never older than a message that it
-//! reads; messages of attempts that the receiver has left are ignored.
+//! A member that learns of a further death leaves its attempt for good and enters the attempt that
+//! its view now names. Messages carry their sender's knowledge of deaths, so a receiver's view is
+//! never older than a message that it reads. Messages of attempts that the receiver has left are
+//! ignored.
 //!
-//! A member that has decided remembers the value. When it hears from a later attempt of the same instance, it
-//! answers with the value, and tells its partners in that attempt, once; whoever gets a value this way decides, and
-//! tells its own partners. It may forget when it decides the next instance, as all the others must have entered
-//! that one and hence returned from this one.
+//! A member that has decided remembers the value. When it hears from a later attempt of this
+//! instance, it answers with the value, and sends the value to its partners in that attempt, once.
+//! A member that receives a value this way decides, and sends it to its own partners. A member may
+//! forget the value when it decides the next instance, since all other members must have entered
+//! that instance and hence have returned from this instance.
 //!
-//! # Why all get the same
-//! *Accepting at V needs everyone outside V to have entered V*, since gathering hears from all of them, and
-//! contributions travel only in messages of that attempt.
+//! # Why all members get equal values
+//! *Accepting at V requires that every rank outside V has entered V*, since a member gathers from
+//! all of them, and contributions travel only in messages of that attempt.
 //!
-//! *Attempts in which somebody accepts form a chain under inclusion.* Let x accept at V and y at W. Were y in V and x
-//! in W, then y was dead before x entered V, and x before y entered W, and neither could have done it after the
-//! other had. So one of them, say x, is outside W. Then x entered W, by the above, and V too. Its view was W at one
-//! moment and V at another, and views only grow, so one contains the other. Hence the number of the dead orders all
-//! attempts that matter, and "newest" is well defined.
+//! *The attempts in which a member accepts form a chain under inclusion.* Let x accept at V and y
+//! accept at W. Suppose that y is in V and x is in W. Then y was dead before x entered V, and x was
+//! dead before y entered W. So x entered V after the death of y, hence after y entered W, hence
+//! after the death of x: a contradiction. So x is outside W or y is outside V; by symmetry let x be
+//! outside W. Then x entered W, by the above, and V too. Its view was W at some moment and V at
+//! another, and views only grow, so V contains W or W contains V. Hence the number of the dead
+//! orders all attempts that matter, and "newest" is well defined.
 //!
-//! *Within one attempt all accept the same value*: it is a function of what all participants entered with.
+//! *Within an attempt all members accept equal values*: the value is a function of the states with
+//! which all participants entered.
 //!
-//! *Once somebody decided v at V, every later attempt W accepts v.* All participants of V accepted v at V. The
-//! participants of W are among them (W contains V), and each accepted v before it entered W, as one cannot accept
-//! in an attempt that one has left. So each enters W with a newest accepted value, of V or of an attempt between V
-//! and W, and those are v by induction. An earlier attempt U, with V containing U, cannot have *decided*
-//! otherwise, by the same argument with U and V exchanged. Values passed on by those who decided are decided
-//! values. So all decisions are equal.
+//! *Once a member decided v at V, every later attempt W accepts v.* All participants of V accepted
+//! v at V. The participants of W are among them (W contains V), and each accepted v before it
+//! entered W, since a member cannot accept in an attempt that it has left. So each enters W with a
+//! newest accepted value, either of V or of an attempt between V and W, and that value is v by
+//! induction. An earlier attempt U, with V containing U, cannot have *decided* otherwise, by this
+//! argument with U and V exchanged. Values that members pass on after deciding are decided values.
+//! So all decisions are equal.
 //!
-//! # Why nobody waits for ever
-//! Let no more members die, and let all living ones have entered the instance and know of all deaths, V. Those who
-//! have not decided are in attempt V. If nobody had decided before entering it, all take part, and the steps
-//! complete one after the other (who decides early through a value that was passed on tells all whom it would have
-//! sent to). Otherwise there is an undecided member whose successor in the ring of V has decided; entering V it
-//! sends to this successor, which answers; so the number of the undecided falls to zero. The telling of partners
-//! makes this logarithmic, too.
+//! # Why no member waits for ever
+//! Suppose that no more members die, and that all living members have entered the instance and know
+//! of all deaths, V. Undecided members are in attempt V. If no member had decided before entering
+//! it, all take part, and the steps complete one after the other (a member that decides early by a
+//! value that was passed on sends it to all participants to which it would have sent). Otherwise
+//! there is an undecided member whose successor in the ring of V has decided. Entering V, it sends
+//! to this successor, which answers; so the number of undecided members falls to zero. Sending the
+//! value to all partners makes this logarithmic, too.
 //!
 //! # What a survivor finds when a member dies
 //! | the member dies | the others |
 //! |---|---|
 //! | before it entered | go on without it in the attempt that its death names |
-//! | while it sends its messages of a step | some have them, some do not; all start over in the next attempt; its contribution counts only if somebody accepted |
-//! | after it accepted, before it told anybody | if all others accepted too, that value is decided in the next attempt, otherwise perhaps another one; nobody can have returned |
-//! | after it decided and returned | all others have accepted what it returned; the next attempt can only find that |
-//! | after it decided by being told | the same |
+//! | while it sends its messages of a step | some have them, some do not; all start over in the next attempt; its contribution counts only if a member accepted |
+//! | after it accepted, before it sent a confirmation | if all others accepted too, the next attempt decides that value, otherwise perhaps another value; no member can have returned |
+//! | after it decided and returned | all others have accepted the returned value; the next attempt can only decide that value |
+//! | after it decided by receiving the value | all others have accepted that value; the next attempt can only decide it |
 
 use super::group::RankSet;
 use super::wire::{self, Reader, Writer};
 use std::sync::Arc;
 
-/// What an agreement is about. All members must agree on that, too.
+/// The operation that an agreement is for. It is a part of the agreed value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum AgreementKind {
     Agree = 1,
     Shrink = 2,
     Duplicate = 3,
     Split = 4,
 }
 
-/// In a [`Value`]: the members called different operations.
+/// In an [`AgreedValue`]: the members called different operations.
 const MIXED: u8 = 0;
 
-/// Up to this many participants everyone sends to everyone: one step instead of a logarithmic number.
+/// Up to this many participants, all send to all: a single step instead of a logarithmic number.
 const ALL_TO_ALL_MAX: usize = 4;
 
-/// Where a rank wants to go in a split.
+/// The place of a rank in a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct SplitPlace {
     pub(crate) rank: u32,
     /// The colour plus one; zero for none.
     pub(crate) color: u64,
     pub(crate) key: i64,
 }
 
-/// What one member brings into an agreement.
+/// The contribution of a member to an agreement.
 #[derive(Clone, Debug)]
 pub(crate) struct Contribution {
-    pub(crate) kind: Kind,
+    pub(crate) kind: AgreementKind,
     pub(crate) flags: u64,
-    /// The identity that this member would give to a new communicator; the least one is taken.
+    /// The identity that this member proposes for a new communicator; the least proposal is chosen.
     pub(crate) id: u64,
     /// The failures that this member has acknowledged.
     pub(crate) acked: RankSet,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<SplitPlace>,
 }
 
-/// What is agreed on.
+/// The value that the members agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Value {
+pub(crate) struct AgreedValue {
     kind: u8,
     pub(crate) flags: u64,
     pub(crate) id: u64,
     /// The ranks that count as dead.
     pub(crate) dead: RankSet,
-    /// Those of them that some contributor has not acknowledged.
+    /// The ranks in `dead` that some contributor has not acknowledged.
     pub(crate) unacked: RankSet,
     /// For splits: sorted by rank.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<SplitPlace>,
 }
 
-impl Value {
-    /// What one contribution gives by itself, in an attempt.
-    pub(super) fn of(own: &Contribution, dead: &RankSet) -> Value {
-        Value {
+impl AgreedValue {
+    /// The value of a single contribution, in an attempt.
+    pub(super) fn of(own: &Contribution, dead: &RankSet) -> AgreedValue {
+        AgreedValue {
             kind: own.kind as u8,
             flags: own.flags,
             id: own.id,
@@ -134,12 +147,13 @@ impl Value {
     }
 
     /// Whether all contributors called this operation.
-    pub(crate) fn is_of(&self, kind: Kind) -> bool {
+    pub(crate) fn is_of(&self, kind: AgreementKind) -> bool {
         self.kind == kind as u8
     }
 
-    /// Adds what another one of the same attempt has gathered. Adding something twice changes nothing.
-    pub(super) fn add(&mut self, other: &Value) {
+    /// Adds a value that another participant of this attempt has gathered. Adding a value twice
+    /// changes nothing.
+    pub(super) fn add(&mut self, other: &AgreedValue) {
         if self.kind != other.kind {
             self.kind = MIXED;
         }
@@ -161,33 +175,33 @@ impl Value {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Value> {
+    pub(super) fn read(reader: &mut Reader<'_>) -> Option<AgreedValue> {
         let (kind, flags, id) = (reader.u8()?, reader.u64()?, reader.u64()?);
         let (dead, unacked) = (reader.set()?, reader.set()?);
         let count = reader.u32()?;
         let mut places = Vec::new();
         for _ in 0..count {
-            places.push(Place {
+            places.push(SplitPlace {
                 rank: reader.u32()?,
                 color: reader.u64()?,
                 key: reader.u64()? as i64,
             });
         }
-        Some(Value { kind, flags, id, dead, unacked, places })
+        Some(AgreedValue { kind, flags, id, dead, unacked, places })
     }
 }
 
-/// Who talks to whom in an attempt.
+/// The partners of a member in an attempt.
 #[derive(Debug)]
 struct Schedule {
     dead: RankSet,
     /// The participants in the order of their ranks.
     living: Vec<u32>,
-    /// This member's place among them.
+    /// The position of this member among the participants.
     position: usize,
-    /// How far away the partners are, in the order in which they are sent to.
+    /// The distances to the partners, in the order of sending.
     distances: Vec<u32>,
-    /// How many of the distances each step ends with.
+    /// Per step: the number of distances used when the step ends.
     steps: Vec<u8>,
 }
 
@@ -224,7 +238,7 @@ impl Schedule {
         self.living[(self.position + count - distance as usize % count) % count] as usize
     }
 
-    /// Everyone that this member hears from or sends to.
+    /// All ranks that this member receives from or sends to.
     fn partners(&self) -> Vec<usize> {
         let mut partners: Vec<usize> = self
             .distances
@@ -243,16 +257,16 @@ impl Schedule {
     }
 }
 
-/// One of the two rounds of dissemination of an attempt.
+/// The progress of a member in a round of dissemination of an attempt.
 #[derive(Debug, Default)]
-struct Round {
-    /// The slots that were heard from.
+struct DisseminationRound {
+    /// The slots with a received message.
     heard: u64,
-    /// The steps that are complete; the messages of the next one have been sent.
+    /// The number of complete steps; the messages of the next step have been sent.
     steps: usize,
 }
 
-impl Round {
+impl DisseminationRound {
     fn has_heard(&self, slots: std::ops::Range<usize>) -> bool {
         slots.into_iter().all(|slot| self.heard & (1 << slot) != 0)
     }
@@ -262,67 +276,67 @@ const GATHER: u8 = 0;
 const CONFIRM: u8 = 1;
 const DECIDED: u8 = 2;
 
-/// One agreement, at one member.
+/// An agreement at a member.
 #[derive(Debug)]
-struct Instance {
+struct AgreementInstance {
     number: u32,
     own: Contribution,
     schedule: Arc<Schedule>,
-    gathered: Value,
+    gathered: AgreedValue,
     /// The newest accepted value, with the number of the dead of its attempt.
-    accepted: Option<(u32, Value)>,
-    gather: Round,
+    accepted: Option<(u32, AgreedValue)>,
+    gather: DisseminationRound,
     /// Whether this member has accepted in its present attempt.
     has_accepted: bool,
-    confirm: Round,
-    decided: Option<Arc<Value>>,
-    /// Whether the program has got the decision, or does not want it any more.
+    confirm: DisseminationRound,
+    decided: Option<Arc<AgreedValue>>,
+    /// Whether the decision was taken, by the program or in place of a caller that has left.
     is_over: bool,
-    /// The newest attempt of which all partners have, or get, all that they need from this member.
-    settled: Option<RankSet>,
+    /// The newest attempt for which this member has sent its partners all that they need from it.
+    answered: Option<RankSet>,
 }
 
 /// A message for an instance that this member has not entered yet.
 #[derive(Debug)]
-struct Early {
+struct EarlyMessage {
     from: usize,
     number: u32,
     bytes: Vec<u8>,
 }
 
-/// Instead of a rank: all the others, by publishing.
+/// In place of a rank: all other ranks, by publishing.
 pub(crate) const ALL: usize = usize::MAX;
 
-/// Messages to send: to which rank, or to [`ALL`], and what.
+/// Messages to send: the rank, or [`ALL`], and the bytes.
 pub(crate) type Sends = Vec<(usize, Vec<u8>)>;
 
-/// The agreements of a communicator, one after the other, at one member.
+/// The agreements of a communicator at a member, one after the other.
 #[derive(Debug)]
-pub(crate) struct Agreements {
+pub(crate) struct DisseminationAgreements {
     communicator: u64,
-    /// Distinguishes several of these of one communicator.
-    space: u8,
+    /// Which of the two sequences of agreements of the communicator this is.
+    sequence: u8,
     size: usize,
     me: usize,
     dead: RankSet,
-    current: Option<Instance>,
-    /// The one before: others may still need its value.
-    previous: Option<Instance>,
-    early: Vec<Early>,
+    current: Option<AgreementInstance>,
+    /// The previous instance: other members may still need its value.
+    previous: Option<AgreementInstance>,
+    early: Vec<EarlyMessage>,
     schedule: Option<Arc<Schedule>>,
 }
 
-impl Agreements {
+impl DisseminationAgreements {
     pub(crate) fn new(
         communicator: u64,
-        space: u8,
+        sequence: u8,
         size: usize,
         me: usize,
         dead: RankSet,
-    ) -> Agreements {
-        Agreements {
+    ) -> DisseminationAgreements {
+        DisseminationAgreements {
             communicator,
-            space,
+            sequence,
             size,
             me,
             dead,
@@ -333,24 +347,24 @@ impl Agreements {
         }
     }
 
-    /// What the last instance that was entered is about, unless the program is through with it.
-    pub(crate) fn unfinished(&self) -> Option<Kind> {
+    /// The operation of the newest instance, unless the program has taken its decision.
+    pub(crate) fn unfinished(&self) -> Option<AgreementKind> {
         self.current.as_ref().filter(|instance| !instance.is_over).map(|instance| instance.own.kind)
     }
 
-    /// The decision of the last instance that was entered, once: the program is then through with the instance.
-    pub(crate) fn take_decision(&mut self) -> Option<Arc<Value>> {
+    /// Takes the decision of the newest instance, if there is any; the instance is then over.
+    pub(crate) fn take_decision(&mut self) -> Option<Arc<AgreedValue>> {
         let instance = self.current.as_mut()?;
         let value = instance.decided.clone()?;
         instance.is_over = true;
         Some(value)
     }
 
-    /// A rank that is waited for, if one is.
+    /// A rank that this member waits for, if any.
     pub(crate) fn waits_for(&self) -> Option<usize> {
         let instance = self.current.as_ref().filter(|instance| instance.decided.is_none())?;
         let schedule = &instance.schedule;
-        let missing = |round: &Round| {
+        let missing = |round: &DisseminationRound| {
             (0..schedule.distances.len())
                 .find(|slot| round.heard & (1 << slot) == 0)
                 .map(|slot| schedule.before(schedule.distances[slot]))
@@ -358,23 +372,23 @@ impl Agreements {
         missing(&instance.gather).or_else(|| missing(&instance.confirm))
     }
 
-    /// Enters the next instance. The last one must be decided.
+    /// Enters the next instance. The previous instance must be decided.
     pub(crate) fn enter(&mut self, own: Contribution, sends: &mut Sends) {
         debug_assert!(self.unfinished().is_none());
         let number = self.current.as_ref().map_or(0, |instance| instance.number + 1);
         let schedule = self.schedule();
-        let instance = Instance {
+        let instance = AgreementInstance {
             number,
-            gathered: Value::of(&own, &schedule.dead),
+            gathered: AgreedValue::of(&own, &schedule.dead),
             own,
             schedule,
             accepted: None,
-            gather: Round::default(),
+            gather: DisseminationRound::default(),
             has_accepted: false,
-            confirm: Round::default(),
+            confirm: DisseminationRound::default(),
             decided: None,
             is_over: false,
-            settled: None,
+            answered: None,
         };
         self.previous = self.current.replace(instance);
         self.begin(sends);
@@ -385,7 +399,7 @@ impl Agreements {
         }
     }
 
-    /// The schedule of the attempt that the view names now; kept from one instance to the next.
+    /// The schedule of the attempt that the view names now; kept between instances.
     fn schedule(&mut self) -> Arc<Schedule> {
         match &self.schedule {
             Some(schedule) if schedule.dead == self.dead => schedule.clone(),
@@ -397,7 +411,7 @@ impl Agreements {
         }
     }
 
-    /// Takes note of the dead, who only become more.
+    /// Sets the known dead ranks. The set only grows.
     pub(crate) fn set_dead(&mut self, dead: &RankSet, sends: &mut Sends) {
         if self.dead == *dead {
             return;
@@ -408,39 +422,40 @@ impl Agreements {
         else {
             return;
         };
-        instance.gathered = Value::of(&instance.own, dead);
+        instance.gathered = AgreedValue::of(&instance.own, dead);
         instance.schedule = schedule;
-        (instance.gather, instance.confirm) = (Round::default(), Round::default());
+        (instance.gather, instance.confirm) =
+            (DisseminationRound::default(), DisseminationRound::default());
         instance.has_accepted = false;
         self.begin(sends);
     }
 
-    /// Sends the first messages of an attempt that was entered.
+    /// Sends the first messages of the current attempt.
     fn begin(&mut self, sends: &mut Sends) {
-        let (communicator, space) = (self.communicator, self.space);
+        let (communicator, sequence) = (self.communicator, self.sequence);
         let Some(instance) = &mut self.current else { return };
         if !instance.schedule.steps.is_empty() {
-            instance.send_step(communicator, space, GATHER, 0, sends);
+            instance.send_step(communicator, sequence, GATHER, 0, sends);
         }
-        instance.advance(communicator, space, sends);
+        instance.advance(communicator, sequence, sends);
     }
 
-    /// Handles a message, which begins after the identity of its communicator.
+    /// Handles a message. `bytes` begin after the identity of the communicator.
     pub(crate) fn receive(&mut self, from: usize, bytes: &[u8], sends: &mut Sends) {
-        // A message that cannot be read is one that this version does not know.
+        // Messages that cannot be read are of an unknown version: ignore them.
         let _ = self.try_receive(from, bytes, sends);
     }
 
     fn try_receive(&mut self, from: usize, bytes: &[u8], sends: &mut Sends) -> Option<()> {
         let mut reader = Reader::new(bytes);
-        let (_space, number) = (reader.u8()?, reader.u32()?);
-        let (what, slot, attempt) = (reader.u8()?, reader.u8()? as usize, reader.set()?);
+        let (_sequence, number) = (reader.u8()?, reader.u32()?);
+        let (message_kind, slot, attempt) = (reader.u8()?, reader.u8()? as usize, reader.set()?);
         let next = self.current.as_ref().map_or(0, |instance| instance.number + 1);
         if number == next {
-            self.early.push(Early { from, number, bytes: bytes.to_vec() });
+            self.early.push(EarlyMessage { from, number, bytes: bytes.to_vec() });
             return Some(());
         }
-        let (communicator, space) = (self.communicator, self.space);
+        let (communicator, sequence) = (self.communicator, self.sequence);
         let is_current = number + 1 == next;
         let schedule = self.schedule.clone();
         let instance = if is_current { self.current.as_mut()? } else { self.previous.as_mut()? };
@@ -448,12 +463,12 @@ impl Agreements {
             return None;
         }
         if let Some(value) = instance.decided.clone() {
-            // The sender is in an attempt that this member never came to: it needs the value.
-            let is_settled =
-                instance.settled.as_ref().is_some_and(|settled| attempt.is_subset(settled));
-            // If the sender has died meanwhile, nobody needs an answer.
-            if what != DECIDED && !is_settled && !self.dead.contains(from) {
-                let bytes = decided_message(communicator, space, number, &value);
+            // The sender is in an attempt that this member never entered: it needs the value.
+            let is_answered =
+                instance.answered.as_ref().is_some_and(|answered| attempt.is_subset(answered));
+            // A sender that has died meanwhile needs no answer.
+            if message_kind != DECIDED && !is_answered && !self.dead.contains(from) {
+                let bytes = decided_message(communicator, sequence, number, &value);
                 let schedule = match schedule {
                     Some(schedule) if schedule.dead == self.dead => schedule,
                     _ => Arc::new(Schedule::new(self.size, self.me, &self.dead)),
@@ -464,22 +479,22 @@ impl Agreements {
                 if !schedule.partners().contains(&from) {
                     sends.push((from, bytes));
                 }
-                instance.settled = Some(self.dead.clone());
+                instance.answered = Some(self.dead.clone());
             }
             return Some(());
         }
-        if what == DECIDED {
-            let value = Value::read(&mut reader)?;
-            let bytes = decided_message(communicator, space, number, &value);
+        if message_kind == DECIDED {
+            let value = AgreedValue::read(&mut reader)?;
+            let bytes = decided_message(communicator, sequence, number, &value);
             let partners = instance.schedule.partners();
             sends.extend(
                 partners.into_iter().filter(|&p| p != from).map(|partner| (partner, bytes.clone())),
             );
-            instance.settled = Some(instance.schedule.dead.clone());
+            instance.answered = Some(instance.schedule.dead.clone());
             instance.decided = Some(Arc::new(value));
             return Some(());
         }
-        // An attempt that was left, or a slot that its sender does not have.
+        // Ignore messages of attempts that were left, and slots that do not belong to the sender.
         if attempt != instance.schedule.dead {
             return None;
         }
@@ -487,11 +502,11 @@ impl Agreements {
         if instance.schedule.before(distance) != from {
             return None;
         }
-        if what == GATHER {
-            let value = Value::read(&mut reader)?;
+        if message_kind == GATHER {
+            let value = AgreedValue::read(&mut reader)?;
             let accepted = match reader.u8()? {
                 0 => None,
-                _ => Some((reader.u32()?, Value::read(&mut reader)?)),
+                _ => Some((reader.u32()?, AgreedValue::read(&mut reader)?)),
             };
             instance.gathered.add(&value);
             if let Some((ballot, value)) = accepted
@@ -503,14 +518,14 @@ impl Agreements {
         } else {
             instance.confirm.heard |= 1 << slot;
         }
-        instance.advance(communicator, space, sends);
+        instance.advance(communicator, sequence, sends);
         Some(())
     }
 }
 
-impl Instance {
-    /// Goes through as many steps as can be completed.
-    fn advance(&mut self, communicator: u64, space: u8, sends: &mut Sends) {
+impl AgreementInstance {
+    /// Completes as many steps as possible.
+    fn advance(&mut self, communicator: u64, sequence: u8, sends: &mut Sends) {
         let schedule = self.schedule.clone();
         while self.gather.steps < schedule.steps.len() {
             if !self.gather.has_heard(schedule.slots(self.gather.steps)) {
@@ -518,10 +533,10 @@ impl Instance {
             }
             self.gather.steps += 1;
             if self.gather.steps < schedule.steps.len() {
-                self.send_step(communicator, space, GATHER, self.gather.steps, sends);
+                self.send_step(communicator, sequence, GATHER, self.gather.steps, sends);
             }
         }
-        // All of the attempt have been heard from: accept, once.
+        // All participants of the attempt have been heard: accept, once.
         if !self.has_accepted {
             self.has_accepted = true;
             let ballot = schedule.dead.len() as u32;
@@ -531,7 +546,7 @@ impl Instance {
             };
             self.accepted = Some((ballot, value));
             if !schedule.steps.is_empty() {
-                self.send_step(communicator, space, CONFIRM, 0, sends);
+                self.send_step(communicator, sequence, CONFIRM, 0, sends);
             }
         }
         while self.confirm.steps < schedule.steps.len() {
@@ -540,27 +555,34 @@ impl Instance {
             }
             self.confirm.steps += 1;
             if self.confirm.steps < schedule.steps.len() {
-                self.send_step(communicator, space, CONFIRM, self.confirm.steps, sends);
+                self.send_step(communicator, sequence, CONFIRM, self.confirm.steps, sends);
             }
         }
         if self.decided.is_none() {
             self.decided = self.accepted.as_ref().map(|(_, value)| Arc::new(value.clone()));
-            self.settled = Some(schedule.dead.clone());
+            self.answered = Some(schedule.dead.clone());
         }
     }
 
-    fn send_step(&self, communicator: u64, space: u8, what: u8, step: usize, sends: &mut Sends) {
+    fn send_step(
+        &self,
+        communicator: u64,
+        sequence: u8,
+        message_kind: u8,
+        step: usize,
+        sends: &mut Sends,
+    ) {
         for slot in self.schedule.slots(step) {
             let mut writer = message(
                 communicator,
-                space,
+                sequence,
                 self.number,
-                what,
+                message_kind,
                 slot as u8,
                 &self.schedule.dead,
                 48,
             );
-            if what == GATHER {
+            if message_kind == GATHER {
                 self.gathered.write(&mut writer);
                 match &self.accepted {
                     None => {
@@ -579,20 +601,20 @@ impl Instance {
 
 fn message(
     communicator: u64,
-    space: u8,
+    sequence: u8,
     number: u32,
-    what: u8,
+    message_kind: u8,
     slot: u8,
     attempt: &RankSet,
     len: usize,
 ) -> Writer {
     let mut writer = Writer::new(wire::AGREEMENT, communicator, 8 + len);
-    writer.u8(space).u32(number).u8(what).u8(slot).set(attempt);
+    writer.u8(sequence).u32(number).u8(message_kind).u8(slot).set(attempt);
     writer
 }
 
-fn decided_message(communicator: u64, space: u8, number: u32, value: &Value) -> Vec<u8> {
-    let mut writer = message(communicator, space, number, DECIDED, 0, &RankSet::default(), 48);
+fn decided_message(communicator: u64, sequence: u8, number: u32, value: &AgreedValue) -> Vec<u8> {
+    let mut writer = message(communicator, sequence, number, DECIDED, 0, &RankSet::default(), 48);
     value.write(&mut writer);
     writer.done()
 }
@@ -600,16 +622,17 @@ fn decided_message(communicator: u64, space: u8, number: u32, value: &Value) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rma::Dice;
+    use crate::rma::testing::Dice;
     use std::collections::VecDeque;
 
-    /// A message on its way, with what its sender knew of deaths.
+    /// A message in flight, with its sender's knowledge of deaths.
     type Flight = (Vec<u8>, RankSet);
 
-    /// Members without an engine: messages in order for each pair, deaths at any moment, even in the middle of
-    /// sending, with the loss of what was not delivered, notices that reach each member at its own time.
+    /// Members without an engine. Messages between two members keep their order; members die at any
+    /// moment, even while sending, and undelivered messages may be lost; each member learns of
+    /// deaths at its own time.
     struct Model {
-        members: Vec<Agreements>,
+        members: Vec<DisseminationAgreements>,
         dead: RankSet,
         views: Vec<RankSet>,
         /// By sender and receiver.
@@ -620,7 +643,7 @@ mod tests {
         fn new(size: usize) -> Model {
             Model {
                 members: (0..size)
-                    .map(|me| Agreements::new(7, 0, size, me, RankSet::default()))
+                    .map(|me| DisseminationAgreements::new(7, 0, size, me, RankSet::default()))
                     .collect(),
                 dead: RankSet::default(),
                 views: vec![RankSet::default(); size],
@@ -628,7 +651,7 @@ mod tests {
             }
         }
 
-        /// Puts messages on their way; if the sender dies, after the first few of them.
+        /// Sends messages; if the sender dies, only the first few of them.
         fn send(&mut self, from: usize, sends: Sends, dice: &mut Dice, may_die: &mut usize) {
             let mut count = sends.len();
             if *may_die > 0 && !sends.is_empty() && dice.below(30) == 0 {
@@ -637,10 +660,7 @@ mod tests {
                 count = dice.below(sends.len() + 1);
             }
             for (to, bytes) in sends.into_iter().take(count) {
-                assert!(
-                    !self.views[from].contains(to),
-                    "nobody talks to those it knows to be dead"
-                );
+                assert!(!self.views[from].contains(to), "sent to a rank that is known to be dead");
                 self.channels[from][to].push_back((bytes, self.views[from].clone()));
             }
         }
@@ -655,7 +675,7 @@ mod tests {
     fn own(rank: usize, instance: usize) -> Contribution {
         let flags = !(1u64 << rank) ^ (instance as u64) << 40;
         Contribution {
-            kind: Kind::Agree,
+            kind: AgreementKind::Agree,
             flags,
             id: rank as u64,
             acked: RankSet::default(),
@@ -670,8 +690,8 @@ mod tests {
         let mut model = Model::new(size);
         let mut may_die = dice.below(size);
         let mut entered = vec![0; size];
-        // All that was ever returned, also by those who died.
-        let mut returned: Vec<Vec<(usize, Arc<Value>)>> = vec![Vec::new(); instances];
+        // All values that were ever returned, also by members that died.
+        let mut returned: Vec<Vec<(usize, Arc<AgreedValue>)>> = vec![Vec::new(); instances];
         let mut idle = 0;
         while idle < 20_000 {
             let member = dice.below(size);
@@ -695,7 +715,7 @@ mod tests {
                         returned[entered[member] - 1].push((member, value));
                     }
                 }
-                // A notice.
+                // The member learns of deaths.
                 1 => {
                     let news: RankSet = model
                         .dead
@@ -706,14 +726,14 @@ mod tests {
                 }
                 _ => {
                     let from = dice.below(size);
-                    // What the dead sent may be lost from some moment on.
+                    // Messages of the dead may be lost from some moment on.
                     if model.dead.contains(from) && dice.below(4) == 0 {
                         model.channels[from][member].clear();
                     }
                     if let Some((bytes, view)) = model.channels[from][member].pop_front() {
                         idle = 0;
                         model.learn(member, &view, &mut sends);
-                        model.members[member].receive(from, &bytes[9..], &mut sends);
+                        model.members[member].receive(from, &bytes[wire::HEADER_LEN..], &mut sends);
                     }
                 }
             }
@@ -740,14 +760,14 @@ mod tests {
     }
 
     #[test]
-    fn all_that_return_return_the_same_in_random_runs_without_an_engine() {
+    fn random_runs_without_an_engine_agree() {
         for seed in 0..300 {
             run(seed);
         }
     }
 
     #[test]
-    fn everybody_hears_of_everybody() {
+    fn every_participant_hears_of_every_other() {
         for size in 1..40 {
             let schedules: Vec<Schedule> =
                 (0..size).map(|me| Schedule::new(size, me, &RankSet::default())).collect();
@@ -768,18 +788,18 @@ mod tests {
 
     #[test]
     fn values_are_read_as_they_were_written() {
-        let place = Place { rank: 3, color: 9, key: -5 };
+        let place = SplitPlace { rank: 3, color: 9, key: -5 };
         let own = Contribution {
-            kind: Kind::Split,
+            kind: AgreementKind::Split,
             flags: 6,
             id: 1 << 50,
             acked: [1].into_iter().collect(),
             place: Some(place),
         };
-        let mut value = Value::of(&own, &[1, 2].into_iter().collect());
-        value.add(&Value::of(
+        let mut value = AgreedValue::of(&own, &[1, 2].into_iter().collect());
+        value.add(&AgreedValue::of(
             &Contribution {
-                place: Some(Place { rank: 0, ..place }),
+                place: Some(SplitPlace { rank: 0, ..place }),
                 flags: 3,
                 id: 5,
                 ..own.clone()
@@ -791,9 +811,12 @@ mod tests {
         let mut writer = Writer::new(wire::AGREEMENT, 0, 0);
         value.write(&mut writer);
         let bytes = writer.done();
-        assert_eq!(Value::read(&mut Reader::new(&bytes[9..])), Some(value.clone()));
-        let other = Contribution { kind: Kind::Duplicate, ..own };
-        value.add(&Value::of(&other, &RankSet::default()));
-        assert!(!value.is_of(Kind::Split) && !value.is_of(Kind::Duplicate));
+        assert_eq!(
+            AgreedValue::read(&mut Reader::new(&bytes[wire::HEADER_LEN..])),
+            Some(value.clone())
+        );
+        let other = Contribution { kind: AgreementKind::Duplicate, ..own };
+        value.add(&AgreedValue::of(&other, &RankSet::default()));
+        assert!(!value.is_of(AgreementKind::Split) && !value.is_of(AgreementKind::Duplicate));
     }
 }

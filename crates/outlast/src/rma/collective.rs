@@ -1,28 +1,34 @@
-//! Collective operations: all members of a communicator call them in the same order.
+//! Collective operations: all members of a communicator call them in a common order.
 //!
-//! Each call has a number, the same at all members, and a signature (which operation, root, length), which every
-//! message of it carries: a member that sees another signature under its number tells all members, and all return
-//! [`Error::Mismatched`]. In debug builds each operation begins with a barrier that compares the signatures, since
-//! some mismatches (two members that both think they are the root) meet no message otherwise.
+//! Each call has a number, equal at all members, and a signature (operation, root, length), which
+//! all its messages carry. A member that sees another signature under the number of its call tells
+//! all members, and all return [`Error::Mismatched`]. In debug builds each operation begins with a
+//! barrier that compares the signatures, since some mismatches (two members that both act as the
+//! root) cause no unexpected message otherwise.
 //!
-//! A barrier is a dissemination, a broadcast a binomial tree, a reduction recursive doubling (the ranks beyond the
-//! largest power of two give their values to a partner first and get the result from it), gathering from all a
-//! dissemination in which what is passed on grows: all of logarithmic depth.
+//! A barrier is a dissemination. A broadcast is a binomial tree. A reduction is recursive doubling
+//! (the ranks beyond the largest power of two first give their values to a partner, and get the
+//! result from it). Gathering from all is a dissemination with growing messages. All have
+//! logarithmic depth.
 //!
 //! # Deaths
-//! A member that knows of a death in the group leaves a collective operation with an error as soon as it would have
-//! to wait, whichever rank it waits for: the rank may have left for the same reason. Every death comes to be known
-//! to all, so nobody waits for ever; those who had all they needed before return success. After a death, all
-//! collective operations of the communicator fail; shrink it.
+//! A member that knows of a death in the group leaves a collective operation with an error as soon
+//! as it would have to wait, whichever rank it waits for: that rank may have left the operation
+//! because of the death, too. All members learn of every death, so no member waits for ever;
+//! members that had all they needed before return success. After a death, all collective operations
+//! of the communicator fail; shrink it.
 //!
-//! A member that has left the job on purpose is different: it had done its part in every operation that it took
-//! part in, and others may leave a while later, as at the end of a program behind its last barrier. So only who
-//! waits for the member itself, has something to send to it, or calls an operation that it can take no part in, fails;
-//! and tells all others, who fail in the same operation or in their next one, also if that is a `duplicate` or a `split`.
-//! (Whoever took part to the end has been sent all that was for it.)
+//! A member that has left the job on purpose is different. It had done its part in every operation
+//! that it took part in, and others may leave a while later, for example at the end of a program
+//! after its last barrier. So only these members fail: a member that waits for the member that
+//! left, has data to send to it, or calls an operation in which it can no longer take part. A
+//! failing member tells all others, which fail in this operation or in their next operation, also
+//! if that is a `duplicate` or a `split`. (A member that took part to the end has been sent all its
+//! data.)
 
 use super::group::RankSet;
-use super::progress::{Rma, Shared};
+use super::progress::Rma;
+use super::registry::SharedCommunicator;
 use super::wire::{self, Reader, Writer};
 use super::{Error, Result};
 use crate::Job;
@@ -38,25 +44,25 @@ pub enum Op {
     And,
     /// Bitwise or.
     Or,
-    /// The smaller one.
+    /// The smaller value.
     Min,
-    /// The larger one.
+    /// The larger value.
     Max,
     /// The sum; integers wrap.
     Sum,
 }
 
-/// Which operation is called, and with what.
+/// A call's operation and arguments, which must be equal at all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signature {
-    what: What,
+    kind: CollectiveKind,
     detail: u8,
     root: u32,
     len: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum CollectiveKind {
     Barrier,
     Broadcast,
     ReduceUnsigned,
@@ -65,31 +71,31 @@ pub(crate) enum What {
     Gather,
 }
 
-const WHATS: [What; 6] = [
-    What::Barrier,
-    What::Broadcast,
-    What::ReduceUnsigned,
-    What::ReduceSigned,
-    What::ReduceFloat,
-    What::Gather,
+const COLLECTIVE_KINDS: [CollectiveKind; 6] = [
+    CollectiveKind::Barrier,
+    CollectiveKind::Broadcast,
+    CollectiveKind::ReduceUnsigned,
+    CollectiveKind::ReduceSigned,
+    CollectiveKind::ReduceFloat,
+    CollectiveKind::Gather,
 ];
 
 impl Signature {
-    pub(crate) fn new(what: What, detail: u8, root: usize, len: usize) -> Signature {
-        Signature { what, detail, root: root as u32, len: len as u64 }
+    pub(crate) fn new(kind: CollectiveKind, detail: u8, root: usize, len: usize) -> Signature {
+        Signature { kind, detail, root: root as u32, len: len as u64 }
     }
 
     fn write(&self, writer: &mut Writer) {
-        writer.u8(self.what as u8).u8(self.detail).u32(self.root).u64(self.len);
+        writer.u8(self.kind as u8).u8(self.detail).u32(self.root).u64(self.len);
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Signature> {
-        let what = *WHATS.get(reader.u8()? as usize)?;
-        Some(Signature { what, detail: reader.u8()?, root: reader.u32()?, len: reader.u64()? })
+        let kind = *COLLECTIVE_KINDS.get(reader.u8()? as usize)?;
+        Some(Signature { kind, detail: reader.u8()?, root: reader.u32()?, len: reader.u64()? })
     }
 }
 
-struct Arrived {
+struct ArrivedStep {
     number: u64,
     slot: u8,
     from: usize,
@@ -97,25 +103,25 @@ struct Arrived {
     bytes: Vec<u8>,
 }
 
-/// The collective operations of a communicator at one member.
+/// The collective operations of a communicator at a member.
 #[derive(Default)]
 pub(crate) struct Collectives {
     /// The number of the next call.
     next: u64,
-    arrived: VecDeque<Arrived>,
-    /// The first call that somebody left because members had left the job, and which.
+    arrived: VecDeque<ArrivedStep>,
+    /// The first call that a member left because members had left the job, and the ranks that left.
     broken: Option<(u64, RankSet)>,
-    /// The last call that somebody found to be mismatched, and what it said.
+    /// The last call that a member found to be mismatched, with its description.
     aborted: Option<(u64, String)>,
 }
 
 impl Collectives {
-    /// A step of another member has come.
+    /// Keeps a step that another member has sent.
     pub(crate) fn deliver(&mut self, from: usize, bytes: &[u8]) {
         let mut reader = Reader::new(bytes);
         let mut read = || Some((reader.u64()?, reader.u8()?, Signature::read(&mut reader)?));
         if let Some((number, slot, signature)) = read() {
-            self.arrived.push_back(Arrived {
+            self.arrived.push_back(ArrivedStep {
                 number,
                 slot,
                 from,
@@ -125,7 +131,7 @@ impl Collectives {
         }
     }
 
-    /// Another member has left a call because members had left the job.
+    /// Records that another member has left a call because members had left the job.
     pub(crate) fn break_off(&mut self, bytes: &[u8]) {
         let mut reader = Reader::new(bytes);
         if let (Some(number), Some(ranks)) = (reader.u64(), reader.set())
@@ -135,12 +141,13 @@ impl Collectives {
         }
     }
 
-    /// Those because of whom somebody left a call that this member has been through: it will not come to what follows.
+    /// The members that had left, if because of them some member left a call that is over here:
+    /// that member will not take part in the next calls.
     pub(crate) fn broken_before(&self) -> Option<&RankSet> {
         self.broken.as_ref().filter(|(number, _)| *number < self.next).map(|(_, ranks)| ranks)
     }
 
-    /// Another member has found a mismatch.
+    /// Records that another member has found a mismatch.
     pub(crate) fn abort(&mut self, from: usize, bytes: &[u8]) {
         let mut reader = Reader::new(bytes);
         if let Some(number) = reader.u64()
@@ -152,46 +159,51 @@ impl Collectives {
     }
 }
 
-/// A thread that is in a collective operation; only one may be.
-pub(crate) struct Turn<'a>(&'a AtomicBool);
+/// Marks that a thread is inside a call that only a single thread of a member may make at a time.
+pub(crate) struct SingleCallGuard<'a>(&'a AtomicBool);
 
-impl<'a> Turn<'a> {
-    pub(crate) fn take(flag: &'a AtomicBool) -> Result<Turn<'a>> {
-        if flag.swap(true, Ordering::Acquire) { Err(Error::Busy) } else { Ok(Turn(flag)) }
+impl<'a> SingleCallGuard<'a> {
+    pub(crate) fn take(flag: &'a AtomicBool) -> Result<SingleCallGuard<'a>> {
+        if flag.swap(true, Ordering::Acquire) {
+            Err(Error::Busy)
+        } else {
+            Ok(SingleCallGuard(flag))
+        }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for SingleCallGuard<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
 }
 
-/// One call of a collective operation.
-pub(crate) struct Call<'a> {
+/// A call of a collective operation.
+pub(crate) struct CollectiveCall<'a> {
     job: &'a Job,
     rma: &'a Rma,
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<SharedCommunicator>,
     signature: Signature,
     number: u64,
     me: usize,
     size: usize,
-    _turn: Turn<'a>,
+    _guard: SingleCallGuard<'a>,
 }
 
-/// The slots of messages before and after the doubling of a reduction, and those of the check in debug builds.
+/// The slots of messages before and after the doubling of a reduction, and the first slot of the
+/// check in debug builds.
 const FOLD: u8 = 64;
 const UNFOLD: u8 = 65;
 const CHECK: u8 = 128;
 
-impl<'a> Call<'a> {
+impl<'a> CollectiveCall<'a> {
     pub(crate) fn begin(
         job: &'a Job,
         rma: &'a Rma,
-        shared: &'a Arc<Shared>,
+        shared: &'a Arc<SharedCommunicator>,
         signature: Signature,
-    ) -> Result<Call<'a>> {
-        let turn = Turn::take(&shared.in_collective)?;
+    ) -> Result<CollectiveCall<'a>> {
+        let guard = SingleCallGuard::take(&shared.in_collective)?;
         let number = {
             let mut state = lock(&shared.state);
             let number = state.collectives.next;
@@ -200,129 +212,12 @@ impl<'a> Call<'a> {
             number
         };
         let (me, size) = (shared.group.me, shared.group.size());
-        let call = Call { job, rma, shared, signature, number, me, size, _turn: turn };
+        let call = CollectiveCall { job, rma, shared, signature, number, me, size, _guard: guard };
         call.check(None)?;
-        if cfg!(debug_assertions) && signature.what != What::Barrier {
+        if cfg!(debug_assertions) && signature.kind != CollectiveKind::Barrier {
             call.disseminate(CHECK)?;
         }
         Ok(call)
-    }
-
-    /// Why the call cannot go on, if there is a reason: at its beginning, or while it waits for a rank.
-    fn check(&self, waits_for: Option<usize>) -> Result<()> {
-        if self.shared.is_freed.load(Ordering::SeqCst) {
-            return Err(Error::Freed);
-        }
-        if self.shared.is_revoked.load(Ordering::SeqCst) {
-            return Err(Error::Revoked);
-        }
-        let state = lock(&self.shared.state);
-        let collectives = &state.collectives;
-        if let Some((number, said)) = &collectives.aborted
-            && *number == self.number
-        {
-            return Err(Error::Mismatched { what: said.clone() });
-        }
-        if let Some((number, ranks)) = &collectives.broken
-            && *number <= self.number
-        {
-            return Err(Error::ProcFailed { ranks: ranks.to_vec() });
-        }
-        if !state.silent.is_subset(&state.left) {
-            return Err(Error::ProcFailed { ranks: state.silent.to_vec() });
-        }
-        let is_harmless = match waits_for {
-            None => state.silent.is_empty(),
-            Some(rank) => !state.silent.contains(rank),
-        };
-        if is_harmless {
-            return Ok(());
-        }
-        let ranks = state.silent.clone();
-        drop(state);
-        Err(self.break_off(ranks))
-    }
-
-    /// Leaves the call because of these ranks, and tells all: others may wait for this member in it.
-    fn break_off(&self, ranks: RankSet) -> Error {
-        {
-            let broken = &mut lock(&self.shared.state).collectives.broken;
-            if broken.as_ref().is_none_or(|(first, _)| self.number < *first) {
-                *broken = Some((self.number, ranks.clone()));
-            }
-        }
-        let mut writer = Writer::new(wire::BROKEN, self.shared.id, 0);
-        writer.u64(self.number).set(&ranks);
-        self.tell_all(&writer.done());
-        Error::ProcFailed { ranks: ranks.to_vec() }
-    }
-
-    fn send(&self, to: usize, slot: u8, bytes: &[u8]) -> Result<()> {
-        let mut writer = Writer::new(wire::COLLECTIVE, self.shared.id, 24 + bytes.len());
-        writer.u64(self.number).u8(slot);
-        self.signature.write(&mut writer);
-        writer.bytes(bytes);
-        let sent = self.rma.transmit(self.job, self.shared.group.member(to), &writer.done());
-        sent.map_err(|error| match Error::from_engine(error, to) {
-            Error::ProcFailed { .. } => self.break_off([to].into_iter().collect()),
-            other => other,
-        })
-    }
-
-    /// Waits for a step of a member.
-    fn receive(&self, from: usize, slot: u8) -> Result<Vec<u8>> {
-        let look = || {
-            let mut state = lock(&self.shared.state);
-            let arrived = &mut state.collectives.arrived;
-            let other =
-                arrived.iter().find(|a| a.number == self.number && a.signature != self.signature);
-            if let Some(other) = other {
-                return Some(Err((other.from, other.signature)));
-            }
-            let wanted = |a: &Arrived| a.number == self.number && a.slot == slot && a.from == from;
-            let found = arrived.iter().position(wanted)?;
-            arrived.remove(found).map(|arrived| Ok(arrived.bytes))
-        };
-        let mut mismatch = None;
-        let result = self.rma.block(
-            self.job,
-            || match look() {
-                Some(Ok(bytes)) => Some(Ok(bytes)),
-                Some(Err((from, theirs))) => {
-                    let what = format!("here {:?}, at rank {from} {theirs:?}", self.signature);
-                    mismatch = Some(what.clone());
-                    Some(Err(Error::Mismatched { what }))
-                }
-                None => self.check(Some(from)).err().map(Err),
-            },
-            |limit| self.shared.timeout(from, limit),
-        );
-        if let Some(what) = mismatch {
-            let mut writer = Writer::new(wire::ABORT, self.shared.id, 8 + what.len());
-            writer.u64(self.number).bytes(what.as_bytes());
-            self.tell_all(&writer.done());
-        }
-        result
-    }
-
-    /// Tells all other members something that ends the call. They might otherwise wait for this one.
-    fn tell_all(&self, bytes: &[u8]) {
-        for rank in (0..self.size).filter(|&rank| rank != self.me) {
-            self.rma.post(self.job, self.shared.group.member(rank), bytes.to_vec());
-        }
-    }
-
-    /// Returns when all members have come here.
-    fn disseminate(&self, first_slot: u8) -> Result<()> {
-        let mut distance = 1;
-        let mut slot = first_slot;
-        while distance < self.size {
-            self.send((self.me + distance) % self.size, slot, &[])?;
-            self.receive((self.me + self.size - distance) % self.size, slot)?;
-            distance *= 2;
-            slot += 1;
-        }
-        Ok(())
     }
 
     pub(crate) fn barrier(&self) -> Result<()> {
@@ -330,7 +225,8 @@ impl<'a> Call<'a> {
     }
 
     pub(crate) fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()> {
-        // Ranks are counted from the root; each one's parent is itself without its lowest bit.
+        // Places are counted from the root; the parent of a place is the place without its lowest
+        // bit.
         let place = (self.me + self.size - root) % self.size;
         let rank_at = |place: usize| (place + root) % self.size;
         let lowest =
@@ -348,7 +244,7 @@ impl<'a> Call<'a> {
         let mut result = Ok(());
         while bit > 0 {
             if place + bit < self.size {
-                // The others below get theirs even if one is dead.
+                // The other children get their data even if a child is dead.
                 result = result.and(self.send(rank_at(place + bit), 0, bytes));
             }
             bit /= 2;
@@ -370,7 +266,7 @@ impl<'a> Call<'a> {
         let power =
             if self.size.is_power_of_two() { self.size } else { self.size.next_power_of_two() / 2 };
         let extra = self.size - power;
-        // Of the first 2 * extra ranks, the odd ones give their values to the even one before them.
+        // Of the first 2 * extra ranks, each odd rank gives its values to the even rank before it.
         if self.me < 2 * extra && self.me % 2 == 1 {
             self.send(self.me - 1, FOLD, &pack(words))?;
             words.copy_from_slice(&unpack(&self.receive(self.me - 1, UNFOLD)?));
@@ -387,7 +283,7 @@ impl<'a> Call<'a> {
             let partner = rank_at(place ^ bit);
             self.send(partner, slot, &pack(words))?;
             let theirs = unpack(&self.receive(partner, slot)?);
-            // The lower one first at both, so that both round the same.
+            // Both partners put the value of the lower place first, so that both round equally.
             let swap = place & bit != 0;
             for (mine, theirs) in words.iter_mut().zip(theirs) {
                 *mine = if swap { combine(theirs, *mine) } else { combine(*mine, theirs) };
@@ -400,7 +296,7 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Everyone's bytes, by rank.
+    /// The bytes of every member, by rank.
     pub(crate) fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut known: Vec<Option<Vec<u8>>> = vec![None; self.size];
         known[self.me] = Some(bytes.to_vec());
@@ -428,6 +324,126 @@ impl<'a> Call<'a> {
         }
         Ok(known.into_iter().map(Option::unwrap_or_default).collect())
     }
+
+    /// Returns when all members have come here.
+    fn disseminate(&self, first_slot: u8) -> Result<()> {
+        let mut distance = 1;
+        let mut slot = first_slot;
+        while distance < self.size {
+            self.send((self.me + distance) % self.size, slot, &[])?;
+            self.receive((self.me + self.size - distance) % self.size, slot)?;
+            distance *= 2;
+            slot += 1;
+        }
+        Ok(())
+    }
+
+    fn send(&self, to: usize, slot: u8, bytes: &[u8]) -> Result<()> {
+        let mut writer = Writer::new(wire::COLLECTIVE, self.shared.id, 24 + bytes.len());
+        writer.u64(self.number).u8(slot);
+        self.signature.write(&mut writer);
+        writer.bytes(bytes);
+        let sent = self.rma.transmit(self.job, self.shared.group.member(to), &writer.done());
+        sent.map_err(|error| match Error::from_engine(error, to) {
+            Error::ProcFailed { .. } => self.break_off([to].into_iter().collect()),
+            other => other,
+        })
+    }
+
+    /// Waits for a step from a member.
+    fn receive(&self, from: usize, slot: u8) -> Result<Vec<u8>> {
+        let poll = || {
+            let mut state = lock(&self.shared.state);
+            let arrived = &mut state.collectives.arrived;
+            let other =
+                arrived.iter().find(|a| a.number == self.number && a.signature != self.signature);
+            if let Some(other) = other {
+                return Some(Err((other.from, other.signature)));
+            }
+            let wanted =
+                |a: &ArrivedStep| a.number == self.number && a.slot == slot && a.from == from;
+            let found = arrived.iter().position(wanted)?;
+            arrived.remove(found).map(|arrived| Ok(arrived.bytes))
+        };
+        let mut mismatch = None;
+        let result = self.rma.block(
+            self.job,
+            || match poll() {
+                Some(Ok(bytes)) => Some(Ok(bytes)),
+                Some(Err((from, theirs))) => {
+                    let what = format!("here {:?}, at rank {from} {theirs:?}", self.signature);
+                    mismatch = Some(what.clone());
+                    Some(Err(Error::Mismatched { what }))
+                }
+                None => self.check(Some(from)).err().map(Err),
+            },
+            |limit| self.shared.timeout(from, limit),
+        );
+        if let Some(what) = mismatch {
+            let mut writer = Writer::new(wire::ABORT, self.shared.id, 8 + what.len());
+            writer.u64(self.number).bytes(what.as_bytes());
+            self.tell_all(&writer.done());
+        }
+        result
+    }
+
+    /// The error that ends the call, if any: at its beginning, or while it waits for a rank.
+    fn check(&self, waits_for: Option<usize>) -> Result<()> {
+        if self.shared.is_freed.load(Ordering::SeqCst) {
+            return Err(Error::Freed);
+        }
+        if self.shared.is_revoked.load(Ordering::SeqCst) {
+            return Err(Error::Revoked);
+        }
+        let state = lock(&self.shared.state);
+        let collectives = &state.collectives;
+        if let Some((number, said)) = &collectives.aborted
+            && *number == self.number
+        {
+            return Err(Error::Mismatched { what: said.clone() });
+        }
+        if let Some((number, ranks)) = &collectives.broken
+            && *number <= self.number
+        {
+            return Err(Error::ProcFailed { ranks: ranks.to_vec() });
+        }
+        if !state.drained.is_subset(&state.left) {
+            return Err(Error::ProcFailed { ranks: state.drained.to_vec() });
+        }
+        let is_harmless = match waits_for {
+            None => state.drained.is_empty(),
+            Some(rank) => !state.drained.contains(rank),
+        };
+        if is_harmless {
+            return Ok(());
+        }
+        let ranks = state.drained.clone();
+        drop(state);
+        Err(self.break_off(ranks))
+    }
+
+    /// Leaves the call because of these ranks, and tells all members: others may wait for this
+    /// member in it.
+    fn break_off(&self, ranks: RankSet) -> Error {
+        {
+            let broken = &mut lock(&self.shared.state).collectives.broken;
+            if broken.as_ref().is_none_or(|(first, _)| self.number < *first) {
+                *broken = Some((self.number, ranks.clone()));
+            }
+        }
+        let mut writer = Writer::new(wire::BROKEN, self.shared.id, 0);
+        writer.u64(self.number).set(&ranks);
+        self.tell_all(&writer.done());
+        Error::ProcFailed { ranks: ranks.to_vec() }
+    }
+
+    /// Sends all other members a message that ends the call. Otherwise they might wait for this
+    /// member.
+    fn tell_all(&self, bytes: &[u8]) {
+        for rank in (0..self.size).filter(|&rank| rank != self.me) {
+            self.rma.post(self.job, self.shared.group.member(rank), bytes.to_vec());
+        }
+    }
 }
 
 /// How an operation combines unsigned words.
@@ -441,7 +457,7 @@ pub(crate) fn unsigned(op: Op) -> impl Fn(u64, u64) -> u64 {
     }
 }
 
-/// The same for signed ones.
+/// How an operation combines signed words.
 pub(crate) fn signed(op: Op) -> impl Fn(u64, u64) -> u64 {
     move |a, b| match op {
         Op::Min => (a as i64).min(b as i64) as u64,
@@ -450,7 +466,8 @@ pub(crate) fn signed(op: Op) -> impl Fn(u64, u64) -> u64 {
     }
 }
 
-/// The same for floating-point numbers, given by their bits; `None` if the operation makes no sense for them.
+/// How an operation combines floating-point numbers, given by their bits; `None` for bitwise
+/// operations.
 pub(crate) fn float(op: Op) -> Option<impl Fn(u64, u64) -> u64> {
     let combine: fn(f64, f64) -> f64 = match op {
         Op::And | Op::Or => return None,

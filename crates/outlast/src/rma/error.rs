@@ -1,52 +1,59 @@
+//! The errors of communicators.
+
+use crate::MemberId;
 use crate::engine;
-use crate::{Epoch, MemberId};
 use std::time::Duration;
 
-/// What a call of a communicator or a window can fail with.
+/// The reasons why a call on a communicator fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Members that the operation needs are dead, so it cannot be completed.
-    #[error("{} dead; shrink the communicator, or go on without them", named(.ranks))]
+    #[error("{} dead; shrink the communicator, or go on without them", ranks_are(.ranks))]
     ProcFailed {
         /// The ranks of the dead, in ascending order.
         ranks: Vec<usize>,
     },
-    /// A failure holds the request up, but the request is still active: acknowledge the failure with
-    /// [`failure_ack`](crate::rma::Communicator::failure_ack), or look after the request that failed, and wait again.
+    /// A failure holds the request up, but the request is still active: acknowledge the failure
+    /// with [`failure_ack`](crate::rma::Communicator::failure_ack), or handle the request that
+    /// failed, and wait again.
     #[error(
-        "{} dead, which holds this request up; it is still active: acknowledge the failure and wait again",
-        named(.ranks)
+        "{} dead, which holds this request up; it is still active: acknowledge the failure and \
+         wait again",
+        ranks_are(.ranks)
     )]
     ProcFailedPending {
         /// The ranks of the dead, in ascending order.
         ranks: Vec<usize>,
     },
-    /// Some member has revoked the communicator. Only `agree`, `shrink` and local calls still work on it.
-    #[error("the communicator has been revoked; shrink it, or use another one")]
+    /// A member has revoked the communicator. Only `agree`, `shrink` and local calls still work on
+    /// it.
+    #[error("the communicator has been revoked; shrink it, or use another communicator")]
     Revoked,
-    /// A member asked, by [`interrupt`](crate::rma::Communicator::interrupt), that this wait end. Nothing was lost.
-    #[error("rank {by} has interrupted this wait; what was waited for is still active")]
+    /// A member ended this wait by [`interrupt`](crate::rma::Communicator::interrupt). No message
+    /// was lost.
+    #[error("rank {by} has interrupted this wait; call again to go on waiting")]
     Interrupted {
-        /// Who asked.
+        /// The rank that called `interrupt`.
         by: usize,
     },
     /// A living member did not do its part in time.
     #[error(
-        "rank {rank} ({member}) lives but has not done its part within {limit:?}; it may be stopped, starved or busy elsewhere"
+        "rank {rank} ({member}) lives but has not done its part within {limit:?}; it may be \
+         stopped, starved or busy elsewhere"
     )]
     Timeout {
-        /// The rank that was waited for; one of them, if there were several.
+        /// The awaited rank; the first of them, if there were several.
         rank: usize,
         /// The member that has this rank.
         member: MemberId,
         /// How long the call waited.
         limit: Duration,
     },
-    /// There is no such rank in the communicator. Nothing was changed.
+    /// The communicator does not have this rank. Nothing was changed.
     #[error("rank {rank} is out of range in a communicator of {size}")]
     RankOutOfRange {
-        /// What was given.
+        /// The rank that was given.
         rank: usize,
         /// How many ranks there are.
         size: usize,
@@ -54,7 +61,7 @@ pub enum Error {
     /// The tag is larger than [`TAG_MAX`](crate::rma::TAG_MAX). Nothing was changed.
     #[error("tag {tag} is out of range; at most {}", crate::rma::TAG_MAX)]
     TagOutOfRange {
-        /// What was given.
+        /// The tag that was given.
         tag: u32,
     },
     /// The communicator was freed here. Nothing was changed.
@@ -62,7 +69,8 @@ pub enum Error {
     Freed,
     /// The message is longer than the buffer. It is not lost: the next matching receive finds it.
     #[error(
-        "a message of {len} bytes does not fit into a buffer of {buffer_len}; receive it with a larger one"
+        "a message of {len} bytes does not fit into a buffer of {buffer_len}; receive it with a \
+         larger buffer"
     )]
     Truncated {
         /// How long the message is.
@@ -70,7 +78,8 @@ pub enum Error {
         /// How long the buffer is.
         buffer_len: usize,
     },
-    /// The members did not all call the same collective operation, or not with the same root, length or operation.
+    /// The members called different collective operations, or with different roots, lengths or
+    /// operators.
     #[error("the members called different collective operations: {what}")]
     Mismatched {
         /// What differs.
@@ -78,7 +87,8 @@ pub enum Error {
     },
     /// Another thread of this member is inside a collective operation on this communicator.
     #[error(
-        "another thread of this member is in a collective operation on this communicator; duplicate it for that thread"
+        "another thread of this member is in a collective operation on this communicator; \
+         duplicate it for that thread"
     )]
     Busy,
     /// A request was waited for after it had completed.
@@ -87,7 +97,7 @@ pub enum Error {
     /// The list of members for a new communicator cannot be used. Nothing was changed.
     #[error("{what}")]
     Invalid {
-        /// What is wrong with it.
+        /// The reason.
         what: String,
     },
     /// The engine refused.
@@ -95,27 +105,28 @@ pub enum Error {
     Engine(#[from] engine::Error),
 }
 
-/// The result of a call of a communicator or a window.
+/// The result of a call on a communicator.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Whether the error says that somebody died.
+    /// Whether the error reports a death.
     pub fn is_failure(&self) -> bool {
         matches!(self, Error::ProcFailed { .. } | Error::ProcFailedPending { .. })
     }
 
-    /// An engine's refusal in terms of a communicator, whose ranks the engine does not know.
+    /// Translates an error of the engine on an operation with `rank`: the engine knows members, not
+    /// ranks.
     pub(crate) fn from_engine(error: engine::Error, rank: usize) -> Error {
         match error {
             engine::Error::Dead { .. } => Error::ProcFailed { ranks: vec![rank] },
             engine::Error::Timeout { member, limit } => Error::Timeout { rank, member, limit },
-            engine::Error::Stale { now: Epoch(_) } | engine::Error::Ended => Error::Engine(error),
             other => Error::Engine(other),
         }
     }
 }
 
-fn named(ranks: &[usize]) -> String {
+/// The subject of an error text: "rank 3 is", "ranks 1, 3 are".
+pub(super) fn ranks_are(ranks: &[usize]) -> String {
     let list = ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     if ranks.len() == 1 { format!("rank {list} is") } else { format!("ranks {list} are") }
 }

@@ -1,23 +1,24 @@
-//! Who belongs to a communicator, and sets of its ranks.
+//! The members of a communicator, and sets of its ranks.
 
 use crate::{MemberId, MemberSet};
 
 const NO_RANK: u32 = u32::MAX;
 
-/// The members of a communicator in the order of their ranks. Shared by duplicates.
+/// The members of a communicator in the order of their ranks. A duplicate shares the group of its
+/// original.
 #[derive(Debug)]
 pub(crate) struct Group {
     members: Vec<MemberId>,
     /// Per member of the job: its rank, or [`NO_RANK`].
     ranks: Vec<u32>,
-    /// All members but this one.
+    /// All members except this member.
     others: Vec<MemberId>,
     /// This member's own rank.
     pub(crate) me: usize,
 }
 
 impl Group {
-    /// The group of these different members; `None` if `me` is not among them.
+    /// The group of these members, which must be distinct; `None` if `me` is not among them.
     pub(crate) fn new(members: Vec<MemberId>, me: MemberId) -> Option<Group> {
         let len = members.iter().map(|member| member.index() + 1).max().unwrap_or(0);
         let mut ranks = vec![NO_RANK; len];
@@ -49,7 +50,7 @@ impl Group {
         self.ranks.get(member.index()).filter(|&&rank| rank != NO_RANK).map(|&rank| rank as usize)
     }
 
-    /// The ranks of those of `members` that belong to the group.
+    /// The ranks of the `members` that belong to the group.
     pub(crate) fn ranks_of(&self, members: &MemberSet) -> RankSet {
         members.iter().filter_map(|member| self.rank_of(member)).collect()
     }
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_sets_of_ranks_are_equal_however_they_came_about() {
+    fn equal_rank_sets_compare_equal() {
         let large: RankSet = [1, 64, 200].into_iter().collect();
         let small: RankSet = [1].into_iter().collect();
         assert_eq!(large.without(&[64, 200].into_iter().collect()), small);

@@ -1,6 +1,8 @@
-//! How messages between communicators are written: little-endian, without padding, each checked as it is read.
+//! The encoding of messages between communicators: little-endian, without padding, each field
+//! checked when it is read.
 //!
-//! Every message begins with its kind and, except for [`PART`], the identity of its communicator.
+//! Every message begins with its kind and the identity of its communicator, or, for [`PART`], with
+//! its kind and the number of the long message.
 
 use super::group::RankSet;
 
@@ -18,14 +20,18 @@ pub(crate) const AGREEMENT: u8 = 4;
 pub(crate) const REVOKE: u8 = 5;
 /// The receiver's wait is to end.
 pub(crate) const INTERRUPT: u8 = 6;
-/// Carries nothing but what every message carries: what the sender knows of deaths.
+/// Carries only what every message carries: its sender's knowledge of deaths.
 pub(crate) const NOTIFY: u8 = 7;
-/// A member, and all below it in the tree, have freed the communicator.
+/// A free notice: a member, and all ranks below it in the tree, have freed the communicator.
 pub(crate) const FREED: u8 = 8;
-/// All members have freed the communicator.
+/// A free notice: all members have freed the communicator.
 pub(crate) const GONE: u8 = 9;
-/// A piece of a message that is longer than the engine takes: its number, which piece it is, and the bytes.
+/// A part of a message that is longer than the engine takes: its number, which part it is, and the
+/// bytes.
 pub(crate) const PART: u8 = 10;
+
+/// The length of the kind and the identity at the beginning of a message.
+pub(crate) const HEADER_LEN: usize = 1 + 8;
 
 /// Writes a message.
 pub(crate) struct Writer(Vec<u8>);
@@ -33,7 +39,7 @@ pub(crate) struct Writer(Vec<u8>);
 impl Writer {
     /// A message of this kind for this communicator, with room for `len` further bytes.
     pub(crate) fn new(kind: u8, communicator: u64, len: usize) -> Writer {
-        let mut bytes = Vec::with_capacity(9 + len);
+        let mut bytes = Vec::with_capacity(HEADER_LEN + len);
         bytes.push(kind);
         bytes.extend_from_slice(&communicator.to_le_bytes());
         Writer(bytes)
@@ -72,12 +78,17 @@ impl Writer {
     }
 }
 
-/// Reads a message; every call says `None` once the message turns out to be too short.
+/// Reads a message. Every call returns `None` once the message turns out to be too short.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader(bytes)
+    }
+
+    /// Reads a message from after its kind and the identity of its communicator.
+    pub(crate) fn after_header(bytes: &'a [u8]) -> Reader<'a> {
+        Reader(bytes.get(HEADER_LEN..).unwrap_or_default())
     }
 
     pub(crate) fn u8(&mut self) -> Option<u8> {
@@ -120,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read() {
+    fn messages_are_read_as_they_were_written() {
         let set: RankSet = [0, 70].into_iter().collect();
         let mut writer = Writer::new(DATA, 7, 0);
         writer.u8(3).u32(4).u64(5).set(&set).bytes(b"xyz");
@@ -133,9 +144,9 @@ mod tests {
         assert_eq!(reader.rest(), b"z");
     }
 
-    /// Whatever arrives, reading it neither panics nor reads beyond its end.
+    /// Reading a truncated message neither panics nor reads beyond its end.
     #[test]
-    fn a_message_that_is_cut_off_is_found_out() {
+    fn truncated_messages_are_detected() {
         let mut writer = Writer::new(AGREEMENT, 1, 0);
         writer.set(&[5, 200].into_iter().collect());
         let bytes = writer.done();

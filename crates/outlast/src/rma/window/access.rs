@@ -1,32 +1,31 @@
-//! Puts, gets and operations on words; those that are under way.
+//! Puts, gets and operations on words, and the operations in flight.
 //!
-//! An operation on a window is one or more operations of the engine. Each of them names the epoch of the view in which
-//! it was started; if the target refuses it because the view has changed, it is started again, so that an operation
-//! of a member that the target knows to be dead never takes effect (the dead start nothing again). What is not complete
-//! at once is kept in a table of the window, which requests refer to and `flush` completes.
+//! An operation on a window consists of operations of the engine, its *parts*. Each part names the
+//! epoch of the view in which it was started. If the target refuses a part because the view has
+//! changed, the part is started again. So an operation of a member that the target knows to be dead
+//! never takes effect (the dead start no part again). An operation that is not complete at once is
+//! kept in a table of the window; requests refer to it there, and `flush` completes it.
 //!
-//! An operation that the program gave up (its target did not answer in time) stays in the table until the engine is
-//! done with it: only then is nothing on its way that could still change memory, which `free` waits for.
+//! An operation that was given up (its target did not answer in time) stays in the table until the
+//! engine is done with it: only then can it no longer change memory, which `free` waits for.
 
-use super::directory::{ATTACHED, Directory, Piece};
-use super::layout::{DIRECTORY, ENTERED, LEFT};
-use super::{Patience, Shared, Window, WindowError, WindowResult};
+use super::directory::{ATTACHED, Piece};
+use super::layout::{ENTERED, LEFT};
+use super::{EndedBy, SharedWindow, Window, WindowError, WindowResult, lock};
 use crate::engine::{self, Done, Operation, Pending};
-use crate::sync::lock;
 use crate::{Epoch, Time};
-use std::sync::Arc;
 
-/// More operations than this are not under way at once; the next one waits.
+/// The largest number of operations in flight; further operations wait.
 const OPERATIONS_MAX: usize = 256;
 
-/// How an operation on words combines what is there with what is given.
+/// How an operation on words combines the old word with the given word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Update {
     /// The sum, wrapping.
     Sum,
-    /// The lesser one.
+    /// The lesser word.
     Min,
-    /// The greater one.
+    /// The greater word.
     Max,
     /// Bitwise and.
     And,
@@ -34,9 +33,9 @@ pub enum Update {
     Or,
     /// Bitwise exclusive or.
     Xor,
-    /// What is given.
+    /// The given word.
     Replace,
-    /// What is there: only for reading.
+    /// The old word: only for reading.
     Keep,
 }
 
@@ -48,9 +47,9 @@ mod sealed {
 
 /// A number that operations on words work with: `u64` or `i64`.
 pub trait Word: Copy + Ord + sealed::Sealed {
-    /// Whether it is signed.
+    /// Whether the number is signed.
     const IS_SIGNED: bool;
-    /// Its bits.
+    /// The bits of the number.
     fn to_bits(self) -> u64;
     /// The number with these bits.
     fn from_bits(bits: u64) -> Self;
@@ -94,14 +93,14 @@ impl Update {
     }
 }
 
-/// An operation of the engine that is a part of one on a window.
-struct Part {
-    action: Action,
+/// An operation of the engine as a part of an operation on a window.
+struct OperationPart {
+    action: PartAction,
     pending: Option<Pending>,
     is_done: bool,
 }
 
-enum Action {
+enum PartAction {
     Put {
         place: u64,
         data: Vec<u8>,
@@ -133,54 +132,54 @@ enum Action {
     },
 }
 
-impl Action {
+impl PartAction {
     fn operation(&self) -> Operation<'_> {
         match *self {
-            Action::Put { place, ref data } => Operation::Put { offset: place, data },
-            Action::Get { place, len, .. } => Operation::Get { offset: place, len },
-            Action::Load { place } => Operation::Load { offset: place },
-            Action::Add { place, delta } => Operation::FetchAdd { offset: place, delta },
-            Action::Change { place, guess, update, given, is_signed } => {
+            PartAction::Put { place, ref data } => Operation::Put { offset: place, data },
+            PartAction::Get { place, len, .. } => Operation::Get { offset: place, len },
+            PartAction::Load { place } => Operation::Load { offset: place },
+            PartAction::Add { place, delta } => Operation::FetchAdd { offset: place, delta },
+            PartAction::Change { place, guess, update, given, is_signed } => {
                 Operation::CompareAndSwap {
                     offset: place,
                     expected: guess,
                     new: update.apply(guess, given, is_signed),
                 }
             }
-            Action::Swap { place, expected, new } => {
+            PartAction::Swap { place, expected, new } => {
                 Operation::CompareAndSwap { offset: place, expected, new }
             }
         }
     }
 }
 
-/// An operation on a window that is under way.
-pub(super) struct Op {
+/// An operation on a window that is in flight.
+pub(super) struct WindowOperation {
     target: usize,
-    parts: Vec<Part>,
-    /// What a get has read; `None` for other operations.
+    parts: Vec<OperationPart>,
+    /// The bytes that a get has read; `None` for other operations.
     bytes: Option<Vec<u8>>,
-    /// What an operation on a word has found.
+    /// The word that an operation on words has found.
     word: Option<u64>,
     until: Time,
     /// Whether it is counted as an access to an attached range.
     is_counted: bool,
-    /// Whether its result was given already, and only the engine still has it.
+    /// Whether the program already has its result, and only the engine still has parts of it.
     is_given_up: bool,
     /// Whether a request will ask for the result.
     is_wanted: bool,
 }
 
-/// The operations of a window that are under way, and results that nobody has asked for yet.
+/// The operations of a window that are in flight, and results that no request has asked for yet.
 #[derive(Default)]
-pub(super) struct Table {
+pub(super) struct OperationTable {
     next: u64,
-    entries: std::collections::BTreeMap<u64, Entry>,
+    entries: std::collections::BTreeMap<u64, TableEntry>,
 }
 
-enum Entry {
-    Active(Box<Op>),
-    /// An activity has taken it out and is looking after it.
+enum TableEntry {
+    Active(Box<WindowOperation>),
+    /// An activity has taken the operation out and is advancing it; its target.
     Busy(usize),
     /// Over; a request will ask for the result.
     Done(WindowResult<Done>),
@@ -188,15 +187,15 @@ enum Entry {
     Failed(usize, WindowError),
 }
 
-/// What [`Shared::find`] has found: where the bytes are, and whether the access is counted.
-struct Found {
+/// The result of [`SharedWindow::locate`]: the pieces of the access, and whether it is counted.
+struct Located {
     pieces: Vec<Piece>,
     is_counted: bool,
 }
 
 impl Window {
-    /// Writes `data` at `offset` of the target's memory. It may be complete only after [`Window::flush`]; `data` can
-    /// be used again at once.
+    /// Writes `data` at `offset` of the target's memory. It may be complete only after
+    /// [`Window::flush`]; `data` can be used again at once.
     pub fn put(&self, target: usize, offset: u64, data: &[u8]) -> WindowResult<()> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
@@ -205,8 +204,8 @@ impl Window {
         Ok(())
     }
 
-    /// Writes `data` and returns when it is remotely complete: **the poster's blocking put**. Every get that any
-    /// member begins afterwards sees it.
+    /// Writes `data` and returns when it is remotely complete (extension 4 of ULFM). Every get that
+    /// any member begins afterwards sees it.
     ///
     /// ```
     /// # let job = outlast::join()?;
@@ -243,8 +242,8 @@ impl Window {
         Ok(())
     }
 
-    /// Combines `values` with the words from `offset` on, each word atomically. It may be complete only after
-    /// [`Window::flush`].
+    /// Combines `values` with the words from `offset` on, each word atomically. It may be complete
+    /// only after [`Window::flush`].
     pub fn accumulate<W: Word>(
         &self,
         target: usize,
@@ -259,7 +258,7 @@ impl Window {
         Ok(())
     }
 
-    /// Combines `value` with the word at `offset`, atomically; returns what was there before.
+    /// Combines `value` with the word at `offset`, atomically. Returns the old word.
     pub fn fetch_and_op<W: Word>(
         &self,
         target: usize,
@@ -273,7 +272,7 @@ impl Window {
         shared.finish(op).map(|done| W::from_bits(done.word()))
     }
 
-    /// Replaces the word at `offset` by `new` if it is `expected`; returns what was there before.
+    /// Replaces the word at `offset` by `new` if it is `expected`. Returns the old word.
     pub fn compare_and_swap<W: Word>(
         &self,
         target: usize,
@@ -299,7 +298,7 @@ impl Window {
         self.request(op)
     }
 
-    /// [`Window::get`] as a request, whose result has the bytes.
+    /// [`Window::get`] as a request. Its result has the bytes.
     pub fn start_get(&self, target: usize, offset: u64, len: usize) -> WindowResult<WindowRequest> {
         let _call = self.shared.begin()?;
         let op = self.shared.start_get(target, offset, len, None)?;
@@ -319,7 +318,7 @@ impl Window {
         self.request(op)
     }
 
-    /// [`Window::fetch_and_op`] as a request, whose result has the bits of the word.
+    /// [`Window::fetch_and_op`] as a request. Its result has the bits of the old word.
     pub fn start_fetch_and_op<W: Word>(
         &self,
         target: usize,
@@ -330,7 +329,7 @@ impl Window {
         self.start_accumulate(target, offset, update, &[value])
     }
 
-    /// [`Window::compare_and_swap`] as a request, whose result has the bits of the word.
+    /// [`Window::compare_and_swap`] as a request. Its result has the bits of the old word.
     pub fn start_compare_and_swap<W: Word>(
         &self,
         target: usize,
@@ -343,47 +342,48 @@ impl Window {
         self.request(op)
     }
 
-    fn request(&self, op: Op) -> WindowResult<WindowRequest> {
+    fn request(&self, op: WindowOperation) -> WindowResult<WindowRequest> {
         let target = op.target;
         let number = self.shared.keep(op, true)?;
         Ok(WindowRequest { window: self.clone(), target, number })
     }
 
-    /// Completes all operations of this member on `target`: when it returns without an error, they are remotely
-    /// complete. The first error of an operation that no request stands for; [`WindowError::ProcFailed`] if the
-    /// target is dead, also if nothing was under way; [`WindowError::LockLost`].
+    /// Completes all operations of this member on `target`: when it returns without an error, they
+    /// are remotely complete. Returns the first error of an operation without a request;
+    /// [`WindowError::ProcFailed`] if the target is dead, also if no operation was in flight;
+    /// [`WindowError::LockLost`] if the lock was taken away.
     pub fn flush(&self, target: usize) -> WindowResult<()> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
         shared.check_rank(target)?;
         shared.check_usable()?;
-        shared.complete(Some(target), Patience::Wait)?;
+        shared.complete(Some(target), EndedBy::RevokeOrInterrupt)?;
         shared.check_living(target)?;
-        shared.check_held(target, true)
+        shared.check_lock_held(target, true)
     }
 
-    /// The same for all targets; those that died before the last [`Window::shrink`] are left out.
+    /// [`Window::flush`] for all targets, without the targets that the window was shrunk by.
     pub fn flush_all(&self) -> WindowResult<()> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
         shared.check_usable()?;
-        shared.complete(None, Patience::Wait)?;
+        shared.complete(None, EndedBy::RevokeOrInterrupt)?;
         let ranks = shared.failed_ranks();
         if !ranks.is_empty() {
             return Err(WindowError::ProcFailed { ranks });
         }
         let targets: Vec<usize> = lock(&shared.state).held.keys().copied().collect();
-        targets.into_iter().try_for_each(|target| match shared.check_held(target, true) {
-            // Another activity is taking or releasing it, and this call does not need it.
+        targets.into_iter().try_for_each(|target| match shared.check_lock_held(target, true) {
+            // Another activity is taking or releasing this lock, and this call does not need it.
             Err(WindowError::NotLocked { .. }) => Ok(()),
             other => other,
         })
     }
 }
 
-/// An operation on a window that was started. Its result can be taken once.
+/// A started operation on a window. Its result can be taken once.
 ///
-/// Dropping it gives up nothing: the operation goes on, and [`Window::flush`] completes it.
+/// Dropping it cancels nothing: the operation goes on, and [`Window::flush`] completes it.
 #[must_use = "an operation is complete only when `test` or `wait` said so, or after a flush"]
 pub struct WindowRequest {
     window: Window,
@@ -392,25 +392,26 @@ pub struct WindowRequest {
 }
 
 impl WindowRequest {
-    /// The result, once, if the operation is complete.
+    /// Takes the result if the operation is complete.
     pub fn test(&mut self) -> Option<WindowResult<Done>> {
         let shared = &*self.window.shared;
         shared.advance_all(Some(self.target));
         shared.take_result(self.number).or_else(|| shared.check_usable().err().map(Err))
     }
 
-    /// Waits for the operation, until it is complete, its target is dead, or the time limit is over.
+    /// Waits for the operation, until it is complete, its target is dead, or the time limit is
+    /// over.
     pub fn wait(&mut self) -> WindowResult<Done> {
         let shared = &*self.window.shared;
-        let look = || {
+        let poll = || {
             shared.advance_all(Some(self.target));
             shared.take_result(self.number)
         };
         // The operation has a time limit of its own.
-        shared.wait_for(Patience::Wait, Time::NEVER, look, || WindowError::AlreadyTaken)
+        shared.wait_for(EndedBy::RevokeOrInterrupt, Time::NEVER, poll, || WindowError::AlreadyTaken)
     }
 
-    /// Whose memory the operation is on.
+    /// The rank of the target.
     pub fn target(&self) -> usize {
         self.target
     }
@@ -420,24 +421,24 @@ impl Drop for WindowRequest {
     fn drop(&mut self) {
         let mut state = lock(&self.window.shared.state);
         match state.table.entries.get_mut(&self.number) {
-            Some(Entry::Active(op)) => op.is_wanted = false,
-            Some(Entry::Done(_)) => drop(state.table.entries.remove(&self.number)),
-            // Whoever has taken it out finds it in this list.
-            Some(Entry::Busy(_)) => drop(state.unwanted.insert(self.number)),
-            Some(Entry::Failed(..)) | None => {}
+            Some(TableEntry::Active(op)) => op.is_wanted = false,
+            Some(TableEntry::Done(_)) => drop(state.table.entries.remove(&self.number)),
+            // The activity that has taken the operation out finds its number in this list.
+            Some(TableEntry::Busy(_)) => drop(state.unwanted.insert(self.number)),
+            Some(TableEntry::Failed(..)) | None => {}
         }
     }
 }
 
 // ---- Starting.
 
-impl Shared {
-    /// What every access begins with; then where the bytes are.
-    fn find(&self, target: usize, offset: u64, len: usize) -> WindowResult<Found> {
+impl SharedWindow {
+    /// The checks at the beginning of every access; then the pieces of the access.
+    fn locate(&self, target: usize, offset: u64, len: usize) -> WindowResult<Located> {
         self.check_rank(target)?;
         self.check_usable()?;
         self.check_living(target)?;
-        self.check_held(target, true)?;
+        self.check_lock_held(target, true)?;
         if offset < ATTACHED {
             let pieces = match self.known_directory(target) {
                 Some(known) => known.pieces(target, offset, len as u64).ok(),
@@ -445,16 +446,16 @@ impl Shared {
             };
             let pieces = match pieces {
                 Some(pieces) => pieces,
-                // It may have grown.
+                // The memory may have grown.
                 None => self.read_directory(target)?.pieces(target, offset, len as u64)?,
             };
-            return Ok(Found { pieces, is_counted: false });
+            return Ok(Located { pieces, is_counted: false });
         }
         self.enter()?;
         let found =
             self.current_directory(target).and_then(|d| d.pieces(target, offset, len as u64));
         match found {
-            Ok(pieces) => Ok(Found { pieces, is_counted: true }),
+            Ok(pieces) => Ok(Located { pieces, is_counted: true }),
             Err(error) => {
                 self.leave();
                 Err(error)
@@ -462,8 +463,8 @@ impl Shared {
         }
     }
 
-    /// The same for words.
-    fn find_words(&self, target: usize, offset: u64, count: usize) -> WindowResult<Found> {
+    /// [`SharedWindow::locate`] for words.
+    fn locate_words(&self, target: usize, offset: u64, count: usize) -> WindowResult<Located> {
         self.check_rank(target)?;
         if !offset.is_multiple_of(8) {
             return Err(WindowError::Unaligned { offset });
@@ -471,8 +472,8 @@ impl Shared {
         let len = count.checked_mul(8).ok_or_else(|| WindowError::Invalid {
             what: format!("{count} words are more than any memory has"),
         })?;
-        let found = self.find(target, offset, len)?;
-        // Ranges begin at multiples of 64, so a word can only be cut by the end of a range of an odd length.
+        let found = self.locate(target, offset, len)?;
+        // Ranges begin at multiples of 64, so only the end of a range of odd length can cut a word.
         if found
             .pieces
             .iter()
@@ -500,12 +501,12 @@ impl Shared {
         let offset = self.controls[self.me] + word;
         self.job
             .fetch_add(Epoch::ANY, self.job.me(), offset, 1)
-            .map_err(|e| self.refused(e, self.me))?;
+            .map_err(|e| self.engine_error(e, self.me))?;
         Ok(())
     }
 
-    fn op(&self, target: usize, found: &Found, parts: Vec<Part>) -> Op {
-        Op {
+    fn op(&self, target: usize, found: &Located, parts: Vec<OperationPart>) -> WindowOperation {
+        WindowOperation {
             target,
             parts,
             bytes: None,
@@ -517,8 +518,8 @@ impl Shared {
         }
     }
 
-    fn start_put(&self, target: usize, offset: u64, data: &[u8]) -> WindowResult<Op> {
-        let found = self.find(target, offset, data.len())?;
+    fn start_put(&self, target: usize, offset: u64, data: &[u8]) -> WindowResult<WindowOperation> {
+        let found = self.locate(target, offset, data.len())?;
         let member = self.members[target];
         let mut parts = Vec::new();
         let mut rest = data;
@@ -534,8 +535,8 @@ impl Shared {
                 Some(Err(error)) => Some(Pending::ready(member, Err(error))),
                 None => Some(pending),
             };
-            parts.push(Part {
-                action: Action::Put { place, data: data.to_vec() },
+            parts.push(OperationPart {
+                action: PartAction::Put { place, data: data.to_vec() },
                 pending,
                 is_done: false,
             });
@@ -543,28 +544,29 @@ impl Shared {
         Ok(self.op(target, &found, parts))
     }
 
-    /// Starts a get; fills `buffer` at once and gives `None` if it is one and the range is in one piece.
+    /// Starts a get. If a buffer is given and the access is a single piece, fills it at once and
+    /// returns `None`.
     fn start_get(
         &self,
         target: usize,
         offset: u64,
         len: usize,
         buffer: Option<&mut [u8]>,
-    ) -> WindowResult<Option<Op>> {
-        let found = self.find(target, offset, len)?;
+    ) -> WindowResult<Option<WindowOperation>> {
+        let found = self.locate(target, offset, len)?;
         if let (Some(buffer), false, &[piece]) = (buffer, found.is_counted, &found.pieces[..]) {
             let result = self.job.get(Epoch::ANY, self.members[target], piece.place, buffer);
-            return result.map(|()| None).map_err(|error| self.refused(error, target));
+            return result.map(|()| None).map_err(|error| self.engine_error(error, target));
         }
         let mut at = 0;
         let part = |piece: &Piece| {
-            let action = Action::Get { place: piece.place, at, len: piece.len };
+            let action = PartAction::Get { place: piece.place, at, len: piece.len };
             at += piece.len;
-            Part { action, pending: None, is_done: false }
+            OperationPart { action, pending: None, is_done: false }
         };
         let parts = found.pieces.iter().map(part).collect();
-        // Found, so the length is one that some segment has.
-        Ok(Some(Op { bytes: Some(vec![0; len]), ..self.op(target, &found, parts) }))
+        // The access was located, so some segment has memory of this length.
+        Ok(Some(WindowOperation { bytes: Some(vec![0; len]), ..self.op(target, &found, parts) }))
     }
 
     fn start_words<W: Word>(
@@ -573,8 +575,8 @@ impl Shared {
         offset: u64,
         update: Update,
         values: &[W],
-    ) -> WindowResult<Op> {
-        let found = self.find_words(target, offset, values.len())?;
+    ) -> WindowResult<WindowOperation> {
+        let found = self.locate_words(target, offset, values.len())?;
         let places = found
             .pieces
             .iter()
@@ -582,28 +584,35 @@ impl Shared {
         let part = |((piece, at), &value): ((&Piece, usize), &W)| {
             let (place, given) = (piece.place + at as u64, value.to_bits());
             let action = match update {
-                Update::Sum => Action::Add { place, delta: given },
-                Update::Keep => Action::Load { place },
-                _ => Action::Change { place, guess: 0, update, given, is_signed: W::IS_SIGNED },
+                Update::Sum => PartAction::Add { place, delta: given },
+                Update::Keep => PartAction::Load { place },
+                _ => PartAction::Change { place, guess: 0, update, given, is_signed: W::IS_SIGNED },
             };
-            Part { action, pending: None, is_done: false }
+            OperationPart { action, pending: None, is_done: false }
         };
         let parts = places.zip(values).map(part).collect();
         Ok(self.op(target, &found, parts))
     }
 
-    fn start_swap(&self, target: usize, offset: u64, expected: u64, new: u64) -> WindowResult<Op> {
-        let found = self.find_words(target, offset, 1)?;
-        let action = Action::Swap { place: found.pieces[0].place, expected, new };
-        Ok(self.op(target, &found, vec![Part { action, pending: None, is_done: false }]))
+    fn start_swap(
+        &self,
+        target: usize,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> WindowResult<WindowOperation> {
+        let found = self.locate_words(target, offset, 1)?;
+        let action = PartAction::Swap { place: found.pieces[0].place, expected, new };
+        Ok(self.op(target, &found, vec![OperationPart { action, pending: None, is_done: false }]))
     }
 }
 
-// ---- Going on.
+// ---- Advancing and completing.
 
-impl Shared {
-    /// Moves an operation on; its result when it is over. The caller has it to itself.
-    fn advance(&self, op: &mut Op) -> Option<WindowResult<Done>> {
+impl SharedWindow {
+    /// Advances an operation. Returns its result when it is over. The caller has the operation to
+    /// itself.
+    fn advance(&self, op: &mut WindowOperation) -> Option<WindowResult<Done>> {
         let member = self.members[op.target];
         let mut failed = None;
         for part in op.parts.iter_mut().filter(|part| !part.is_done) {
@@ -618,21 +627,21 @@ impl Shared {
                 };
                 match self.job.poll(&mut pending) {
                     None => part.pending = Some(pending),
-                    // It changed nothing: again, under the view that is known now.
+                    // It changed nothing: start it again, in the view that is known now.
                     Some(Err(engine::Error::Stale { .. })) => continue,
                     Some(Err(error)) => {
                         part.is_done = true;
                         failed = failed.or(Some(error));
                     }
                     Some(Ok(done)) => {
-                        if let (Action::Get { at, len, .. }, Done::Get(read), Some(bytes)) =
+                        if let (PartAction::Get { at, len, .. }, Done::Get(read), Some(bytes)) =
                             (&part.action, &done, &mut op.bytes)
                         {
                             bytes[*at..*at + *len].copy_from_slice(read);
                         }
                         if let Done::Word(found) = done {
                             op.word = Some(found);
-                            if let Action::Change { guess, .. } = &mut part.action
+                            if let PartAction::Change { guess, .. } = &mut part.action
                                 && *guess != found
                             {
                                 *guess = found;
@@ -646,7 +655,7 @@ impl Shared {
             }
         }
         if let Some(error) = failed {
-            return Some(Err(self.refused(error, op.target)));
+            return Some(Err(self.engine_error(error, op.target)));
         }
         if op.parts.iter().all(|part| part.is_done) {
             return Some(Ok(match (op.word, op.bytes.take()) {
@@ -659,12 +668,13 @@ impl Shared {
         if op.until == Time::NEVER {
             op.until = now.after(self.job.time_limit());
         }
-        let is_late = now >= op.until && !op.is_given_up;
-        is_late.then(|| Err(self.timeout(op.target, self.job.time_limit())))
+        let is_overdue = now >= op.until && !op.is_given_up;
+        is_overdue.then(|| Err(self.timeout(op.target, self.job.time_limit())))
     }
 
-    /// What is left of an operation whose result is known: nothing, or what the engine still has of it.
-    fn rest(&self, mut op: Op) -> Option<Op> {
+    /// The rest of an operation with a known result: `None`, or the parts that the engine still
+    /// has.
+    fn leftover(&self, mut op: WindowOperation) -> Option<WindowOperation> {
         op.parts.retain(|part| part.pending.is_some());
         if op.parts.is_empty() {
             if op.is_counted {
@@ -678,53 +688,53 @@ impl Shared {
     }
 
     /// Waits for an operation that is not in the table.
-    fn finish(&self, mut op: Op) -> WindowResult<Done> {
+    fn finish(&self, mut op: WindowOperation) -> WindowResult<Done> {
         let result = self.wait_for(
-            Patience::Operation,
+            EndedBy::Revoke,
             Time::NEVER,
             || self.advance(&mut op),
             || WindowError::AlreadyTaken,
         );
-        self.keep_rest(op);
+        self.keep_leftover(op);
         result
     }
 
-    fn keep_rest(&self, op: Op) {
-        if let Some(rest) = self.rest(op) {
-            lock(&self.state).table.add(Entry::Active(Box::new(rest)));
+    fn keep_leftover(&self, op: WindowOperation) {
+        if let Some(rest) = self.leftover(op) {
+            lock(&self.state).table.add(TableEntry::Active(Box::new(rest)));
         }
     }
 
     /// Puts an operation into the table, unless it is over and no request wants its result.
-    fn keep(&self, mut op: Op, is_wanted: bool) -> WindowResult<u64> {
+    fn keep(&self, mut op: WindowOperation, is_wanted: bool) -> WindowResult<u64> {
         if lock(&self.state).table.entries.len() >= OPERATIONS_MAX {
             self.make_room();
         }
         op.is_wanted = is_wanted;
         match self.advance(&mut op) {
-            None => Ok(lock(&self.state).table.add(Entry::Active(Box::new(op)))),
+            None => Ok(lock(&self.state).table.add(TableEntry::Active(Box::new(op)))),
             Some(result) => {
-                self.keep_rest(op);
+                self.keep_leftover(op);
                 if is_wanted {
-                    return Ok(lock(&self.state).table.add(Entry::Done(result)));
+                    return Ok(lock(&self.state).table.add(TableEntry::Done(result)));
                 }
                 result.map(|_| 0)
             }
         }
     }
 
-    /// Waits until some operations are over. An error is found again by whoever wants to know.
+    /// Waits until some operations are over. Ignores errors: calls that need them find them again.
     fn make_room(&self) {
-        let look = || {
+        let poll = || {
             self.advance_all(None);
             let active = lock(&self.state).table.active(None);
             (active < OPERATIONS_MAX / 2).then_some(Ok(()))
         };
         let until = self.job.now().after(self.job.time_limit());
-        let _ = self.wait_for(Patience::Operation, until, look, || WindowError::AlreadyTaken);
+        let _ = self.wait_for(EndedBy::Revoke, until, poll, || WindowError::AlreadyTaken);
     }
 
-    /// Moves all operations (on one target) on.
+    /// Advances all operations (on a target).
     fn advance_all(&self, target: Option<usize>) {
         let numbers = lock(&self.state).table.numbers(target);
         for number in numbers {
@@ -735,26 +745,26 @@ impl Shared {
                 if state.unwanted.remove(&number) {
                     op.is_wanted = false;
                 }
-                state.table.entries.insert(number, Entry::Active(op));
+                state.table.entries.insert(number, TableEntry::Active(op));
                 continue;
             };
             let (target, is_given_up) = (op.target, op.is_given_up);
             let mut is_wanted = op.is_wanted;
-            let rest = self.rest(*op);
+            let rest = self.leftover(*op);
             let mut state = lock(&self.state);
             is_wanted &= !state.unwanted.remove(&number);
             state.table.entries.remove(&number);
-            // An error that no request asks for is kept for the next flush.
+            // An error without a request is kept for the next flush.
             let entry = match result {
-                result if is_wanted => Some(Entry::Done(result)),
-                Err(error) if !is_given_up => Some(Entry::Failed(target, error)),
+                result if is_wanted => Some(TableEntry::Done(result)),
+                Err(error) if !is_given_up => Some(TableEntry::Failed(target, error)),
                 _ => None,
             };
             if let Some(entry) = entry {
                 state.table.entries.insert(number, entry);
             }
             if let Some(rest) = rest {
-                state.table.add(Entry::Active(Box::new(rest)));
+                state.table.add(TableEntry::Active(Box::new(rest)));
             }
         }
     }
@@ -762,7 +772,7 @@ impl Shared {
     fn take_result(&self, number: u64) -> Option<WindowResult<Done>> {
         let mut state = lock(&self.state);
         match state.table.entries.remove(&number) {
-            Some(Entry::Done(result)) => Some(result),
+            Some(TableEntry::Done(result)) => Some(result),
             Some(other) => {
                 state.table.entries.insert(number, other);
                 None
@@ -771,25 +781,26 @@ impl Shared {
         }
     }
 
-    /// Waits until no operation (on one target) is under way; the first error that no request asks for.
-    pub(super) fn complete(&self, target: Option<usize>, patience: Patience) -> WindowResult<()> {
-        let look = || {
+    /// Waits until no operation (on a target) is in flight. Returns the first error without a
+    /// request.
+    pub(super) fn complete(&self, target: Option<usize>, ended_by: EndedBy) -> WindowResult<()> {
+        let poll = || {
             self.advance_all(target);
             let is_over = lock(&self.state).table.is_complete(target);
             is_over.then_some(Ok(()))
         };
         // Each operation has a time limit of its own.
-        self.wait_for(patience, Time::NEVER, look, || WindowError::AlreadyTaken)?;
+        self.wait_for(ended_by, Time::NEVER, poll, || WindowError::AlreadyTaken)?;
         match lock(&self.state).table.take_failed(target) {
             Some(error) => Err(error),
             None => Ok(()),
         }
     }
 
-    /// Waits until the engine has nothing of this window any more.
-    pub(super) fn drain(&self, until: Time) -> WindowResult<()> {
+    /// Waits until the engine has no operation of this window any more.
+    pub(super) fn await_engine(&self, until: Time) -> WindowResult<()> {
         let slowest = std::cell::Cell::new(self.me);
-        let look = || {
+        let poll = || {
             self.advance_all(None);
             let state = lock(&self.state);
             match state.table.first_active() {
@@ -801,37 +812,39 @@ impl Shared {
             }
         };
         let limit = self.job.time_limit();
-        self.wait_for(Patience::Release, until, look, || self.timeout(slowest.get(), limit))
+        self.wait_for(EndedBy::Nothing, until, poll, || self.timeout(slowest.get(), limit))
     }
 
-    /// Compare-and-swap of a word of a control block; what was there before.
+    /// Compares-and-swaps a word of a control block. Returns the old word.
     pub(super) fn swap(
         &self,
         target: usize,
         word: u64,
         expected: u64,
         new: u64,
-        patience: Patience,
+        ended_by: EndedBy,
     ) -> WindowResult<u64> {
-        let action = Action::Swap { place: self.controls[target] + word, expected, new };
-        let found = Found { pieces: Vec::new(), is_counted: false };
-        let mut op = self.op(target, &found, vec![Part { action, pending: None, is_done: false }]);
-        let look = || self.advance(&mut op);
-        let result = self.wait_for(patience, Time::NEVER, look, || WindowError::AlreadyTaken);
-        self.keep_rest(op);
+        let action = PartAction::Swap { place: self.controls[target] + word, expected, new };
+        let found = Located { pieces: Vec::new(), is_counted: false };
+        let mut op =
+            self.op(target, &found, vec![OperationPart { action, pending: None, is_done: false }]);
+        let poll = || self.advance(&mut op);
+        let result = self.wait_for(ended_by, Time::NEVER, poll, || WindowError::AlreadyTaken);
+        self.keep_leftover(op);
         result.map(Done::word)
     }
 
-    /// The same without waiting for it: it takes effect before all that this activity starts on the target later. For
-    /// words that hold this member's stamp, which is right to remove whatever the view is.
-    pub(super) fn swap_behind(&self, target: usize, word: u64, expected: u64, new: u64) {
-        let action = Action::Swap { place: self.controls[target] + word, expected, new };
+    /// [`SharedWindow::swap`] without waiting: it takes effect before all operations that this
+    /// activity starts on the target later. For words that hold this member's stamp, which is right
+    /// to remove in any view.
+    pub(super) fn swap_without_waiting(&self, target: usize, word: u64, expected: u64, new: u64) {
+        let action = PartAction::Swap { place: self.controls[target] + word, expected, new };
         let pending = self.job.start(Epoch::ANY, self.members[target], action.operation());
-        let found = Found { pieces: Vec::new(), is_counted: false };
-        let parts = vec![Part { action, pending: Some(pending), is_done: false }];
-        let mut op = Op { is_given_up: true, ..self.op(target, &found, parts) };
+        let found = Located { pieces: Vec::new(), is_counted: false };
+        let parts = vec![OperationPart { action, pending: Some(pending), is_done: false }];
+        let mut op = WindowOperation { is_given_up: true, ..self.op(target, &found, parts) };
         let _ = self.advance(&mut op);
-        self.keep_rest(op);
+        self.keep_leftover(op);
     }
 
     /// Loads a word of a control block.
@@ -839,33 +852,24 @@ impl Shared {
         let offset = self.controls[target] + word;
         self.job
             .load(Epoch::ANY, self.members[target], offset)
-            .map_err(|error| self.refused(error, target))
-    }
-
-    /// The directory of a target as it is now.
-    fn current_directory(&self, target: usize) -> WindowResult<Arc<Directory>> {
-        let word = self.load(target, DIRECTORY)?;
-        match self.known_directory(target) {
-            Some(known) if known.word == word => Ok(known),
-            _ => self.read_directory(target),
-        }
+            .map_err(|error| self.engine_error(error, target))
     }
 }
 
-impl Table {
-    fn add(&mut self, entry: Entry) -> u64 {
+impl OperationTable {
+    fn add(&mut self, entry: TableEntry) -> u64 {
         self.next += 1;
         self.entries.insert(self.next, entry);
         self.next
     }
 
-    fn take(&mut self, number: u64) -> Option<Box<Op>> {
+    fn take(&mut self, number: u64) -> Option<Box<WindowOperation>> {
         let entry = self.entries.get_mut(&number)?;
         match entry {
-            Entry::Active(op) => {
-                let busy = Entry::Busy(op.target);
+            TableEntry::Active(op) => {
+                let busy = TableEntry::Busy(op.target);
                 match std::mem::replace(entry, busy) {
-                    Entry::Active(op) => Some(op),
+                    TableEntry::Active(op) => Some(op),
                     _ => None,
                 }
             }
@@ -874,8 +878,8 @@ impl Table {
     }
 
     fn numbers(&self, target: Option<usize>) -> Vec<u64> {
-        let is_meant = |entry: &Entry| match entry {
-            Entry::Active(op) => target.is_none_or(|target| target == op.target),
+        let is_meant = |entry: &TableEntry| match entry {
+            TableEntry::Active(op) => target.is_none_or(|target| target == op.target),
             _ => false,
         };
         self.entries
@@ -885,11 +889,13 @@ impl Table {
             .collect()
     }
 
-    /// How many operations (on one target) are under way, those that were given up left out.
+    /// How many operations (on a target) are in flight, without operations that were given up.
     fn active(&self, target: Option<usize>) -> usize {
-        let is_meant = |entry: &&Entry| match entry {
-            Entry::Active(op) => !op.is_given_up && target.is_none_or(|target| target == op.target),
-            Entry::Busy(of) => target.is_none_or(|target| target == *of),
+        let is_meant = |entry: &&TableEntry| match entry {
+            TableEntry::Active(op) => {
+                !op.is_given_up && target.is_none_or(|target| target == op.target)
+            }
+            TableEntry::Busy(of) => target.is_none_or(|target| target == *of),
             _ => false,
         };
         self.entries.values().filter(is_meant).count()
@@ -902,17 +908,17 @@ impl Table {
     /// The target of an operation that the engine still has, given up or not.
     fn first_active(&self) -> Option<usize> {
         self.entries.values().find_map(|entry| match entry {
-            Entry::Active(op) => Some(op.target),
-            Entry::Busy(target) => Some(*target),
+            TableEntry::Active(op) => Some(op.target),
+            TableEntry::Busy(target) => Some(*target),
             _ => None,
         })
     }
 
-    /// Takes out all errors (on one target) that no request asks for; the first one.
+    /// Takes out all errors (on a target) without a request. Returns the first.
     fn take_failed(&mut self, target: Option<usize>) -> Option<WindowError> {
         let mut first = None;
         self.entries.retain(|_, entry| match entry {
-            Entry::Failed(of, error) if target.is_none_or(|target| target == *of) => {
+            TableEntry::Failed(of, error) if target.is_none_or(|target| target == *of) => {
                 first.get_or_insert(error.clone());
                 false
             }
@@ -921,8 +927,8 @@ impl Table {
         first
     }
 
-    /// Forgets errors on this target.
-    pub(super) fn forgive(&mut self, target: usize) {
+    /// Forgets the errors on this target.
+    pub(super) fn forget_errors(&mut self, target: usize) {
         let _ = self.take_failed(Some(target));
     }
 }

@@ -1,72 +1,82 @@
-//! Locks of a window: one per member, in that member's segment, exclusive or shared.
+//! Locks of a window: a lock per member, in that member's segment, exclusive or shared.
 //!
 //! # The words
-//! At each target there is one word for the exclusive lock and one word per rank for its shared lock (see `layout`).
-//! A word is 0, or the *stamp* of a holder: who, and a ticket that is never used again. Every change is a
-//! compare-and-swap. **A member holds a lock as long as its stamp is in the word**, and in no other case: the stamp is
-//! looked at before every access, and whoever takes a lock away removes the stamp.
+//! Each target has a word for the exclusive lock and a word per rank for its shared lock (see
+//! `layout`). A word is 0, or the *stamp* of a holder: its member number, and a ticket that is
+//! never used again. Every change is a compare-and-swap. **A member holds a lock as long as its
+//! stamp is in the word**, and in no other case: every access checks the stamp first, and taking a
+//! lock away removes the stamp.
 //!
-//! # Taking it exclusively
-//! 1. Swap the own stamp in, from 0, or from the stamp of a dead holder. Before: anybody may hold the lock. After: no
-//!    other member can get past step 1, or past step 3 of a shared lock; members that share it may still hold it.
-//! 2. Look at the shared words of all ranks that ever shared it. Wait until each was 0, or is the stamp of a dead
-//!    member. After: nobody holds the lock but this member (those that shared it have left, and new ones leave again
-//!    at their step 3).
-//! 3. Swap the stamps of the dead out of the shared words. Only now, so that a call which gives up in step 2 leaves
-//!    them for the next one to find; for the same reason giving up swaps the own stamp for *what was there before*,
-//!    0 or the stamp of the dead.
-//! 4. Who was forced out before it was through step 2, and had replaced the stamp of a dead member in step 1, puts that
-//!    stamp back: into the word if it is 0, and otherwise into the dead member's shared word, with that member's bit
-//!    among the ranks that share. Nobody has been told of the death so far; the next one that takes the lock exclusively
-//!    finds it in its step 1 or 2. (Who holds the lock by then was not told, and cannot be.)
+//! # Taking a lock exclusively
+//! 1. *claim*: swap the own stamp in, from 0, or from the stamp of a dead holder. Before: any
+//!    member may hold the lock. After: no other member can complete *claim*, or *check* of a shared
+//!    lock; members that share the lock may still hold it.
+//! 2. *await_sharers*: load the shared words of all ranks that ever shared the lock. Wait until
+//!    each was 0, or is the stamp of a dead member. After: only this member holds the lock (earlier
+//!    sharers have released it, and new sharers withdraw at their *check*).
+//! 3. *clear_dead*: swap the stamps of the dead out of the shared words. This comes only now, so
+//!    that a call that gives up in *await_sharers* leaves them for the next locker to find. For
+//!    this reason too, giving up swaps the own stamp for *the word that was there before*, 0 or the
+//!    stamp of the dead member.
+//! 4. *restore*: a member that was forced out before it completed *await_sharers*, and had replaced
+//!    the stamp of a dead member in *claim*, puts that stamp back: into the exclusive word if it is
+//!    0, and otherwise into the dead member's shared word, with that member's sharing bit. No
+//!    member has been told of the death so far; the next member that takes the lock exclusively
+//!    finds it in its *claim* or *await_sharers*. (A member that holds the lock by then was not
+//!    told, and cannot be.)
 //!
-//! # Sharing it
-//! 1. Once per target: set the own bit among the ranks that share. Before step 2, so that no stamp is overlooked.
-//! 2. Swap the own stamp into the own shared word.
-//! 3. Look at the exclusive word. If it is 0, or the stamp of a dead member, the lock is held. Otherwise a living
-//!    member has it or is about to: swap the own stamp out again, wait until the word changes, and go to 2.
+//! # Sharing a lock
+//! 1. *announce*: once per target, set the own sharing bit. This comes before *enter*, so that no
+//!    stamp is overlooked.
+//! 2. *enter*: swap the own stamp into the own shared word.
+//! 3. *check*: load the exclusive word. If it is 0, or the stamp of a dead member, the lock is
+//!    held. Otherwise a living member has the lock or is about to take it: swap the own stamp out
+//!    again, wait until the word changes, and go to *enter*.
 //!
-//! Step 1 of the one and step 2 of the other write, then each looks at what the other wrote. The engine's word
-//! operations are sequentially consistent, so at least one of them sees the other, and the lock is never held both
-//! ways.
+//! An exclusive locker writes in *claim*, a sharer writes in *enter*, and then each loads the word
+//! that the other wrote. The engine's word operations are sequentially consistent, so at least one
+//! of them sees the other, and the lock is never held both ways.
 //!
-//! # Releasing it
-//! Complete all operations on the target, swap the own stamp out, and ring the bells of those who wait. If the stamp is
-//! not there, the lock was lost, and nothing is changed.
+//! # Releasing a lock
+//! Complete all operations on the target, swap the own stamp out, and ring the bells of the waiting
+//! ranks. If the stamp is not there, the lock was lost, and the release changes nothing.
 //!
 //! # Waiting
-//! Who waits sets its bit among the waiting ranks, notes its bell, looks at the words, and parks. Whoever swaps a
-//! stamp out looks at the bits afterwards and rings. Again at least one sees the other. Nothing depends on it: waits
-//! also look again after a few milliseconds, so that a holder that dies or is stopped between the swap and the ring
-//! delays the next one by no more than that. A wait ends when the lock can be taken, when the holder or the target
-//! dies (views ring all bells), when the window is revoked, by an interrupt, or at its time limit.
+//! A waiting member sets its waiting bit, notes its bell, loads the lock words, and parks. A member
+//! that swaps a stamp out loads the waiting bits afterwards and rings. Again at least one of them
+//! sees the other. Correctness does not depend on it: waits also poll again after a few
+//! milliseconds, so that a holder that dies or is stopped between the swap and the ring delays the
+//! next holder by no more than that. A wait ends when the lock can be taken, when the holder or the
+//! target dies (views ring all bells), when the window is revoked, by an interrupt, or at its time
+//! limit.
 //!
 //! # What the others find
 //! | a member dies, or is stopped | its stamp | the others |
 //! |---|---|---|
-//! | before a step 1 or 2 | nowhere | find nothing; its bit makes exclusive lockers look once more, no harm |
-//! | having swapped its stamp in | in the word | *dead*: take over, and are told, also if it never returned from the call; *stopped*: wait for it, or force it |
-//! | taking over from a dead one | in the word, instead of the dead one's | *dead*: take over and are told of this member, which had not released it in good order; *forced out*: are told of the first one after step 4 |
+//! | before *claim* or *enter* | nowhere | find nothing; its sharing bit makes exclusive lockers load a further word, no harm |
+//! | having swapped its stamp in | in the word | *dead*: take over, and are told, also if it never returned from the call; *stopped*: wait for it, or force it out |
+//! | taking over from a dead holder | in the word, in place of the dead holder's stamp | *dead*: take over and are told of this member, which had not released the lock in good order; *forced out*: are told of the first dead holder after *restore* |
 //! | while it waits | nowhere (shared) or as above | as above; rings to it are lost |
 //! | holding the lock | in the word | as above |
 //! | having swapped its stamp out | nowhere | the lock is free; waits end after a few milliseconds without the ring |
 //!
-//! A shared lock taken from a dead exclusive holder leaves the dead stamp where it is: whoever shares cannot put in
-//! order what others look at, so everyone is told until somebody takes the lock exclusively.
+//! A shared lock taken from a dead exclusive holder leaves the dead stamp where it is: a sharer
+//! cannot repair data that others read. So every sharer is told until a member takes the lock
+//! exclusively.
 //!
 //! # Why a late holder does no harm
-//! A holder is stopped, its lock is taken away by force, another member takes it, and the first one wakes. Its
-//! next access finds another stamp, or none, and returns `LockLost`. Its release is a compare-and-swap from a stamp
-//! that is gone for good, so the new holder's word stays. The same holds for its cleaning up after a wait that it had
-//! given up, and for a second `force_unlock` that had looked before. What cannot be undone: a put that was under way
-//! when the lock was taken away may land. A *dead* holder cannot even do that: whoever takes over from it knows of its
-//! death, its swap brings this knowledge to the target, and a target refuses operations of members that it knows
-//! to be dead.
+//! A holder is stopped, its lock is taken away by force, another member takes it, and the first
+//! holder wakes. Its next access finds another stamp, or none, and returns `LockLost`. Its release
+//! is a compare-and-swap from a stamp that is gone for good, so the new holder's word stays. This
+//! holds also for its cleanup after a wait that it had given up, and for a second `force_unlock`
+//! that had loaded the words before. A single effect cannot be undone: a put that was in flight
+//! when the lock was taken away may land. A *dead* holder cannot even do that. The member that
+//! takes over from it knows of its death, the swap brings this knowledge to the target, and a
+//! target refuses operations of members that it knows to be dead.
 
 use super::layout::{self, EXCLUSIVE, stamp};
-use super::{Patience, Shared, State, Window, WindowError, WindowResult};
+use super::{EndedBy, SharedWindow, Window, WindowError, WindowResult, WindowState, lock};
 use crate::engine::{Done, Operation, Pending};
-use crate::sync::lock;
 use crate::{Epoch, Time};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -75,15 +85,15 @@ use std::time::Duration;
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
-    /// By one member alone.
+    /// By a single member.
     Exclusive,
     /// By any number of members that share it.
     Shared,
 }
 
-/// A lock that this member holds, or is about to.
+/// A lock that this member holds, or is about to hold.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct HeldLock {
     pub(super) kind: LockKind,
     pub(super) stamp: u64,
     /// Whether it was taken by `lock_all`.
@@ -92,9 +102,9 @@ pub(super) struct Held {
     pub(super) is_pending: bool,
 }
 
-impl Held {
-    /// Where its word is in the control block of the target.
-    fn word(&self, shared: &Shared) -> u64 {
+impl HeldLock {
+    /// The offset of its word in the control block of the target.
+    fn word(&self, shared: &SharedWindow) -> u64 {
         match self.kind {
             LockKind::Exclusive => EXCLUSIVE,
             LockKind::Shared => shared.layout.shared(shared.me),
@@ -105,8 +115,8 @@ impl Held {
 impl Window {
     /// Locks the memory of `target`. Waits up to the job's time limit.
     ///
-    /// [`WindowError::Abandoned`] means that the lock **is held now**, and that members died holding it.
-    /// [`WindowError::LockTimeout`] names a living holder.
+    /// [`WindowError::Abandoned`] means that the lock **is held now**, and that members died
+    /// holding it. [`WindowError::LockTimeout`] names a living holder.
     ///
     /// ```
     /// # let job = outlast::join()?;
@@ -128,8 +138,8 @@ impl Window {
         self.lock_within(target, kind, self.shared.job.time_limit())
     }
 
-    /// The same with a time limit for the holder: **the poster's lock with timeout**. With [`Duration::ZERO`] it only
-    /// tries.
+    /// [`Window::lock`] with a time limit for the holder (extension 1 of ULFM). With
+    /// [`Duration::ZERO`] it only tries.
     ///
     /// ```
     /// # let job = outlast::join()?;
@@ -142,6 +152,7 @@ impl Window {
     ///     Err(WindowError::LockTimeout { target, holder, .. }) => {
     ///         let lost = window.force_unlock(target)?;
     ///         println!("rank {holder} was too slow; taken away from {lost:?}");
+    ///         window.lock(target, LockKind::Exclusive)?;
     ///     }
     ///     Err(error) => return Err(error.into()),
     /// }
@@ -158,8 +169,9 @@ impl Window {
         shared.take_lock(target, kind, limit, false)
     }
 
-    /// Shares the locks of all members, in the order of their ranks; of all survivors, if the window was shrunk. All
-    /// or none: after an error that is not [`WindowError::Abandoned`] none of them is held.
+    /// Shares the locks of all members, in the order of their ranks; of all survivors, if the
+    /// window was shrunk. All or none: after an error other than [`WindowError::Abandoned`] the
+    /// caller holds none of them.
     pub fn lock_all(&self) -> WindowResult<()> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
@@ -186,7 +198,7 @@ impl Window {
             }
             return result;
         }
-        // All at once, so that no other activity releases a part of them.
+        // All together, so that no other activity releases a part of them.
         let mut state = lock(&shared.state);
         state
             .held
@@ -196,22 +208,25 @@ impl Window {
         abandoned.map_or(Ok(()), Err)
     }
 
-    /// Completes all operations on `target` and releases its lock; also if the window is revoked. The lock is not held
-    /// afterwards, whatever the call says: if the target did not answer in time, the release is on its way.
+    /// Completes all operations on `target` and releases its lock; also if the window is revoked.
+    /// The caller does not hold the lock afterwards, whatever the result: if the target did not
+    /// answer in time, the release is in flight.
     pub fn unlock(&self, target: usize) -> WindowResult<()> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
         shared.check_rank(target)?;
         let Some(held) = lock(&shared.state).begin_release(target) else {
-            // A lock at a dead target is forgotten at the first call that finds out: the death is what matters.
+            // A lock at a dead target is forgotten by the first call that finds the death, so
+            // report the death.
             return shared.check_living(target).and(Err(WindowError::NotLocked { target }));
         };
-        let flushed = shared.complete(Some(target), Patience::Release);
+        let flushed = shared.complete(Some(target), EndedBy::Nothing);
         shared.release_lock(target, held).and(flushed)
     }
 
-    /// Completes all operations and releases the locks that [`Window::lock_all`] took. Locks at members that died
-    /// are gone with them: [`WindowError::ProcFailed`] says so, after the others were released.
+    /// Completes all operations and releases the locks that [`Window::lock_all`] took. Locks at
+    /// dead members are gone with them; [`WindowError::ProcFailed`] reports them after the others
+    /// were released.
     pub fn unlock_all(&self) -> WindowResult<()> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
@@ -219,7 +234,8 @@ impl Window {
             let mut state = lock(&shared.state);
             let of_all = state.held.iter().filter(|(_, held)| held.is_of_all);
             let targets: Vec<usize> = of_all.map(|(&target, _)| target).collect();
-            // Another thread may be taking or releasing them: then none of them is held, or none any more.
+            // Another thread may be taking or releasing them: then none of them is held yet, or
+            // none any more.
             state.begin_release_of(&targets)
         };
         if released.is_empty() {
@@ -228,19 +244,21 @@ impl Window {
         shared.release_all(released)
     }
 
-    /// Takes the lock at `target` away from whoever holds it, living or dead, exclusively or shared, and also from
-    /// who is about to get it: **the poster's enforced unlock**. The ranks that lost it; none if it was free.
+    /// Takes the lock at `target` away from all its holders, living or dead, exclusive or shared,
+    /// and also from members that are about to hold it (extension 1 of ULFM). Returns the ranks
+    /// that lost it; none if it was free.
     ///
-    /// The next call of each of them that concerns this target returns [`WindowError::LockLost`], also if it was
-    /// stopped and wakes much later, and it cannot damage the lock of the next holder. A put of it that had already
-    /// begun when the lock was taken away may still land. Works on a revoked window, too.
+    /// The next call of each former holder that concerns this target returns
+    /// [`WindowError::LockLost`], also if it was stopped and wakes much later, and it cannot damage
+    /// the lock of the next holder. A put that a former holder had begun when the lock was taken
+    /// away may still land. Works on a revoked window, too.
     pub fn force_unlock(&self, target: usize) -> WindowResult<Vec<usize>> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
         shared.check_rank(target)?;
         let mut lost = Vec::new();
         for (word, stamp) in shared.holders(target)? {
-            if shared.swap(target, word, stamp, 0, Patience::Release)? == stamp {
+            if shared.swap(target, word, stamp, 0, EndedBy::Nothing)? == stamp {
                 lost.extend(shared.rank_of_stamp(stamp));
             }
         }
@@ -249,7 +267,7 @@ impl Window {
         Ok(lost)
     }
 
-    /// Who holds the lock at `target`, or is about to, as of now: the dead included.
+    /// The ranks that hold the lock at `target` now, or are about to hold it, the dead included.
     pub fn holders(&self, target: usize) -> WindowResult<Vec<usize>> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
@@ -261,41 +279,34 @@ impl Window {
         Ok(ranks)
     }
 
-    /// Whether this member still holds the lock at `target` that it took: for programs that guard something else by
-    /// it. [`WindowError::LockLost`] if it was taken away, [`WindowError::NotLocked`] if there is none.
+    /// Whether this member still holds the lock at `target` that it took: for programs that guard
+    /// other data by it. [`WindowError::LockLost`] if it was taken away, [`WindowError::NotLocked`]
+    /// if this member holds none.
     pub fn check_lock(&self, target: usize) -> WindowResult<()> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
         shared.check_rank(target)?;
-        shared.check_held(target, false)
+        shared.check_lock_held(target, false)
     }
 }
 
-impl State {
+impl WindowState {
     /// Begins to release a lock, if it is held and no other activity is releasing it.
-    fn begin_release(&mut self, target: usize) -> Option<Held> {
+    fn begin_release(&mut self, target: usize) -> Option<HeldLock> {
         let held = self.held.get_mut(&target).filter(|held| !held.is_pending)?;
         held.is_pending = true;
         Some(*held)
     }
 
-    /// The same for several.
-    pub(super) fn begin_release_of(&mut self, targets: &[usize]) -> Vec<(usize, Held)> {
+    /// Begins to release the locks at these targets that are held and that no other activity is
+    /// releasing.
+    pub(super) fn begin_release_of(&mut self, targets: &[usize]) -> Vec<(usize, HeldLock)> {
         targets.iter().filter_map(|&target| Some((target, self.begin_release(target)?))).collect()
     }
 }
 
-impl Shared {
-    pub(super) fn rank_of_stamp(&self, stamp: u64) -> Option<usize> {
-        self.comm.rank_of(layout::holder(stamp)?)
-    }
-
-    /// Whether a lock with this stamp is held by a member that is known to be dead.
-    fn is_stamp_dead(&self, stamp: u64) -> bool {
-        layout::holder(stamp).is_some_and(|member| self.is_dead(member))
-    }
-
-    /// Takes a lock and remembers it.
+impl SharedWindow {
+    /// Takes a lock and records it.
     fn take_lock(
         &self,
         target: usize,
@@ -309,9 +320,9 @@ impl Shared {
             if state.held.contains_key(&target) {
                 return Err(WindowError::AlreadyLocked { target });
             }
-            state.held.insert(target, Held { kind, stamp, is_of_all, is_pending: true });
+            state.held.insert(target, HeldLock { kind, stamp, is_of_all, is_pending: true });
         }
-        let mut taking = Taking {
+        let mut attempt = LockAttempt {
             shared: self,
             target,
             stamp,
@@ -322,15 +333,15 @@ impl Shared {
             before: 0,
         };
         let result = match kind {
-            LockKind::Exclusive => taking.exclusively(),
-            LockKind::Shared => taking.shared(),
+            LockKind::Exclusive => attempt.take_exclusive(),
+            LockKind::Shared => attempt.take_shared(),
         };
         if result.as_ref().err().is_none_or(answers) {
-            taking.stop_waiting();
+            attempt.stop_waiting();
         }
         let mut state = lock(&self.state);
         match (&result, state.held.get_mut(&target)) {
-            // Those of `lock_all` become usable together.
+            // The locks of `lock_all` become usable together.
             (Ok(_), Some(held)) => held.is_pending = is_of_all,
             _ => drop(state.held.remove(&target)),
         }
@@ -341,9 +352,9 @@ impl Shared {
         if by.is_empty() { Ok(()) } else { Err(WindowError::Abandoned { target, by }) }
     }
 
-    /// What every access to `target` begins with: the lock that this member took is still its own. Without a lock,
-    /// an error unless `may_be_open` and the window needs none.
-    pub(super) fn check_held(&self, target: usize, may_be_open: bool) -> WindowResult<()> {
+    /// The check at the beginning of every access to `target`: this member still holds the lock
+    /// that it took. Without a lock, an error unless `may_be_open` and the window needs no lock.
+    pub(super) fn check_lock_held(&self, target: usize, may_be_open: bool) -> WindowResult<()> {
         let held = lock(&self.state).held.get(&target).copied();
         let Some(held) = held.filter(|held| !held.is_pending) else {
             let is_fine = may_be_open && self.is_open;
@@ -364,31 +375,10 @@ impl Shared {
         }
     }
 
-    fn forget_lock(&self, target: usize, stamp: u64) {
-        let mut state = lock(&self.state);
-        if state.held.get(&target).is_some_and(|held| held.stamp == stamp) {
-            state.held.remove(&target);
-        }
-    }
-
-    /// Swaps the own stamp out and rings those who wait. The lock is not held afterwards, whatever this says.
-    fn release_lock(&self, target: usize, held: Held) -> WindowResult<()> {
-        let word = held.word(self);
-        let swapped = self.swap(target, word, held.stamp, 0, Patience::Release);
-        if matches!(swapped, Err(WindowError::Timeout { .. })) {
-            // What was given up may be refused if the target learns of a death before it comes to it. This is not.
-            self.swap_behind(target, word, held.stamp, 0);
-        }
-        // Only now: until here no other activity takes the lock anew.
-        self.forget_lock(target, held.stamp);
-        let found = swapped?;
-        self.ring_waiting(target);
-        if found == held.stamp { Ok(()) } else { Err(WindowError::LockLost { target }) }
-    }
-
-    /// Completes everything and releases these locks; the first error, with all the dead in it.
-    pub(super) fn release_all(&self, released: Vec<(usize, Held)>) -> WindowResult<()> {
-        let mut result = self.complete(None, Patience::Release);
+    /// Completes all operations and releases these locks. Returns the first error; if targets are
+    /// dead, the error has all their ranks.
+    pub(super) fn release_all(&self, released: Vec<(usize, HeldLock)>) -> WindowResult<()> {
+        let mut result = self.complete(None, EndedBy::Nothing);
         let mut dead = Vec::new();
         for (target, held) in released {
             match self.release_lock(target, held) {
@@ -397,6 +387,52 @@ impl Shared {
             }
         }
         if dead.is_empty() { result } else { Err(WindowError::ProcFailed { ranks: dead }) }
+    }
+
+    /// Swaps the own stamp out and rings the waiting ranks. This member does not hold the lock
+    /// afterwards, whatever the result.
+    fn release_lock(&self, target: usize, held: HeldLock) -> WindowResult<()> {
+        let word = held.word(self);
+        let swapped = self.swap(target, word, held.stamp, 0, EndedBy::Nothing);
+        if matches!(swapped, Err(WindowError::Timeout { .. })) {
+            // A request that was given up may be refused if the target learns of a death before it
+            // executes it. This swap is not refused.
+            self.swap_without_waiting(target, word, held.stamp, 0);
+        }
+        // Only now: until here no other activity takes the lock again.
+        self.forget_lock(target, held.stamp);
+        let found = swapped?;
+        self.ring_waiting(target);
+        if found == held.stamp { Ok(()) } else { Err(WindowError::LockLost { target }) }
+    }
+
+    fn forget_lock(&self, target: usize, stamp: u64) {
+        let mut state = lock(&self.state);
+        if state.held.get(&target).is_some_and(|held| held.stamp == stamp) {
+            state.held.remove(&target);
+        }
+    }
+
+    /// A living member that holds the lock at `target`, if any.
+    pub(super) fn locked_by(&self, target: usize) -> WindowResult<Option<usize>> {
+        let stamps = self.holders(target)?.into_iter().map(|(_, stamp)| stamp);
+        Ok(stamps
+            .filter(|&stamp| !self.is_stamp_dead(stamp))
+            .find_map(|stamp| self.rank_of_stamp(stamp)))
+    }
+
+    /// Whether this member holds a lock at any target that was not taken away from it.
+    pub(super) fn holds_lock(&self) -> WindowResult<bool> {
+        let targets: Vec<usize> = lock(&self.state).held.keys().copied().collect();
+        for target in targets {
+            use WindowError::{LockLost, NotLocked, ProcFailed};
+            match self.check_lock_held(target, false) {
+                Ok(()) => return Ok(true),
+                Err(LockLost { .. } | NotLocked { .. } | ProcFailed { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 
     /// The words at `target` that hold a stamp, with their stamps.
@@ -414,7 +450,8 @@ impl Shared {
         Ok(ranks_in(&self.load_many(target, &words)?))
     }
 
-    /// Rings everyone who waits for a lock at `target`. What goes wrong is no harm: waits look again by themselves.
+    /// Rings all ranks that wait for a lock at `target`. Errors do no harm: waits poll again by
+    /// themselves.
     fn ring_waiting(&self, target: usize) {
         let words: Vec<u64> =
             (0..self.layout.bit_words()).map(|word| self.layout.waiting(word)).collect();
@@ -425,14 +462,14 @@ impl Shared {
         }
     }
 
-    /// Sets or clears the bit of a rank in one of the bit words. Only the member itself changes its bit, unless it is
-    /// dead: then others may set it.
+    /// Sets or clears the bit of a rank in a bit word. Only the member itself changes its bit,
+    /// unless it is dead: then others may set it.
     fn set_bit(&self, target: usize, word: u64, rank: usize, value: bool) -> WindowResult<()> {
         let bit = 1 << (rank % 64);
         let mut expected = if value { 0 } else { bit };
         loop {
             let new = if value { expected | bit } else { expected & !bit };
-            let found = self.swap(target, word, expected, new, Patience::Operation)?;
+            let found = self.swap(target, word, expected, new, EndedBy::Revoke)?;
             if found == expected {
                 return Ok(());
             }
@@ -440,59 +477,56 @@ impl Shared {
         }
     }
 
-    /// Loads several words of a control block, in one go.
+    /// Loads several words of a control block, all in flight at once.
     fn load_many(&self, target: usize, words: &[u64]) -> WindowResult<Vec<u64>> {
         let (member, control) = (self.members[target], self.controls[target]);
         let load = |&word: &u64| {
             self.job.start(Epoch::ANY, member, Operation::Load { offset: control + word })
         };
         let pending: Vec<Pending> = words.iter().map(load).collect();
-        // A forgotten load does no harm, so the engine may wait for it by itself.
+        // An abandoned load does no harm, so the engine may wait for it by itself.
         let wait = |pending| self.job.wait(pending).map(Done::word);
         pending
             .into_iter()
             .map(wait)
             .collect::<Result<_, _>>()
-            .map_err(|error| self.refused(error, target))
+            .map_err(|error| self.engine_error(error, target))
+    }
+
+    pub(super) fn rank_of_stamp(&self, stamp: u64) -> Option<usize> {
+        self.comm.rank_of(layout::holder(stamp)?)
+    }
+
+    /// Whether this stamp belongs to a member that is known to be dead.
+    fn is_stamp_dead(&self, stamp: u64) -> bool {
+        layout::holder(stamp).is_some_and(|member| self.is_dead(member))
     }
 }
 
-/// Whether a call that ended like this has had answers from its target until the end.
-fn answers(error: &WindowError) -> bool {
-    matches!(error, WindowError::LockTimeout { .. } | WindowError::Interrupted { .. })
-}
-
-/// The ranks whose bits are set.
-fn ranks_in(words: &[u64]) -> Vec<usize> {
-    let bits = |(index, &word): (usize, &u64)| {
-        (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| index * 64 + bit)
-    };
-    words.iter().enumerate().flat_map(bits).collect()
-}
-
 /// A call that takes a lock.
-struct Taking<'a> {
-    shared: &'a Shared,
+struct LockAttempt<'a> {
+    shared: &'a SharedWindow,
     target: usize,
     stamp: u64,
     limit: Duration,
     until: Option<Time>,
-    /// Whether this member's bit among those who wait is set.
+    /// Whether this member's waiting bit is set.
     waits: bool,
-    /// The stamp of who was in the way last.
+    /// The last stamp that kept this call from taking the lock.
     holder: u64,
-    /// What the own stamp replaced in the exclusive word: 0, or the stamp of a dead member.
+    /// The word that the own stamp replaced in the exclusive word: 0, or the stamp of a dead
+    /// member.
     before: u64,
 }
 
-impl Taking<'_> {
-    /// Who died holding it, once the lock is held.
-    fn exclusively(&mut self) -> WindowResult<Vec<usize>> {
+impl LockAttempt<'_> {
+    /// Takes the lock exclusively. Returns the ranks that died holding it.
+    fn take_exclusive(&mut self) -> WindowResult<Vec<usize>> {
         let shared = self.shared;
         loop {
-            let swapped = self.swap_in();
+            let swapped = self.swap_stamp_in();
             let is_in = swapped.is_ok();
-            match swapped.and_then(|()| self.wait_for_shared()) {
+            match swapped.and_then(|()| self.await_shared_holders()) {
                 Ok(Some(mut dead)) => {
                     dead.push(self.before);
                     return Ok(dead
@@ -501,24 +535,31 @@ impl Taking<'_> {
                         .collect());
                 }
                 Ok(None) => {
-                    // Forced out before it had the lock at all.
-                    self.put_back()?;
+                    // Forced out before it held the lock at all.
+                    self.restore_dead_stamp()?;
                     self.renew();
                 }
                 Err(error) => {
                     if !answers(&error) {
-                        // Also if it is unknown whether the stamp got there: this comes after it.
-                        shared.swap_behind(self.target, EXCLUSIVE, self.stamp, self.before);
+                        // Also if it is unknown whether the stamp got there: this swap executes
+                        // after it.
+                        shared.swap_without_waiting(
+                            self.target,
+                            EXCLUSIVE,
+                            self.stamp,
+                            self.before,
+                        );
                         return Err(error);
                     }
                     if is_in {
                         let (stamp, before) = (self.stamp, self.before);
-                        match shared.swap(self.target, EXCLUSIVE, stamp, before, Patience::Release)
-                        {
+                        match shared.swap(self.target, EXCLUSIVE, stamp, before, EndedBy::Nothing) {
                             Ok(found) if found == stamp => {}
                             // Forced out while it waited.
-                            Ok(_) => drop(self.put_back()),
-                            Err(_) => shared.swap_behind(self.target, EXCLUSIVE, stamp, before),
+                            Ok(_) => drop(self.restore_dead_stamp()),
+                            Err(_) => {
+                                shared.swap_without_waiting(self.target, EXCLUSIVE, stamp, before)
+                            }
                         }
                     }
                     shared.ring_waiting(self.target);
@@ -528,58 +569,47 @@ impl Taking<'_> {
         }
     }
 
-    /// Step 4: leaves the stamp of the dead member that this one had replaced for the next one to find.
-    fn put_back(&self) -> WindowResult<()> {
-        let (shared, stamp) = (self.shared, self.before);
-        let Some(rank) = shared.rank_of_stamp(stamp) else { return Ok(()) };
-        if shared.swap(self.target, EXCLUSIVE, 0, stamp, Patience::Operation)? == 0 {
-            return Ok(());
-        }
-        shared.set_bit(self.target, shared.layout.sharing(rank / 64), rank, true)?;
-        shared.swap(self.target, shared.layout.shared(rank), 0, stamp, Patience::Operation)?;
-        Ok(())
-    }
-
-    /// Step 1.
-    fn swap_in(&mut self) -> WindowResult<()> {
-        self.wait_until(|taking| {
-            let shared = taking.shared;
-            taking.before = 0;
+    /// The step *claim*.
+    fn swap_stamp_in(&mut self) -> WindowResult<()> {
+        self.wait_until(|attempt| {
+            let shared = attempt.shared;
+            attempt.before = 0;
             loop {
                 let found = shared.swap(
-                    taking.target,
+                    attempt.target,
                     EXCLUSIVE,
-                    taking.before,
-                    taking.stamp,
-                    Patience::Operation,
+                    attempt.before,
+                    attempt.stamp,
+                    EndedBy::Revoke,
                 )?;
-                if found == taking.before {
+                if found == attempt.before {
                     return Ok(Some(()));
                 }
-                taking.holder = found;
-                // A dead holder is replaced; a lock that has just become free is tried again at once.
+                attempt.holder = found;
+                // Replace a dead holder; try again at once if the lock has just become free.
                 if found != 0 && !shared.is_stamp_dead(found) {
                     return Ok(None);
                 }
-                taking.before = found;
+                attempt.before = found;
             }
         })
     }
 
-    /// Steps 2 and 3: the stamps of the dead that shared the lock; `None` if this member was forced out meanwhile.
-    fn wait_for_shared(&mut self) -> WindowResult<Option<Vec<u64>>> {
+    /// The steps *await_sharers* and *clear_dead*. Returns the stamps of the dead that shared the
+    /// lock; `None` if this member was forced out meanwhile.
+    fn await_shared_holders(&mut self) -> WindowResult<Option<Vec<u64>>> {
         let shared = self.shared;
         let mut has_waited = false;
         let mut dead = Vec::new();
         for rank in shared.sharing(self.target)? {
             let word = shared.layout.shared(rank);
-            let stamp = self.wait_until(|taking| {
-                let found = shared.load(taking.target, word)?;
+            let stamp = self.wait_until(|attempt| {
+                let found = shared.load(attempt.target, word)?;
                 if found == 0 || shared.is_stamp_dead(found) {
                     return Ok(Some(found));
                 }
                 has_waited = true;
-                taking.holder = found;
+                attempt.holder = found;
                 Ok(None)
             })?;
             if stamp != 0 {
@@ -590,13 +620,26 @@ impl Taking<'_> {
             return Ok(None);
         }
         for &(word, stamp) in &dead {
-            shared.swap(self.target, word, stamp, 0, Patience::Operation)?;
+            shared.swap(self.target, word, stamp, 0, EndedBy::Revoke)?;
         }
         Ok(Some(dead.into_iter().map(|(_, stamp)| stamp).collect()))
     }
 
-    /// The same for sharing the lock.
-    fn shared(&mut self) -> WindowResult<Vec<usize>> {
+    /// The step *restore*: leaves the stamp of the dead member that this member had replaced for
+    /// the next locker to find.
+    fn restore_dead_stamp(&self) -> WindowResult<()> {
+        let (shared, stamp) = (self.shared, self.before);
+        let Some(rank) = shared.rank_of_stamp(stamp) else { return Ok(()) };
+        if shared.swap(self.target, EXCLUSIVE, 0, stamp, EndedBy::Revoke)? == 0 {
+            return Ok(());
+        }
+        shared.set_bit(self.target, shared.layout.sharing(rank / 64), rank, true)?;
+        shared.swap(self.target, shared.layout.shared(rank), 0, stamp, EndedBy::Revoke)?;
+        Ok(())
+    }
+
+    /// Takes the lock shared. Returns the ranks that died holding it.
+    fn take_shared(&mut self) -> WindowResult<Vec<usize>> {
         let shared = self.shared;
         let is_marked = lock(&shared.state).shares.contains(self.target);
         if !is_marked {
@@ -605,63 +648,51 @@ impl Taking<'_> {
         }
         let own = shared.layout.shared(shared.me);
         let in_the_way = |stamp| stamp != 0 && !shared.is_stamp_dead(stamp);
-        self.wait_until(|taking| {
-            let found = shared.load(taking.target, EXCLUSIVE)?;
+        self.wait_until(|attempt| {
+            let found = shared.load(attempt.target, EXCLUSIVE)?;
             if in_the_way(found) {
-                taking.holder = found;
+                attempt.holder = found;
                 return Ok(None);
             }
-            // The word is this member's own; what else could be in it was left by a call that gave up.
+            // The word is this member's own; any other stamp in it was left by a call that gave up.
             let mut expected = 0;
             loop {
                 let found =
-                    shared.swap(taking.target, own, expected, taking.stamp, Patience::Operation);
+                    shared.swap(attempt.target, own, expected, attempt.stamp, EndedBy::Revoke);
                 if found == Ok(expected) {
                     break;
                 }
-                expected = found
-                    .inspect_err(|_| shared.swap_behind(taking.target, own, taking.stamp, 0))?;
+                expected = found.inspect_err(|_| {
+                    shared.swap_without_waiting(attempt.target, own, attempt.stamp, 0)
+                })?;
             }
-            let found = shared.load(taking.target, EXCLUSIVE);
+            let found = shared.load(attempt.target, EXCLUSIVE);
             match found {
                 Ok(found) if !in_the_way(found) => {
                     Ok(Some(shared.rank_of_stamp(found).into_iter().collect()))
                 }
                 _ => {
-                    shared.swap_behind(taking.target, own, taking.stamp, 0);
+                    shared.swap_without_waiting(attempt.target, own, attempt.stamp, 0);
                     let found = found?;
-                    taking.holder = found;
-                    // It may wait for the stamp that has just gone.
+                    attempt.holder = found;
+                    // The exclusive locker may wait for the stamp that has just gone.
                     if let Some(member) = layout::holder(found) {
                         let _ = shared.job.ring(member);
                     }
-                    taking.renew();
+                    attempt.renew();
                     Ok(None)
                 }
             }
         })
     }
 
-    /// A stamp that was swapped out may not come back: `force_unlock` relies on that.
-    fn renew(&mut self) {
-        self.stamp = self.new_stamp();
-    }
-
-    fn new_stamp(&self) -> u64 {
-        let stamp =
-            stamp(self.shared.job.me(), self.shared.next_ticket.fetch_add(1, Ordering::Relaxed));
-        if let Some(held) = lock(&self.shared.state).held.get_mut(&self.target) {
-            held.stamp = stamp;
-        }
-        stamp
-    }
-
-    /// Waits until `look` has something; from the second look on as one of those who wait.
+    /// Waits until `poll` returns a result. From the second poll on, this member's waiting bit is
+    /// set.
     fn wait_until<T>(
         &mut self,
-        mut look: impl FnMut(&mut Self) -> WindowResult<Option<T>>,
+        mut poll: impl FnMut(&mut Self) -> WindowResult<Option<T>>,
     ) -> WindowResult<T> {
-        if let Some(found) = look(self)? {
+        if let Some(found) = poll(self)? {
             return Ok(found);
         }
         let shared = self.shared;
@@ -674,14 +705,14 @@ impl Taking<'_> {
         let this = Cell::new(Some(self));
         let holder = Cell::new(0);
         shared.wait_for(
-            Patience::Wait,
+            EndedBy::RevokeOrInterrupt,
             until,
             || {
-                let taking = this.take()?;
-                // Before the look: no lock is taken on a window that is known to be revoked.
-                let found = shared.check_usable().and_then(|()| look(taking));
-                holder.set(taking.holder);
-                this.set(Some(taking));
+                let attempt = this.take()?;
+                // Before the poll: no lock is taken on a window that is known to be revoked.
+                let found = shared.check_usable().and_then(|()| poll(attempt));
+                holder.set(attempt.holder);
+                this.set(Some(attempt));
                 found.transpose()
             },
             || match shared.rank_of_stamp(holder.get()) {
@@ -691,35 +722,40 @@ impl Taking<'_> {
         )
     }
 
-    /// Not called where the target may not answer: left set, the bit costs a needless ring, and no more.
+    /// Clears the waiting bit. Not called where the target may not answer: a bit that stays set
+    /// only costs a needless ring.
     fn stop_waiting(&mut self) {
         if std::mem::take(&mut self.waits) {
             let word = self.shared.layout.waiting(self.shared.me / 64);
             let _ = self.shared.set_bit(self.target, word, self.shared.me, false);
         }
     }
+
+    /// Makes a new stamp. A stamp that was swapped out may not come back: `force_unlock` relies on
+    /// that.
+    fn renew(&mut self) {
+        self.stamp = self.new_stamp();
+    }
+
+    fn new_stamp(&self) -> u64 {
+        let stamp =
+            stamp(self.shared.job.me(), self.shared.next_ticket.fetch_add(1, Ordering::Relaxed));
+        if let Some(held) = lock(&self.shared.state).held.get_mut(&self.target) {
+            held.stamp = stamp;
+        }
+        stamp
+    }
 }
 
-impl Shared {
-    /// A living member that holds the lock at `target`, if there is one.
-    pub(super) fn locked_by(&self, target: usize) -> WindowResult<Option<usize>> {
-        let stamps = self.holders(target)?.into_iter().map(|(_, stamp)| stamp);
-        Ok(stamps
-            .filter(|&stamp| !self.is_stamp_dead(stamp))
-            .find_map(|stamp| self.rank_of_stamp(stamp)))
-    }
+/// Whether the target of a call with this error has answered until the end.
+fn answers(error: &WindowError) -> bool {
+    matches!(error, WindowError::LockTimeout { .. } | WindowError::Interrupted { .. })
+}
 
-    /// Whether this member holds a lock somewhere, which was not taken away from it.
-    pub(super) fn holds_lock(&self) -> WindowResult<bool> {
-        let targets: Vec<usize> = lock(&self.state).held.keys().copied().collect();
-        for target in targets {
-            use WindowError::{LockLost, NotLocked, ProcFailed};
-            match self.check_held(target, false) {
-                Ok(()) => return Ok(true),
-                Err(LockLost { .. } | NotLocked { .. } | ProcFailed { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(false)
-    }
+/// The ranks whose bits are set.
+fn ranks_in(words: &[u64]) -> Vec<usize> {
+    let bits = |(index, &word): (usize, &u64)| {
+        (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| index * 64 + bit)
+    };
+    words.iter().enumerate().flat_map(bits).collect()
 }
