@@ -40,8 +40,8 @@ use super::{Error, Result};
 use crate::engine::{self, Message, Port};
 use crate::sync::lock;
 use crate::{Job, MemberId, MemberSet, Service, Time};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The layer of a member: the state that all its communicators share.

@@ -6,10 +6,12 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// No complete copy of the key's partition lives. A write that returns this has no effect that anyone can still see,
-    /// unless others saw it before the last copy was lost. A transaction over several keys that returns it from its commit has
-    /// done all of it or nothing, and what it wrote to the lost keys is gone: look at another key of it before doing it again. If the
-    /// partition that is named is that of none of its keys, the store's own record of it was lost: look at each of them.
+    /// No complete copy of the key's partition lives. A write that returns this has no effect that
+    /// anyone can still see, unless others saw it before the last copy was lost. A transaction over
+    /// several keys that returns it from its commit has done all of it or nothing, and what it
+    /// wrote to the lost keys is gone: look at another key of it before doing it again. If the
+    /// partition that is named is that of none of its keys, the store's own record of it was lost:
+    /// look at each of them.
     #[error(
         "all copies of partition {partition} are lost: more members died than the store has copies; accept_loss() gives the partition up and starts it empty"
     )]
@@ -28,7 +30,8 @@ pub enum StoreError {
         limit: Duration,
     },
     /// In global mode: a member has died, or the store was revoked, and all members have to come to
-    /// [`recover`](super::Store::recover). Whether a write that was under way had an effect is unknown.
+    /// [`recover`](super::Store::recover). Whether a write that was under way had an effect is
+    /// unknown.
     #[error(
         "a member has died or the store was revoked: all members have to call recover(); whether a write that was under way had an effect is unknown"
     )]
@@ -47,14 +50,14 @@ pub enum StoreError {
         /// The version that is there; `None` if the key does not exist.
         found: Option<Version>,
     },
-    /// A transaction was not carried out: others changed what it had read, or were held up by it for too long. Nothing was
-    /// changed.
+    /// A transaction was not carried out: others changed what it had read, or were held up by it
+    /// for too long. Nothing was changed.
     #[error(
         "the transaction was not carried out, since others changed what it had read or were held up by it; begin it again"
     )]
     Aborted,
-    /// A transaction was tried for as long as the time limit allows, and others were faster each time. Nothing was
-    /// changed.
+    /// A transaction was tried for as long as the time limit allows, and others were faster each
+    /// time. Nothing was changed.
     #[error(
         "the transaction was tried {attempts} times and met others each time; make it shorter, or try it later"
     )]
@@ -109,7 +112,8 @@ pub enum StoreError {
         /// What was found, and what is expected.
         what: String,
     },
-    /// What a member's memory holds cannot be: something has written there that is not the store. Nothing was changed.
+    /// What a member's memory holds cannot be: something has written there that is not the store.
+    /// Nothing was changed.
     #[error(
         "the store's memory at {member} is damaged: {what}; something has written there that is not the store, and what it holds cannot be trusted; put the key again, or end that member, so that its copies are made anew from those of others"
     )]

@@ -1,9 +1,9 @@
 //! The store: replicated, linearizable, repaired while everyone goes on.
 //!
-//! Keys hash into partitions, each partition has copies in the segments of R members, its replicas. A write publishes
-//! a new immutable block at every replica by compare-and-swap, in an order that the first replica decides; any member
-//! finishes what another one has begun. docs/protocol.md has every step and what survivors find after each;
-//! docs/segment.md has the layout.
+//! Keys hash into partitions, each partition has copies in the segments of R members, its replicas.
+//! A write publishes a new immutable block at every replica by compare-and-swap, in an order that
+//! the first replica decides; any member finishes what another one has begun. docs/protocol.md has
+//! every step and what survivors find after each; docs/segment.md has the layout.
 //!
 //! ```
 //! use outlast::store::{Options, Store};

@@ -1,5 +1,6 @@
-//! Ways to break the protocol on purpose, one at a time, so that `cargo xtask mutants` can show that each would be noticed.
-//! In builds with the feature `faults` the environment variable `OUTLAST_MUTANT` names the one; in others there are none.
+//! Ways to break the protocol on purpose, one at a time, so that `cargo xtask mutants` can show
+//! that each would be noticed. In builds with the feature `faults` the environment variable
+//! `OUTLAST_MUTANT` names the one; in others there are none.
 
 /// The names, and what they break. xtask has the same list.
 #[cfg(feature = "faults")]

@@ -38,8 +38,8 @@ impl Options {
         Options::default()
     }
 
-    /// How many copies each value has, 1 to [`REPLICAS_MAX`]. More than there are members is an error, unless
-    /// [`Options::allow_fewer`] follows.
+    /// How many copies each value has, 1 to [`REPLICAS_MAX`]. More than there are members is an
+    /// error, unless [`Options::allow_fewer`] follows.
     pub fn replicas(mut self, replicas: usize) -> Options {
         self.replicas = replicas;
         self.allow_fewer = false;
@@ -52,8 +52,8 @@ impl Options {
         self
     }
 
-    /// How many partitions there are; by default 256 for each member. More spread the load better and take more
-    /// memory.
+    /// How many partitions there are; by default 256 for each member. More spread the load better
+    /// and take more memory.
     pub fn partitions(mut self, partitions: usize) -> Options {
         self.partitions = Some(partitions);
         self
@@ -65,40 +65,45 @@ impl Options {
         self
     }
 
-    /// How much of a processor each member's background may spend on repair, in percent, 1 to 100; 100 by default. Less
-    /// leaves more to the program and makes the time longer in which copies are missing. May differ between members.
+    /// How much of a processor each member's background may spend on repair, in percent, 1 to 100;
+    /// 100 by default. Less leaves more to the program and makes the time longer in which copies
+    /// are missing. May differ between members.
     pub fn repair_share(mut self, percent: u32) -> Options {
         self.repair_percent = percent.clamp(1, 100);
         self
     }
 
-    /// Whether each value has a checksum, over its key and version too, that is compared whenever the value is read: what
-    /// something else has written into the memory is then [`StoreError::Corrupt`] and never taken for a value.
+    /// Whether each value has a checksum, over its key and version too, that is compared whenever
+    /// the value is read: what something else has written into the memory is then
+    /// [`StoreError::Corrupt`] and never taken for a value.
     pub fn checksums(mut self, checksums: bool) -> Options {
         self.checksums = checksums;
         self
     }
 
-    /// How the members go on after a death: each by itself, which is the default, or all together; see
-    /// [`Store::recover`](crate::store::Store::recover).
+    /// How the members go on after a death: each by itself, which is the default, or all together;
+    /// see [`Store::recover`](crate::store::Store::recover).
     pub fn mode(mut self, mode: Mode) -> Options {
         self.mode = mode;
         self
     }
 
-    /// Promises that between two recoveries each key is written by one handle alone ([`Store::slot`]), so that a put by
-    /// handle need not look whether its key has been written by others. For [`Mode::Global`] alone. In builds with debug
-    /// assertions a broken promise is a panic; in others the version of a value may then come twice.
+    /// Promises that between two recoveries each key is written by one handle alone
+    /// ([`Store::slot`]), so that a put by handle need not look whether its key has been written by
+    /// others. For [`Mode::Global`] alone. In builds with debug assertions a broken promise is a
+    /// panic; in others the version of a value may then come twice.
     pub fn sole_writers(mut self, sole_writers: bool) -> Options {
         self.sole_writers = sole_writers;
         self
     }
 
-    /// Whether survivors read the memory of the dead, where the engine keeps that (shm: the processes of one machine): then
-    /// even a store with one copy of each value survives the deaths of processes, all but one of them. Calls on what only the
-    /// dead had wait until it is salvaged. Switches [`Options::checksums`] on: what was damaged with its member is lost,
-    /// named by [`Store::lost_keys`], and never returned. The memory of the dead is kept until all is salvaged. It does not help
-    /// against the loss of the machine, and costs what checksums cost.
+    /// Whether survivors read the memory of the dead, where the engine keeps that (shm: the
+    /// processes of one machine): then even a store with one copy of each value survives the deaths
+    /// of processes, all but one of them. Calls on what only the dead had wait until it is
+    /// salvaged. Switches [`Options::checksums`] on: what was damaged with its member is lost,
+    /// named by [`Store::lost_keys`], and never returned. The memory of the dead is kept until all
+    /// is salvaged. It does not help against the loss of the machine, and costs what checksums
+    /// cost.
     ///
     /// ```
     /// use outlast::store::{Options, Store};
@@ -124,9 +129,11 @@ impl Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Nobody stops: calls go on with the copies that are left, and no call is collective. The default.
+    /// Nobody stops: calls go on with the copies that are left, and no call is collective. The
+    /// default.
     #[default]
     Localized,
-    /// Everybody stops: all calls of all members say [`StoreError::Revoked`] until all have come to [`Store::recover`].
+    /// Everybody stops: all calls of all members say [`StoreError::Revoked`] until all have come to
+    /// [`Store::recover`].
     Global,
 }

@@ -1,4 +1,5 @@
-//! What the tests in this folder share: waits for a condition, bounded and in the simulator's time, and calls that are to fail.
+//! What the tests in this folder share: waits for a condition, bounded and in the simulator's time,
+//! and calls that are to fail.
 
 use super::{Store, StoreError, StoreResult, Transaction};
 use crate::engine::MemberId;
@@ -6,8 +7,8 @@ use crate::job::Job;
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// Waits for something that is to happen before long. A member that is to be killed waits so for its death, and fails if nobody
-/// kills it.
+/// Waits for something that is to happen before long. A member that is to be killed waits so for
+/// its death, and fails if nobody kills it.
 #[track_caller]
 pub(in crate::store) fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
     let deadline = job.now().after(Duration::from_secs(100));
@@ -26,8 +27,8 @@ pub(in crate::store) fn expect_timeout<T: Debug>(result: StoreResult<T>) -> Memb
     }
 }
 
-/// A transaction that has done this. In its third attempt it locks all keys at once, so that only the decision is left to its
-/// commit.
+/// A transaction that has done this. In its third attempt it locks all keys at once, so that only
+/// the decision is left to its commit.
 pub(in crate::store) fn third_attempt(
     store: &Store,
     body: impl Fn(&mut Transaction),

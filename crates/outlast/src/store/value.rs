@@ -81,7 +81,8 @@ pub(in crate::store) fn check_len(key: &[u8]) -> StoreResult<()> {
     Ok(())
 }
 
-/// Whether a program may change such a key: it is not one of the store's own, which are not listed and in no snapshot.
+/// Whether a program may change such a key: it is not one of the store's own, which are not listed
+/// and in no snapshot.
 #[inline]
 pub(in crate::store) fn check_key(key: &[u8]) -> StoreResult<()> {
     if key.starts_with(RESERVED) {

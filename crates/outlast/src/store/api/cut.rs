@@ -1,8 +1,9 @@
 //! A cut: what the whole store held at one moment, for snapshots.
 //!
-//! All members stop writing for a moment, long enough to list what is there, not to copy it. The values are immutable
-//! blocks, which are not used again while an operation is under way that may have seen them: each member keeps one under way
-//! until it has copied what it listed. Writers go on meanwhile.
+//! All members stop writing for a moment, long enough to list what is there, not to copy it. The
+//! values are immutable blocks, which are not used again while an operation is under way that may
+//! have seen them: each member keeps one under way until it has copied what it listed. Writers go
+//! on meanwhile.
 //!
 //! | step | at each member | then |
 //! |---|---|---|
@@ -11,16 +12,18 @@
 //! | C3 | when *all* are quiet: list the records of the partitions that this member is the primary of, reconciling each | the lists of all members are the store at this moment |
 //! | C4 | when *all* have listed: unfreeze, and say whether the time limit had not thawed before | if all say so, nobody wrote between the first C3 and the last: the lists are one cut |
 //!
-//! A transaction that is not decided by then is not in the cut: readers of the list see the values before, as all readers do. One
-//! that is in doubt must be waited for, since its place may be before the cut: it goes on in spite of the freeze, from the
-//! step that puts it in doubt (X3; X4 if it needs none) to its decision, and none begins that after C1. So those that are
-//! found in doubt are of the dead, and are aborted. A decision that was not answered in time may land at any later moment: it
-//! is waited for until it is known; and so is every other request of this member that was not answered in time (`late`), since it may
-//! be the recovery_decision of a recovery.
+//! A transaction that is not decided by then is not in the cut: readers of the list see the values
+//! before, as all readers do. One that is in doubt must be waited for, since its place may be
+//! before the cut: it goes on in spite of the freeze, from the step that puts it in doubt (X3; X4
+//! if it needs none) to its decision, and none begins that after C1. So those that are found in
+//! doubt are of the dead, and are aborted. A decision that was not answered in time may land at any
+//! later moment: it is waited for until it is known; and so is every other request of this member
+//! that was not answered in time (`late`), since it may be the recovery_decision of a recovery.
 //!
-//! A writer makes its participant's counter odd before it looks whether the store is frozen, and freezing comes before the
-//! counters are looked at: either the writer sees the freeze or the wait of C2 sees the writer. Whoever decides about the steps
-//! is elsewhere (`crate::snapshot`), and may die or be stopped at any of them: the freeze ends by its time limit.
+//! A writer makes its participant's counter odd before it looks whether the store is frozen, and
+//! freezing comes before the counters are looked at: either the writer sees the freeze or the wait
+//! of C2 sees the writer. Whoever decides about the steps is elsewhere (`crate::snapshot`), and may
+//! die or be stopped at any of them: the freeze ends by its time limit.
 
 use crate::engine::{Epoch, MemberId, Time};
 use crate::store::api::store::Store;
@@ -38,12 +41,14 @@ use crate::store::value::{RESERVED, check_key};
 use crate::sync::lock;
 use std::sync::atomic::Ordering;
 
-/// What this member has to contribute to a cut. While it exists, nothing that it lists is used again.
+/// What this member has to contribute to a cut. While it exists, nothing that it lists is used
+/// again.
 pub(crate) struct CutPart<'s> {
     store: &'s StoreState,
     op: RecordOp<'s>,
     records: Vec<Listed>,
-    /// How many partitions are in it, and the sum of their mixed numbers: over all members, each partition once.
+    /// How many partitions are in it, and the sum of their mixed numbers: over all members, each
+    /// partition once.
     pub(crate) partitions: u64,
     pub(crate) partition_sum: u64,
 }
@@ -69,8 +74,8 @@ impl Store {
         self.state.placement.replicas
     }
 
-    /// Waits until every partition that is being salvaged lives; an error if one is lost. Without salvage whoever lists it
-    /// says so.
+    /// Waits until every partition that is being salvaged lives; an error if one is lost. Without
+    /// salvage whoever lists it says so.
     pub(crate) fn await_salvages(&self) -> StoreResult<()> {
         let partitions = if self.state.salvage_is_on { self.state.placement.partitions } else { 0 };
         for partition in 0..partitions {
@@ -86,7 +91,8 @@ impl Store {
         self.state.freeze.0.swap(until.0.max(1), Ordering::SeqCst);
     }
 
-    /// *drain*: whether each operation that was in flight at the first call, when `before` was empty, has ended.
+    /// *drain*: whether each operation that was in flight at the first call, when `before` was
+    /// empty, has ended.
     pub(crate) fn is_quiet(&self, before: &mut Option<Quiescence>) -> StoreResult<bool> {
         let state = &self.state;
         let has_drained = match before {
@@ -134,7 +140,8 @@ impl Store {
         Ok(part.op.is_current().then_some(part))
     }
 
-    /// Puts a value that comes from a snapshot, to be owned by another member than the one that puts it.
+    /// Puts a value that comes from a snapshot, to be owned by another member than the one that
+    /// puts it.
     pub(crate) fn put_restored(
         &self,
         key: &[u8],
@@ -151,7 +158,8 @@ impl Store {
 
 impl Drop for CutPart<'_> {
     fn drop(&mut self) {
-        // Before the operation ends, so that nobody mistakes the next one of this participant for it.
+        // Before the operation ends, so that nobody mistakes the next one of this participant for
+        // it.
         lock(&self.op.store.gate.readers).retain(|&participant| participant != self.op.participant);
     }
 }
@@ -213,8 +221,9 @@ mod tests {
         index.map_or(Vec::new(), |_| value)
     }
 
-    /// A transaction has locked both its keys when the store is frozen. One member lists its records, then the other, and
-    /// the committer has all the time in between: it decides before the first or after the second.
+    /// A transaction has locked both its keys when the store is frozen. One member lists its
+    /// records, then the other, and the committer has all the time in between: it decides before
+    /// the first or after the second.
     #[test]
     fn nothing_is_decided_while_the_store_is_frozen() {
         let held_up = Rc::new(Cell::new(0));

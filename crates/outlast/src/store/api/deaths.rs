@@ -20,15 +20,17 @@ impl Death {
         Death { member, left, heir }
     }
 
-    /// Who is to take over the work of the dead: the same one at all members that know of the same deaths. If the heir
-    /// dies too, its own death names the next one: ask [`Store::heir_of`] again for what it had not adopted.
+    /// Who is to take over the work of the dead: the same one at all members that know of the same
+    /// deaths. If the heir dies too, its own death names the next one: ask [`Store::heir_of`] again
+    /// for what it had not adopted.
     pub fn heir(&self) -> MemberId {
         self.heir
     }
 }
 
 impl Store {
-    /// The deaths since `seen`, in the order in which this member learned of them; `seen` is moved on.
+    /// The deaths since `seen`, in the order in which this member learned of them; `seen` is moved
+    /// on.
     ///
     /// ```
     /// # let job = outlast::join()?;

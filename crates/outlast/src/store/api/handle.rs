@@ -10,11 +10,13 @@ use crate::store::value::{Expect, Value, Version, check_key};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
-/// A handle for one key, made by [`Store::handle`]: the hash, the replicas and the place of the record are remembered, so that
-/// writing the key again costs one write of the value and one compare-and-swap for each copy.
+/// A handle for one key, made by [`Store::handle`]: the hash, the replicas and the place of the
+/// record are remembered, so that writing the key again costs one write of the value and one
+/// compare-and-swap for each copy.
 ///
-/// A handle is cheap to make and belongs to one thread at a time; threads that share a key make one each. It stays right
-/// whatever others do to the key, and whoever dies: what it has_cached is checked before it is used.
+/// A handle is cheap to make and belongs to one thread at a time; threads that share a key make one
+/// each. It stays right whatever others do to the key, and whoever dies: what it has_cached is
+/// checked before it is used.
 ///
 /// ```
 /// use outlast::store::{Options, Store};
@@ -79,7 +81,8 @@ impl KeyHandle {
         Ok(KeyRef { key: &self.key, hash: self.hash, partition: self.partition as usize })
     }
 
-    /// Makes a call, and times some, by a count of its own: that costs less than one that threads share.
+    /// Makes a call, and times some, by a count of its own: that costs less than one that threads
+    /// share.
     #[inline(always)]
     fn sample<T>(&self, histogram: &Histogram, call: impl FnOnce() -> T) -> T {
         let (calls, job) = (self.calls.get().wrapping_add(1), &self.store.state.job);

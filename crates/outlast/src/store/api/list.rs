@@ -12,8 +12,8 @@ use crate::store::value::{RESERVED, check_key};
 use std::sync::atomic::Ordering;
 
 impl Store {
-    /// All keys that exist, in no particular order. A key that exists throughout the call is in the list; one that is
-    /// created or deleted meanwhile may be.
+    /// All keys that exist, in no particular order. A key that exists throughout the call is in the
+    /// list; one that is created or deleted meanwhile may be.
     pub fn keys(&self) -> StoreResult<Vec<Vec<u8>>> {
         self.state.list(|_, _| true)
     }
@@ -38,14 +38,16 @@ impl Store {
         self.state.list(|_, owner| owner == member)
     }
 
-    /// The members that hold the copies of a key, or are to hold them, as this member sees the job now.
+    /// The members that hold the copies of a key, or are to hold them, as this member sees the job
+    /// now.
     pub fn replicas_of(&self, key: &[u8]) -> Vec<MemberId> {
         let placement = &self.state.placement;
         let partition = placement.partition(hash_key(key));
         self.state.replicas(partition, &self.state.job.view()).members
     }
 
-    /// Makes this member the owner of a key; whether the key exists. The value stays, its version changes.
+    /// Makes this member the owner of a key; whether the key exists. The value stays, its version
+    /// changes.
     pub fn adopt(&self, key: &[u8]) -> StoreResult<bool> {
         check_key(key)?;
         let written = self.state.write(key, true, |current, value| {

@@ -6,12 +6,13 @@
 //! | L2 the holder lives: enter among those who are rung when the partition changes, look again, sleep | | nobody waits for a waiter |
 //! | L3 release: delete the record, from a version that carries the own member and nonce | free | as before it: the holder is dead |
 //!
-//! A nonce is used for one call of `lock`, so two threads of one member are two holders, and a release that comes late
-//! finds another nonce and loses. A holder that is merely stopped keeps its lock.
+//! A nonce is used for one call of `lock`, so two threads of one member are two holders, and a
+//! release that comes late finds another nonce and loses. A holder that is merely stopped keeps its
+//! lock.
 //!
-//! A call whose outcome is unknown (a replica did not answer) may have left the caller's claim: the background looks for
-//! it later and takes it away. If the claim had replaced a dead holder's, it puts that one back, so that the next one
-//! is told all the same.
+//! A call whose outcome is unknown (a replica did not answer) may have left the caller's claim: the
+//! background looks for it later and takes it away. If the claim had replaced a dead holder's, it
+//! puts that one back, so that the next one is told all the same.
 
 use crate::engine::{MemberId, Time};
 use crate::store::api::store::Store;
@@ -43,21 +44,21 @@ impl LockGuard {
         self.abandoned_by.is_some()
     }
 
-    /// Who died with the lock, if the holder before did. `MemberId(u32::MAX)` if that was in another job, of which this one
-    /// has restored a snapshot.
+    /// Who died with the lock, if the holder before did. `MemberId(u32::MAX)` if that was in
+    /// another job, of which this one has restored a snapshot.
     pub fn abandoned_by(&self) -> Option<MemberId> {
         self.abandoned_by
     }
 
-    /// The version of the lock's record: it grows from holder to holder, so that it can fence what a former holder
-    /// still does elsewhere.
+    /// The version of the lock's record: it grows from holder to holder, so that it can fence what
+    /// a former holder still does elsewhere.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Releases the lock. [`StoreError::Conflict`] if it was no longer this guard's: someone has overwritten or deleted
-    /// the record, or its loss was accepted. After [`StoreError::Timeout`] or [`StoreError::OutOfMemory`] the background goes
-    /// on trying.
+    /// Releases the lock. [`StoreError::Conflict`] if it was no longer this guard's: someone has
+    /// overwritten or deleted the record, or its loss was accepted. After [`StoreError::Timeout`]
+    /// or [`StoreError::OutOfMemory`] the background goes on trying.
     pub fn unlock(mut self) -> StoreResult<()> {
         self.release()
     }
@@ -88,11 +89,13 @@ impl Drop for LockGuard {
 }
 
 impl Store {
-    /// Takes the lock of this name, waiting for its holder until `deadline`; then [`StoreError::Locked`], which names the
-    /// holder. If the holder is dead or has left, the lock is taken over and the guard says so. A holder that is
-    /// stopped keeps it. Waiters are served in no particular order, and a thread that locks again waits for itself.
+    /// Takes the lock of this name, waiting for its holder until `deadline`; then
+    /// [`StoreError::Locked`], which names the holder. If the holder is dead or has left, the lock
+    /// is taken over and the guard says so. A holder that is stopped keeps it. Waiters are served
+    /// in no particular order, and a thread that locks again waits for itself.
     ///
-    /// The lock is a record of the store under this key: [`StoreError::WrongType`] if the key holds something else.
+    /// The lock is a record of the store under this key: [`StoreError::WrongType`] if the key holds
+    /// something else.
     ///
     /// ```
     /// # use outlast::store::{Options, Store};

@@ -12,9 +12,10 @@ impl Store {
         self.state.lost_partitions()
     }
 
-    /// Keys that are lost, as far as survivors can still name them: those that were being copied to a replica that lives when
-    /// the last complete copy died. There may be more; whoever knows a key asks [`Store::partition_of`]. With
-    /// [`crate::store::Options::salvage`] also those whose values were damaged, all of them.
+    /// Keys that are lost, as far as survivors can still name them: those that were being copied to
+    /// a replica that lives when the last complete copy died. There may be more; whoever knows a
+    /// key asks [`Store::partition_of`]. With [`crate::store::Options::salvage`] also those whose
+    /// values were damaged, all of them.
     ///
     /// ```
     /// # use outlast::store::{Options, Store};
@@ -47,17 +48,18 @@ impl Store {
         Ok(self.state.placement.partition(hash_key(key)))
     }
 
-    /// Calls `listener` with all lost partitions after each death that leaves some, and with those of which some keys are lost
-    /// (see [`Store::lost_keys`]). It runs in this member's background, with
-    /// no lock held: it may call the store, and repair waits until it returns.
+    /// Calls `listener` with all lost partitions after each death that leaves some, and with those
+    /// of which some keys are lost (see [`Store::lost_keys`]). It runs in this member's background,
+    /// with no lock held: it may call the store, and repair waits until it returns.
     pub fn on_loss(&self, listener: impl Fn(&[usize]) + Send + Sync + 'static) {
         lock(&self.state.loss.listeners).push(Arc::new(listener));
         let _ = self.state.job.ring(self.me());
     }
 
-    /// Gives up all lost partitions: they are empty afterwards, and calls on them work again. Which ones were lost. Where only some
-    /// keys of a partition were lost, when it was salvaged, only those are given up.
-    /// Several members may do this at once. What was lost stays lost; versions go on growing.
+    /// Gives up all lost partitions: they are empty afterwards, and calls on them work again. Which
+    /// ones were lost. Where only some keys of a partition were lost, when it was salvaged, only
+    /// those are given up. Several members may do this at once. What was lost stays lost; versions
+    /// go on growing.
     pub fn accept_loss(&self) -> StoreResult<Vec<usize>> {
         let mut lost = self.lost_partitions()?;
         for partition in self.state.salvage.damaged() {
@@ -69,7 +71,8 @@ impl Store {
         Ok(lost)
     }
 
-    /// Gives up these partitions, as [`Store::accept_loss`] does; those that are not lost stay as they are.
+    /// Gives up these partitions, as [`Store::accept_loss`] does; those that are not lost stay as
+    /// they are.
     pub fn accept_loss_of(&self, partitions: &[usize]) -> StoreResult<()> {
         let count = self.state.placement.partitions;
         if let Some(partition) = partitions.iter().find(|&&partition| partition >= count) {

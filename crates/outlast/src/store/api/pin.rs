@@ -1,9 +1,10 @@
 //! Pins: a version that stays readable while others change the key.
 //!
-//! Versions are immutable, and their blocks are used again when nobody can see them any more. A pin names the blocks of one
-//! version, at every replica that holds it, in a table in the pinning member's own segment; whoever wants to use a block again
-//! looks at these tables after it saw all operations end, and puts those that are named aside. Nothing else waits: neither
-//! writers, who publish new versions as always, nor the reuse of any other block.
+//! Versions are immutable, and their blocks are used again when nobody can see them any more. A pin
+//! names the blocks of one version, at every replica that holds it, in a table in the pinning
+//! member's own segment; whoever wants to use a block again looks at these tables after it saw all
+//! operations end, and puts those that are named aside. Nothing else waits: neither writers, who
+//! publish new versions as always, nor the reuse of any other block.
 //!
 //! | | step | true afterwards | dies or stops here |
 //! |---|---|---|---|
@@ -13,8 +14,9 @@
 //! | P4 | end the operation | whoever waits for it finds the slot | as P3 |
 //! | P5 | drop: empty the slot | | as P3 |
 //!
-//! What a pin keeps is one block at each replica: at most [`PINS`] versions for each member. A replica that dies takes its copy
-//! with it, and repair does not bring it up again: the pinned version can be read while one of those replicas lives.
+//! What a pin keeps is one block at each replica: at most [`PINS`] versions for each member. A
+//! replica that dies takes its copy with it, and repair does not bring it up again: the pinned
+//! version can be read while one of those replicas lives.
 
 use crate::engine::{Epoch, Error, MemberId};
 use crate::store::api::store::Store;
@@ -30,10 +32,11 @@ use std::fmt;
 /// A version, and where its replicas have it.
 type Pinned = (Block, Vec<(MemberId, u64)>);
 
-/// One version of a key that stays readable until this is dropped, whatever becomes of the key; see [`Store::pin`].
+/// One version of a key that stays readable until this is dropped, whatever becomes of the key; see
+/// [`Store::pin`].
 ///
-/// Writers never wait for it. It ends with the death of its member. It keeps one block of memory at each replica that held the
-/// version, and the version is lost when all of these have died or left.
+/// Writers never wait for it. It ends with the death of its member. It keeps one block of memory at
+/// each replica that held the version, and the version is lost when all of these have died or left.
 pub struct Pin {
     store: Store,
     slot: usize,
@@ -50,8 +53,9 @@ impl fmt::Debug for Pin {
 }
 
 impl Store {
-    /// Pins the present version of a key, so that parts of it can be read later and for as long as needed, while others
-    /// change or delete the key; `None` if the key does not exist. A member may have 64 pins at once.
+    /// Pins the present version of a key, so that parts of it can be read later and for as long as
+    /// needed, while others change or delete the key; `None` if the key does not exist. A member
+    /// may have 64 pins at once.
     ///
     /// ```
     /// use outlast::store::{Options, Store};
@@ -106,8 +110,8 @@ impl Pin {
         self.block.len == 0
     }
 
-    /// Copies the bytes from `from` on into `buffer`, which must not reach beyond the end of the value. Checksums are
-    /// compared by [`Pin::to_vec`] alone, which reads all of it.
+    /// Copies the bytes from `from` on into `buffer`, which must not reach beyond the end of the
+    /// value. Checksums are compared by [`Pin::to_vec`] alone, which reads all of it.
     pub fn read(&self, from: u64, buffer: &mut [u8]) -> StoreResult<()> {
         let len = self.block.len;
         if from.checked_add(buffer.len() as u64).is_none_or(|end| end > len) {
@@ -164,7 +168,8 @@ impl StoreState {
             && let Some(offset) = head.offset()
         {
             let block = op.read_block(primary, offset)?;
-            // What a transaction has in its hands holds the value somewhere else in its block, the same at each replica.
+            // What a transaction has in its hands holds the value somewhere else in its block, the
+            // same at each replica.
             let (seen_at, seen) = match block.kind {
                 Kind::Plain => (offset, block),
                 _ => op.visible(config, key, offset, &block)?,

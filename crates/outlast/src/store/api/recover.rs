@@ -48,9 +48,11 @@ impl Drop for Turn {
     }
 }
 
-/// A recovery that has come to this member's procedure: made by [`Store::recover_begin`], ended by [`Recovery::end`].
+/// A recovery that has come to this member's procedure: made by [`Store::recover_begin`], ended by
+/// [`Recovery::end`].
 ///
-/// Dropping it ends this attempt without any effect, at all members; the others wait until this one begins again.
+/// Dropping it ends this attempt without any effect, at all members; the others wait until this one
+/// begins again.
 #[must_use = "the other members wait for its end"]
 pub struct Recovery {
     tx: Transaction,
@@ -77,8 +79,9 @@ enum Ended {
 }
 
 impl Store {
-    /// Whether calls say [`StoreError::Revoked`]: in [`Mode::Global`], after a death or [`Store::revoke`], until
-    /// [`Store::recover`]. It needs no communication; the news arrives in the background.
+    /// Whether calls say [`StoreError::Revoked`]: in [`Mode::Global`], after a death or
+    /// [`Store::revoke`], until [`Store::recover`]. It needs no communication; the news arrives in
+    /// the background.
     pub fn is_revoked(&self) -> bool {
         self.state.watch_gate();
         self.state.gate.mode == Mode::Global && self.state.gate.is_closed()
@@ -89,7 +92,8 @@ impl Store {
         self.state.gate.mode
     }
 
-    /// Stops all members, as a death does: for a program that has found an error of its own. Returns at once.
+    /// Stops all members, as a death does: for a program that has found an error of its own.
+    /// Returns at once.
     pub fn revoke(&self) -> StoreResult<()> {
         self.check_global("revoke()")?.revoke().map_err(rma_error)?;
         self.state.watch_gate();
@@ -108,19 +112,22 @@ impl Store {
         })
     }
 
-    /// Recovers from deaths (or from [`Store::revoke`]), together: all living members call it, spares included, once
-    /// their calls say [`StoreError::Revoked`]. The store is repaired first. Then each member's procedure runs, with a
-    /// transaction and the deaths since the last recovery, the same list everywhere; each sees the state before, and none
-    /// the changes of another. All their changes become visible together, or none do. Then calls go through again.
+    /// Recovers from deaths (or from [`Store::revoke`]), together: all living members call it,
+    /// spares included, once their calls say [`StoreError::Revoked`]. The store is repaired first.
+    /// Then each member's procedure runs, with a transaction and the deaths since the last
+    /// recovery, the same list everywhere; each sees the state before, and none the changes of
+    /// another. All their changes become visible together, or none do. Then calls go through again.
     ///
-    /// If a member dies meanwhile it starts over, and the procedures run again, against the state before; so they should
-    /// have no effects but those of the transaction. An error or a panic of one procedure, or two that change the same key,
-    /// end it at all members, with nothing changed ([`StoreError::RecoveryFailed`] at those where nothing went wrong); it may be
-    /// called again. Calls of the store inside the procedure still say `Revoked`, except those that list keys.
+    /// If a member dies meanwhile it starts over, and the procedures run again, against the state
+    /// before; so they should have no effects but those of the transaction. An error or a panic of
+    /// one procedure, or two that change the same key, end it at all members, with nothing changed
+    /// ([`StoreError::RecoveryFailed`] at those where nothing went wrong); it may be called again.
+    /// Calls of the store inside the procedure still say `Revoked`, except those that list keys.
     ///
-    /// A member that does not come is waited for until it is dead or the job's time limit is over; then
-    /// [`StoreError::Timeout`], and it may be called again, with nothing changed. (If a replica did not answer at the very
-    /// moment of the decision, it may turn out to have happened, at all members; the next recovery then begins after it.)
+    /// A member that does not come is waited for until it is dead or the job's time limit is over;
+    /// then [`StoreError::Timeout`], and it may be called again, with nothing changed. (If a
+    /// replica did not answer at the very moment of the decision, it may turn out to have happened,
+    /// at all members; the next recovery then begins after it.)
     /// [`StoreError::DataLost`]: the store's own record of recoveries is lost; call [`Store::accept_loss`], then this again.
     /// The deaths that it names are then all of them.
     ///
@@ -173,8 +180,9 @@ impl Store {
         }
     }
 
-    /// The first half of [`Store::recover`], for programs that cannot pass a procedure: everything up to its run. What it
-    /// would do goes to [`Recovery::tx`], and [`Recovery::end`] carries it out.
+    /// The first half of [`Store::recover`], for programs that cannot pass a procedure: everything
+    /// up to its run. What it would do goes to [`Recovery::tx`], and [`Recovery::end`] carries it
+    /// out.
     ///
     /// ```
     /// # use outlast::store::{Mode, Options, Store, StoreError};
@@ -255,7 +263,8 @@ impl Store {
 }
 
 impl Recovery {
-    /// Who died since the last recovery, and who is to take over from each: the same list at all members.
+    /// Who died since the last recovery, and who is to take over from each: the same list at all
+    /// members.
     pub fn deaths(&self) -> &[Death] {
         &self.deaths
     }
@@ -265,9 +274,9 @@ impl Recovery {
         &mut self.tx
     }
 
-    /// Ends the recovery, with the changes of all members, and lets calls through again. [`StoreError::Revoked`]: another
-    /// member died, or came back late; nothing has changed, and it is to be begun again. For other errors see
-    /// [`Store::recover`].
+    /// Ends the recovery, with the changes of all members, and lets calls through again.
+    /// [`StoreError::Revoked`]: another member died, or came back late; nothing has changed, and it
+    /// is to be begun again. For other errors see [`Store::recover`].
     pub fn end(mut self) -> StoreResult<()> {
         let prepared = self.tx.prepare();
         let (flags, reason) = match &prepared {
@@ -344,7 +353,8 @@ impl Recovery {
                 self.tx.end_prepared(false);
                 return Err(error);
             }
-            // What was prepared stays so until the recovery_decision can be read: the background looks for it.
+            // What was prepared stays so until the recovery_decision can be read: the background
+            // looks for it.
             (Ok(Ended::Committed), Err(error)) | (Err(error), Err(_)) => {
                 self.tx.abandon();
                 return Err(error);
@@ -402,8 +412,9 @@ mod tests {
             .expect("some key")
     }
 
-    /// The intent of a living member, joined to an attempt, is lost when its replica dies: the next attempt does not wait for
-    /// what cannot end, and the key that it had locked is `DataLost` until the loss is accepted.
+    /// The intent of a living member, joined to an attempt, is lost when its replica dies: the next
+    /// attempt does not wait for what cannot end, and the key that it had locked is `DataLost`
+    /// until the loss is accepted.
     #[test]
     fn a_joined_intent_that_is_lost_does_not_hold_up_the_next_attempt() {
         for seed in 0..10 {
@@ -448,9 +459,11 @@ mod tests {
         }
     }
 
-    /// A member has prepared its part and dies, together with the only copy of the recovery_decision. The recovery says so; and after
-    /// the loss is accepted, what the dead has left is not mistaken for a part of something undecided: a recovery_decision about
-    /// it would take the place of that of a later recovery, of which another member still has to apply its part.
+    /// A member has prepared its part and dies, together with the only copy of the
+    /// recovery_decision. The recovery says so; and after the loss is accepted, what the dead has
+    /// left is not mistaken for a part of something undecided: a recovery_decision about it would
+    /// take the place of that of a later recovery, of which another member still has to apply its
+    /// part.
     #[test]
     fn a_lost_verdict_leaves_no_intents_that_later_overwrite_another_one() {
         for seed in 0..10 {
@@ -530,7 +543,8 @@ mod tests {
         }
     }
 
-    /// A decision was not answered in time, and then its replica dies: nobody waits for what can never be known.
+    /// A decision was not answered in time, and then its replica dies: nobody waits for what can
+    /// never be known.
     #[test]
     fn a_decision_that_is_lost_does_not_hold_up_a_recovery() {
         for seed in [1, 3, 5, 7] {
@@ -576,8 +590,8 @@ mod tests {
         }
     }
 
-    /// A request that ended with a timeout may land at any time until its replica goes on: up to then its member has not
-    /// changed its last word.
+    /// A request that ended with a timeout may land at any time until its replica goes on: up to
+    /// then its member has not changed its last word.
     #[test]
     fn the_gate_is_closed_only_when_nothing_can_land_any_more() {
         for seed in [1, 3, 5, 7] {
@@ -605,7 +619,8 @@ mod tests {
         }
     }
 
-    /// The recovery_decision of a recovery was not answered in time, and may still become known to all: no cut is made up to then.
+    /// The recovery_decision of a recovery was not answered in time, and may still become known to
+    /// all: no cut is made up to then.
     #[test]
     fn a_verdict_that_timed_out_is_waited_for_by_a_frost() {
         for seed in [1, 3, 5, 7] {
@@ -645,8 +660,8 @@ mod tests {
         }
     }
 
-    /// A transaction was not answered in time; the background is about to end it when the store is frozen, and waits for the
-    /// end of that. The cut does not wait for the background in turn.
+    /// A transaction was not answered in time; the background is about to end it when the store is
+    /// frozen, and waits for the end of that. The cut does not wait for the background in turn.
     #[test]
     fn a_frost_does_not_wait_for_a_background_that_waits_for_its_end() {
         for seed in [1, 3, 5, 7] {
@@ -686,8 +701,8 @@ mod tests {
         }
     }
 
-    /// A thread has found the communicator revoked, and is held up until another one has recovered: the gate that is open
-    /// then stays so.
+    /// A thread has found the communicator revoked, and is held up until another one has recovered:
+    /// the gate that is open then stays so.
     #[test]
     fn a_revocation_that_was_recovered_from_closes_no_gate() {
         run(1, 2, |job| {

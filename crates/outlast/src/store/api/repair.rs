@@ -10,17 +10,20 @@ use std::time::Duration;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Store {
-    /// How far repair is: the number of copies that this member, as a primary, has still to bring up.
+    /// How far repair is: the number of copies that this member, as a primary, has still to bring
+    /// up.
     pub fn copies_missing(&self) -> StoreResult<usize> {
         Ok(self.state.count_copies(true)?.copies_missing)
     }
 
-    /// How far repair is in the whole job. It asks about every partition: some milliseconds for thousands of them.
+    /// How far repair is in the whole job. It asks about every partition: some milliseconds for
+    /// thousands of them.
     pub fn repair_status(&self) -> StoreResult<RepairStatus> {
         self.state.count_copies(false)
     }
 
-    /// Waits until every partition of the job that is not lost has all its copies, or until `deadline`; how far it is then.
+    /// Waits until every partition of the job that is not lost has all its copies, or until
+    /// `deadline`; how far it is then.
     pub fn wait_repaired(&self, deadline: Time) -> StoreResult<RepairStatus> {
         let job = &self.state.job;
         loop {

@@ -96,8 +96,8 @@ impl StoreState {
 }
 
 impl Store {
-    /// What the memory that this member lends to the store is used for. It goes through all of it: some milliseconds for
-    /// a hundred thousand values.
+    /// What the memory that this member lends to the store is used for. It goes through all of it:
+    /// some milliseconds for a hundred thousand values.
     pub fn memory_use(&self) -> StoreResult<MemoryUse> {
         self.state.run(|op| self.state.survey(op))
     }

@@ -24,7 +24,8 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the store. All living members of the job, spares included, do it once, with the same options.
+    /// Opens the store. All living members of the job, spares included, do it once, with the same
+    /// options.
     pub fn open(job: &Job, options: Options) -> StoreResult<Store> {
         Ok(Store { state: StoreState::open(job, options)? })
     }
@@ -34,7 +35,8 @@ impl Store {
         self.state.job.me()
     }
 
-    /// The epoch of this member's view: two loads. [`Store::deaths_since`] tells of every death that comes after it.
+    /// The epoch of this member's view: two loads. [`Store::deaths_since`] tells of every death
+    /// that comes after it.
     #[inline]
     pub fn epoch(&self) -> Epoch {
         let epoch = self.state.job.epoch();
@@ -69,7 +71,8 @@ impl Store {
         Ok(written.is_some())
     }
 
-    /// Adds to a key that holds a number of 8 bytes (or does not exist, which counts as 0), wrapping; the new number.
+    /// Adds to a key that holds a number of 8 bytes (or does not exist, which counts as 0),
+    /// wrapping; the new number.
     pub fn add(&self, key: &[u8], delta: i64) -> StoreResult<i64> {
         check_key(key)?;
         let mut sum = 0;
@@ -94,7 +97,8 @@ impl Store {
         self.state.sample(&self.state.counts.get, get)
     }
 
-    /// Copies the value of a key into `buffer`; its length and version, or `None` if it does not exist.
+    /// Copies the value of a key into `buffer`; its length and version, or `None` if it does not
+    /// exist.
     pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
         let key = self.state.key_ref(key)?;
         match self.state.job.is_mapped() {
@@ -111,7 +115,8 @@ impl Store {
         Ok(self.state.read(key, |_, _| Ok(()))?.is_some())
     }
 
-    /// Closes the store at this member, after all living members have done so or the time limit is over.
+    /// Closes the store at this member, after all living members have done so or the time limit is
+    /// over.
     pub fn close(&self) -> StoreResult<()> {
         self.state.close()
     }

@@ -6,11 +6,12 @@ use crate::store::tx::transaction::{FAILED, Transaction};
 use std::collections::BTreeMap;
 
 impl Store {
-    /// Runs a closure as a transaction: all that it reads and changes by the handle that it is given happens at one moment,
-    /// or nothing of it does. If others are faster it is run again, after a pause that grows, until the job's time limit is
-    /// over ([`StoreError::Contended`]); so it should have no other effects. An error of the closure aborts the
-    /// transaction and is passed on, and so is a panic. What the closure returns counts only if all that it has
-    /// read was there at one moment.
+    /// Runs a closure as a transaction: all that it reads and changes by the handle that it is
+    /// given happens at one moment, or nothing of it does. If others are faster it is run again,
+    /// after a pause that grows, until the job's time limit is over ([`StoreError::Contended`]); so
+    /// it should have no other effects. An error of the closure aborts the transaction and is
+    /// passed on, and so is a panic. What the closure returns counts only if all that it has read
+    /// was there at one moment.
     ///
     /// ```
     /// use outlast::store::{Options, Store, StoreError};
@@ -28,8 +29,8 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Calls of the store inside the closure are no part of the transaction; one that writes a key of the transaction may
-    /// make it fail.
+    /// Calls of the store inside the closure are no part of the transaction; one that writes a key
+    /// of the transaction may make it fail.
     pub fn transaction<T, E: From<StoreError>>(
         &self,
         mut body: impl FnMut(&mut Transaction) -> Result<T, E>,
@@ -67,7 +68,8 @@ impl Store {
         }
     }
 
-    /// Begins a transaction by handle; see [`Transaction`]. The caller tries it again itself, with [`Transaction::retry`].
+    /// Begins a transaction by handle; see [`Transaction`]. The caller tries it again itself, with
+    /// [`Transaction::retry`].
     ///
     /// ```
     /// # use outlast::store::{Options, Store, StoreError};
@@ -124,8 +126,9 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
-    /// Of a partition one key was damaged with its member. Who had locked that key is told that its value is gone, also when
-    /// the loss was accepted; who has locked another one of the same partition is not.
+    /// Of a partition one key was damaged with its member. Who had locked that key is told that its
+    /// value is gone, also when the loss was accepted; who has locked another one of the same
+    /// partition is not.
     #[test]
     fn only_a_key_that_is_lost_is_lost_to_a_committer() {
         let mut plan = SimOptions::new(2, 7);
@@ -177,7 +180,8 @@ mod tests {
         report.expect_ok();
     }
 
-    /// A decision that was not answered in time may still be made: a freeze waits until it is known.
+    /// A decision that was not answered in time may still be made: a freeze waits until it is
+    /// known.
     #[test]
     fn a_decision_that_timed_out_is_one_until_it_is_known() {
         for seed in 0..8 {
@@ -216,9 +220,9 @@ mod tests {
         }
     }
 
-    /// A transaction that was tried before has locked a key that it only reads. The key is lost and given up, another value is
-    /// put there, and the other key is seen without the transaction's change: it has no place any more, and is not told that
-    /// it has.
+    /// A transaction that was tried before has locked a key that it only reads. The key is lost and
+    /// given up, another value is put there, and the other key is seen without the transaction's
+    /// change: it has no place any more, and is not told that it has.
     #[test]
     fn a_locked_key_that_is_only_read_is_lost_to_a_committer() {
         for seed in 0..10 {
@@ -267,8 +271,9 @@ mod tests {
         }
     }
 
-    /// The same while the committer is stopped anywhere in its commit. Who was told that a key is lost has changed nothing, and
-    /// if another one has seen the other key without the change after the loss, then the change never comes.
+    /// The same while the committer is stopped anywhere in its commit. Who was told that a key is
+    /// lost has changed nothing, and if another one has seen the other key without the change after
+    /// the loss, then the change never comes.
     #[test]
     fn who_is_told_that_a_key_which_it_only_read_is_lost_has_changed_nothing() {
         let ends: Rc<RefCell<BTreeMap<String, usize>>> = Rc::default();
@@ -336,8 +341,9 @@ mod tests {
         let ends = ends.borrow();
         assert!(ends.len() == 3 && ends.values().all(|&count| count > 2), "{ends:?}");
     }
-    /// The committer is stopped at each of its steps; meanwhile its intent is lost, and given up, and somebody looks at one of its
-    /// keys. If it is told that the transaction has happened, then it has, wholly.
+    /// The committer is stopped at each of its steps; meanwhile its intent is lost, and given up,
+    /// and somebody looks at one of its keys. If it is told that the transaction has happened, then
+    /// it has, wholly.
     #[test]
     fn who_is_told_that_a_transaction_has_happened_finds_all_of_it_though_the_intent_was_lost() {
         let ends: Rc<RefCell<BTreeMap<[bool; 3], usize>>> = Rc::default();
@@ -411,9 +417,10 @@ mod tests {
         assert!(late(true, true) > 20 && late(false, false) > 20, "{ends:?}");
     }
 
-    /// A key does not exist, and its primary dies after it has raised the floor to remove another key, and before the other replica
-    /// has. The key is made and deleted, and then the floor is where it was: who has read before that there is no such key finds
-    /// that it is not so any more.
+    /// A key does not exist, and its primary dies after it has raised the floor to remove another
+    /// key, and before the other replica has. The key is made and deleted, and then the floor is
+    /// where it was: who has read before that there is no such key finds that it is not so any
+    /// more.
     #[test]
     fn a_key_that_is_made_and_deleted_after_a_death_has_another_mark() {
         for seed in 0..10 {
@@ -452,9 +459,10 @@ mod tests {
             report.expect_ok();
         }
     }
-    /// One transaction is about to make a key when another one finds that it does not exist. The key is made, and then deleted,
-    /// by a call or in a transaction: who found it absent finds that it was there, also if the floor of the partition is far
-    /// above its versions, since a key with many of them was removed meanwhile.
+    /// One transaction is about to make a key when another one finds that it does not exist. The
+    /// key is made, and then deleted, by a call or in a transaction: who found it absent finds that
+    /// it was there, also if the floor of the partition is far above its versions, since a key with
+    /// many of them was removed meanwhile.
     #[test]
     fn a_key_that_is_made_and_deleted_below_the_floor_has_another_mark() {
         for seed in 0..10 {

@@ -14,7 +14,8 @@ pub(in crate::store) fn encode<T: Serialize + ?Sized>(value: &T) -> StoreResult<
 }
 
 impl Store {
-    /// Sets a key to a value of any type; see [`Store::put`]. [`StoreError::WrongType`] if the value has no form as JSON.
+    /// Sets a key to a value of any type; see [`Store::put`]. [`StoreError::WrongType`] if the
+    /// value has no form as JSON.
     ///
     /// ```
     /// # use outlast::store::{Options, Store};
@@ -40,8 +41,8 @@ impl Store {
         self.put_if(key, &encode(value)?, expect)
     }
 
-    /// The value of a key, and its version. [`StoreError::WrongType`] if it is not what [`Store::put_as`] wrote for such a
-    /// type.
+    /// The value of a key, and its version. [`StoreError::WrongType`] if it is not what
+    /// [`Store::put_as`] wrote for such a type.
     pub fn get_as<T: DeserializeOwned>(&self, key: &[u8]) -> StoreResult<Option<(T, Version)>> {
         let Some(found) = self.get(key)? else { return Ok(None) };
         let wrong = |error| {

@@ -14,15 +14,16 @@ const LOCKED: Duration = Duration::from_millis(100);
 pub enum WaitOutcome {
     /// The key is there.
     Value(Value),
-    /// The member that was named is dead or has left, and the key is not there. What that member had put, and nobody
-    /// saw so far, will not come up later.
+    /// The member that was named is dead or has left, and the key is not there. What that member
+    /// had put, and nobody saw so far, will not come up later.
     Died(MemberId),
     /// The deadline is over.
     TimedOut,
 }
 
 impl Store {
-    /// Waits until a key exists with a version newer than `newer_than` (or at all, if `None`); `None` at the deadline.
+    /// Waits until a key exists with a version newer than `newer_than` (or at all, if `None`);
+    /// `None` at the deadline.
     pub fn wait(
         &self,
         key: &[u8],
@@ -35,8 +36,8 @@ impl Store {
         })
     }
 
-    /// As [`Store::wait`], and ended also by the death of `member`: for a result that this member is to put. If it has put
-    /// it and then died, that is [`WaitOutcome::Value`].
+    /// As [`Store::wait`], and ended also by the death of `member`: for a result that this member
+    /// is to put. If it has put it and then died, that is [`WaitOutcome::Value`].
     pub fn wait_or_death(
         &self,
         key: &[u8],
@@ -71,7 +72,8 @@ impl Store {
             if job.now() >= deadline {
                 return Ok(WaitOutcome::TimedOut);
             }
-            // Its committer may be stopped between the decision and the bells, and others know of it by another key of it.
+            // Its committer may be stopped between the decision and the bells, and others know of
+            // it by another key of it.
             let is_locked = self.state.is_locked(key)?;
             job.park(
                 bell,

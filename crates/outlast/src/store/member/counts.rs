@@ -82,7 +82,8 @@ impl StoreState {
     /// Makes a call, and times some.
     #[inline]
     pub(in crate::store) fn sample<T>(&self, histogram: &Histogram, call: impl FnOnce() -> T) -> T {
-        // Not an atomic addition: that some calls are not counted does no harm, and it is much cheaper.
+        // Not an atomic addition: that some calls are not counted does no harm, and it is much
+        // cheaper.
         let calls = self.counts.calls.load(Ordering::Relaxed).wrapping_add(1);
         self.counts.calls.store(calls, Ordering::Relaxed);
         if !calls.is_multiple_of(SAMPLE) {

@@ -37,7 +37,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 impl StoreState {
-    /// Opens the store: makes this member's root and waits until all living members have done the same.
+    /// Opens the store: makes this member's root and waits until all living members have done the
+    /// same.
     pub(in crate::store) fn open(job: &Job, options: Options) -> StoreResult<Arc<StoreState>> {
         let view = job.view();
         let members = job.members();

@@ -57,7 +57,8 @@ impl Above for StoreState {
     }
 }
 
-/// The first error of a call that did not wait, by the thread that made it, until its `flush` has told it.
+/// The first error of a call that did not wait, by the thread that made it, until its `flush` has
+/// told it.
 #[derive(Default)]
 pub(in crate::store) struct Deferred(pub(in crate::store) Mutex<BTreeMap<u64, StoreError>>);
 
@@ -67,8 +68,9 @@ impl StoreState {
         lock(&self.deferred.0).entry(thread).or_insert(error);
     }
 
-    /// Notes who has died since the last time; how many it are by now. A view does not say in which order its members died,
-    /// so whoever is told a number must find those who make it up at the beginning of the list.
+    /// Notes who has died since the last time; how many it are by now. A view does not say in which
+    /// order its members died, so whoever is told a number must find those who make it up at the
+    /// beginning of the list.
     #[cold]
     pub(in crate::store) fn record_deaths(&self) -> Epoch {
         let view = self.job.view();

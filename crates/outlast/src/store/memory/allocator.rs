@@ -1,13 +1,16 @@
 //! Blocks of memory at the replicas: taking, retiring and reusing them.
 //!
-//! A replica's segment is carved into blocks of size classes by the replica itself, which puts them onto one stack per class.
-//! Members take blocks from there into *magazines*, one for each participant, and work from those. A block that was swapped
-//! out of a head word is *retired* by whoever swapped it out, and is used again once every participant that was inside an
-//! operation at that time has left it, or is dead. What a magazine has no room for goes back onto its replica's stack.
+//! A replica's segment is carved into blocks of size classes by the replica itself, which puts them
+//! onto one stack per class. Members take blocks from there into *magazines*, one for each
+//! participant, and work from those. A block that was swapped out of a head word is *retired* by
+//! whoever swapped it out, and is used again once every participant that was inside an operation at
+//! that time has left it, or is dead. What a magazine has no room for goes back onto its replica's
+//! stack.
 //!
-//! A block goes onto a stack only when it is new, or right after such a wait. So a member that is inside an operation
-//! and has read the top of a stack never finds the same block there again with another successor: the swap of the
-//! top needs no counter. A block that was taken and not used must therefore never go back by itself.
+//! A block goes onto a stack only when it is new, or right after such a wait. So a member that is
+//! inside an operation and has read the top of a stack never finds the same block there again with
+//! another successor: the swap of the top needs no counter. A block that was taken and not used
+//! must therefore never go back by itself.
 //!
 //! | the block is | its holder word names | its taker dies here |
 //! |---|---|---|
@@ -35,16 +38,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How many bytes of one replica and class a magazine keeps at most; of large blocks one, so that they can alternate. Where replicas are
-/// far away a few, unless they are very large: each one that is given back and had again takes requests.
+/// How many bytes of one replica and class a magazine keeps at most; of large blocks one, so that
+/// they can alternate. Where replicas are far away a few, unless they are very large: each one that
+/// is given back and had again takes requests.
 const RING_BYTES: u64 = 32 << 10;
 
 const RING_BLOCKS_FAR: usize = 4;
 
 const FAR_LEN_MAX: u64 = 128 << 10;
 
-/// How many blocks, or bytes, that no magazine has room for are retired together before the participants are looked at. More where
-/// members are far away: each look is a request to everybody.
+/// How many blocks, or bytes, that no magazine has room for are retired together before the
+/// participants are looked at. More where members are far away: each look is a request to
+/// everybody.
 const BATCH_BLOCKS: u64 = 96;
 
 const BATCH_BYTES: u64 = 48 << 10;
@@ -59,8 +64,8 @@ const BATCHES_FAR: usize = 3;
 /// How many batches are looked at whose wait is not over.
 const LOOKED_AT: usize = 8;
 
-/// How long the background waits for a replica that is to refill_slab blocks, or to salvage a partition; what the replica does later is
-/// there at the next try.
+/// How long the background waits for a replica that is to refill_slab blocks, or to salvage a
+/// partition; what the replica does later is there at the next try.
 pub(in crate::store) const BACKGROUND_WAIT: Duration = Duration::from_millis(20);
 
 /// How long the background waits before it looks again whether they may go.
@@ -69,7 +74,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// How many blocks are taken from a stack at once.
 const TAKE: usize = 4;
 
-/// How many blocks of a class a magazine keeps. No tombstones: all members delete with the same ones.
+/// How many blocks of a class a magazine keeps. No tombstones: all members delete with the same
+/// ones.
 pub(in crate::store) fn kept(class: usize, is_far: bool) -> usize {
     if class == TOMBSTONES {
         return 0;
@@ -79,8 +85,8 @@ pub(in crate::store) fn kept(class: usize, is_far: bool) -> usize {
     if size > KEPT_LEN_MAX { 0 } else { ((RING_BYTES / size) as usize).clamp(least, 128) }
 }
 
-/// Whether there are so many blocks of one replica and class that a magazine soon has no room for them all: the others would have
-/// to be given back, and had again.
+/// Whether there are so many blocks of one replica and class that a magazine soon has no room for
+/// them all: the others would have to be given back, and had again.
 fn fills_magazine(blocks: &[Place]) -> bool {
     let mut counts = BTreeMap::new();
     blocks.iter().any(|place| {
@@ -137,7 +143,8 @@ impl Allocator {
 }
 
 impl<'a> MemoryOp<'a> {
-    /// Takes a block at a replica: from the magazine, from the replica's stack, or from what the replica carves when asked.
+    /// Takes a block at a replica: from the magazine, from the replica's stack, or from what the
+    /// replica carves when asked.
     #[inline]
     pub(in crate::store) fn take_block(&self, replica: MemberId, class: usize) -> OpResult<u64> {
         match self.magazine().take(replica, class) {
@@ -182,11 +189,13 @@ impl<'a> MemoryOp<'a> {
                     .refill_slab(class)
                     .map_err(|error| self.no_room(replica, class, error.to_string()))?;
             }
-            // A replica that has not answered until then is not asked for its stack either, which would take as long again.
+            // A replica that has not answered until then is not asked for its stack either, which
+            // would take as long again.
             if asked.is_some() && !job.is_mapped() && job.now() >= until {
                 return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
             }
-            // Before the stack is looked at: what was granted is there then, unless others have taken it.
+            // Before the stack is looked at: what was granted is there then, unless others have
+            // taken it.
             let (count, refusal) = allocator.answers(replica, class);
             if let Some(offset) = self.pop_several(replica, class)? {
                 return Ok(offset);
@@ -208,14 +217,17 @@ impl<'a> MemoryOp<'a> {
             if job.now() >= until {
                 return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
             }
-            // Whoever waits serves: the replica may itself be waiting for blocks here, with its background.
+            // Whoever waits serves: the replica may itself be waiting for blocks here, with its
+            // background.
             self.store.serve_messages();
-            // The replica's answer rings; its death too, and then the next call of the engine says so.
+            // The replica's answer rings; its death too, and then the next call of the engine says
+            // so.
             job.park(bell, until);
         }
     }
 
-    /// There is no room. What this participant has retired is of use to the next operation at least.
+    /// There is no room. What this participant has retired is of use to the next operation at
+    /// least.
     fn no_room(&self, member: MemberId, class: usize, reason: String) -> OpError {
         self.flush_retired();
         if class == TOMBSTONES {
@@ -244,7 +256,8 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// Moves a few blocks from the replica's stack into the magazine; one of them is for the caller.
+    /// Moves a few blocks from the replica's stack into the magazine; one of them is for the
+    /// caller.
     fn pop_several(&self, replica: MemberId, class: usize) -> OpResult<Option<u64>> {
         let mut first = None;
         for _ in 0..TAKE.min(kept(class, false).max(1)) {
@@ -253,7 +266,8 @@ impl<'a> MemoryOp<'a> {
                 Ok(Some(offset)) if first.is_none() => first = Some(offset),
                 Ok(Some(offset)) => self.keep(replica, class, offset),
                 Err(error) => {
-                    // What was taken is not lost. But whoever went on would wait for a late replica once more.
+                    // What was taken is not lost. But whoever went on would wait for a late replica
+                    // once more.
                     if let Some(offset) = first {
                         self.keep(replica, class, offset);
                     }
@@ -289,8 +303,9 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// Keeps a block that was not used, since somebody was faster or the view has changed: after a refusal nothing was written.
-    /// After a timeout something may still be, whenever the replica goes on: the block must not be used for anything else.
+    /// Keeps a block that was not used, since somebody was faster or the view has changed: after a
+    /// refusal nothing was written. After a timeout something may still be, whenever the replica
+    /// goes on: the block must not be used for anything else.
     pub(in crate::store) fn keep_unless_timed_out<T>(
         &self,
         replica: MemberId,
@@ -303,7 +318,8 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// Retires a block that this operation has swapped out of a head word. Its holder is this member already.
+    /// Retires a block that this operation has swapped out of a head word. Its holder is this
+    /// member already.
     #[inline(always)]
     pub(in crate::store) fn retire(&self, replica: MemberId, class: usize, offset: u64) {
         if mutant("reuse-early") {
@@ -315,8 +331,8 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// At the end of an operation: frees what the participant has retired, if nobody else is inside an operation; otherwise it
-    /// waits. This operation itself sees nothing of it any more.
+    /// At the end of an operation: frees what the participant has retired, if nobody else is inside
+    /// an operation; otherwise it waits. This operation itself sees nothing of it any more.
     #[cold]
     #[inline(never)]
     pub(in crate::store) fn turn(&self) {
@@ -333,7 +349,8 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// Lets what this participant has retired be used again by others, though it may retire nothing more for long.
+    /// Lets what this participant has retired be used again by others, though it may retire nothing
+    /// more for long.
     pub(in crate::store) fn flush_retired(&self) {
         let mut blocks = self.magazine().take_retired();
         blocks.append(&mut *lock(&self.store.allocator.retired));
@@ -348,7 +365,8 @@ impl<'a> MemoryOp<'a> {
     fn retire_together(&self, mut blocks: Vec<Place>) {
         let allocator = &self.store.allocator;
         steps::enter(steps::Step::Retire);
-        // With as many blocks as there are members, the requests for each are as few, however many members there are.
+        // With as many blocks as there are members, the requests for each are as few, however many
+        // members there are.
         let members = self.store.job.members() as u64;
         let is_far = !self.store.job.is_mapped();
         let batch_bytes = if is_far { BATCH_BYTES_FAR } else { BATCH_BYTES };
@@ -389,27 +407,31 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// Takes back the blocks of batches for which the wait is over. Where replicas are far away one batch after the other, so that
-    /// there is room for them: what is given back is had again by requests. But when somebody was inside an operation for long
-    /// there are many, and all but a few are for others, too.
+    /// Takes back the blocks of batches for which the wait is over. Where replicas are far away one
+    /// batch after the other, so that there is room for them: what is given back is had again by
+    /// requests. But when somebody was inside an operation for long there are many, and all but a
+    /// few are for others, too.
     fn reuse(&self) {
         let count = self.store.allocator.batch_count.load(Ordering::Relaxed);
         let few = count.saturating_sub(BATCHES_FAR).max(1);
         self.reuse_or_give_back(true, if self.store.job.is_mapped() { usize::MAX } else { few });
     }
 
-    /// The same for so many batches; if this participant is not to keep any, all go to the stacks of their replicas.
+    /// The same for so many batches; if this participant is not to keep any, all go to the stacks
+    /// of their replicas.
     pub(in crate::store) fn reuse_or_give_back(&self, keeps: bool, mut wanted: usize) {
         let (store, allocator) = (self.store, &self.store.allocator);
         if allocator.batch_count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        // Taken out, so that no lock is held while the counters are read; two who do this work on different batches.
+        // Taken out, so that no lock is held while the counters are read; two who do this work on
+        // different batches.
         let mut batches = std::mem::take(&mut *lock(&allocator.batches));
         let mut excess = Vec::new();
         let mut pinned = Vec::new();
-        // Whoever keeps one from being over was inside an operation before it, and so keeps those that came later, too: if
-        // somebody is stopped there are many, and all but the first few need not be asked.
+        // Whoever keeps one from being over was inside an operation before it, and so keeps those
+        // that came later, too: if somebody is stopped there are many, and all but the first few
+        // need not be asked.
         let mut left = LOOKED_AT;
         batches.retain_mut(|batch| {
             let is_over = left > 0 && wanted > 0 && batch.grace.is_over(store);
@@ -453,8 +475,8 @@ impl<'a> MemoryOp<'a> {
             if replica == store.me() {
                 store.take_back(replica, &places);
             } else {
-                // By a message, so that nobody waits for a replica that is stopped. If it cannot be sent the replica is dead, or
-                // the blocks stay with their holder.
+                // By a message, so that nobody waits for a replica that is stopped. If it cannot be
+                // sent the replica is dead, or the blocks stay with their holder.
                 let _ = store.job.send(replica, PORT, &Message::Give { places }.encode());
             }
         }
@@ -474,8 +496,8 @@ impl<'a> MemoryOp<'a> {
 }
 
 impl MemoryState {
-    /// The background's part: blocks that are too large to be kept go back to their replicas also if this member retires
-    /// nothing more; when it wants to run again.
+    /// The background's part: blocks that are too large to be kept go back to their replicas also
+    /// if this member retires nothing more; when it wants to run again.
     pub(in crate::store) fn give_back_some(&self) -> Time {
         let allocator = &self.allocator;
         if !allocator.has_large.swap(false, Ordering::AcqRel) {
@@ -491,8 +513,9 @@ impl MemoryState {
         self.job.now().after(PATIENCE)
     }
 
-    /// Puts blocks of this replica that `from` holds back onto its stacks, after the wait for all who might have seen them.
-    /// What it does not hold is not believed, and what is no block neither.
+    /// Puts blocks of this replica that `from` holds back onto its stacks, after the wait for all
+    /// who might have seen them. What it does not hold is not believed, and what is no block
+    /// neither.
     pub(in crate::store) fn take_back(&self, from: MemberId, places: &[Place]) {
         let (job, me) = (&self.job, self.job.me());
         for place in places {
@@ -562,7 +585,8 @@ mod tests {
     fn of_large_blocks_one_is_kept_and_of_very_large_ones_none() {
         assert_eq!((kept(0, false), kept(52, false), kept(80, true)), (128, 1, 0));
     }
-    /// A replica has no more room. What a member has freed there is in several batches, and what it wants is in the last.
+    /// A replica has no more room. What a member has freed there is in several batches, and what it
+    /// wants is in the last.
     #[cfg(feature = "sim")]
     #[test]
     fn there_is_room_while_there_are_blocks_in_any_batch() {
@@ -614,8 +638,9 @@ mod tests {
         .expect_ok();
     }
 
-    /// Somebody is inside an operation for long, while another member writes until there is no room. When that is over, the one who
-    /// writes on needs few blocks, and the others have room again.
+    /// Somebody is inside an operation for long, while another member writes until there is no
+    /// room. When that is over, the one who writes on needs few blocks, and the others have room
+    /// again.
     #[cfg(feature = "sim")]
     #[test]
     fn what_had_to_wait_for_long_is_not_kept_for_ever() {

@@ -1,10 +1,10 @@
 //! The blocks that one participant has at hand, and those that it has retired.
 //!
-//! Only the operation that has claimed the participant touches them, and claiming orders one operation after the other: plain
-//! loads and stores will do.
+//! Only the operation that has claimed the participant touches them, and claiming orders one
+//! operation after the other: plain loads and stores will do.
 //!
-//! Blocks of one replica and class are in one *way*, a ring in which they go round without being moved: who writes the same
-//! key again takes one at the front and retires another one at the back.
+//! Blocks of one replica and class are in one *way*, a ring in which they go round without being
+//! moved: who writes the same key again takes one at the front and retires another one at the back.
 //!
 //! ```text
 //!   taken           free            put
@@ -19,7 +19,8 @@
 //! | somebody is: what was retired leaves the ring and waits, for all participants of the member, in `space.rs` | |
 //! | a block is taken, from before `free` | it is the taker's alone |
 //!
-//! The ring is private memory: if its member dies, its blocks are found by what is written in them (see `space.rs`).
+//! The ring is private memory: if its member dies, its blocks are found by what is written in them
+//! (see `space.rs`).
 
 use crate::engine::MemberId;
 use crate::store::memory::allocator::kept;
@@ -119,8 +120,8 @@ impl BlockRing {
         is_room
     }
 
-    /// Nobody sees what was retired: it is to be used. Returns those for which there is no room. Only of these: what was
-    /// taken from a stack and not used must not go back there.
+    /// Nobody sees what was retired: it is to be used. Returns those for which there is no room.
+    /// Only of these: what was taken from a stack and not used must not go back there.
     fn free_retired(&self) -> impl Iterator<Item = Place> {
         let [taken, free, put] = [&self.taken, &self.free, &self.put].map(load);
         let excess =
@@ -315,7 +316,8 @@ mod tests {
         assert_eq!(magazine.take(HOME, 2), None);
     }
 
-    /// Blocks beyond the room are given back, but only such as were retired, and none is lost or doubled.
+    /// Blocks beyond the room are given back, but only such as were retired, and none is lost or
+    /// doubled.
     #[test]
     fn what_there_is_no_room_for_comes_out() {
         let class = (0..100).find(|&class| kept(class, false) == 4).expect("some class keeps four");

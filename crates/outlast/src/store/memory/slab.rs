@@ -8,7 +8,8 @@ use crate::store::segment::layout::{CLASSES, PARTITION_BUCKETS, TOMBSTONES, clas
 use crate::sync::lock;
 use std::collections::BTreeMap;
 
-/// How many tombstones a replica sets aside at once, and for how many other blocks there is to be one.
+/// How many tombstones a replica sets aside at once, and for how many other blocks there is to be
+/// one.
 const TOMBSTONES_TOGETHER: u64 = 64;
 
 const BLOCKS_PER_TOMBSTONE: u64 = 16;
@@ -33,8 +34,8 @@ impl Slabs {
 }
 
 impl MemoryState {
-    /// Carves new blocks of a class out of this member's segment and puts them onto the stack; why not, if not. Some
-    /// tombstones are set aside with them.
+    /// Carves new blocks of a class out of this member's segment and puts them onto the stack; why
+    /// not, if not. Some tombstones are set aside with them.
     pub(in crate::store) fn refill_slab(&self, class: usize) -> Result<(), Error> {
         if class != TOMBSTONES {
             let count = |is_tombstone: bool| {
@@ -119,7 +120,8 @@ pub(in crate::store) fn zero(job: &Job, offset: u64, len: u64) -> Result<(), Err
 }
 
 impl<'a> MemoryOp<'a> {
-    /// Makes an empty index for a partition at this member. Where all memory is in blocks already, it takes one of those.
+    /// Makes an empty index for a partition at this member. Where all memory is in blocks already,
+    /// it takes one of those.
     pub(in crate::store) fn make_index(&self, partition: usize) -> OpResult<()> {
         let (store, me) = (self.store, self.store.me());
         let Err(error) = store.make_index(store.root(me), partition) else { return Ok(()) };

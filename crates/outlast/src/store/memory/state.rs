@@ -19,7 +19,8 @@ pub(in crate::store) struct MemoryState {
     magazines: Vec<ParticipantMagazine>,
 }
 
-/// The blocks of one participant. On cache lines of its own: the magazines of two threads do not share one.
+/// The blocks of one participant. On cache lines of its own: the magazines of two threads do not
+/// share one.
 #[derive(Default)]
 #[repr(align(128))]
 struct ParticipantMagazine(OnceLock<Box<Magazine>>);
@@ -109,7 +110,8 @@ impl<'a> DerefMut for MemoryOp<'a> {
 }
 
 impl Drop for MemoryOp<'_> {
-    /// Frees what the participant has retired, if there is enough of it; then the operation itself ends.
+    /// Frees what the participant has retired, if there is enough of it; then the operation itself
+    /// ends.
     #[inline]
     fn drop(&mut self) {
         let magazine = self.store.magazines[self.participant].0.get();

@@ -32,7 +32,8 @@ pub(in crate::store) struct Configuration {
     next: OnceLock<Box<Configuration>>,
 }
 
-/// The replicas of a partition, the most preferred one first; in place, so that it costs no further line of the cache.
+/// The replicas of a partition, the most preferred one first; in place, so that it costs no further
+/// line of the cache.
 #[derive(Debug)]
 pub(in crate::store) struct ReplicaList {
     len: u32,
@@ -61,7 +62,8 @@ impl Configuration {
         self.ready.load(Ordering::Acquire) & 1 << replica != 0
     }
 
-    /// Makes sure that no operation that begins from now on takes this for the right configuration, unless it is.
+    /// Makes sure that no operation that begins from now on takes this for the right configuration,
+    /// unless it is.
     fn forget_unless(&self, replicas: &Assignment) {
         if !self.is_same(replicas) {
             self.epoch.store(u64::MAX, Ordering::SeqCst);
@@ -77,8 +79,9 @@ impl Configuration {
         }
     }
 
-    /// Whether a replica has an index that is not among `done`, a bit for each. Other threads share what is known: a replica
-    /// that one of them has just found is news to everyone whose list of replicas is older.
+    /// Whether a replica has an index that is not among `done`, a bit for each. Other threads share
+    /// what is known: a replica that one of them has just found is news to everyone whose list of
+    /// replicas is older.
     pub(in crate::store) fn has_others_than(&self, done: u64) -> bool {
         self.ready.load(Ordering::Acquire) & !done != 0 && !mutant("miss-news")
     }
@@ -92,7 +95,8 @@ impl Configuration {
         self.ready.load(Ordering::Acquire) == (1 << self.replicas.len()) - 1
     }
 
-    /// The head of a new record. Before the first death there is nothing that could be brought up from elsewhere.
+    /// The head of a new record. Before the first death there is nothing that could be brought up
+    /// from elsewhere.
     pub(in crate::store) fn empty_head(&self) -> Head {
         let head = Head::new(self.config_number, 0);
         if self.config_number == 1 { head.stable() } else { head }
@@ -104,7 +108,8 @@ impl Configuration {
 }
 
 impl<'a> Op<'a> {
-    /// The configuration of a partition under this operation's view; enters it if nobody of this member has.
+    /// The configuration of a partition under this operation's view; enters it if nobody of this
+    /// member has.
     #[inline]
     pub(in crate::store) fn config(&self, partition: usize) -> OpResult<&'a Configuration> {
         match self.known_config(partition) {
@@ -134,8 +139,9 @@ impl<'a> Op<'a> {
         let replicas = store.replicas(partition, &view);
         let mut entered = None;
         loop {
-            // If somebody has begun to leave, operations that begin later must not find an old list, not even until this
-            // one looks again: so nobody begins to leave while it is made known.
+            // If somebody has begun to leave, operations that begin later must not find an old
+            // list, not even until this one looks again: so nobody begins to leave while it is made
+            // known.
             let is_known = store.leavers.unless_changed(leaving, || {
                 let first = &store.partitions[partition].first;
                 let mut known = match first.get() {
@@ -170,8 +176,9 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Enters a configuration: configuration numbers the states of the replicas that are not complete, so that a late repairer of an
-    /// older configuration cannot complete them, and finds the primary.
+    /// Enters a configuration: configuration numbers the states of the replicas that are not
+    /// complete, so that a late repairer of an older configuration cannot complete them, and finds
+    /// the primary.
     fn enter(&self, partition: usize, replicas: &Assignment) -> OpResult<Configuration> {
         let (mut primary, mut ready, config_number) = (None, 0, replicas.configuration);
         for (index, &replica) in replicas.members.iter().enumerate() {
@@ -314,8 +321,8 @@ impl<'a> Op<'a> {
 mod tests {
     use super::*;
 
-    /// Two threads of a member write under one configuration while a replica begins to fill: the one that did not find it out
-    /// itself has to install its version there all the same.
+    /// Two threads of a member write under one configuration while a replica begins to fill: the
+    /// one that did not find it out itself has to install its version there all the same.
     #[test]
     fn a_home_that_another_thread_has_found_is_news() {
         let config = Configuration {

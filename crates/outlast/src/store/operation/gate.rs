@@ -1,4 +1,5 @@
-//! The gate that all calls pass: closed from a death to the recovery, if the members recover together.
+//! The gate that all calls pass: closed from a death to the recovery, if the members recover
+//! together.
 
 use crate::engine::{Epoch, MemberSet, View};
 use crate::store::error::{StoreError, StoreResult};
@@ -11,7 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What a member knows of the store's mode.
 pub(in crate::store) struct Gate {
     pub(in crate::store) mode: Mode,
-    /// Calls go through under epochs below this: all of them in localized mode, none while the gate is closed.
+    /// Calls go through under epochs below this: all of them in localized mode, none while the gate
+    /// is closed.
     pub(in crate::store) below: AtomicU64,
     /// How many recoveries this member has seen.
     pub(in crate::store) recoveries: AtomicU64,
@@ -44,8 +46,8 @@ impl Gate {
         self.mode
     }
 
-    /// Whether calls go through under this epoch. To be asked inside the operation: whoever closes the gate then looks
-    /// which operations are under way.
+    /// Whether calls go through under this epoch. To be asked inside the operation: whoever closes
+    /// the gate then looks which operations are under way.
     #[inline(always)]
     pub(in crate::store) fn lets_through(&self, epoch: Epoch) -> bool {
         epoch.0 < self.below.load(Ordering::SeqCst)
@@ -56,8 +58,8 @@ impl Gate {
         self.below.load(Ordering::SeqCst) == 0
     }
 
-    /// Lets no call through any more, for ever. The store is closed already: whoever looks at the gate next finds that, and
-    /// whoever has looked before has opened it by now.
+    /// Lets no call through any more, for ever. The store is closed already: whoever looks at the
+    /// gate next finds that, and whoever has looked before has opened it by now.
     pub(in crate::store) fn close_for_ever(&self) {
         let _deaths = lock(&self.deaths);
         self.below.store(0, Ordering::SeqCst);

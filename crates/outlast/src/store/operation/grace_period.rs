@@ -1,12 +1,14 @@
 //! Waiting until everyone who was inside an operation at some moment has left it, or is dead.
 //!
-//! Each participant has a counter in its member's segment, odd while it is inside an operation. Whoever wants to use
-//! something again that others may have seen looks at all counters after it was taken away, and then, now and then, at
-//! those that were odd. An operation that begins later cannot come to see it. No call waits for this: a member
-//! that is stopped inside an operation keeps memory from being reused, and nothing else.
+//! Each participant has a counter in its member's segment, odd while it is inside an operation.
+//! Whoever wants to use something again that others may have seen looks at all counters after it
+//! was taken away, and then, now and then, at those that were odd. An operation that begins later
+//! cannot come to see it. No call waits for this: a member that is stopped inside an operation
+//! keeps memory from being reused, and nothing else.
 //!
-//! The dead are not waited for. What they have asked another member to do in its memory goes nowhere once a request that knows of
-//! the death has come there; but those who reach that memory by themselves wait until its owner is not in the middle of it.
+//! The dead are not waited for. What they have asked another member to do in its memory goes
+//! nowhere once a request that knows of the death has come there; but those who reach that memory
+//! by themselves wait until its owner is not in the middle of it.
 
 use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::store::operation::state::OperationState;
@@ -58,7 +60,8 @@ impl Question {
         Question { member, about, asked: None }
     }
 
-    /// The answer, if it has come; asks first, if that was not done. `Some(None)`: the member is dead.
+    /// The answer, if it has come; asks first, if that was not done. `Some(None)`: the member is
+    /// dead.
     fn answer(&mut self, store: &OperationState) -> Option<Option<Done>> {
         let member = self.member;
         let offset = match self.about {
@@ -98,7 +101,8 @@ impl GracePeriod {
         GracePeriod::begin_without(store, PARTICIPANTS)
     }
 
-    /// The same, but not for this participant of this member: its operation sees nothing any more of what is waited for.
+    /// The same, but not for this participant of this member: its operation sees nothing any more
+    /// of what is waited for.
     pub(in crate::store) fn begin_without(store: &OperationState, own: usize) -> GracePeriod {
         let (view, own) = (store.current_view(), (store.me(), own));
         let mut grace = GracePeriod {
@@ -117,14 +121,16 @@ impl GracePeriod {
         } else {
             grace.open =
                 view.living().map(|member| Question::new(member, About::Participants)).collect();
-            // Where all members map the memory, an operation has happened or not when its call returns.
+            // Where all members map the memory, an operation has happened or not when its call
+            // returns.
             grace.then = view.living().map(|member| (member, About::Stragglers)).collect();
             grace.is_over(store);
         }
         grace
     }
 
-    /// Looks at all participants of a member where that takes no time: mostly nobody is inside, and nothing is to be noted.
+    /// Looks at all participants of a member where that takes no time: mostly nobody is inside, and
+    /// nothing is to be noted.
     fn ask_mapped(&mut self, store: &OperationState, member: MemberId) {
         let load = |offset: u64| match store.job.load(Epoch::ANY, member, offset) {
             Ok(word) => Some(word),
@@ -151,8 +157,9 @@ impl GracePeriod {
         }
     }
 
-    /// [`GracePeriod::is_over`] for a background, which runs whenever something has happened, the answer to a question included:
-    /// it looks soon at first and then ever more seldom, since somebody may be stopped; otherwise when to look again.
+    /// [`GracePeriod::is_over`] for a background, which runs whenever something has happened, the
+    /// answer to a question included: it looks soon at first and then ever more seldom, since
+    /// somebody may be stopped; otherwise when to look again.
     pub(in crate::store) fn is_over_or_due(&mut self, store: &OperationState) -> Result<(), Time> {
         let now = store.job.now();
         if now >= self.due {
@@ -165,7 +172,8 @@ impl GracePeriod {
         Err(self.due)
     }
 
-    /// When all have left: whoever has left with a request that may still land, or a pin, has said so before.
+    /// When all have left: whoever has left with a request that may still land, or a pin, has said
+    /// so before.
     fn ask_then(&mut self) {
         if self.open.is_empty() {
             self.open
@@ -242,7 +250,8 @@ impl GracePeriod {
                 self.ask_then();
             }
         }
-        // The dead were not asked: what they were about to change may be in the middle of being changed for them.
+        // The dead were not asked: what they were about to change may be in the middle of being
+        // changed for them.
         self.open.is_empty() && !store.job.is_serving_dead()
     }
 }

@@ -46,7 +46,8 @@ impl Leavers {
         self.version.load(Ordering::SeqCst)
     }
 
-    /// Does something, and nobody begins to leave meanwhile; unless someone has since the version was this.
+    /// Does something, and nobody begins to leave meanwhile; unless someone has since the version
+    /// was this.
     pub(in crate::store) fn unless_changed<T>(
         &self,
         version: u64,

@@ -27,7 +27,8 @@ pub(in crate::store) struct Op<'a> {
 }
 
 impl<'a> Op<'a> {
-    /// Begins an operation with the participant that this thread used last, if that can be had at once.
+    /// Begins an operation with the participant that this thread used last, if that can be had at
+    /// once.
     #[inline(always)]
     pub(in crate::store) fn begin_again<D: Direct<'a>>(
         store: &'a OperationState,
@@ -71,7 +72,8 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Tries this participant, then all of them: the first ones are used most, so that few have blocks at hand.
+    /// Tries this participant, then all of them: the first ones are used most, so that few have
+    /// blocks at hand.
     #[inline]
     fn claim(store: &'a OperationState, first: usize) -> OpResult<Option<Op<'a>>> {
         let (job, me) = (&store.job, store.job.me());
@@ -84,8 +86,9 @@ impl<'a> Op<'a> {
             let participant = &store.participants.participants[index];
             let word = store.counter_word(me, index);
             let mut even = participant.counter.load(Ordering::Relaxed);
-            // Whoever frees something after this sees that the participant is inside; what it freed before, this cannot see.
-            // A second try if another thread has used the participant since it was last seen.
+            // Whoever frees something after this sees that the participant is inside; what it freed
+            // before, this cannot see. A second try if another thread has used the participant
+            // since it was last seen.
             for _ in 0..2 {
                 let Some(is_claimed) = mine.swap(word, even, even + 1) else {
                     // The ordinary call says why, or has learned that the segment is longer by now.
@@ -169,7 +172,8 @@ impl<'a> Op<'a> {
         self.store.job.load(self.epoch, replica, offset).map_err(|error| self.noted(replica, error))
     }
 
-    /// Loads words of several replicas, those of one replica in this order: in one round trip, where that is what it takes.
+    /// Loads words of several replicas, those of one replica in this order: in one round trip,
+    /// where that is what it takes.
     #[inline(always)]
     pub(in crate::store) fn load_each<const N: usize>(
         &self,
@@ -233,7 +237,8 @@ impl<'a> Op<'a> {
             .map_err(|error| self.noted(replica, error))
     }
 
-    /// Swaps a word of a block that is this operation's, under any view; whether it was as expected.
+    /// Swaps a word of a block that is this operation's, under any view; whether it was as
+    /// expected.
     #[inline]
     pub(in crate::store) fn swap_own(
         &self,
@@ -246,7 +251,8 @@ impl<'a> Op<'a> {
         found.map(|found| found == expected).map_err(|error| self.noted(replica, error))
     }
 
-    /// Waits for what was started; if the time of the call is over already, it has been answered or is late.
+    /// Waits for what was started; if the time of the call is over already, it has been answered or
+    /// is late.
     pub(in crate::store) fn await_answer(
         &self,
         mut pending: Pending,

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 /// The operations that this member may have under way at once.
 ///
-/// An participant is claimed by making its counter, which lies in the segment, odd: the same swap tells the others that it is
-/// inside an operation. It is given back by one plain write.
+/// An participant is claimed by making its counter, which lies in the segment, odd: the same swap
+/// tells the others that it is inside an operation. It is given back by one plain write.
 pub(in crate::store) struct Participants {
     pub(in crate::store) participants: Vec<Participant>,
     /// How many are known to the others; see [`PARTICIPANTS_USED`].
@@ -29,7 +29,8 @@ pub(in crate::store) struct Participant {
 }
 
 thread_local! {
-    /// The participant that this thread used last, and of which store: the next operation tries it first.
+    /// The participant that this thread used last, and of which store: the next operation tries it
+    /// first.
     pub(in crate::store) static LAST: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 

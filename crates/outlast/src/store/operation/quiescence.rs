@@ -1,8 +1,9 @@
 //! Waiting until the operations that this member has in flight at some moment have ended.
 //!
-//! A member that is to change nothing any more (before it acknowledges a leaver, before a consistent cut, before a
-//! recovery) closes its door first and then waits for the operations that passed the door before. A grace period
-//! ([`super::grace_period`]) does it for the operations of all members.
+//! A member that is to change nothing any more (before it acknowledges a leaver, before a
+//! consistent cut, before a recovery) closes its door first and then waits for the operations that
+//! passed the door before. A grace period ([`super::grace_period`]) does it for the operations of
+//! all members.
 
 use crate::engine::Epoch;
 use crate::store::error::StoreResult;
@@ -18,7 +19,8 @@ pub(crate) struct Quiescence {
 }
 
 impl Quiescence {
-    /// Begins a wait for all operations that are in flight now. A counter is odd while its participant is pinned.
+    /// Begins a wait for all operations that are in flight now. A counter is odd while its
+    /// participant is pinned.
     pub(in crate::store) fn begin(store: &OperationState) -> StoreResult<Quiescence> {
         let mut in_flight = Vec::new();
         for participant in 0..PARTICIPANTS {
@@ -35,7 +37,8 @@ impl Quiescence {
         self.in_flight.is_empty()
     }
 
-    /// Whether all of them have ended, but for those of the participants in `except`, which are not waited for.
+    /// Whether all of them have ended, but for those of the participants in `except`, which are not
+    /// waited for.
     pub(in crate::store) fn is_over(
         &mut self,
         store: &OperationState,

@@ -9,13 +9,14 @@ use std::time::Duration;
 /// How often to begin anew before the clock is looked at.
 const ATTEMPTS: u32 = 256;
 
-/// How long to wait where a replica has no room, for a delete or for what is published already, and how often to look.
+/// How long to wait where a replica has no room, for a delete or for what is published already, and
+/// how often to look.
 pub(in crate::store) const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 
 const ROOM_PAUSE: Duration = Duration::from_millis(2);
 
-/// How long a call begins anew: each time somebody else was faster, or the view has changed, so that this has an end
-/// unless memory is damaged. No call goes on for ever, whatever is in memory.
+/// How long a call begins anew: each time somebody else was faster, or the view has changed, so
+/// that this has an end unless memory is damaged. No call goes on for ever, whatever is in memory.
 #[derive(Default)]
 pub(in crate::store) struct Patience {
     attempts: u32,
@@ -51,8 +52,8 @@ impl Patience {
 
     #[cold]
     fn look(&mut self, store: &OperationState) -> StoreResult<()> {
-        // Whoever waits serves: this may be the background, and what it waits for may be in a message, such as that somebody
-        // leaves, whom the others know already.
+        // Whoever waits serves: this may be the background, and what it waits for may be in a
+        // message, such as that somebody leaves, whom the others know already.
         store.serve_messages();
         let (now, limit) = (store.job.now(), store.job.time_limit());
         if now >= *self.until.get_or_insert(now.after(limit)) {
@@ -63,8 +64,9 @@ impl Patience {
 }
 
 impl OperationState {
-    /// Attempts an operation until it is done, beginning anew whenever the view has changed under it. An attempt also tells
-    /// whether a replica had no tombstone left. `rank` is the number of failed attempts of the caller's transaction.
+    /// Attempts an operation until it is done, beginning anew whenever the view has changed under
+    /// it. An attempt also tells whether a replica had no tombstone left. `rank` is the number of
+    /// failed attempts of the caller's transaction.
     pub(in crate::store) fn retry<T>(
         &self,
         rank: u32,

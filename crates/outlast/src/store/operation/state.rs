@@ -40,8 +40,8 @@ pub(in crate::store) struct OperationState {
     pub(in crate::store) above: OnceLock<Weak<dyn Above>>,
 }
 
-/// What is known of a partition. The configurations form a list that only grows: there is one for each death that
-/// concerned the partition, and readers need no lock.
+/// What is known of a partition. The configurations form a list that only grows: there is one for
+/// each death that concerned the partition, and readers need no lock.
 #[derive(Default)]
 pub(in crate::store) struct Partition {
     preference: OnceLock<Vec<MemberId>>,

@@ -1,8 +1,9 @@
 //! Requests that may still land after their operation has ended.
 //!
-//! Where memory is reached by requests, an operation that ends with a timeout leaves one behind: it takes effect whenever
-//! it gets through, and its swap may expect a word that others have made come again by then. So the block that it knows
-//! must not be used again before that. Each member has a *late word*, odd while such a request of its is under way.
+//! Where memory is reached by requests, an operation that ends with a timeout leaves one behind: it
+//! takes effect whenever it gets through, and its swap may expect a word that others have made come
+//! again by then. So the block that it knows must not be used again before that. Each member has a
+//! *late word*, odd while such a request of its is under way.
 //!
 //! | | step | true afterwards |
 //! |---|---|---|
@@ -11,11 +12,13 @@
 //! | L3 | it leaves its participant | whoever was waiting for the participant looks at the late word after it and finds it odd |
 //! | L4 | all such loads are answered, or their replicas dead: the background, or one who waits for it, makes the word even | |
 //!
-//! A member that is to change nothing any more, before a recovery or a cut, waits until its own word is even.
+//! A member that is to change nothing any more, before a recovery or a cut, waits until its own
+//! word is even.
 //!
-//! A wait ([`crate::store::operation::grace_period::GracePeriod`]) looks at the late words after it has seen all participants leave, so that it finds one of the
-//! two. The member dies at any of these steps: its requests go nowhere once the view has it, and nobody waits for it. The
-//! replica is stopped: what was freed meanwhile waits until it goes on, and nothing else does.
+//! A wait ([`crate::store::operation::grace_period::GracePeriod`]) looks at the late words after it
+//! has seen all participants leave, so that it finds one of the two. The member dies at any of
+//! these steps: its requests go nowhere once the view has it, and nobody waits for it. The replica
+//! is stopped: what was freed meanwhile waits until it goes on, and nothing else does.
 
 use crate::engine::{Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::store::operation::state::OperationState;
@@ -63,8 +66,8 @@ impl OperationState {
         let _ = self.job.ring(self.me());
     }
 
-    /// A replica at which a request of this member may still land. Whoever waits for that looks itself: the background may be
-    /// waiting for the end of a freeze, or for another replica.
+    /// A replica at which a request of this member may still land. Whoever waits for that looks
+    /// itself: the background may be waiting for the end of a freeze, or for another replica.
     pub(in crate::store) fn straggling_replica(&self) -> Option<MemberId> {
         self.clear_stragglers();
         let loads = lock(&self.stragglers.0);
@@ -95,7 +98,8 @@ impl OperationState {
             known.looking += usize::from(!is_over);
             (std::mem::take(&mut known.under_way), is_over)
         };
-        // Who is just looking may give up waiting and leave what it puts back to the background, so that looks again.
+        // Who is just looking may give up waiting and leave what it puts back to the background, so
+        // that looks again.
         if is_over {
             return Time::NEVER;
         }
@@ -140,8 +144,9 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    /// One member's swap at a replica ends with a timeout. When another member, which begins to wait after that operation has
-    /// ended, finds that nobody is inside any more, then the swap has landed.
+    /// One member's swap at a replica ends with a timeout. When another member, which begins to
+    /// wait after that operation has ended, finds that nobody is inside any more, then the swap has
+    /// landed.
     #[test]
     fn a_wait_outlasts_requests_that_timed_out() {
         let late = Arc::new(AtomicU64::new(0));
@@ -210,8 +215,9 @@ mod tests {
         let _ = job.leave();
     }
 
-    /// One replica is stopped with a request of this member under way, others answer. While the background looks at the one load,
-    /// this member looks at another: that one's answer says nothing about the first.
+    /// One replica is stopped with a request of this member under way, others answer. While the
+    /// background looks at the one load, this member looks at another: that one's answer says
+    /// nothing about the first.
     #[test]
     fn an_answer_that_another_activity_sees_does_not_hide_a_request_that_is_under_way() {
         for seed in 0..20 {

@@ -1,14 +1,16 @@
 //! Where copies belong.
 //!
-//! For each partition all members stand in an order of preference that never changes; its replicas are the first ones of
-//! that order that are active and live. So a death moves only what the dead held, and a replica stays a replica as long as
-//! it lives; the protocol depends on that. The order begins with as many regular members as there are copies, then come
-//! the spares, which thereby take the place of the dead, then the other regular members, each group by rendezvous hash.
+//! For each partition all members stand in an order of preference that never changes; its replicas
+//! are the first ones of that order that are active and live. So a death moves only what the dead
+//! held, and a replica stays a replica as long as it lives; the protocol depends on that. The order
+//! begins with as many regular members as there are copies, then come the spares, which thereby
+//! take the place of the dead, then the other regular members, each group by rendezvous hash.
 //!
-//! Where failure domains are given, replicas are first taken from different outermost domains, in the order, and only then
-//! from the rest. Taking at most one of each domain in a fixed order has the property that is needed here: when one is
-//! taken away, the others stay, and at most one comes in. A spare that is activated would break it, whether it stands in
-//! the middle of the order or brings a new domain; so the spares then come last, and only among the rest.
+//! Where failure domains are given, replicas are first taken from different outermost domains, in
+//! the order, and only then from the rest. Taking at most one of each domain in a fixed order has
+//! the property that is needed here: when one is taken away, the others stay, and at most one comes
+//! in. A spare that is activated would break it, whether it stands in the middle of the order or
+//! brings a new domain; so the spares then come last, and only among the rest.
 
 pub(in crate::store) mod heir;
 
@@ -18,8 +20,8 @@ use crate::store::segment::head::CONFIG_NUMBER_MAX;
 /// The most copies of a value.
 pub const REPLICAS_MAX: usize = 8;
 
-/// The most members that leave and are replicas of one partition meanwhile. Members leave one after the other; only when the
-/// record that sees to that was lost can there be several.
+/// The most members that leave and are replicas of one partition meanwhile. Members leave one after
+/// the other; only when the record that sees to that was lost can there be several.
 const LEAVERS_MAX: usize = 2;
 
 /// The longest list of replicas.
@@ -45,7 +47,8 @@ pub(in crate::store) struct Assignment {
     pub(in crate::store) configuration: u64,
 }
 
-/// A strong mixing of 64 bits (the finalizer of splitmix64): stable for ever, since all members must agree.
+/// A strong mixing of 64 bits (the finalizer of splitmix64): stable for ever, since all members
+/// must agree.
 pub(in crate::store) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -110,7 +113,8 @@ impl Placement {
         self.domains.iter().any(|domain| !domain.is_empty())
     }
 
-    /// The replicas under a view, from the partition's order of preference; those who leave are replicas beside the R.
+    /// The replicas under a view, from the partition's order of preference; those who leave are
+    /// replicas beside the R.
     pub(in crate::store) fn replicas(
         &self,
         preference: &[MemberId],
@@ -118,8 +122,8 @@ impl Placement {
         leaving: &MemberSet,
     ) -> Assignment {
         let is_leaving = |member: MemberId| leaving.contains(member) && view.is_living(member);
-        // The spares that will be active when those who leave are gone: they are replicas from now on, or the copies would be
-        // handed on to others, whom the spares then replace.
+        // The spares that will be active when those who leave are gone: they are replicas from now
+        // on, or the copies would be handed on to others, whom the spares then replace.
         let later;
         let active = if leaving.iter().any(is_leaving) {
             let mut dead = view.dead.clone();
@@ -164,10 +168,11 @@ impl Placement {
             .filter(|(_, chosen)| **chosen)
             .map(|(member, _)| *member)
             .collect();
-        // The dead and the leaving that stand before the last replica: their number grows exactly when the list changes.
-        // With too few replicas, or with domains, by which the last replica may stand further to the front than the one before,
-        // all of them: more changes than needed, but none is missed. A member that leaves counts once, and once more
-        // when it is gone.
+        // The dead and the leaving that stand before the last replica: their number grows exactly
+        // when the list changes. With too few replicas, or with domains, by which the last replica
+        // may stand further to the front than the one before, all of them: more changes than
+        // needed, but none is missed. A member that leaves counts once, and once more when it is
+        // gone.
         let last = chosen.last().filter(|_| count == self.replicas && !self.has_domains());
         let last = last.map_or(preference.len(), |last| {
             preference.iter().position(|member| member == last).expect("chosen from it") + 1
@@ -179,8 +184,8 @@ impl Placement {
             chosen.contains(member) || is_leaving(*member) && view.is_active(*member)
         };
         let members = before.iter().copied().filter(is_replica).collect();
-        // Only the last one of the most members that a job may have comes beyond it: nobody is left whom it could be mistaken
-        // by, and its number must not be the mark of removed records.
+        // Only the last one of the most members that a job may have comes beyond it: nobody is left
+        // whom it could be mistaken by, and its number must not be the mark of removed records.
         Assignment {
             members,
             configuration: ((1 + 2 * dead + leavers) as u64).min(CONFIG_NUMBER_MAX),
@@ -274,7 +279,8 @@ mod tests {
         }
     }
 
-    /// Over random sequences of deaths: a replica stays a replica while it lives, and the number grows with each change.
+    /// Over random sequences of deaths: a replica stays a replica while it lives, and the number
+    /// grows with each change.
     #[test]
     fn only_what_was_lost_moves() {
         only_what_was_lost_moves_in(&placement(8, 3, 3));
@@ -316,8 +322,9 @@ mod tests {
         }
     }
 
-    /// Over random sequences of deaths, announcements of leaving, and departures: a replica stays one while it lives, also
-    /// while it leaves; the number grows with each change; and R replicas, or all that there are, stay.
+    /// Over random sequences of deaths, announcements of leaving, and departures: a replica stays
+    /// one while it lives, also while it leaves; the number grows with each change; and R replicas,
+    /// or all that there are, stay.
     #[test]
     fn who_leaves_stays_a_home_until_it_is_gone() {
         let racks = |member: usize| format!("rack{}", mix(member as u64) % 4);

@@ -19,7 +19,8 @@ const LARGE_LEN: u64 = 1 << 20;
 /// Short values are put together with their header.
 const SHORT_LEN_MAX: usize = 224;
 
-/// What a block is filled with: the header, in one piece with a short value, and the value otherwise.
+/// What a block is filled with: the header, in one piece with a short value, and the value
+/// otherwise.
 pub(in crate::store) struct BlockImage<'v> {
     begin: [u8; BLOCK_HEADER_LEN as usize + SHORT_LEN_MAX],
     begin_len: usize,
@@ -129,8 +130,8 @@ impl<'a> RecordOp<'a> {
         filled.map(|()| offset)
     }
 
-    /// Retires the block that a head named, after it was swapped out: under any view, since nobody else does. Whatever fails,
-    /// it was swapped out all the same.
+    /// Retires the block that a head named, after it was swapped out: under any view, since nobody
+    /// else does. Whatever fails, it was swapped out all the same.
     pub(in crate::store) fn retire_head(&self, replica: MemberId, head: Head) {
         let Some(offset) = head.offset() else { return };
         let mut bytes = [0; BLOCK_HEADER_LEN as usize];
@@ -142,7 +143,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// Retires a block that was swapped out, which holds this version: this member is its holder from now on.
+    /// Retires a block that was swapped out, which holds this version: this member is its holder
+    /// from now on.
     #[inline(always)]
     pub(in crate::store) fn retire_block(
         &self,
@@ -154,8 +156,9 @@ impl<'a> RecordOp<'a> {
         let me = holder(self.store.me());
         if block.holder != me {
             let (old, new) = (block.length_word(), Block { holder: me, ..*block }.length_word());
-            // Under any view: nobody else may take it, whatever has happened since. By a swap, since a request that comes
-            // late may find it taken back from its dead holder, whose word never comes again, and used for another version.
+            // Under any view: nobody else may take it, whatever has happened since. By a swap,
+            // since a request that comes late may find it taken back from its dead holder, whose
+            // word never comes again, and used for another version.
             if !self.swap_own(replica, offset + BLOCK_HOLDER, old, new)? {
                 return Ok(());
             }

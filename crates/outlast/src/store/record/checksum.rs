@@ -1,9 +1,10 @@
 //! Checksums of values, if [`crate::store::Options::checksums`] asks for them.
 //!
-//! A checksum covers the key, the version, the owner and the value, and lies in the block's header. Whoever reads a value
-//! compares it: what something else than the store has written into the memory, and a block of another key that a damaged
-//! index leads to, is [`StoreError::Corrupt`] and never a value. Copies are made with the checksum as it is, so that damage
-//! stays damage, and repair goes on. Who holds a block is not covered: it changes.
+//! A checksum covers the key, the version, the owner and the value, and lies in the block's header.
+//! Whoever reads a value compares it: what something else than the store has written into the
+//! memory, and a block of another key that a damaged index leads to, is [`StoreError::Corrupt`] and
+//! never a value. Copies are made with the checksum as it is, so that damage stays damage, and
+//! repair goes on. Who holds a block is not covered: it changes.
 
 use crate::engine::MemberId;
 use crate::store::error::{StoreError, StoreResult};
@@ -138,8 +139,8 @@ impl<'a> RecordOp<'a> {
         self.get_value(key.key, replica, offset, block, &mut vec![0; block.len as usize])
     }
 
-    /// What a transaction has in its hands lies inside of the block of a version: that one is checked, and the part that is
-    /// seen gets a checksum of its own.
+    /// What a transaction has in its hands lies inside of the block of a version: that one is
+    /// checked, and the part that is seen gets a checksum of its own.
     pub(in crate::store) fn resealed(
         &self,
         key: &KeyRef<'_>,

@@ -1,23 +1,27 @@
 //! The hot path: a handle writes or reads its key again; and a read by key.
 //!
-//! The same steps as in `write.rs`, W1 to W9, for the case that nothing has changed since the handle wrote the key: no
-//! death, no other writer, no record taken out of an index, blocks at hand. Everything that the handle has_cached is
-//! checked inside the operation. Whenever something is not so, and nothing has been published yet, the ordinary way is
-//! taken from the start; after the publication what is left to do is finished in the ordinary way.
+//! The same steps as in `write.rs`, W1 to W9, for the case that nothing has changed since the
+//! handle wrote the key: no death, no other writer, no record taken out of an index, blocks at
+//! hand. Everything that the handle has_cached is checked inside the operation. Whenever something
+//! is not so, and nothing has been published yet, the ordinary way is taken from the start; after
+//! the publication what is left to do is finished in the ordinary way.
 //!
-//! Only on engines whose memory all members map: there an operation either happens or is refused. The view is checked
-//! once, when the operation has begun, and not again before each access to a replica, so that several of them may come late.
-//! That is safe:
+//! Only on engines whose memory all members map: there an operation either happens or is refused.
+//! The view is checked once, when the operation has begun, and not again before each access to a
+//! replica, so that several of them may come late. That is safe:
 //!
-//! - The blocks that are filled are this member's, whatever the view, and are at worst filled in vain.
-//! - A swap of a head word (W5, W6) succeeds only where nobody has sealed the record under a newer configuration, since
-//!   that changes the config_number in the word. If all swaps succeeded, then every replica that is complete in a newer
-//!   configuration held the version when it was sealed, and the version has happened; when the swaps were made does not
-//!   enter into this. If some did not, the ordinary way finishes, under a view that is checked anew.
+//! - The blocks that are filled are this member's, whatever the view, and are at worst filled in
+//!   vain.
+//! - A swap of a head word (W5, W6) succeeds only where nobody has sealed the record under a newer
+//!   configuration, since that changes the config_number in the word. If all swaps succeeded, then
+//!   every replica that is complete in a newer configuration held the version when it was sealed,
+//!   and the version has happened; when the swaps were made does not enter into this. If some did
+//!   not, the ordinary way finishes, under a view that is checked anew.
 //! - A replica that died meanwhile is swapped in vain, in memory that nobody looks at any more.
-//! - Nodes and blocks that the operation may come to see are not used again while it is under way, also not under a newer
-//!   view: the counts of removals hold for as long as it lasts.
-//! - If this member leaves the job meanwhile, its writes go nowhere: so that is looked at after the last one.
+//! - Nodes and blocks that the operation may come to see are not used again while it is under way,
+//!   also not under a newer view: the counts of removals hold for as long as it lasts.
+//! - If this member leaves the job meanwhile, its writes go nowhere: so that is looked at after the
+//!   last one.
 //! - A read counts only if the view is the same afterwards, and this member is still there.
 
 use crate::engine::MemberId;
@@ -47,8 +51,8 @@ use std::sync::atomic::Ordering;
 const FAST_REPLICAS_MAX: usize = 8;
 
 impl RecordState {
-    /// Puts a value by what a handle has_cached; `None` if the ordinary way must be taken, and nothing has happened. The
-    /// operation is over when this returns.
+    /// Puts a value by what a handle has_cached; `None` if the ordinary way must be taken, and
+    /// nothing has happened. The operation is over when this returns.
     #[inline(always)]
     pub(in crate::store) fn put_mapped<'a, D: Direct<'a>>(
         &'a self,
@@ -63,8 +67,8 @@ impl RecordState {
         }
     }
 
-    /// Copies a value into a buffer, by what a handle has_cached or by a look at the index; `None` if the ordinary way must
-    /// be taken.
+    /// Copies a value into a buffer, by what a handle has_cached or by a look at the index; `None`
+    /// if the ordinary way must be taken.
     #[inline(always)]
     pub(in crate::store) fn get_mapped<'a, D: Direct<'a>>(
         &'a self,
@@ -129,8 +133,8 @@ impl<'a> RecordOp<'a> {
                 Err(_) => return Ok(None),
             }
         };
-        // The rest of W2, and the blocks of W4. All that is loaded is loaded before anything is put: a load after a put
-        // would have to wait for it.
+        // The rest of W2, and the blocks of W4. All that is loaded is loaded before anything is
+        // put: a load after a put would have to wait for it.
         steps::enter(steps::Step::WriteFill);
         let magazine = self.magazine();
         let mut reached = [first; FAST_REPLICAS_MAX];
@@ -184,7 +188,8 @@ impl<'a> RecordOp<'a> {
             filled == count && first.swap(cached.at[primary].word, before.0, head.0) == Some(true);
         if !is_published {
             if cfg!(debug_assertions) && store.sole_writers && filled == count {
-                // A reader may have said that it is stable, and a death may have changed the config_number.
+                // A reader may have said that it is stable, and a death may have changed the
+                // config_number.
                 let found = first.load(cached.at[primary].word).map(|[head]| Head(head));
                 let is_other = |found: Head| {
                     found.config_number() == config.config_number
@@ -285,7 +290,8 @@ impl<'a> RecordOp<'a> {
         self.take_elsewhere(member, class).ok()
     }
 
-    /// The version is published, and some replica was not as remembered: finishes it in the ordinary way.
+    /// The version is published, and some replica was not as remembered: finishes it in the
+    /// ordinary way.
     #[cold]
     #[inline(never)]
     #[allow(clippy::too_many_arguments, reason = "one call, out of the way of the hot path")]
@@ -416,8 +422,8 @@ fn cached_head(
     if Head(head).stable() != known.head.stable() {
         return None;
     }
-    // A block is used again, and its head looks the same: only the version tells. Who is the only one to write the key
-    // needs not ask.
+    // A block is used again, and its head looks the same: only the version tells. Who is the only
+    // one to write the key needs not ask.
     let is_same = || reach.load(offset) == Some([cached.block.counter]);
     if is_sole {
         debug_assert!(
@@ -430,8 +436,8 @@ fn cached_head(
     is_same().then_some(Head(head))
 }
 
-/// The node of a key and its head at the primary, as in `index.rs`, if there is a record; `None` if the ordinary way must be
-/// taken, also because the key is long or its neighbours many.
+/// The node of a key and its head at the primary, as in `index.rs`, if there is a record; `None` if
+/// the ordinary way must be taken, also because the key is long or its neighbours many.
 #[inline(always)]
 fn find_mapped(
     reach: impl Memory,

@@ -1,9 +1,10 @@
-//! The hot path over a network: a handle writes its key again, in one message and one answer for the primary, and then for
-//! each other replica at the same time.
+//! The hot path over a network: a handle writes its key again, in one message and one answer for
+//! the primary, and then for each other replica at the same time.
 //!
-//! The same steps as in `write.rs`, for the case that nothing has changed since the handle wrote the key. What the handle
-//! has_cached is not looked at first, but by the replica itself, in a *series* of operations that goes on only while each of
-//! them finds what it expects (`Engine::start_compound`). In this order, as in the ordinary way:
+//! The same steps as in `write.rs`, for the case that nothing has changed since the handle wrote
+//! the key. What the handle has_cached is not looked at first, but by the replica itself, in a
+//! *series* of operations that goes on only while each of them finds what it expects
+//! (`Engine::start_compound`). In this order, as in the ordinary way:
 //!
 //! | at the primary | why |
 //! |---|---|
@@ -14,8 +15,9 @@
 //! | swap the head (W5) | |
 //! | load who waits for a change | after the swap: who enters itself later looks at the key later, and finds the version |
 //!
-//! The look at the head must come before that at the counter: a block that was freed before this operation began still has
-//! its old counter until somebody fills it again, and a head could name it by the time of the swap.
+//! The look at the head must come before that at the counter: a block that was freed before this
+//! operation began still has its old counter until somebody fills it again, and a head could name
+//! it by the time of the swap.
 //!
 //! | at each other replica, once the primary has it | why |
 //! |---|---|
@@ -23,14 +25,16 @@
 //! | the count of removals is as it was | |
 //! | swap the head from what the handle left there (W6) | the primary's chain had no other version in between |
 //!
-//! A large value does not fit into a series: it is put before it, and not waited for, since operations on one target take
-//! effect in order. But what nobody wants any more may never be sent, and the series behind it would be all the same: so the
-//! answer to the series is waited for first, and the put is not forgotten before it.
+//! A large value does not fit into a series: it is put before it, and not waited for, since
+//! operations on one target take effect in order. But what nobody wants any more may never be sent,
+//! and the series behind it would be all the same: so the answer to the series is waited for first,
+//! and the put is not forgotten before it.
 //!
-//! A series that stops before W5 has published nothing: the handle forgets what it remembered, and the ordinary way is taken.
-//! One that stops before W6 leaves that replica to the ordinary way. Who dies leaves what it would leave there: a block that
-//! nobody names, or a version that whoever meets it finishes. A series is refused as a whole if the replica's view is newer; if
-//! the view changes in its middle, its swap succeeds only where nobody has sealed the record under the newer
+//! A series that stops before W5 has published nothing: the handle forgets what it remembered, and
+//! the ordinary way is taken. One that stops before W6 leaves that replica to the ordinary way. Who
+//! dies leaves what it would leave there: a block that nobody names, or a version that whoever
+//! meets it finishes. A series is refused as a whole if the replica's view is newer; if the view
+//! changes in its middle, its swap succeeds only where nobody has sealed the record under the newer
 //! configuration, as in `hot.rs`.
 
 use crate::engine::{COMPOUND_LEN_MAX, COMPOUND_STEP_LEN, CompoundStep, Done, Operation, Pending};
@@ -180,8 +184,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// W6 at the other replicas: a bit for each one that holds the version now. The others are looked up by the handle the next
-    /// time, and the blocks that they were to have are filled.
+    /// W6 at the other replicas: a bit for each one that holds the version now. The others are
+    /// looked up by the handle the next time, and the blocks that they were to have are filled.
     fn install_cached_remote(
         &self,
         config: &Configuration,
@@ -215,12 +219,14 @@ impl<'a> RecordOp<'a> {
         for (replica, started) in started.into_iter().enumerate() {
             let Some((series, len)) = started else { continue };
             let (member, at) = (config.replicas[replica], &mut cached.at[replica]);
-            // All were started together: when one is late, so are those that are not answered by then.
+            // All were started together: when one is late, so are those that are not answered by
+            // then.
             let is_patient = !matches!(is_done, Err(OpError::Fail(_)));
             let answer = match self.await_compound(series, is_patient) {
                 // The block is not used for anything else, whatever is on its way to it.
                 Err(OpError::Fail(error)) => Err(OpError::Fail(error)),
-                // One that was refused here, since the view has changed, says nothing of the value before it, which is late if others are.
+                // One that was refused here, since the view has changed, says nothing of the value
+                // before it, which is late if others are.
                 answer => fills.wait(self, replica, is_patient).and(answer),
             };
             match answer {
@@ -236,7 +242,8 @@ impl<'a> RecordOp<'a> {
                 Ok((done, word)) => {
                     at.word = 0;
                     if done + 2 == len {
-                        // Records were taken out there. This count comes before the record is looked up anew.
+                        // Records were taken out there. This count comes before the record is
+                        // looked up anew.
                         at.removals = word;
                     }
                 }
@@ -297,7 +304,8 @@ impl Fills {
         places.map(|(offset, data)| CompoundStep::Put { offset, data })
     }
 
-    /// Waits until the block of a replica is filled; only when no series behind that is wanted any more.
+    /// Waits until the block of a replica is filled; only when no series behind that is wanted any
+    /// more.
     fn wait(&mut self, op: &RecordOp<'_>, replica: usize, is_patient: bool) -> OpResult<()> {
         self.pending[replica]
             .take()
@@ -377,8 +385,9 @@ mod tests {
         config.replicas[config.primary]
     }
 
-    /// A large value is on its way to a replica that is stopped, and its put ends with a timeout. Nobody waits for the value any more,
-    /// so that it may never be sent: then no head comes to name its block, there or at the primary.
+    /// A large value is on its way to a replica that is stopped, and its put ends with a timeout.
+    /// Nobody waits for the value any more, so that it may never be sent: then no head comes to
+    /// name its block, there or at the primary.
     #[test]
     fn a_value_that_was_not_sent_is_not_published() {
         const LEN: usize = 20_000;
@@ -407,8 +416,8 @@ mod tests {
         }
     }
 
-    /// Another key's record is taken out of the index of the second replica: the next put looks its own up anew there, and the
-    /// one after it is one message again.
+    /// Another key's record is taken out of the index of the second replica: the next put looks its
+    /// own up anew there, and the one after it is one message again.
     #[test]
     fn a_handle_takes_note_of_removals_at_other_replicas() {
         for seed in 0..5 {
@@ -441,8 +450,9 @@ mod tests {
         }
     }
 
-    /// Two replicas are stopped, and the call ends at its time limit all the same: when the version is published, and when the handle
-    /// finds that it is not up to date while a large value is on its way.
+    /// Two replicas are stopped, and the call ends at its time limit all the same: when the version
+    /// is published, and when the handle finds that it is not up to date while a large value is on
+    /// its way.
     #[test]
     fn a_put_to_several_stopped_homes_takes_no_longer_than_to_one() {
         for (seed, len, is_known) in
@@ -474,8 +484,9 @@ mod tests {
         }
     }
 
-    /// A member dies while a large value is on its way to two replicas that are stopped: what comes after that is refused here, and
-    /// not at the replicas, and the call ends at its time limit all the same.
+    /// A member dies while a large value is on its way to two replicas that are stopped: what comes
+    /// after that is refused here, and not at the replicas, and the call ends at its time limit all
+    /// the same.
     #[test]
     fn a_death_makes_no_put_to_several_stopped_homes_longer() {
         let noticed = Duration::from_micros(60);
@@ -516,7 +527,8 @@ mod tests {
         store.state.known_blocks().into_iter().filter(|(replica, _)| *replica != stopped).collect()
     }
 
-    /// Waits until this member has all these blocks at hand again, or has given them back, or a replica has the key's value in one.
+    /// Waits until this member has all these blocks at hand again, or has given them back, or a
+    /// replica has the key's value in one.
     fn expect_had_again(
         job: &Job,
         store: &Store,
@@ -550,8 +562,8 @@ mod tests {
         }
     }
 
-    /// A replica is stopped, and this member has no block at hand there, or nobody has_cached where the key is: the blocks that were taken at
-    /// other replicas are had again.
+    /// A replica is stopped, and this member has no block at hand there, or nobody has_cached where
+    /// the key is: the blocks that were taken at other replicas are had again.
     #[test]
     fn a_put_to_a_stopped_home_forgets_no_blocks_at_others() {
         for (seed, len, is_known) in

@@ -5,8 +5,8 @@ use crate::engine::mapped::{Direct, Memory};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where keys that were read by key were found, by their hash: worth fetching all at once, before one place has told of
-/// the next, and no more than that. What is there is looked up all the same.
+/// Where keys that were read by key were found, by their hash: worth fetching all at once, before
+/// one place has told of the next, and no more than that. What is there is looked up all the same.
 pub(in crate::store) struct ReadHints {
     /// For each the node and the block, as [`hint`] makes them; made when the first key is read.
     places: OnceLock<Box<[[AtomicU64; 2]]>>,

@@ -1,7 +1,8 @@
-//! The index of a partition at one of its replicas: buckets of linked nodes, each with a key and its head word.
+//! The index of a partition at one of its replicas: buckets of linked nodes, each with a key and
+//! its head word.
 //!
-//! A node is linked in front by a swap of the bucket word, so that of two members that insert the same key one sees the
-//! other's node. What is true and what survivors find:
+//! A node is linked in front by a swap of the bucket word, so that of two members that insert the
+//! same key one sees the other's node. What is true and what survivors find:
 //!
 //! | step | dies or stops here |
 //! |---|---|
@@ -40,7 +41,8 @@ const NODE_READ: usize = 8 * NODE_READ_WORDS;
 
 pub(in crate::store) const NODE_READ_WORDS: usize = 8;
 
-/// Chains longer than this do not happen; a longer one is a loop in memory that someone has destroyed.
+/// Chains longer than this do not happen; a longer one is a loop in memory that someone has
+/// destroyed.
 pub(in crate::store) const CHAIN_MAX: usize = 1 << 20;
 
 /// Such a chain.
@@ -186,8 +188,8 @@ impl<'a> RecordOp<'a> {
     pub(in crate::store) fn nodes_of(&self, member: MemberId, bucket: u64) -> OpResult<Vec<Node>> {
         let mut at = self.load(member, bucket)?;
         let mut nodes = Vec::new();
-        // A node that was met before: looked for among those at powers of two, so that a loop is noticed before it has filled
-        // the memory.
+        // A node that was met before: looked for among those at powers of two, so that a loop is
+        // noticed before it has filled the memory.
         let mut before = 0;
         for count in 1usize.. {
             if at == 0 {

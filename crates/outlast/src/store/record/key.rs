@@ -22,7 +22,8 @@ impl<'a> KeyRef<'a> {
 }
 
 impl RecordState {
-    /// The reference of a key that a program passed, unless its length is invalid or the store is closed.
+    /// The reference of a key that a program passed, unless its length is invalid or the store is
+    /// closed.
     pub(in crate::store) fn key_ref<'k>(&self, key: &'k [u8]) -> StoreResult<KeyRef<'k>> {
         check_len(key)?;
         if self.is_closed.load(Ordering::Acquire) {

@@ -5,12 +5,14 @@ use crate::store::placement::REPLICA_LIST_MAX;
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{Block, Kind};
 
-/// What a handle has_cached of its key: the version that it saw last, and where the replicas have it.
+/// What a handle has_cached of its key: the version that it saw last, and where the replicas have
+/// it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(in crate::store) struct CachedLocation {
     pub(in crate::store) config_number: u64,
-    /// Where the primary's block was when it was last read or written, 0 if it was not: worth fetching, and no more than that.
+    /// Where the primary's block was when it was last read or written, 0 if it was not: worth
+    /// fetching, and no more than that.
     pub(in crate::store) hint: u64,
     /// Per replica; the first ones, which are used most, lie in the same line as the above.
     pub(in crate::store) at: [CachedReplica; REPLICA_LIST_MAX],
@@ -19,7 +21,8 @@ pub(in crate::store) struct CachedLocation {
     pub(in crate::store) class: usize,
     /// How long the value was that is there.
     pub(in crate::store) hint_len: u64,
-    /// How many recoveries there had been when the handle wrote it; none has had the greatest number.
+    /// How many recoveries there had been when the handle wrote it; none has had the greatest
+    /// number.
     pub(in crate::store) recoveries: u64,
 }
 
@@ -29,7 +32,8 @@ pub(in crate::store) struct CachedReplica {
     /// The head word of the record, 0 while unknown, and what it held.
     pub(in crate::store) word: u64,
     pub(in crate::store) head: Head,
-    /// How often the replica had taken records out of its index: if it has not done so since, the record is where it was.
+    /// How often the replica had taken records out of its index: if it has not done so since, the
+    /// record is where it was.
     pub(in crate::store) removals: u64,
 }
 

@@ -1,8 +1,10 @@
-//! What a member has_cached of keys that it used by key, where memory is reached over a network: what a handle has_cached of
-//! its own (`slot.rs`). A call that finds its key here takes as many round trips as one through a handle.
+//! What a member has_cached of keys that it used by key, where memory is reached over a network:
+//! what a handle has_cached of its own (`slot.rs`). A call that finds its key here takes as many
+//! round trips as one through a handle.
 //!
-//! It is taken out while a call is under way, so a key is remembered by one call at a time; another one meanwhile looks
-//! everything up. Nothing has to be told of changes: what is remembered is checked by each call that uses it.
+//! It is taken out while a call is under way, so a key is remembered by one call at a time; another
+//! one meanwhile looks everything up. Nothing has to be told of changes: what is remembered is
+//! checked by each call that uses it.
 
 use crate::store::error::StoreResult;
 use crate::store::record::key::KeyRef;
@@ -10,7 +12,8 @@ use crate::store::record::location::CachedLocation;
 use crate::sync::lock;
 use std::sync::{Mutex, OnceLock};
 
-/// How many places there are, and how many keys are remembered in each, by the end of their hashes: about 5 MiB if all are full.
+/// How many places there are, and how many keys are remembered in each, by the end of their hashes:
+/// about 5 MiB if all are full.
 const PLACES: usize = 2048;
 
 const KEYS_EACH: usize = 4;
@@ -29,7 +32,8 @@ struct CachedKey {
 pub(in crate::store) struct LocationCache(OnceLock<Box<[Place]>>);
 
 impl LocationCache {
-    /// Makes a call with what is remembered of its key, and keeps what it has learned; nothing if it failed.
+    /// Makes a call with what is remembered of its key, and keeps what it has learned; nothing if
+    /// it failed.
     pub(in crate::store) fn call<T>(
         &self,
         key: &KeyRef<'_>,

@@ -15,8 +15,8 @@ const MAGIC: &[u8; 8] = b"\0\x9flock\x9f\x01";
 
 const LEN: usize = 24;
 
-/// How often, and at what intervals, the background looks for a claim that may have been left. A call that did not end
-/// can have its effect a little after the replica answers again.
+/// How often, and at what intervals, the background looks for a claim that may have been left. A
+/// call that did not end can have its effect a little after the replica answers again.
 const ROUNDS: u32 = 3;
 
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -24,8 +24,9 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// The holder of a lock that comes from a snapshot: a member of a job that is over.
 const FORMER: MemberId = MemberId(u32::MAX);
 
-/// What becomes of a lock's value when it is restored from a snapshot: nobody of this job holds it, whatever its holder's
-/// number was, and the next one takes it over and is told. `None` if it is no lock's.
+/// What becomes of a lock's value when it is restored from a snapshot: nobody of this job holds it,
+/// whatever its holder's number was, and the next one takes it over and is told. `None` if it is no
+/// lock's.
 pub(in crate::store) fn without_holder(value: &[u8]) -> Option<Vec<u8>> {
     let claim = Claim::decode(value).ok()?;
     Some(Claim { holder: FORMER, ..claim }.encode())
@@ -72,7 +73,8 @@ pub(in crate::store) struct Locks {
     pub(in crate::store) orphans: Mutex<Vec<Orphan>>,
 }
 
-/// Whether the background has to look after the claim: a replica did not answer, or had no room for what a release leaves.
+/// Whether the background has to look after the claim: a replica did not answer, or had no room for
+/// what a release leaves.
 pub(in crate::store) fn is_unfinished(error: &StoreError) -> bool {
     matches!(
         error,

@@ -14,7 +14,8 @@ use crate::store::segment::layout::value_start;
 use crate::store::steps;
 
 impl<'a> RecordOp<'a> {
-    /// W4 to W7: fills a block at each replica and publishes the new_version; whether it was published.
+    /// W4 to W7: fills a block at each replica and publishes the new_version; whether it was
+    /// published.
     #[inline]
     pub(in crate::store) fn publish(
         &self,
@@ -42,8 +43,9 @@ impl<'a> RecordOp<'a> {
             let image = if is_late { &BlockImage::new(&new_version.block, &[]) } else { &image };
             new_version.offsets[replica] = self.fill(member, new_version.class, offset, image)?;
         }
-        // W2 for the other replicas. Before anything is published: there may be no room for a record; and after the blocks, so
-        // that a put that has no room for its value leaves no records behind.
+        // W2 for the other replicas. Before anything is published: there may be no room for a
+        // record; and after the blocks, so that a put that has no room for its value leaves no
+        // records behind.
         for replica in config.ready_replicas() {
             if replica == config.primary
                 || new_version.skipped & 1 << replica != 0
@@ -62,7 +64,8 @@ impl<'a> RecordOp<'a> {
         for replica in
             config.ready_replicas().filter(|&replica| new_version.skipped & 1 << replica != 0)
         {
-            // Before the publication, too: whoever is about to complete it, without room for this, has to begin anew.
+            // Before the publication, too: whoever is about to complete it, without room for this,
+            // has to begin anew.
             self.skip_full_replica(config, replica, key.partition)?;
         }
         let primary = config.replicas[config.primary];
@@ -100,8 +103,9 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// W6 to W8 for a new_version that is published under this head, and retires what it took the place of. `is_done` has a bit for
-    /// each replica that holds it already; with the head, who waits for a change, if that was looked at after the publication.
+    /// W6 to W8 for a new_version that is published under this head, and retires what it took the
+    /// place of. `is_done` has a bit for each replica that holds it already; with the head, who
+    /// waits for a change, if that was looked at after the publication.
     pub(in crate::store) fn conclude(
         &self,
         config: &Configuration,
@@ -125,12 +129,14 @@ impl<'a> RecordOp<'a> {
             _ => Ok(()),
         };
         if finished.is_ok() {
-            // The version has happened: every complete replica of the configuration holds it, or something later, so no
-            // failure from here on can undo it. A primary that was just late is not waited for a second time.
+            // The version has happened: every complete replica of the configuration holds it, or
+            // something later, so no failure from here on can undo it. A primary that was just late
+            // is not waited for a second time.
             let is_tidy = !matches!(retired, Err(OpError::Fail(_)))
                 && self.mark_stable(config, key, predecessor, head, waiters).is_ok();
             if !is_tidy && let Some(cached) = &mut predecessor.cached {
-                // Who waits may not have been rung: whoever reads the version, were it this handle, does that first.
+                // Who waits may not have been rung: whoever reads the version, were it this handle,
+                // does that first.
                 cached.forget();
             }
         }
@@ -224,7 +230,8 @@ impl<'a> RecordOp<'a> {
             Ok(word) => word,
             Err(error) => {
                 if let OpError::Again | OpError::Fail(StoreError::OutOfMemory { .. }) = &error {
-                    // The view has changed, or there was no room for a record, and nobody has seen the block.
+                    // The view has changed, or there was no room for a record, and nobody has seen
+                    // the block.
                     new_version.offsets[replica] = offset;
                 }
                 return Err(error);
@@ -237,7 +244,8 @@ impl<'a> RecordOp<'a> {
         Ok(())
     }
 
-    /// W6 for a replica of which a handle has_cached what it holds: whether it was still so, and holds the new block now.
+    /// W6 for a replica of which a handle has_cached what it holds: whether it was still so, and
+    /// holds the new block now.
     #[inline]
     fn install_cached(
         &self,
@@ -262,8 +270,8 @@ impl<'a> RecordOp<'a> {
         Ok(true)
     }
 
-    /// W6 for one replica: makes it hold a version, or something later. The block is used, and the head word returned, or
-    /// it is kept for later.
+    /// W6 for one replica: makes it hold a version, or something later. The block is used, and the
+    /// head word returned, or it is kept for later.
     fn install(
         &self,
         config: &Configuration,
@@ -295,7 +303,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// A replica was left out: a handle knows nothing of it, and a block that was filled there is for later.
+    /// A replica was left out: a handle knows nothing of it, and a block that was filled there is
+    /// for later.
     #[cold]
     fn forget_skipped(
         &self,
@@ -331,8 +340,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// Leaves a filling replica out, after the version was published at the primary: whoever is filling it has to begin anew,
-    /// and comes to see the version.
+    /// Leaves a filling replica out, after the version was published at the primary: whoever is
+    /// filling it has to begin anew, and comes to see the version.
     #[cold]
     pub(in crate::store) fn skip_full_replica(
         &self,
@@ -370,7 +379,8 @@ impl<'a> RecordOp<'a> {
             Some(waiters) if waiters & WAITER_BITS == 0 => {}
             _ => self.ring_waiters(primary, key.partition)?,
         }
-        // A handle knows without the mark, and writes the same key again; whoever else comes looks for itself.
+        // A handle knows without the mark, and writes the same key again; whoever else comes looks
+        // for itself.
         if predecessor.cached.is_none() {
             self.swap(primary, predecessor.word, head.0, head.stable().0)?;
         }

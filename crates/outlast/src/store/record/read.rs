@@ -159,8 +159,9 @@ impl<'a> RecordOp<'a> {
         Ok(Some(Found { replica, offset, block, value: None }))
     }
 
-    /// The same in one round trip, if the key is as it was when a handle read or wrote it last. In the order of the ordinary way, which
-    /// is that of the requests: the count of removals, the head, and what it names.
+    /// The same in one round trip, if the key is as it was when a handle read or wrote it last. In
+    /// the order of the ordinary way, which is that of the requests: the count of removals, the
+    /// head, and what it names.
     fn find_cached_remote(
         &self,
         config: &Configuration,
@@ -214,7 +215,8 @@ impl<'a> RecordOp<'a> {
         self.reconciled(config, key, word).map(Some)
     }
 
-    /// The head word of a key at the primary and what it holds: where a handle has_cached it to be, or looked up anew.
+    /// The head word of a key at the primary and what it holds: where a handle has_cached it to be,
+    /// or looked up anew.
     #[inline]
     fn find_cached_head(
         &self,
@@ -252,8 +254,8 @@ mod tests {
 
     use crate::store::segment::layout::holder;
 
-    /// A read by what is remembered believes a block only if the head names it and is stable, or if it holds what this handle
-    /// wrote; and only if the record is where it was.
+    /// A read by what is remembered believes a block only if the head names it and is stable, or if
+    /// it holds what this handle wrote; and only if the record is where it was.
     #[cfg(feature = "sim")]
     #[test]
     fn a_read_by_what_is_remembered_believes_no_version_that_may_be_unfinished() {
@@ -320,7 +322,8 @@ mod tests {
         report.expect_ok();
     }
 
-    /// A member learns late that it may retire a block, which is another version's by then: that one stays as it is.
+    /// A member learns late that it may retire a block, which is another version's by then: that
+    /// one stays as it is.
     #[cfg(feature = "sim")]
     #[test]
     fn a_late_retirement_changes_no_other_version() {

@@ -12,7 +12,8 @@ use crate::store::segment::layout::{Block, PARTICIPANT_OUTCOME, value_start};
 use crate::store::steps;
 
 impl<'a> RecordOp<'a> {
-    /// The primary's head, reconciled under this configuration: whatever is unfinished is finished first.
+    /// The primary's head, reconciled under this configuration: whatever is unfinished is finished
+    /// first.
     pub(in crate::store) fn reconciled(
         &self,
         config: &Configuration,
@@ -97,7 +98,8 @@ impl<'a> RecordOp<'a> {
                 Some((block, value))
             }
         };
-        // T3: install it where it is not. Only what was seen above is replaced: if it has changed, look again.
+        // T3: install it where it is not. Only what was seen above is replaced: if it has changed,
+        // look again.
         let mut primary_head = source_head;
         for &(replica, word, head, _) in &found {
             let member = config.replicas[replica];
@@ -164,15 +166,16 @@ impl<'a> RecordOp<'a> {
             .find(|(replica, ..)| *replica == config.primary)
             .map(|&(replica, word, ..)| (config.replicas[replica], word))
             .ok_or(OpError::Again)?;
-        // Its writer may be stopped, or may not get as far as to ring: whoever sees the mark need not care.
+        // Its writer may be stopped, or may not get as far as to ring: whoever sees the mark need
+        // not care.
         self.ring_waiters(primary, key.partition)?;
         // T5. If the swap fails someone else has reconciled it, or gone on.
         self.swap(primary, word, primary_head.0, primary_head.stable().0)?;
         Ok(())
     }
 
-    /// Tells the writer of a version that it happened, if it lives. The word only grows: a late helper of an earlier
-    /// operation takes nothing back.
+    /// Tells the writer of a version that it happened, if it lives. The word only grows: a late
+    /// helper of an earlier operation takes nothing back.
     pub(in crate::store) fn notify_writer(&self, block: &Block) -> OpResult<()> {
         let view = self.store.view(self.epoch).ok_or(OpError::Again)?;
         // A version that several may make has no writer who wants to know.

@@ -1,9 +1,10 @@
 //! Removing the records of deleted keys: docs/protocol.md, "Deleting".
 //!
-//! A delete leaves a tombstone, so that nobody takes an older version for the newest. Whoever deleted the key removes it
-//! later, in its background; the tombstones of the dead are found by the primaries when they go through their records
-//! after a death. A record that a put made and left empty, since it failed or died, is removed in the same way, as if it
-//! were a tombstone with the counter 0.
+//! A delete leaves a tombstone, so that nobody takes an older version for the newest. Whoever
+//! deleted the key removes it later, in its background; the tombstones of the dead are found by the
+//! primaries when they go through their records after a death. A record that a put made and left
+//! empty, since it failed or died, is removed in the same way, as if it were a tombstone with the
+//! counter 0.
 //!
 //! | | step | dies or stops here |
 //! |---|---|---|
@@ -13,12 +14,14 @@
 //! | D4 | the same at the other replicas | as D3 |
 //! | D5 | each replica takes such nodes out of its index, raises its count of removals, and retires them | they stay in the way of whoever looks for keys of that bucket, and are passed over |
 //!
-//! Without D1 a late participant that holds an older version could install it at a replica where there is nothing left to tell that
-//! it is old. Without the floor a version could come twice: a key that is put again begins above it. The count of removals
-//! is raised before a node can be used again: a handle that finds the count as it was knows inside its operation that the
-//! record is where it was, and stays there until the operation is over.
+//! Without D1 a late participant that holds an older version could install it at a replica where
+//! there is nothing left to tell that it is old. Without the floor a version could come twice: a
+//! key that is put again begins above it. The count of removals is raised before a node can be used
+//! again: a handle that finds the count as it was knows inside its operation that the record is
+//! where it was, and stays there until the operation is over.
 //!
-//! Only its replica changes the successors of nodes in an index, one activity at a time; others only swap a bucket's first.
+//! Only its replica changes the successors of nodes in an index, one activity at a time; others
+//! only swap a bucket's first.
 
 use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::store::error::StoreError;
@@ -55,8 +58,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// More than these are not remembered; what is forgotten stays until the next death.
 const REMEMBERED_MAX: usize = 1 << 20;
 
-/// Keys that were deleted, and the counters of their tombstones; 0 for a record that may have been left empty. Repair may
-/// come upon the same ones again and again.
+/// Keys that were deleted, and the counters of their tombstones; 0 for a record that may have been
+/// left empty. Repair may come upon the same ones again and again.
 type Tombstones = BTreeSet<(Vec<u8>, u64)>;
 
 /// The tombstones that this member is to remove.
@@ -75,7 +78,8 @@ pub(in crate::store) struct Removals {
 }
 
 impl RecordState {
-    /// Notes a tombstone that is stable, or a record that may have been left empty (0), for removal.
+    /// Notes a tombstone that is stable, or a record that may have been left empty (0), for
+    /// removal.
     pub(in crate::store) fn record_tombstone(&self, key: &[u8], counter: u64) {
         let is_first = {
             let mut fresh = lock(&self.removal.fresh);
@@ -273,7 +277,8 @@ impl<'a> RecordOp<'a> {
         for &replica in config.replicas.iter() {
             self.raise_floor(replica, key.partition, counter)?;
         }
-        // D3. The state is looked at again: a replica that fills now may have got its floor before it was raised.
+        // D3. The state is looked at again: a replica that fills now may have got its floor before
+        // it was raised.
         if !self.is_current() || !self.swap(primary, word, head.0, Head::REMOVED.0)? {
             return Ok(false);
         }
@@ -332,7 +337,8 @@ impl<'a> RecordOp<'a> {
                     Some(before) => {
                         job.put(Epoch::ANY, me, before + NODE_NEXT, &next.to_ne_bytes())?
                     }
-                    // Somebody has put a new node before it: the next walk finds it behind that one.
+                    // Somebody has put a new node before it: the next walk finds it behind that
+                    // one.
                     None if job.compare_and_swap(Epoch::ANY, me, first_word, at, next)? != at => {
                         continue 'walk;
                     }

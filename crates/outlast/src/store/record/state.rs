@@ -110,7 +110,8 @@ impl RecordState {
         })
     }
 
-    /// The same for a call on a key, which passes the gate of global mode; what is the store's own does not have to.
+    /// The same for a call on a key, which passes the gate of global mode; what is the store's own
+    /// does not have to.
     #[inline]
     pub(in crate::store) fn run_call<T>(
         &self,

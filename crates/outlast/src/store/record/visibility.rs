@@ -16,7 +16,8 @@ use crate::store::value::Version;
 
 /// How a transaction stands, as its intent says.
 pub(in crate::store) struct IntentStanding {
-    /// `None`: there is no such intent any more. `Joined`: to a recovery for which there is no recovery_decision.
+    /// `None`: there is no such intent any more. `Joined`: to a recovery for which there is no
+    /// recovery_decision.
     pub(in crate::store) state: Option<IntentState>,
     pub(in crate::store) rank: u32,
     /// The recovery that it is joined to, or 0.
@@ -24,8 +25,8 @@ pub(in crate::store) struct IntentStanding {
 }
 
 impl<'a> RecordOp<'a> {
-    /// What a reader is to see of a version at the primary, as a place and a header; the place is such that the value is
-    /// where that of a plain version with this header would be.
+    /// What a reader is to see of a version at the primary, as a place and a header; the place is
+    /// such that the value is where that of a plain version with this header would be.
     #[cold]
     #[inline(never)]
     pub(in crate::store) fn visible(
@@ -70,7 +71,8 @@ impl<'a> RecordOp<'a> {
         }
         let found = self.read_provisional(primary, offset, block)?;
         let standing = self.standing(&found.id)?;
-        // The intent is in another partition: what was read of it counts only if the view is the same.
+        // The intent is in another partition: what was read of it counts only if the view is the
+        // same.
         if !self.is_current() {
             return Err(OpError::Again);
         }
@@ -87,7 +89,8 @@ impl<'a> RecordOp<'a> {
         };
         match standing.state {
             Some(IntentState::Committed) => {
-                // Its committer may be stopped before it rings, and then nobody may know more than those who wait.
+                // Its committer may be stopped before it rings, and then nobody may know more than
+                // those who wait.
                 self.ring_waiters(primary, key.partition)?;
                 let Some(new_len) = found.new_len else {
                     return Ok((start + old_at - value_start(old.len), old));
@@ -135,7 +138,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// A key that is lost. Whoever is told so can give it up, also if it has not heard of it otherwise yet.
+    /// A key that is lost. Whoever is told so can give it up, also if it has not heard of it
+    /// otherwise yet.
     #[cold]
     pub(in crate::store) fn lost(&self, key: &KeyRef<'_>) -> OpError {
         self.store.record_damage(key.partition);
@@ -183,8 +187,8 @@ impl<'a> RecordOp<'a> {
         let state = match self.decision_of(standing.recovery)? {
             Some(true) => IntentState::Committed,
             Some(false) => IntentState::Aborted,
-            // The recovery_decision is overwritten by the next recovery, when all intents of this one have been ended: as long as this
-            // one is there, there was none.
+            // The recovery_decision is overwritten by the next recovery, when all intents of this
+            // one have been ended: as long as this one is there, there was none.
             None if self.read_intent(id)?.state == Some(IntentState::Joined) => IntentState::Joined,
             None => return Err(OpError::Again),
         };
@@ -217,7 +221,8 @@ impl<'a> RecordOp<'a> {
         Ok(standing)
     }
 
-    /// Whether a recovery is committed or aborted; `None` if the recovery_decision is about another one.
+    /// Whether a recovery is committed or aborted; `None` if the recovery_decision is about another
+    /// one.
     fn decision_of(&self, recovery: u64) -> OpResult<Option<bool>> {
         let mut bytes = [0; RECOVERY_DECISION_HEAD];
         let len = self.read_own(&RecoveryDecision::key(), &mut bytes, RECOVERY_DECISION_HEAD)?;
@@ -226,7 +231,8 @@ impl<'a> RecordOp<'a> {
         Ok(recovery_decision.map(|(_, is_committed)| is_committed))
     }
 
-    /// The first bytes of one of the store's own records; how many, 0 if it has fewer than `len` or is not there.
+    /// The first bytes of one of the store's own records; how many, 0 if it has fewer than `len` or
+    /// is not there.
     fn read_own(&self, key: &[u8], bytes: &mut [u8], len: usize) -> OpResult<usize> {
         let key = self.store.any_key_ref(key);
         let config = self.config(key.partition)?;

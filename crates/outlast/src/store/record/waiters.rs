@@ -6,7 +6,8 @@ use crate::store::operation::error::OpResult;
 use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::segment::layout::PARTITION_WAITERS;
 
-/// The part of a notice word that says who waits; the rest counts how often someone has entered itself.
+/// The part of a notice word that says who waits; the rest counts how often someone has entered
+/// itself.
 pub(in crate::store) const WAITER_BITS: u64 = (1 << 40) - 1;
 
 /// The bit of a member in a notice word; members may share one.
@@ -60,8 +61,8 @@ impl<'a> RecordOp<'a> {
                 Err(error) => return Err(error.into()),
             }
         }
-        // After the bells, so that nobody is forgotten if this member stops here. Whoever has entered itself since, for
-        // the first time or again, has changed the word.
+        // After the bells, so that nobody is forgotten if this member stops here. Whoever has
+        // entered itself since, for the first time or again, has changed the word.
         self.swap(primary, word, waiters, waiters & !WAITER_BITS)?;
         Ok(())
     }

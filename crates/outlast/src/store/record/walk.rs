@@ -7,8 +7,8 @@ use crate::store::record::state::RecordOp;
 use crate::store::segment::layout::Block;
 
 impl RecordOp<'_> {
-    /// Reconciles each record of a partition whose key is wanted, and passes the key with the place and the header of
-    /// its version at the primary. Records without a version are skipped.
+    /// Reconciles each record of a partition whose key is wanted, and passes the key with the place
+    /// and the header of its version at the primary. Records without a version are skipped.
     pub(in crate::store) fn for_each_record(
         &self,
         config: &Configuration,

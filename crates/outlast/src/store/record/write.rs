@@ -40,10 +40,11 @@ pub(in crate::store) struct VersionAttributes {
     pub(in crate::store) kind: Kind,
     pub(in crate::store) is_deleted: bool,
     pub(in crate::store) owner: MemberId,
-    /// Whose version it is, if several members may make the same one, so that it does not matter who does.
+    /// Whose version it is, if several members may make the same one, so that it does not matter
+    /// who does.
     pub(in crate::store) author: Option<MemberId>,
-    /// Whether it deletes the key, or is to: then it is above the floor, so that whoever looked at that before, and found no such
-    /// key, notices that there was one; see `tx`.
+    /// Whether it deletes the key, or is to: then it is above the floor, so that whoever looked at
+    /// that before, and found no such key, notices that there was one; see `tx`.
     pub(in crate::store) is_above_floor: bool,
 }
 
@@ -64,8 +65,8 @@ pub(in crate::store) struct NewVersion<'v> {
     pub(in crate::store) block: Block,
     pub(in crate::store) value: &'v [u8],
     pub(in crate::store) class: usize,
-    /// The block that was taken or filled at each replica, 0 if none, or if it is used, or if a request that was not answered may
-    /// still come to it or name it.
+    /// The block that was taken or filled at each replica, 0 if none, or if it is used, or if a
+    /// request that was not answered may still come to it or name it.
     pub(in crate::store) offsets: [u64; REPLICA_LIST_MAX],
     /// The record at each replica that is known to have one, 0 otherwise.
     pub(in crate::store) words: [u64; REPLICA_LIST_MAX],
@@ -238,8 +239,9 @@ impl<'a> RecordOp<'a> {
         Ok(Ok(Predecessor { word, head, block, cached: Some(cached), is_cached: false }))
     }
 
-    /// W2 and W3: the reconciled head of a key's record at the primary, and what it names. If there is no record, one is made
-    /// if `must_exist`; otherwise the head word is 0: a call that changes nothing leaves nothing behind.
+    /// W2 and W3: the reconciled head of a key's record at the primary, and what it names. If there
+    /// is no record, one is made if `must_exist`; otherwise the head word is 0: a call that changes
+    /// nothing leaves nothing behind.
     pub(in crate::store) fn find_reconciled<'m>(
         &self,
         config: &Configuration,
@@ -362,7 +364,8 @@ impl<'a> RecordOp<'a> {
             // Another thread has ended the membership: the last swap may have gone nowhere.
             Ok(true) if store.job.has_ended() => Err(OpError::Fail(StoreError::Closed)),
             Ok(true) => Ok(Some(block.version())),
-            // Whoever makes a version that others make too looks again whether it is still to be made.
+            // Whoever makes a version that others make too looks again whether it is still to be
+            // made.
             Err(OpError::Again) if shape.author.is_some() => Err(OpError::Again),
             Err(OpError::Again) => self.confirm(key, &block),
             // A replica was completed meanwhile and has no room, but others can see the version.
@@ -391,8 +394,9 @@ impl<'a> RecordOp<'a> {
         if predecessor.head.offset().is_none() { Ok(()) } else { Err(OpError::Again) }
     }
 
-    /// Whether the view has changed, where that matters to a version that all replicas of the configuration hold: those who
-    /// live keep it whatever happens, but what the dead have may have been salvaged before it was there.
+    /// Whether the view has changed, where that matters to a version that all replicas of the
+    /// configuration hold: those who live keep it whatever happens, but what the dead have may have
+    /// been salvaged before it was there.
     #[inline]
     pub(in crate::store) fn is_late(&self) -> bool {
         self.store.salvage_is_on && !self.is_current() && !mutant("salvage-late")

@@ -1,9 +1,11 @@
-//! Global mode: the first death stops everybody, and all recover together; docs/protocol.md, "Global mode".
+//! Global mode: the first death stops everybody, and all recover together; docs/protocol.md,
+//! "Global mode".
 //!
-//! Below is the same store: copies, reconciling, repair and transactions work as in localized mode. What this module adds is
-//! a gate that all calls pass, closed from the first death on (or from [`Store::revoke`] on), and the recovery that opens it
-//! again. The members of the store have a communicator; its agreements tell all of them the same, whoever dies when, so
-//! that all take the same way through the table.
+//! Below is the same store: copies, reconciling, repair and transactions work as in localized mode.
+//! What this module adds is a gate that all calls pass, closed from the first death on (or from
+//! [`Store::revoke`] on), and the recovery that opens it again. The members of the store have a
+//! communicator; its agreements tell all of them the same, whoever dies when, so that all take the
+//! same way through the table.
 //!
 //! | | step, at each living member | true before | true afterwards | dies or is stopped here |
 //! |---|---|---|---|---|
@@ -16,28 +18,34 @@
 //! | G7 | decide: the *recovery_decision*, one record of the store, says committed for this attempt unless it says something for it already | all are prepared | **the recovery has happened, at all members**, or never will; whoever finds a provisional version of a joined intent looks there | its heir finishes what it has prepared, by the recovery_decision; the death is the next one |
 //! | G8 | X5 for the own changes; open the gate | the recovery_decision is stable | back to normal | as G7 |
 //!
-//! *One answer.* A survivor branches only on what an agreement returned, which is the same at all (see `rma::agreement`), and
-//! on the recovery_decision, which is written once for each attempt: the first who writes it decides, and the next attempt begins
-//! only when all members of this one have come back to G2. Somebody whose time limit is over in G6 says *aborted* in the
-//! recovery_decision, if nothing is there, and so knows: either all lose, or the others had decided and it has happened here too. One
-//! who was stopped for long and wakes up finds the recovery_decision, or finds the agreement broken, and in both cases goes back to
-//! G2 with the others.
+//! *One answer.* A survivor branches only on what an agreement returned, which is the same at all
+//! (see `rma::agreement`), and on the recovery_decision, which is written once for each attempt:
+//! the first who writes it decides, and the next attempt begins only when all members of this one
+//! have come back to G2. Somebody whose time limit is over in G6 says *aborted* in the
+//! recovery_decision, if nothing is there, and so knows: either all lose, or the others had decided
+//! and it has happened here too. One who was stopped for long and wakes up finds the
+//! recovery_decision, or finds the agreement broken, and in both cases goes back to G2 with the
+//! others.
 //!
-//! *Who comes back with another step.* After a timeout a member begins again at G2, where the others may be at G3 or G6:
-//! then some shrink and some agree, which the agreement tells all of them, and all begin again at G2.
+//! *Who comes back with another step.* After a timeout a member begins again at G2, where the
+//! others may be at G3 or G6: then some shrink and some agree, which the agreement tells all of
+//! them, and all begin again at G2.
 //!
-//! *The name of an attempt* is the identity of the communicator, which no other had or will have. An intent that is joined
-//! to an attempt for which the recovery_decision has nothing is not decided. The recovery_decision is overwritten by the next attempt, which is
-//! why G3 waits for the end of all intents that are joined to an earlier one.
+//! *The name of an attempt* is the identity of the communicator, which no other had or will have.
+//! An intent that is joined to an attempt for which the recovery_decision has nothing is not
+//! decided. The recovery_decision is overwritten by the next attempt, which is why G3 waits for the
+//! end of all intents that are joined to an earlier one.
 //!
-//! *Loss.* Nobody waits in G1 or G3 for an intent that is lost: it cannot be found any more, and its keys are rolled back once
-//! the loss is accepted. If the recovery_decision is lost, G3 says `DataLost` until that is accepted, and the intents that are joined to its
-//! attempt stay in the way of G3 until they are ended after that: whoever met one later would ask for its recovery_decision, and
-//! write one over that of a later recovery.
+//! *Loss.* Nobody waits in G1 or G3 for an intent that is lost: it cannot be found any more, and
+//! its keys are rolled back once the loss is accepted. If the recovery_decision is lost, G3 says
+//! `DataLost` until that is accepted, and the intents that are joined to its attempt stay in the
+//! way of G3 until they are ended after that: whoever met one later would ask for its
+//! recovery_decision, and write one over that of a later recovery.
 //!
-//! *Why nobody reads past it.* Validating (X3) is needed where others may change what a transaction only read. From G2 to G7
-//! nobody changes anything: whoever began to write has ended (G1), in every living member, and others find the gate closed
-//! after they have entered the operation. The dead write nothing after the view has them.
+//! *Why nobody reads past it.* Validating (X3) is needed where others may change what a transaction
+//! only read. From G2 to G7 nobody changes anything: whoever began to write has ended (G1), in
+//! every living member, and others find the gate closed after they have entered the operation. The
+//! dead write nothing after the view has them.
 
 use crate::engine::{MemberId, MemberSet, Time, View};
 use crate::rma;
@@ -52,7 +60,8 @@ use crate::sync::lock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long to wait before looking again whether this member is quiet and its copies are complete, and what that becomes.
+/// How long to wait before looking again whether this member is quiet and its copies are complete,
+/// and what that becomes.
 const PATIENCE: Duration = Duration::from_micros(50);
 
 const PATIENCE_MAX: Duration = Duration::from_millis(20);
@@ -72,8 +81,9 @@ impl Coordinated {
 }
 
 impl RecoveryState {
-    /// Closes the gate if there is a death that the store has not recovered from, or if the communicator is revoked; whoever
-    /// left on purpose has handed its copies on, and stops nobody. The background calls it whenever the bell rings.
+    /// Closes the gate if there is a death that the store has not recovered from, or if the
+    /// communicator is revoked; whoever left on purpose has handed its copies on, and stops nobody.
+    /// The background calls it whenever the bell rings.
     pub(in crate::store) fn watch_gate(&self) {
         let gate = &self.gate;
         if gate.mode == Mode::Localized || gate.is_closed() {
@@ -166,7 +176,8 @@ impl RecoveryState {
         }
     }
 
-    /// G3, this member's part: whether all is reconciled and repaired; not if a member of the group is dead.
+    /// G3, this member's part: whether all is reconciled and repaired; not if a member of the group
+    /// is dead.
     pub(in crate::store) fn wait_until_repaired(
         &self,
         group: &[MemberId],
@@ -181,7 +192,8 @@ impl RecoveryState {
             if !gone.is_subset(&view.dead) {
                 return Ok(None);
             }
-            // If that is lost, what is joined to its attempt cannot be ended before the loss is accepted.
+            // If that is lost, what is joined to its attempt cannot be ended before the loss is
+            // accepted.
             self.recovery_decision()?;
             if !self.are_orphaned_intents_ended(&view) {
                 return Ok(None);
@@ -210,7 +222,8 @@ impl RecoveryState {
         let _ = self.job.ring(self.me());
     }
 
-    /// Whether calls that list keys go through although the gate is closed: nobody changes anything.
+    /// Whether calls that list keys go through although the gate is closed: nobody changes
+    /// anything.
     pub(in crate::store) fn is_in_procedure(&self) -> bool {
         self.coordinated.is_in_procedure.load(Ordering::SeqCst)
     }

@@ -1,7 +1,8 @@
 //! Leavers: this member's copies are handed on before it goes: docs/protocol.md, "Leavers".
 //!
-//! A member that leaves stays a replica, and may stay the primary, of what it holds, but no longer counts as one of the R:
-//! placement gives its partitions one replica more, which is filled from it or from others like any new replica.
+//! A member that leaves stays a replica, and may stay the primary, of what it holds, but no longer
+//! counts as one of the R: placement gives its partitions one replica more, which is filled from it
+//! or from others like any new replica.
 //!
 //! | | step | dies or stops here |
 //! |---|---|---|
@@ -11,11 +12,13 @@
 //! | V4 | wait until the replicas that stay are complete, of every partition that it is a replica of | as V1; R copies are without the leaver |
 //! | V5 | end the membership; the others see a death that is marked as left | |
 //!
-//! Members leave one after the other: V0 is a lock in the store, which is held until the leaver is gone.
+//! Members leave one after the other: V0 is a lock in the store, which is held until the leaver is
+//! gone.
 //!
-//! Between V1 and V3 some members write by the old lists and some by the new ones. The configuration numbers differ, so
-//! reconciling seals what is written under the new one; and no new replica begins to fill before V3, since a writer of the old
-//! list does not look at it. For the same reason repair of the leaver's partitions rests between V1 and V3.
+//! Between V1 and V3 some members write by the old lists and some by the new ones. The
+//! configuration numbers differ, so reconciling seals what is written under the new one; and no new
+//! replica begins to fill before V3, since a writer of the old list does not look at it. For the
+//! same reason repair of the leaver's partitions rests between V1 and V3.
 
 use crate::engine::{MemberId, Time};
 use crate::store::error::{StoreError, StoreResult};
@@ -81,7 +84,8 @@ impl RecoveryState {
         self.job.view().living().find(|&member| !noted.contains(member))
     }
 
-    /// V4: a replica that is to stay and is not complete, of a partition that this member is a replica of.
+    /// V4: a replica that is to stay and is not complete, of a partition that this member is a
+    /// replica of.
     pub(in crate::store) fn incomplete_replica(&self) -> StoreResult<Option<MemberId>> {
         let leaving = self.leavers.members();
         for partition in 0..self.placement.partitions {
@@ -107,7 +111,8 @@ impl RecoveryState {
         Ok(None)
     }
 
-    /// V2: notes that a member leaves; the answer follows when the operations of this member have ended.
+    /// V2: notes that a member leaves; the answer follows when the operations of this member have
+    /// ended.
     pub(in crate::store) fn record_leaver(&self, member: MemberId) {
         let is_new = {
             let mut members = lock(&self.leavers.members);
@@ -126,7 +131,8 @@ impl RecoveryState {
                 }
             }
         }
-        // The own memory fails only when this member has ended: then no operation is left to wait for.
+        // The own memory fails only when this member has ended: then no operation is left to wait
+        // for.
         let in_flight = Quiescence::begin(self).unwrap_or_default();
         lock(&self.leavers.due).push((member, in_flight));
         let _ = self.job.ring(self.me());
@@ -220,7 +226,8 @@ mod tests {
     use crate::store::Store;
     use crate::store::operation::leavers::Leavers;
 
-    /// New replicas of a partition are not filled while somebody may still write by the list of before: from V1 to V3.
+    /// New replicas of a partition are not filled while somebody may still write by the list of
+    /// before: from V1 to V3.
     #[test]
     fn copies_are_handed_on_only_when_all_know() {
         let leaving = Leavers::default();
@@ -235,8 +242,8 @@ mod tests {
         assert!(!leaving.may_fill(&replicas), "the next one");
     }
 
-    /// A member that has not heard yet that another one leaves has the lists, and numbers, of before. What that one, as the first
-    /// replica, has given up meanwhile is not lost to it.
+    /// A member that has not heard yet that another one leaves has the lists, and numbers, of
+    /// before. What that one, as the first replica, has given up meanwhile is not lost to it.
     #[cfg(feature = "sim")]
     #[test]
     fn what_was_given_up_is_so_to_those_who_do_not_know_of_a_leaver() {

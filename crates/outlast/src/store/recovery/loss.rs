@@ -1,6 +1,7 @@
 //! Loss: which partitions have no complete copy left, and giving them up: docs/protocol.md, "Loss".
 //!
-//! A lost partition is given up by its first replica, in the configuration c in which it is lost, whoever asks for it:
+//! A lost partition is given up by its first replica, in the configuration c in which it is lost,
+//! whoever asks for it:
 //!
 //! | | step | dies or stops here |
 //! |---|---|---|
@@ -9,12 +10,13 @@
 //! | A3 | a new, empty index; raise the floor of versions to c << 48 | nobody looks at an absent replica |
 //! | A4 | swap `absent(c)` for `complete(d - 1)`, where d is c without those who are leaving | **the partition lives again**, empty; the other replicas fill from it |
 //!
-//! A member that asks sends a message and waits; if the view changes it asks again. That all replicas were asked under one
-//! view (A1) is what keeps two lives apart: of two members with different views each has to ask one whom the other
-//! knows to be dead.
+//! A member that asks sends a message and waits; if the view changes it asks again. That all
+//! replicas were asked under one view (A1) is what keeps two lives apart: of two members with
+//! different views each has to ask one whom the other knows to be dead.
 //!
-//! A late participant of the old life can have one operation under way, at an address that it learned before: the index is
-//! new, so nothing of the new life is there. The counters of the old life began at a smaller configuration.
+//! A late participant of the old life can have one operation under way, at an address that it
+//! learned before: the index is new, so nothing of the new life is there. The counters of the old
+//! life began at a smaller configuration.
 
 use crate::engine::{MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
@@ -82,7 +84,8 @@ impl RecoveryState {
         Ok(lost)
     }
 
-    /// Asks the first replica of a lost partition to give it up, and waits until the partition lives again.
+    /// Asks the first replica of a lost partition to give it up, and waits until the partition
+    /// lives again.
     pub(in crate::store) fn accept_loss(&self, partition: usize) -> StoreResult<()> {
         let job = &self.job;
         let limit = job.time_limit();
@@ -158,7 +161,8 @@ impl RecoveryState {
         lock(&self.loss.refusals).insert(partition, error);
     }
 
-    /// Gives up the partitions that this member was asked for. Only one activity at a time makes indexes here.
+    /// Gives up the partitions that this member was asked for. Only one activity at a time makes
+    /// indexes here.
     pub(in crate::store) fn accept_some(&self) {
         loop {
             if lock(&self.loss.wanted).is_empty() || !self.begin_indexes() {
@@ -177,7 +181,8 @@ impl RecoveryState {
                     others.iter().for_each(|&replica| drop(self.job.send(replica, PORT, &note)));
                     Message::Accepted { partition: partition as u64 }
                 }
-                // Not this member's business: whoever asked learns of the newer view and asks another.
+                // Not this member's business: whoever asked learns of the newer view and asks
+                // another.
                 Ok(None) => continue,
                 Err(StoreError::Closed) => return,
                 Err(error) => {
@@ -232,7 +237,8 @@ impl RecoveryState {
         if self.job.epoch() == epoch { Time::NEVER } else { self.job.now() }
     }
 
-    /// What incomplete replicas of a partition have in their index: keys that were there at some time.
+    /// What incomplete replicas of a partition have in their index: keys that were there at some
+    /// time.
     pub(in crate::store) fn keys_left(
         &self,
         op: &RecordOp<'_>,
@@ -260,8 +266,8 @@ impl RecoveryState {
         if op.is_current() { Ok(keys) } else { Err(OpError::Again) }
     }
 
-    /// A1 to A4. The other replicas, which are to fill now; none if the partition was not lost; `None` if another one
-    /// is the first replica.
+    /// A1 to A4. The other replicas, which are to fill now; none if the partition was not lost;
+    /// `None` if another one is the first replica.
     fn accept_loss_with(
         &self,
         op: &RecordOp<'_>,
@@ -300,7 +306,8 @@ impl RecoveryState {
             op.make_index(partition)?;
         }
         op.raise_floor(me, partition, config_number << INCARNATION_SHIFT)?;
-        // A4. Complete also to those who have not heard yet who is leavers: their number is smaller.
+        // A4. Complete also to those who have not heard yet who is leavers: their number is
+        // smaller.
         let unaware =
             store.placement.replicas(store.preference(partition), &view, &MemberSet::new());
         let complete = State::new(Phase::Complete, unaware.configuration - 1);

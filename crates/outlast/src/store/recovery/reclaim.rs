@@ -1,7 +1,8 @@
 //! Taking back the blocks that dead members had at hand.
 //!
-//! A replica knows from the holder words of its blocks what the dead had: taken and not used, filled and not published, swapped
-//! out and not given back. What they had published, and nodes of the index that they made, stay.
+//! A replica knows from the holder words of its blocks what the dead had: taken and not used,
+//! filled and not published, swapped out and not given back. What they had published, and nodes of
+//! the index that they made, stay.
 //!
 //! | | step | true afterwards |
 //! |---|---|---|
@@ -10,7 +11,8 @@
 //! | B3 | wait until all who are inside an operation have left it | whoever swapped a candidate out before B2, and lives, has made itself the holder |
 //! | B4 | candidates whose holder is still the dead: swap the holder to nobody, and put them onto the stack | a note of the dead that gives the same block back comes too late: it names a holder that is none any more |
 //!
-//! Done by the replica's background, in pieces. A death in between: the next round begins when this one is over.
+//! Done by the replica's background, in pieces. A death in between: the next round begins when this
+//! one is over.
 
 use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::store::operation::error::OpResult;
@@ -56,7 +58,8 @@ impl RecoveryState {
     /// Does a piece of taking back; when it wants to go on. For the background alone.
     pub(in crate::store) fn reclaim_some(&self) -> Time {
         let view = self.current_view();
-        // Taken out: nobody calls the engine under the lock, and two who come here do not do the same.
+        // Taken out: nobody calls the engine under the lock, and two who come here do not do the
+        // same.
         let round = {
             let mut reclaim = lock(&self.reclaim);
             match reclaim.round.take() {
@@ -81,7 +84,8 @@ impl RecoveryState {
             }
         };
         let Some(mut round) = round else { return Time::NEVER };
-        // What this member does for them ends as well: it might be in the middle of filling or publishing a block of theirs.
+        // What this member does for them ends as well: it might be in the middle of filling or
+        // publishing a block of theirs.
         self.job.drain_requests_of_dead();
         let result = match RecordOp::begin(self) {
             Ok(op) => self.reclaim_piece(&op, &mut round),
@@ -94,7 +98,8 @@ impl RecoveryState {
             }
             Ok(None) => self.job.now(),
             Err(_) if self.job.has_ended() => Time::NEVER,
-            // All participants are in use, or the own memory has just grown: nobody else knows of these dead.
+            // All participants are in use, or the own memory has just grown: nobody else knows of
+            // these dead.
             Err(_) => {
                 lock(&self.reclaim).round = Some(round);
                 self.job.now().after(PATIENCE)
@@ -288,9 +293,10 @@ mod tests {
     /// A block, as its replica and its offset.
     type At = (MemberId, u64);
 
-    /// A replica dies in the middle of everything that the others do. When all is quiet, every block that no record names is known
-    /// to its holder, or on its replica's stack. (The dead one writes nothing itself: what it had just swapped out, and not
-    /// marked as its own, would be nobody's.)
+    /// A replica dies in the middle of everything that the others do. When all is quiet, every
+    /// block that no record names is known to its holder, or on its replica's stack. (The dead one
+    /// writes nothing itself: what it had just swapped out, and not marked as its own, would be
+    /// nobody's.)
     #[test]
     fn nobody_forgets_a_block_when_a_view_changes() {
         let mut deaths = 0;

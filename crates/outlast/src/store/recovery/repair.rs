@@ -1,8 +1,9 @@
 //! Bringing up the copies that a death has taken: docs/protocol.md, steps R1 to R5.
 //!
-//! Each member's background goes through the partitions that it is a replica of when the epoch has changed. A new replica
-//! makes its index; the primary reconciles every record and copies it to the replicas that are filling, then says that
-//! they are complete. The work is done in small pieces, so that the background also serves.
+//! Each member's background goes through the partitions that it is a replica of when the epoch has
+//! changed. A new replica makes its index; the primary reconciles every record and copies it to the
+//! replicas that are filling, then says that they are complete. The work is done in small pieces,
+//! so that the background also serves.
 
 use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
@@ -21,7 +22,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How many buckets are looked at in one piece of work at most; most of them are empty or have one record.
+/// How many buckets are looked at in one piece of work at most; most of them are empty or have one
+/// record.
 const PIECE: usize = 256;
 
 /// After how many records a piece of work ends.
@@ -87,10 +89,11 @@ struct Work {
     /// How far it has come: the replicas and buckets that were gone through, in one number.
     position: usize,
     config_number: u64,
-    /// A bit for each replica that had an index when the work began. One that gets its index later lacks what was copied
-    /// before, so it has to wait for the next round.
+    /// A bit for each replica that had an index when the work began. One that gets its index later
+    /// lacks what was copied before, so it has to wait for the next round.
     ready: u64,
-    /// The states of those replicas at that time: who leaves something out at one of them changes its state.
+    /// The states of those replicas at that time: who leaves something out at one of them changes
+    /// its state.
     states: [State; REPLICA_LIST_MAX],
     /// A bit for each replica that has no room for what it lacks.
     full: u64,
@@ -99,8 +102,8 @@ struct Work {
     pause: Duration,
     /// Since when a new replica has had no index.
     since: Option<Time>,
-    /// Of a partition whose primary is another member: how many operations that one had begun when this member looked,
-    /// and since when it has not begun any.
+    /// Of a partition whose primary is another member: how many operations that one had begun when
+    /// this member looked, and since when it has not begun any.
     pulse: Option<(u64, Time)>,
     /// Whether this member has taken the work over from the primary.
     is_taken_over: bool,
@@ -198,11 +201,13 @@ impl RecoveryState {
                 Ok(Progress::Done) => {}
                 Ok(Progress::More(work)) => repair.left.push_front(work),
                 Ok(Progress::Waiting(work)) => repair.waiting.push(work),
-                // The view has changed: the list is made anew. Or it has not, and someone was faster.
+                // The view has changed: the list is made anew. Or it has not, and someone was
+                // faster.
                 Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen) => {
                     repair.left.push_back(Work::new(work.partition))
                 }
-                // Lost, or closed: there is nothing to bring up. A replica that does not answer is tried again.
+                // Lost, or closed: there is nothing to bring up. A replica that does not answer is
+                // tried again.
                 Err(OpError::Lost(_) | OpError::Fail(StoreError::Closed)) => {}
                 Err(OpError::Fail(_)) => {
                     let Work { partition, pulse, is_taken_over, .. } = work;
@@ -253,7 +258,8 @@ impl RecoveryState {
         let _ = self.job.ring(self.me());
     }
 
-    /// How many copies are not complete, of the partitions that this member is the primary of, or of all.
+    /// How many copies are not complete, of the partitions that this member is the primary of, or
+    /// of all.
     pub(in crate::store) fn count_copies(&self, only_mine: bool) -> StoreResult<RepairStatus> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
@@ -324,7 +330,8 @@ impl RecoveryState {
             work = Work { config_number: config.config_number, ..Work::new(work.partition) };
         }
         let primary = config.replicas[config.primary];
-        // Whoever still writes by the lists of before a member began to leave does not look at the new replicas.
+        // Whoever still writes by the lists of before a member began to leave does not look at the
+        // new replicas.
         if !store.leavers.may_fill(&config.replicas) {
             return Ok(Progress::Done);
         }
@@ -374,7 +381,8 @@ impl RecoveryState {
                 filling.push(replica);
             }
         }
-        // R3: all buckets of all replicas: a record that only another replica has must be reconciled too.
+        // R3: all buckets of all replicas: a record that only another replica has must be
+        // reconciled too.
         let positions = ready.len() * store.bucket_count;
         let mut end = (work.position + PIECE).min(positions);
         let mut records = 0;
@@ -496,8 +504,9 @@ impl RecoveryState {
         }
     }
 
-    /// Watches the primary, as another replica: whether there is something left to watch. If the primary does nothing
-    /// at all for a while (it is stopped) the work is taken over; several repairers are harmless.
+    /// Watches the primary, as another replica: whether there is something left to watch. If the
+    /// primary does nothing at all for a while (it is stopped) the work is taken over; several
+    /// repairers are harmless.
     fn watch(
         &self,
         op: &RecordOp<'_>,
@@ -519,7 +528,8 @@ impl RecoveryState {
         if !is_incomplete {
             return Ok(false);
         }
-        // Not complete itself: it may become so, and then have to fill another one that began later.
+        // Not complete itself: it may become so, and then have to fill another one that began
+        // later.
         let Some(rank) = own_rank else { return Ok(true) };
         let primary = config.replicas[config.primary];
         let mut pulse = 0u64;
@@ -566,8 +576,8 @@ impl RecoveryState {
             .collect()
     }
 
-    /// Waits for the missing replicas. Whoever has not heard that the partition is to be filled (only a change of the view
-    /// tells all) is told.
+    /// Waits for the missing replicas. Whoever has not heard that the partition is to be filled
+    /// (only a change of the view tells all) is told.
     fn wait_for_replicas(
         &self,
         op: &RecordOp<'_>,

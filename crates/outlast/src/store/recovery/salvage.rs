@@ -1,7 +1,8 @@
-//! Salvage: what no living member has a complete copy of is read from the memory of the dead, where the engine keeps that
-//! ([`crate::store::Options::salvage`]); docs/protocol.md, "Salvage".
+//! Salvage: what no living member has a complete copy of is read from the memory of the dead, where
+//! the engine keeps that ([`crate::store::Options::salvage`]); docs/protocol.md, "Salvage".
 //!
-//! A partition that is lost in configuration c is salvaged by its first replica F, from the replica L that was complete and died last:
+//! A partition that is lost in configuration c is salvaged by its first replica F, from the replica
+//! L that was complete and died last:
 //!
 //! | | step | true before | true afterwards | a survivor finds, if F dies or is stopped here |
 //! |---|---|---|---|---|
@@ -12,11 +13,13 @@
 //! | S5 | own state from `absent(c)` to `complete(c - 1)`, by swap | F has everything | **the partition lives again**, with all that was acknowledged; the other replicas fill from F | if F dies now, it is the L of the next salvage |
 //! | S6 | when every partition has a complete replica, and all operations of that time have ended, the memory of the dead goes back to the system | nobody will need it | memory is bounded | done again, harmlessly, by the next lowest member |
 //!
-//! If L's index cannot be read (a chain that leads nowhere, a key that does not match its hash) nobody can say what is
-//! missing: F's state becomes `lost(c)`, and the partition is lost as without salvage.
+//! If L's index cannot be read (a chain that leads nowhere, a key that does not match its hash)
+//! nobody can say what is missing: F's state becomes `lost(c)`, and the partition is lost as
+//! without salvage.
 //!
-//! Everything that is read here may be anything: each place is checked before it is used, chains end at the first place that
-//! was there before, and a length is believed when the last byte could be read.
+//! Everything that is read here may be anything: each place is checked before it is used, chains
+//! end at the first place that was there before, and a length is believed when the last byte could
+//! be read.
 
 use crate::engine::{Epoch, Error, MemberId, MemberSet, Time, View};
 use crate::store::error::{StoreError, StoreResult};
@@ -46,7 +49,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// How many buckets are salvaged in one piece of work at most, and after how many records a piece ends.
+/// How many buckets are salvaged in one piece of work at most, and after how many records a piece
+/// ends.
 const PIECE: usize = 64;
 
 const PIECE_RECORDS: usize = 16;
@@ -388,7 +392,8 @@ impl DeadSegment<'_> {
 enum Source<'a> {
     /// From this one.
     DeadSegment(DeadSegment<'a>),
-    /// From nobody: all its replicas died before they had opened the store, so nothing was ever there.
+    /// From nobody: all its replicas died before they had opened the store, so nothing was ever
+    /// there.
     Never,
     /// What was there last cannot be read.
     Unknown,
@@ -398,8 +403,8 @@ enum Source<'a> {
 const SEARCH: usize = 1 << 16;
 
 impl RecoveryState {
-    /// Whether it is known where the root of a dead member is, or can be found. One that had none had not opened the store,
-    /// and nobody can have put anything there.
+    /// Whether it is known where the root of a dead member is, or can be found. One that had none
+    /// had not opened the store, and nobody can have put anything there.
     fn has_root(&self, _op: &RecordOp<'_>, member: MemberId) -> OpResult<bool> {
         let store = self;
         if store.knows_root(member) {
@@ -458,8 +463,8 @@ impl RecoveryState {
         }
         for place in places {
             let member = order[place];
-            // Whoever is complete was a replica: a replica stays one while it lives. Who was one is not computed, since that depends
-            // on who was leaving at that time.
+            // Whoever is complete was a replica: a replica stays one while it lives. Who was one is
+            // not computed, since that depends on who was leaving at that time.
             if !self.has_root(op, member)? {
                 continue;
             }
@@ -471,7 +476,8 @@ impl RecoveryState {
                 Phase::Complete if state.configuration() < config_number => {
                     return Ok(Source::DeadSegment(remains));
                 }
-                // Those who were replicas at the beginning were complete ever since: the word is damaged.
+                // Those who were replicas at the beginning were complete ever since: the word is
+                // damaged.
                 _ if initial.contains(&member) => return Ok(Source::Unknown),
                 Phase::Absent | Phase::Filling => {}
                 Phase::Complete | Phase::Lost => return Ok(Source::Unknown),
@@ -480,7 +486,8 @@ impl RecoveryState {
         Ok(Source::Never)
     }
 
-    /// A piece of S1 to S5, from this bucket on. The caller makes sure that only one activity of this member does so.
+    /// A piece of S1 to S5, from this bucket on. The caller makes sure that only one activity of
+    /// this member does so.
     pub(in crate::store) fn salvage(
         &self,
         op: &RecordOp<'_>,
@@ -652,8 +659,8 @@ impl RecoveryState {
         }
     }
 
-    /// Tells all members that keys of a partition are lost, before anyone can find out; once under each view, since whoever
-    /// did so before may have died when it had told some of them.
+    /// Tells all members that keys of a partition are lost, before anyone can find out; once under
+    /// each view, since whoever did so before may have died when it had told some of them.
     pub(in crate::store) fn report_damage(&self, op: &RecordOp<'_>, partition: usize) {
         let job = &self.job;
         if lock(&self.salvage.told).insert(partition, op.epoch) == Some(op.epoch) {
@@ -663,7 +670,8 @@ impl RecoveryState {
         let note = Message::Damaged { partition: partition as u64 }.encode();
         let view = self.current_view();
         for member in view.living().filter(|&member| member != job.me()) {
-            // If this member dies before it is heard, whoever repairs or salvages the partition tells it again.
+            // If this member dies before it is heard, whoever repairs or salvages the partition
+            // tells it again.
             let _ = job.send(member, PORT, &note);
         }
     }

@@ -1,4 +1,5 @@
-//! The head word of a record, and the state word of a partition at one of its replicas; see docs/protocol.md.
+//! The head word of a record, and the state word of a partition at one of its replicas; see
+//! docs/protocol.md.
 
 /// A head word: `config_number << 51 | stable << 50 | offset / 16`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,10 +81,11 @@ pub(in crate::store) enum Phase {
     Lost = 3,
 }
 
-/// A state word: `omissions << 32 | configuration << 2 | phase`. The configuration is the one in which the phase was
-/// reached, or, for the first two, the newest one that anyone has entered: a late repairer of an older one loses its
-/// swap. The omissions count how often someone has left a replica out that was filling and had no room: a repairer that had
-/// passed that record loses its swap, too.
+/// A state word: `omissions << 32 | configuration << 2 | phase`. The configuration is the one in
+/// which the phase was reached, or, for the first two, the newest one that anyone has entered: a
+/// late repairer of an older one loses its swap. The omissions count how often someone has left a
+/// replica out that was filling and had no room: a repairer that had passed that record loses its
+/// swap, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct State(pub(in crate::store) u64);
 

@@ -3,7 +3,8 @@
 use crate::engine::{MemberId, MemberSet};
 use crate::store::value::{RESERVED, Version};
 
-/// Which transaction, for ever: a member's number is never used again, and neither is a nonce of its.
+/// Which transaction, for ever: a member's number is never used again, and neither is a nonce of
+/// its.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct IntentId {
     pub(in crate::store) member: MemberId,
@@ -30,7 +31,8 @@ pub(in crate::store) fn intent_key(member: MemberId, slot: u32) -> Vec<u8> {
 pub(in crate::store) enum IntentState {
     /// It has not happened, and anyone may abort it.
     Pending = 1,
-    /// As pending; but it may be that it is to come before what others have done since, so nobody reads past it.
+    /// As pending; but it may be that it is to come before what others have done since, so nobody
+    /// reads past it.
     Validating = 2,
     /// It has happened.
     Committed = 3,
@@ -46,8 +48,8 @@ impl IntentState {
     }
 }
 
-/// An intent record: 24 bytes, for one that is joined to a recovery 8 bytes with its name, then the keys, each after its
-/// length in two bytes.
+/// An intent record: 24 bytes, for one that is joined to a recovery 8 bytes with its name, then the
+/// keys, each after its length in two bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Intent {
     pub(in crate::store) nonce: u64,
@@ -117,9 +119,10 @@ impl Intent {
     }
 }
 
-/// How the last attempt at a recovery ended, in one record of the store: it decides about all intents that are joined to
-/// that attempt. Four words (which attempt, whether it is committed, how many members follow, 0), then the members that the store
-/// has recovered from, four bytes each, and why it was aborted.
+/// How the last attempt at a recovery ended, in one record of the store: it decides about all
+/// intents that are joined to that attempt. Four words (which attempt, whether it is committed, how
+/// many members follow, 0), then the members that the store has recovered from, four bytes each,
+/// and why it was aborted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::store) struct RecoveryDecision {
     pub(in crate::store) recovery: u64,
@@ -166,8 +169,8 @@ impl RecoveryDecision {
     }
 }
 
-/// A version of a key without its value: a number, or nothing since a certain number, in a certain configuration, whose number
-/// is in the place of the writer's.
+/// A version of a key without its value: a number, or nothing since a certain number, in a certain
+/// configuration, whose number is in the place of the writer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct ObservedVersion {
     pub(in crate::store) exists: bool,
@@ -250,7 +253,8 @@ impl Provisional {
         bytes
     }
 
-    /// What the beginning says, of a block with a value of this length; `None` if no transaction wrote it.
+    /// What the beginning says, of a block with a value of this length; `None` if no transaction
+    /// wrote it.
     pub(in crate::store) fn decode(
         bytes: &[u8; PROVISIONAL_HEAD],
         block_len: u64,

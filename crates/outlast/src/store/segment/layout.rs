@@ -1,8 +1,9 @@
 //! Where the store keeps things in a member's segment; docs/segment-layout.md has it byte by byte.
 //!
-//! Each member has a *root*: its participants, its stacks of free blocks, and an entry for each partition. The root's
-//! offset is told to the others when the store is opened. Everything else is blocks of size classes: index nodes,
-//! which hold a key and its head word, and value blocks, which hold one version of a value.
+//! Each member has a *root*: its participants, its stacks of free blocks, and an entry for each
+//! partition. The root's offset is told to the others when the store is opened. Everything else is
+//! blocks of size classes: index nodes, which hold a key and its head word, and value blocks, which
+//! hold one version of a value.
 
 use crate::engine::MemberId;
 use crate::store::value::Version;
@@ -12,12 +13,14 @@ pub(in crate::store) const PARTICIPANTS: usize = 64;
 
 const PARTICIPANT_LEN: u64 = 64;
 
-/// The first word of a root: how many of the participants were ever used, and, in the upper half, how many pins.
+/// The first word of a root: how many of the participants were ever used, and, in the upper half,
+/// how many pins.
 pub(in crate::store) const PARTICIPANTS_USED: u64 = 0;
 
 pub(in crate::store) const PINS_SHIFT: u32 = 32;
 
-/// How often this member has taken records out of its index; raised before their memory can be used again.
+/// How often this member has taken records out of its index; raised before their memory can be used
+/// again.
 pub(in crate::store) const REMOVALS: u64 = 8;
 
 /// Odd while a request of this member that was not answered in time may still land; see `late.rs`.
@@ -31,7 +34,8 @@ const HEADER_LEN: u64 = 64;
 /// An participant's counter: odd while it is inside an operation.
 pub(in crate::store) const PARTICIPANT_COUNTER: u64 = 0;
 
-/// An participant's outcome word: the number of its last operation of which a helper knows that it happened.
+/// An participant's outcome word: the number of its last operation of which a helper knows that it
+/// happened.
 pub(in crate::store) const PARTICIPANT_OUTCOME: u64 = 8;
 
 /// How many versions a member may have pinned at once, and the words of each: where its blocks are.
@@ -42,7 +46,8 @@ pub(in crate::store) const PIN_WORDS: usize = 16;
 /// How many size classes there are: four for each doubling, from 64 bytes to beyond 2 GiB.
 pub(in crate::store) const CLASSES: usize = 104;
 
-/// One more, for tombstones alone, so that keys can be deleted when there is no room for anything else.
+/// One more, for tombstones alone, so that keys can be deleted when there is no room for anything
+/// else.
 pub(in crate::store) const TOMBSTONES: usize = CLASSES;
 
 const STACKS: usize = CLASSES + 1;
@@ -54,7 +59,8 @@ const PARTITION_LEN: u64 = 64;
 /// A [`State`].
 pub(in crate::store) const PARTITION_STATE: u64 = 0;
 
-/// Who waits for changes: a bit per member, modulo 40, and in the upper bits how often someone has entered itself.
+/// Who waits for changes: a bit per member, modulo 40, and in the upper bits how often someone has
+/// entered itself.
 pub(in crate::store) const PARTITION_WAITERS: u64 = 8;
 
 /// The greatest counter of a version whose record was removed.
@@ -74,7 +80,8 @@ impl Root {
         self.pin(PINS)
     }
 
-    /// What the root's mark is: by it survivors find the root of one who died before it could say where that is.
+    /// What the root's mark is: by it survivors find the root of one who died before it could say
+    /// where that is.
     pub(in crate::store) fn magic(self, buckets: usize) -> u64 {
         0x6f75_746c_6173_7421 ^ (self.partitions as u64) << 32 ^ buckets as u64
     }
@@ -115,7 +122,8 @@ pub(in crate::store) fn class_of(len: u64) -> Option<usize> {
     (class < CLASSES).then_some(class)
 }
 
-/// An index node: `next`, the head word, and `hash << 32 | key length << 16 | holder`, then the key.
+/// An index node: `next`, the head word, and `hash << 32 | key length << 16 | holder`, then the
+/// key.
 pub(in crate::store) const NODE_NEXT: u64 = 0;
 
 pub(in crate::store) const NODE_HEAD: u64 = 8;
@@ -124,21 +132,24 @@ pub(in crate::store) const NODE_WORD: u64 = 16;
 
 pub(in crate::store) const NODE_KEY: u64 = 24;
 
-/// A value block's header, four words: the counter of its version (in a free block: the next one); who wrote it; its
-/// length, flags and holder; the key's owner.
+/// A value block's header, four words: the counter of its version (in a free block: the next one);
+/// who wrote it; its length, flags and holder; the key's owner.
 pub(in crate::store) const BLOCK_HEADER_LEN: u64 = 32;
 
-/// In free blocks, value blocks and nodes alike: the word whose lower 16 bits name the *holder*, plus 1.
+/// In free blocks, value blocks and nodes alike: the word whose lower 16 bits name the *holder*,
+/// plus 1.
 pub(in crate::store) const BLOCK_HOLDER: u64 = 16;
 
 pub(in crate::store) const HOLDER_MASK: u64 = 0xffff;
 
-/// The holder of a block: who may use it again when no head names it. 0 is nobody: it is on its replica's stack.
+/// The holder of a block: who may use it again when no head names it. 0 is nobody: it is on its
+/// replica's stack.
 pub(in crate::store) fn holder(member: MemberId) -> u64 {
     u64::from(member.0) + 1
 }
 
-/// Where the value begins: behind the header, for large values at a multiple of 64 so that copies are fast.
+/// Where the value begins: behind the header, for large values at a multiple of 64 so that copies
+/// are fast.
 pub(in crate::store) fn value_start(value_len: u64) -> u64 {
     if value_len >= 512 { 64 } else { BLOCK_HEADER_LEN }
 }
@@ -148,11 +159,13 @@ pub(in crate::store) fn value_start(value_len: u64) -> u64 {
 pub(in crate::store) enum Kind {
     /// A version: what is in it is the key's value.
     Plain = 0,
-    /// The key is part of a transaction that is under way: what is in it is the value before and the one after.
+    /// The key is part of a transaction that is under way: what is in it is the value before and
+    /// the one after.
     Provisional = 1,
     /// A transaction did not happen: what is in it is the version before it, with its number.
     Restored = 2,
-    /// The value is lost: it was damaged when it was salvaged. Until that is accepted, whoever asks is told so.
+    /// The value is lost: it was damaged when it was salvaged. Until that is accepted, whoever asks
+    /// is told so.
     Lost = 3,
 }
 
@@ -160,7 +173,8 @@ pub(in crate::store) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Block {
     pub(in crate::store) counter: u64,
-    /// The member that wrote it, which of its participants, and the lower 46 bits of that participant's operation number.
+    /// The member that wrote it, which of its participants, and the lower 46 bits of that
+    /// participant's operation number.
     pub(in crate::store) writer: MemberId,
     pub(in crate::store) participant: usize,
     pub(in crate::store) operation: u64,

@@ -19,10 +19,10 @@ pub(in crate::store) const LATER: Duration = Duration::from_millis(100);
 const SHORT: usize = 1024;
 
 impl TxState {
-    /// Brings an own transaction to its end, X5 or Y1 and Y2, or leaves that to the background. `is_committed` is how it was
-    /// decided, if that is known; one that was not decided is aborted.
-    /// One that is joined to a recovery is over only when its record says no more that it is: the recovery_decision may be
-    /// overwritten by the next attempt.
+    /// Brings an own transaction to its end, X5 or Y1 and Y2, or leaves that to the background.
+    /// `is_committed` is how it was decided, if that is known; one that was not decided is aborted.
+    /// One that is joined to a recovery is over only when its record says no more that it is: the
+    /// recovery_decision may be overwritten by the next attempt.
     pub(in crate::store) fn finish(
         &self,
         slot: IntentSlot,
@@ -38,8 +38,8 @@ impl TxState {
         self.end(slot, id, keys, ended, is_joined);
     }
 
-    /// X5 for a transaction that is committed; whether it was left to do at every key. If not, somebody has done it, or, if the
-    /// intent was lost and given up, the contrary.
+    /// X5 for a transaction that is committed; whether it was left to do at every key. If not,
+    /// somebody has done it, or, if the intent was lost and given up, the contrary.
     pub(in crate::store) fn apply(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<bool> {
         if mutant("tx-drop-intent") {
             return Ok(true);
@@ -58,7 +58,8 @@ impl TxState {
     ) {
         match ended {
             Ok(()) => {}
-            // Nobody finds it and asks for its recovery_decision any more. Once the loss is accepted, its keys are rolled back.
+            // Nobody finds it and asks for its recovery_decision any more. Once the loss is
+            // accepted, its keys are rolled back.
             Err(StoreError::DataLost { .. })
                 if is_joined && self.is_intent_lost(id.member, id.slot) =>
             {
@@ -102,8 +103,8 @@ impl TxState {
         let _ = self.job.ring(self.me());
     }
 
-    /// The background's part: own transactions that could not be brought to their end, and those of the dead whose heir this
-    /// member is; when to run again.
+    /// The background's part: own transactions that could not be brought to their end, and those of
+    /// the dead whose heir this member is; when to run again.
     pub(in crate::store) fn end_transactions(&self) -> Time {
         self.end_unfinished().min(self.end_orphaned_intents())
     }
@@ -118,7 +119,8 @@ impl TxState {
                 .map(|index| unfinished.swap_remove(index))
         };
         match taken {
-            // It may be decided until it is aborted, or found to be decided, or lost with all who could be told of it.
+            // It may be decided until it is aborted, or found to be decided, or lost with all who
+            // could be told of it.
             Some(Unfinished { slot, id, keys, is_joined, is_committing: true, .. }) => {
                 let is_decided = match self.decision(id) {
                     Ok(_) => true,
@@ -138,8 +140,8 @@ impl TxState {
         lock(&self.transactions.unfinished).iter().map(|one| one.due).min().unwrap_or(Time::NEVER)
     }
 
-    /// Whether the transactions of those who are dead in this view, as far as they are this member's to end, are ended, and
-    /// its own that were joined to a recovery.
+    /// Whether the transactions of those who are dead in this view, as far as they are this
+    /// member's to end, are ended, and its own that were joined to a recovery.
     pub(in crate::store) fn are_orphaned_intents_ended(&self, view: &View) -> bool {
         let orphaned_intents = lock(&self.transactions.orphaned_intents);
         let is_ended = orphaned_intents.epoch == Some(view.epoch)
@@ -178,11 +180,13 @@ impl TxState {
         let mut orphaned_intents = lock(&self.transactions.orphaned_intents);
         orphaned_intents.is_busy = false;
         match ended {
-            // Lost: what it had locked is rolled back by whoever finds it, once the loss is accepted.
+            // Lost: what it had locked is rolled back by whoever finds it, once the loss is
+            // accepted.
             Ok(()) | Err(StoreError::Closed) => {}
             Err(_) if is_lost => {}
-            // Also if the recovery_decision is lost that it depends on: while the intent is there, somebody may come to ask for it, and
-            // that must not be when there is a recovery_decision about a later recovery.
+            // Also if the recovery_decision is lost that it depends on: while the intent is there,
+            // somebody may come to ask for it, and that must not be when there is a
+            // recovery_decision about a later recovery.
             Err(_) => {
                 orphaned_intents.left.insert(0, (member, slot));
                 orphaned_intents.not_before = Some(now.after(LATER));

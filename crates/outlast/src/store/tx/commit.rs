@@ -59,8 +59,9 @@ impl Transaction {
         let inner = &self.state;
         let active = self.active.as_mut().expect("just announced");
         let committing = Committing::begin(inner, false)?;
-        // X3. What is locked needs no second look. It needs doubt if it is not changed: it may be lost and given up, and if
-        // readers could pass until X4, nobody could say whether that came first.
+        // X3. What is locked needs no second look. It needs doubt if it is not changed: it may be
+        // lost and given up, and if readers could pass until X4, nobody could say whether that came
+        // first.
         if self.reads.keys().any(|key| !self.writes.contains_key(key)) {
             let intent = Intent {
                 nonce: active.id.nonce,
@@ -81,9 +82,9 @@ impl Transaction {
         }
         self.check_held()?;
         let (id, version, is_whole) = self.decide(committing)?;
-        // A partition can have been lost, and given up, while its key was locked: then the new value is gone with the
-        // provisional version. Nobody is told that it is there. So can that of the intent: then whoever came to a key before
-        // X5 has rolled it back.
+        // A partition can have been lost, and given up, while its key was locked: then the new
+        // value is gone with the provisional version. Nobody is told that it is there. So can that
+        // of the intent: then whoever came to a key before X5 has rolled it back.
         let inner = &self.state;
         if inner.job.epoch() != began {
             locked.iter().try_for_each(|(key, version)| inner.check_incarnation(key, *version))?;
@@ -148,8 +149,8 @@ impl Transaction {
         Intent { nonce: id.nonce, state, rank: self.rank, recovery: 0, keys }
     }
 
-    /// X2, once the intent is announced: the keys with the versions that they will have, without and with those that are
-    /// deleted.
+    /// X2, once the intent is announced: the keys with the versions that they will have, without
+    /// and with those that are deleted.
     fn lock_writes(&self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<(Versions, Versions)> {
         let inner = &self.state;
         let active = self.active.as_ref().expect("announced");
@@ -218,7 +219,8 @@ impl Transaction {
         self.noted(result)
     }
 
-    /// An error if a key that was locked before the closure, which has only read it, was lost since: others may have changed it.
+    /// An error if a key that was locked before the closure, which has only read it, was lost
+    /// since: others may have changed it.
     fn check_held(&self) -> StoreResult<()> {
         let inner = &self.state;
         let held = self
@@ -304,7 +306,8 @@ impl Transaction {
         }
     }
 
-    /// The transaction of a recovery, up to the decision: X1 and X2, and a second look at what was only read.
+    /// The transaction of a recovery, up to the decision: X1 and X2, and a second look at what was
+    /// only read.
     pub(in crate::store) fn prepare(&mut self) -> StoreResult<()> {
         self.check_open()?;
         let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
@@ -323,7 +326,8 @@ impl Transaction {
         self.over = Some(if is_committed { COMMITTED } else { FAILED });
     }
 
-    /// Leaves the end of a recovery's transaction to the background: the recovery_decision is not known.
+    /// Leaves the end of a recovery's transaction to the background: the recovery_decision is not
+    /// known.
     pub(in crate::store) fn abandon(&mut self) {
         self.over = Some(BROKEN);
         if let Some(Active { slot, id, keys, .. }) = self.active.take() {
@@ -382,8 +386,9 @@ impl TxState {
         })
     }
 
-    /// X2 for one key: puts a provisional version in the place of what the transaction has read, or of anything if it has
-    /// not read the key. The version that the key has once the transaction is committed; `None` if it has changed.
+    /// X2 for one key: puts a provisional version in the place of what the transaction has read, or
+    /// of anything if it has not read the key. The version that the key has once the transaction is
+    /// committed; `None` if it has changed.
     #[allow(clippy::too_many_arguments, reason = "a step of the commit, called once")]
     fn lock_key_in(
         &self,
@@ -466,7 +471,8 @@ impl TxState {
         let primary = config.replicas[config.primary];
         let (mut found, mut floor) = (self.find_visible(op, config, key)?, 0);
         if found.is_none_or(|(_, block)| block.is_deleted) {
-            // The floor is looked at before the key: whatever is made and deleted after that is above it.
+            // The floor is looked at before the key: whatever is made and deleted after that is
+            // above it.
             floor = op.floor(primary, key.partition)?;
             found = self.find_visible(op, config, key)?;
         }
@@ -510,9 +516,10 @@ impl TxState {
     }
 }
 
-/// The mark of a key that does not exist: the greater of its tombstone's counter and the floor of its partition, so that a key
-/// that was made and deleted meanwhile has another one. That holds for one primary: the next one may have a lower floor, if the last
-/// one died while it was raised everywhere. So the configuration is a part of it.
+/// The mark of a key that does not exist: the greater of its tombstone's counter and the floor of
+/// its partition, so that a key that was made and deleted meanwhile has another one. That holds for
+/// one primary: the next one may have a lower floor, if the last one died while it was raised
+/// everywhere. So the configuration is a part of it.
 pub(in crate::store) fn absent(config: &Configuration, counter: u64) -> ObservedVersion {
     ObservedVersion {
         exists: false,
@@ -521,7 +528,8 @@ pub(in crate::store) fn absent(config: &Configuration, counter: u64) -> Observed
 }
 
 impl TxState {
-    /// An error if a key that a recovery's procedure changes is changed by another member's procedure.
+    /// An error if a key that a recovery's procedure changes is changed by another member's
+    /// procedure.
     fn check_overlap(
         &self,
         op: &RecordOp<'_>,
@@ -542,7 +550,8 @@ impl TxState {
         Err(OpError::Fail(StoreError::RecoveryFailed { reason }))
     }
 
-    /// X1 and X4: writes the own intent, over what this member has written there last, if that is still there.
+    /// X1 and X4: writes the own intent, over what this member has written there last, if that is
+    /// still there.
     pub(in crate::store) fn write_intent(
         &self,
         id: IntentId,
@@ -563,8 +572,8 @@ impl TxState {
         Ok(written.expect("a put changes the key"))
     }
 
-    /// Whether neither a key nor its partition has been lost, or given up, since this version was made; otherwise it is
-    /// `DataLost`. If it is lost, and not given up, whoever asks is told so.
+    /// Whether neither a key nor its partition has been lost, or given up, since this version was
+    /// made; otherwise it is `DataLost`. If it is lost, and not given up, whoever asks is told so.
     pub(in crate::store) fn check_incarnation(
         &self,
         key: &[u8],
@@ -574,12 +583,13 @@ impl TxState {
         let counter = self.run(|op| {
             let config = op.config(key.partition)?;
             let primary = config.replicas[config.primary];
-            // Not reconciled first, for which a full replica may have no room: whatever version the primary names was made in the
-            // incarnation that the key is in.
+            // Not reconciled first, for which a full replica may have no room: whatever version the
+            // primary names was made in the incarnation that the key is in.
             let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());
             let counter = match found {
                 Some(offset) => op.read_block(primary, offset)?.counter,
-                // The floor tells only where there is nothing: what was lost of other keys has raised it, too.
+                // The floor tells only where there is nothing: what was lost of other keys has
+                // raised it, too.
                 None => op.floor(primary, key.partition)?,
             };
             if op.is_current() { Ok(counter) } else { Err(OpError::Again) }

@@ -1,9 +1,10 @@
 //! Transactions: several keys read and changed at one moment; docs/protocol.md, "Transactions".
 //!
-//! A transaction reads what it likes and keeps its changes to itself. To commit, it writes an *intent*, a record of the
-//! store's own with the list of its keys; puts a *provisional* version in the place of each key that it changes, which
-//! holds the value before and the one after; and then decides, by a conditional write of the intent. Intents and
-//! provisional versions are written, reconciled, copied and repaired like all others: what this module adds is what they mean.
+//! A transaction reads what it likes and keeps its changes to itself. To commit, it writes an
+//! *intent*, a record of the store's own with the list of its keys; puts a *provisional* version in
+//! the place of each key that it changes, which holds the value before and the one after; and then
+//! decides, by a conditional write of the intent. Intents and provisional versions are written,
+//! reconciled, copied and repaired like all others: what this module adds is what they mean.
 //!
 //! | | step | true before | true afterwards | a survivor finds, if the committer dies or is stopped here |
 //! |---|---|---|---|---|
@@ -19,38 +20,46 @@
 //! | Y1 | the intent from pending or doubt to aborted, by a conditional write | its member is dead, or has been in the way for long enough | X4 fails; the transaction never happens | an aborted intent: readers see the old values |
 //! | Y2 | for each key: put the value before in the place of the provisional version, as a *restored* version that keeps its number (a tombstone if there was none) | as X5 | as X5 | as Y1 |
 //!
-//! X5 and Y2 are writes from the very provisional version that was found, and make the same version whoever does it; one
-//! who comes late finds another head and loses. So they can be repeated, by several at once, by the committer that wakes
-//! up, and after X6: a nonce that the intent does not have any more, or a record that is not there, is looked at only
-//! after the provisional version, and the write from it then fails, since X6 comes after all of X5.
+//! X5 and Y2 are writes from the very provisional version that was found, and make the same version
+//! whoever does it; one who comes late finds another head and loses. So they can be repeated, by
+//! several at once, by the committer that wakes up, and after X6: a nonce that the intent does not
+//! have any more, or a record that is not there, is looked at only after the provisional version,
+//! and the write from it then fails, since X6 comes after all of X5.
 //!
-//! *A lost intent.* If the partition of the intent is lost, whoever needs it is told `DataLost`, also for keys in other
-//! partitions. When the loss is accepted there is no such intent, and the provisional versions that are left are rolled
-//! back. What had been applied stays; and if that comes between X4 and X5 of a living committer, it applies what it still finds,
-//! and says `DataLost` instead of `Ok` if somebody else was at one of its keys before. If the partition of a key is lost and
-//! given up between X2 and X4, its new value is gone: after X4 a committer that has seen the view change looks at the
-//! incarnations of its keys' partitions, and says `DataLost`, too.
+//! *A lost intent.* If the partition of the intent is lost, whoever needs it is told `DataLost`,
+//! also for keys in other partitions. When the loss is accepted there is no such intent, and the
+//! provisional versions that are left are rolled back. What had been applied stays; and if that
+//! comes between X4 and X5 of a living committer, it applies what it still finds, and says
+//! `DataLost` instead of `Ok` if somebody else was at one of its keys before. If the partition of a
+//! key is lost and given up between X2 and X4, its new value is gone: after X4 a committer that has
+//! seen the view change looks at the incarnations of its keys' partitions, and says `DataLost`,
+//! too.
 //!
-//! *Readers.* Provisional and pending: the old value; the transaction had not happened when the intent was looked at, and
-//! while it is pending the provisional version stays. Aborted: the old value. Committed: the new one. None of these
-//! waits. Validating: the transaction's place may be before what the reader has already seen, so neither value will do until it is
-//! decided: the reader waits a little, then aborts it. Why doubt is needed: T reads y and changes x. It looks at y again and
-//! finds it unchanged; W puts y, and is done; R then reads x. If R may read past T it sees the old x; then T commits. R comes
-//! before T, T before W, and W had ended when R began. A transaction that changes all that it reads needs no doubt: up to
-//! X4 nobody can change anything of it.
+//! *Readers.* Provisional and pending: the old value; the transaction had not happened when the
+//! intent was looked at, and while it is pending the provisional version stays. Aborted: the old
+//! value. Committed: the new one. None of these waits. Validating: the transaction's place may be
+//! before what the reader has already seen, so neither value will do until it is decided: the
+//! reader waits a little, then aborts it. Why doubt is needed: T reads y and changes x. It looks at
+//! y again and finds it unchanged; W puts y, and is done; R then reads x. If R may read past T it
+//! sees the old x; then T commits. R comes before T, T before W, and W had ended when R began. A
+//! transaction that changes all that it reads needs no doubt: up to X4 nobody can change anything
+//! of it.
 //!
-//! *Strict serializability.* A transaction has its place where the intent went into doubt, or, without doubt, at X4;
-//! one that only reads, between its last first look and its first second look. There everything that it read was true: a
-//! key's versions never repeat, and a key that does not exist has a mark that grows when it is made and deleted. Both lie
-//! between the beginning and the end of the call.
+//! *Strict serializability.* A transaction has its place where the intent went into doubt, or,
+//! without doubt, at X4; one that only reads, between its last first look and its first second
+//! look. There everything that it read was true: a key's versions never repeat, and a key that does
+//! not exist has a mark that grows when it is made and deleted. Both lie between the beginning and
+//! the end of the call.
 //!
-//! *Who waits for whom.* Whoever finds an undecided transaction in its way waits 200 us, twice that for each time that the
-//! other had failed before (its *rank*), up to 0.1 s, then does Y1; if the other's member is dead, at once; and a
-//! transaction of a higher rank waits no longer than 200 us for one of a lower. A transaction of rank 2 or more first puts
-//! provisional versions that change nothing in the place of all keys that it touched the last time, and only then runs
-//! its closure: nobody can change them under it. So a large transaction is aborted by small ones only a few times: each
-//! time it is left alone for twice as long. A transaction that takes longer than 0.1 s with its keys locked has no such
-//! guarantee. A closure is tried again until the job's time limit is over.
+//! *Who waits for whom.* Whoever finds an undecided transaction in its way waits 200 us, twice that
+//! for each time that the other had failed before (its *rank*), up to 0.1 s, then does Y1; if the
+//! other's member is dead, at once; and a transaction of a higher rank waits no longer than 200 us
+//! for one of a lower. A transaction of rank 2 or more first puts provisional versions that change
+//! nothing in the place of all keys that it touched the last time, and only then runs its closure:
+//! nobody can change them under it. So a large transaction is aborted by small ones only a few
+//! times: each time it is left alone for twice as long. A transaction that takes longer than 0.1 s
+//! with its keys locked has no such guarantee. A closure is tried again until the job's time limit
+//! is over.
 
 pub(in crate::store) mod cleanup;
 pub(in crate::store) mod commit;

@@ -17,7 +17,8 @@ use crate::store::steps::{self, within};
 use crate::store::tx::state::TxState;
 use std::time::Duration;
 
-/// How long a transaction may be in the way of others before they abort it, the first time that it is tried.
+/// How long a transaction may be in the way of others before they abort it, the first time that it
+/// is tried.
 const PATIENCE: Duration = Duration::from_micros(200);
 
 /// How often that doubles: to a tenth of a second.
@@ -27,8 +28,8 @@ const DOUBLINGS: u32 = 9;
 const LOOK: Duration = Duration::from_micros(20);
 
 impl TxState {
-    /// Gets a transaction out of the way of a call, or waits a little for that. `rank` is how often the caller's own
-    /// transaction has failed, 0 for calls.
+    /// Gets a transaction out of the way of a call, or waits a little for that. `rank` is how often
+    /// the caller's own transaction has failed, 0 for calls.
     #[cold]
     pub(in crate::store) fn clear(
         &self,
@@ -39,8 +40,9 @@ impl TxState {
         let (job, id) = (&self.job, blocker.id);
         let standing = self.standing(&id)?;
         if standing.state.is_none_or(IntentState::is_decided) {
-            // Nobody waits here for the end of a freeze: who reads needs no more than the decision, and may itself be on its
-            // way to one that the freeze waits for (see `cut`). Only what has lost its intent stays as it is until then.
+            // Nobody waits here for the end of a freeze: who reads needs no more than the decision,
+            // and may itself be on its way to one that the freeze waits for (see `cut`). Only what
+            // has lost its intent stays as it is until then.
             let result = self.resolve_in(
                 &blocker.key,
                 id,
@@ -95,8 +97,8 @@ impl TxState {
         Ok(())
     }
 
-    /// The recovery_decision about an attempt at a recovery: committed, with the members that the store has then recovered from, or
-    /// aborted; unless there is one already, which it is then.
+    /// The recovery_decision about an attempt at a recovery: committed, with the members that the
+    /// store has then recovered from, or aborted; unless there is one already, which it is then.
     pub(in crate::store) fn decide(
         &self,
         recovery: u64,
@@ -141,7 +143,8 @@ impl TxState {
         })
     }
 
-    /// Whether the record of an intent is lost, and not merely the recovery_decision that it depends on.
+    /// Whether the record of an intent is lost, and not merely the recovery_decision that it
+    /// depends on.
     pub(in crate::store) fn is_intent_lost(&self, member: MemberId, slot: u32) -> bool {
         let id = IntentId { member, slot, nonce: 0 };
         matches!(self.run(|op| op.read_intent(&id)), Err(StoreError::DataLost { .. }))
@@ -194,8 +197,9 @@ impl TxState {
         }
     }
 
-    /// X5 for one key: puts the value after, or the one before, in the place of a transaction's provisional version, if that
-    /// is there; whether it was. Whoever does it makes the same version.
+    /// X5 for one key: puts the value after, or the one before, in the place of a transaction's
+    /// provisional version, if that is there; whether it was. Whoever does it makes the same
+    /// version.
     fn resolve_with(
         &self,
         op: &mut RecordOp<'_>,
@@ -278,8 +282,8 @@ impl TxState {
         })
     }
 
-    /// The same while the store is frozen (see `cut`): then no living transaction is in doubt. One of the dead is aborted, and
-    /// what has lost its intent is as it was before.
+    /// The same while the store is frozen (see `cut`): then no living transaction is in doubt. One
+    /// of the dead is aborted, and what has lost its intent is as it was before.
     pub(in crate::store) fn visible_in_freeze(
         &self,
         op: &RecordOp<'_>,

@@ -106,8 +106,8 @@ impl Drop for Inside<'_> {
 pub(in crate::store) struct Committing(Arc<TxState>);
 
 impl Committing {
-    /// Waits until the store is not frozen. Whoever freezes it from then on waits for the end of this; and whoever closes the
-    /// gate of global mode, which only a recovery passes.
+    /// Waits until the store is not frozen. Whoever freezes it from then on waits for the end of
+    /// this; and whoever closes the gate of global mode, which only a recovery passes.
     pub(in crate::store) fn begin(
         store: &Arc<TxState>,
         is_recovery: bool,

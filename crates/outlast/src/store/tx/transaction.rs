@@ -42,12 +42,13 @@ pub(in crate::store) struct Active {
     pub(in crate::store) keys: BTreeSet<Vec<u8>>,
 }
 
-/// A transaction: reads and changes of any keys, which take effect together at [`Transaction::commit`] or not at all. See
-/// [`Store::transaction`], and [`Store::begin`] for one that is not a closure.
+/// A transaction: reads and changes of any keys, which take effect together at
+/// [`Transaction::commit`] or not at all. See [`Store::transaction`], and [`Store::begin`] for one
+/// that is not a closure.
 ///
-/// Its calls never wait for another transaction for longer than a tenth of a second. What it reads may have changed before
-/// it commits, and values of several keys may never have been there together; then it does not commit. Dropping it
-/// aborts it.
+/// Its calls never wait for another transaction for longer than a tenth of a second. What it reads
+/// may have changed before it commits, and values of several keys may never have been there
+/// together; then it does not commit. Dropping it aborts it.
 pub struct Transaction {
     pub(in crate::store) state: Arc<TxState>,
     pub(in crate::store) rank: u32,
@@ -57,12 +58,14 @@ pub struct Transaction {
     pub(in crate::store) recoveries: u64,
     /// How it ended, if it has.
     pub(in crate::store) over: Option<&'static str>,
-    /// Whether a member has not answered in time: then the call ends, and the background does the rest.
+    /// Whether a member has not answered in time: then the call ends, and the background does the
+    /// rest.
     pub(in crate::store) is_late: bool,
     pub(in crate::store) reads: BTreeMap<Vec<u8>, Observation>,
     pub(in crate::store) writes: BTreeMap<Vec<u8>, Write>,
     pub(in crate::store) active: Option<Active>,
-    /// The keys that were locked before the closure, with the versions that this made, and the epoch of before that.
+    /// The keys that were locked before the closure, with the versions that this made, and the
+    /// epoch of before that.
     pub(in crate::store) held: Option<(Epoch, Versions)>,
     pub(in crate::store) versions: Vec<(Vec<u8>, Version)>,
 }
@@ -130,8 +133,8 @@ impl Transaction {
         self.state.look(self.attempt(), key, wants_value)
     }
 
-    /// The value of a key as this transaction sees it: what it has put itself, or what the store has; `None` if it does not
-    /// exist.
+    /// The value of a key as this transaction sees it: what it has put itself, or what the store
+    /// has; `None` if it does not exist.
     pub fn get(&mut self, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
         self.check_open()?;
         check_key(key)?;
@@ -193,8 +196,8 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Makes the transaction depend on what the store has under a key: [`StoreError::Conflict`] if it is not as expected,
-    /// and it does not commit if that changes before.
+    /// Makes the transaction depend on what the store has under a key: [`StoreError::Conflict`] if
+    /// it is not as expected, and it does not commit if that changes before.
     pub fn require(&mut self, key: &[u8], expect: Expect) -> StoreResult<()> {
         let found = self.seen(key)?.value.as_ref().map(Value::version);
         let is_right = match expect {
@@ -204,9 +207,9 @@ impl Transaction {
         if is_right { Ok(()) } else { Err(StoreError::Conflict { found }) }
     }
 
-    /// Carries the transaction out: all of it, or nothing ([`StoreError::Aborted`]: others were faster;
-    /// [`Transaction::retry`] begins it again). After [`StoreError::Timeout`] the outcome is unknown, to this member for now; it is
-    /// all or nothing all the same.
+    /// Carries the transaction out: all of it, or nothing ([`StoreError::Aborted`]: others were
+    /// faster; [`Transaction::retry`] begins it again). After [`StoreError::Timeout`] the outcome
+    /// is unknown, to this member for now; it is all or nothing all the same.
     pub fn commit(&mut self) -> StoreResult<()> {
         self.check_own_end("commit()")?;
         self.check_open()?;
@@ -229,8 +232,9 @@ impl Transaction {
         }
     }
 
-    /// Begins the transaction again, empty. Each time others have more patience with it; from the third attempt on, the keys
-    /// that the last one touched are kept from changing from here on, until it is committed, aborted or dropped.
+    /// Begins the transaction again, empty. Each time others have more patience with it; from the
+    /// third attempt on, the keys that the last one touched are kept from changing from here on,
+    /// until it is committed, aborted or dropped.
     pub fn retry(&mut self) -> StoreResult<()> {
         self.check_own_end("retry()")?;
         self.release();
