@@ -61,7 +61,7 @@ const NOTE_LEN: usize = 8;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
     /// How many processes to start; two of them are killed
-    #[arg(short = 'n', long = "members", value_name = "N", default_value_t = 6)]
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 6)]
     members: usize,
     /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
@@ -273,8 +273,8 @@ struct Show<'a> {
 
 impl Demo {
     pub(crate) fn execute(mut self) -> anyhow::Result<bool> {
-        if let Some(ranks) = self.place.join_mpirun()? {
-            self.members = ranks;
+        if let Some(members) = self.place.join_mpirun()? {
+            self.members = members;
         }
         if !(3..=64).contains(&self.members) {
             usage_error(

@@ -128,4 +128,36 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
+
+    /// `--ranks` was the name of `--members`: scripts that use it keep working.
+    #[test]
+    fn ranks_is_a_hidden_alias_of_members() {
+        for line in [
+            "run --ranks 2 true",
+            "demo --ranks 3",
+            "chaos --ranks 4",
+            "sim --ranks 5",
+            "bench detection --ranks 4",
+            "bench failover --ranks 4",
+            "bench get --ranks 4",
+            "bench put --ranks 4",
+            "bench repair --ranks 4",
+            "bench snapshot --ranks 4",
+            "bench ulfm --ranks 2,4",
+        ] {
+            for line in [
+                line.to_string(),
+                line.replace("--ranks", "--members"),
+                line.replace("--ranks", "-n"),
+            ] {
+                let words = std::iter::once("outlast").chain(line.split(' '));
+                assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+            }
+        }
+        let mut command = Cli::command();
+        for subcommand in command.get_subcommands_mut() {
+            let help = subcommand.render_long_help().to_string();
+            assert!(!help.contains("--ranks"), "{help}");
+        }
+    }
 }

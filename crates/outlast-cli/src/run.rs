@@ -43,13 +43,13 @@ Exit status: 0 the survivors finished well, 1 they did not, or nobody survived, 
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     /// How many members the job has
-    #[arg(short = 'n', long = "members", value_name = "N")]
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N")]
     members: usize,
     /// How many further members stand by, holding nothing, until one dies
     #[arg(long, value_name = "K", default_value_t = 0)]
     spares: usize,
     /// Kill this member with SIGKILL at this time, such as 2@1.5s; may be given several times
-    #[arg(long, value_name = "RANK@TIME", value_parser = kill)]
+    #[arg(long, value_name = "MEMBER@TIME", value_parser = kill)]
     kill: Vec<(MemberId, Duration)>,
     /// Kill this many members, chosen at random, at random times
     #[arg(long, value_name = "K", conflicts_with = "kill")]
@@ -61,7 +61,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TIME", requires = "kill_random", value_parser = quantity::time, default_value = "1s")]
     within: Duration,
     /// Stop this member with SIGSTOP at this time, for so long, such as 1@500ms:2s; may be given several times
-    #[arg(long, value_name = "RANK@TIME:FOR", value_parser = stop)]
+    #[arg(long, value_name = "MEMBER@TIME:FOR", value_parser = stop)]
     stop: Vec<(MemberId, Duration, Duration)>,
     /// Exit with status 1 if any member died, even if the survivors finished well
     #[arg(long)]
@@ -112,21 +112,22 @@ enum What {
     Resume,
 }
 
-fn rank(text: &str) -> Result<MemberId, String> {
+fn member_id(text: &str) -> Result<MemberId, String> {
     text.parse().map(MemberId).map_err(|_| format!("`{text}` is not the number of a member"))
 }
 
 fn kill(text: &str) -> Result<(MemberId, Duration), String> {
-    let (member, time) =
-        text.split_once('@').ok_or_else(|| "write it as RANK@TIME, such as 2@1.5s".to_string())?;
-    Ok((rank(member)?, quantity::time(time)?))
+    let (member, time) = text
+        .split_once('@')
+        .ok_or_else(|| "write it as MEMBER@TIME, such as 2@1.5s".to_string())?;
+    Ok((member_id(member)?, quantity::time(time)?))
 }
 
 fn stop(text: &str) -> Result<(MemberId, Duration, Duration), String> {
-    let form = || "write it as RANK@TIME:FOR, such as 1@500ms:2s".to_string();
+    let form = || "write it as MEMBER@TIME:FOR, such as 1@500ms:2s".to_string();
     let (member, times) = text.split_once('@').ok_or_else(form)?;
     let (at, length) = times.split_once(':').ok_or_else(form)?;
-    Ok((rank(member)?, quantity::time(at)?, quantity::time(length)?))
+    Ok((member_id(member)?, quantity::time(at)?, quantity::time(length)?))
 }
 
 /// A small generator (splitmix64) that gives the same numbers for a seed in every version of this program.

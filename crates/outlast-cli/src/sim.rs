@@ -36,19 +36,19 @@ the seed. What the calls were told is judged: durable, atomic, one order for all
 
 Examples:
   A thousand seeds, on all cores:
-      outlast sim --ranks 5 --replicas 3 --seeds 0..1000 --kills 2 --stops 1
+      outlast sim --members 5 --replicas 3 --seeds 0..1000 --kills 2 --stops 1
   One seed again, step by step (a failing one prints this line with all its options):
-      outlast sim --ranks 5 --replicas 3 --kills 2 --stops 1 --seed 17 --trace
+      outlast sim --members 5 --replicas 3 --kills 2 --stops 1 --seed 17 --trace
   Transfers between accounts, and nothing else; the sum stays the same:
       outlast sim --seeds 0..1000 --kills 2 --stops 1 --programs bank
   More deaths than copies, one wave after the other:
-      outlast sim --ranks 9 --replicas 3 --seeds 0..200 --kills 6
+      outlast sim --members 9 --replicas 3 --seeds 0..200 --kills 6
   More deaths than the store can take. What is lost must be called lost, until it is accepted:
-      outlast sim --ranks 5 --replicas 2 --seeds 0..1000 --kills 3 --beyond
+      outlast sim --members 5 --replicas 2 --seeds 0..1000 --kills 3 --beyond
   All members stop at a death and recover together:
       outlast sim --seeds 0..1000 --kills 2 --stops 1 --mode global
   The same where survivors read the memory of the dead: nothing is lost, even with one copy:
-      outlast sim --ranks 5 --replicas 1 --seeds 0..1000 --kills 4 --salvage
+      outlast sim --members 5 --replicas 1 --seeds 0..1000 --kills 4 --salvage
   For programs; standard output gets nothing but the report:
       outlast sim --seeds 0..100 --json -
 
@@ -80,8 +80,8 @@ impl std::fmt::Display for LinkChoice {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Sim {
     /// How many members the job has
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=256))]
-    ranks: u16,
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=256))]
+    members: u16,
     /// How many copies each value has
     #[arg(short = 'r', long, value_name = "R", default_value_t = 3)]
     replicas: usize,
@@ -574,7 +574,7 @@ impl Sim {
 
     /// Ends with status 2 if the arguments contradict each other.
     fn check(&self) {
-        let (ranks, total) = (usize::from(self.ranks), usize::from(self.ranks) + self.spares);
+        let (members, total) = (usize::from(self.members), usize::from(self.members) + self.spares);
         let usage = |message: String| usage_error("sim", message);
         if self.kills > total - 1 {
             usage(format!(
@@ -583,9 +583,9 @@ impl Sim {
                 total - 1
             ));
         }
-        if !(1..=REPLICAS_MAX).contains(&self.replicas) || self.replicas > ranks {
-            let most = REPLICAS_MAX.min(ranks);
-            usage(format!("{} copies in a job of {ranks} cannot be; 1 to {most}", self.replicas));
+        if !(1..=REPLICAS_MAX).contains(&self.replicas) || self.replicas > members {
+            let most = REPLICAS_MAX.min(members);
+            usage(format!("{} copies in a job of {members} cannot be; 1 to {most}", self.replicas));
         }
         if self.salvage && self.link == LinkChoice::Network {
             usage(
@@ -615,7 +615,17 @@ impl Sim {
     /// The command that runs a seed alone.
     fn replay(&self, seed: u64) -> String {
         let Sim {
-            ranks, replicas, kills, stops, mode, spares, threads, calls, programs, link, ..
+            members,
+            replicas,
+            kills,
+            stops,
+            mode,
+            spares,
+            threads,
+            calls,
+            programs,
+            link,
+            ..
         } = self;
         let beyond = match (self.beyond, self.salvage) {
             (true, _) => " --beyond",
@@ -623,7 +633,7 @@ impl Sim {
             _ => "",
         };
         format!(
-            "outlast sim --ranks {ranks} --replicas {replicas} --kills {kills} --stops {stops} --mode {mode} --spares {spares} --threads {threads} --calls {calls} --programs {programs} --link {link}{beyond} --seed {seed} --trace"
+            "outlast sim --members {members} --replicas {replicas} --kills {kills} --stops {stops} --mode {mode} --spares {spares} --threads {threads} --calls {calls} --programs {programs} --link {link}{beyond} --seed {seed} --trace"
         )
     }
 
@@ -650,7 +660,7 @@ impl Sim {
 
     /// Runs one seed and judges it.
     fn run(&self, seed: u64) -> Judged {
-        let members = usize::from(self.ranks) + self.spares;
+        let members = usize::from(self.members) + self.spares;
         let mut programs = actor::options(members, 4, 1, self.programs);
         programs.lengths = vec![(0, 1), (8, 2), (24, 2), (100, 2), (700, 1)];
         let (beyond, salvage) = (self.beyond, self.salvage);
@@ -674,7 +684,7 @@ impl Sim {
         let at_once =
             if beyond || salvage { self.kills } else { self.kills.min(self.replicas - 1) };
         let steps = self.calls * u64::from(self.threads) * 30;
-        let mut options = SimOptions::new(usize::from(self.ranks), seed).link(link);
+        let mut options = SimOptions::new(usize::from(self.members), seed).link(link);
         options.spares = self.spares;
         options.remains = salvage;
         options = options.random_faults(at_once, self.stops, steps);

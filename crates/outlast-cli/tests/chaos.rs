@@ -20,7 +20,7 @@ fn report(arguments: &str) -> (common::Finished, Value) {
 #[test]
 fn kills_and_stops_break_no_promise() {
     let (run, report) = report(
-        "--engine shm --ranks 4 --replicas 2 --mode localized \
+        "--engine shm --members 4 --replicas 2 --mode localized \
          --kills 2 --stops 1 --seconds 2 --seed 5",
     );
     assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
@@ -46,7 +46,7 @@ fn kills_and_stops_break_no_promise() {
 fn kills_and_stops_break_no_promise_in_global_mode() {
     for programs in ["mixed", "bank"] {
         let (run, report) = report(&format!(
-            "--ranks 5 --replicas 3 --mode global --programs {programs} --kills 3 --stops 1 --seconds 2"
+            "--members 5 --replicas 3 --mode global --programs {programs} --kills 3 --stops 1 --seconds 2"
         ));
         assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
         assert_eq!((&report["kills"], &report["stops"]), (&3.into(), &1.into()), "{report}");
@@ -59,7 +59,7 @@ fn without_faults_there_are_no_times() {
     let history = tempfile::NamedTempFile::new().expect("a file");
     let path = history.path().to_str().expect("a plain path");
     let (run, report) = report(&format!(
-        "--ranks 1 --replicas 1 --kills 0 --seconds 0.3 --threads 3 --history {path}"
+        "--members 1 --replicas 1 --kills 0 --seconds 0.3 --threads 3 --history {path}"
     ));
     assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
     assert_eq!(
@@ -74,7 +74,7 @@ fn without_faults_there_are_no_times() {
 /// More deaths at once than copies: the store says what is lost, and nothing is lost in silence.
 #[test]
 fn beyond_the_promise_loss_is_called_loss() {
-    let (run, report) = report("--ranks 5 --replicas 2 --kills 3 --seconds 1 --seed 3 --beyond");
+    let (run, report) = report("--members 5 --replicas 2 --kills 3 --seconds 1 --seed 3 --beyond");
     assert_eq!(
         (run.code(), &report["ok"], &report["lost"]),
         (0, &true.into(), &0.into()),
@@ -87,7 +87,7 @@ fn beyond_the_promise_loss_is_called_loss() {
 /// One copy, and all but one die: survivors read the memory of the dead, and nothing is lost.
 #[test]
 fn salvage_loses_nothing_with_one_copy() {
-    let (run, report) = report("--ranks 5 --replicas 1 --kills 4 --seconds 2 --seed 3 --salvage");
+    let (run, report) = report("--members 5 --replicas 1 --kills 4 --seconds 2 --seed 3 --salvage");
     assert_eq!(
         (run.code(), &report["ok"], &report["lost"]),
         (0, &true.into(), &0.into()),
@@ -106,7 +106,7 @@ fn deaths_inside_operations_break_no_promise() {
         return;
     }
     let (run, report) =
-        report("--ranks 5 --replicas 3 --kills 4 --seconds 2 --seed 2 --failpoints");
+        report("--members 5 --replicas 3 --kills 4 --seconds 2 --seed 2 --failpoints");
     assert_eq!(
         (run.code(), &report["ok"], &report["kills"]),
         (0, &true.into(), &4.into()),
@@ -128,7 +128,7 @@ fn a_broken_store_is_caught() {
     let mut command = std::process::Command::new(common::OUTLAST);
     command.args([
         "chaos",
-        "--ranks",
+        "--members",
         "3",
         "--replicas",
         "2",
@@ -150,7 +150,7 @@ fn a_broken_store_is_caught() {
 #[test]
 fn the_log_tells_of_deaths() {
     let mut command = std::process::Command::new(common::OUTLAST);
-    command.args(["chaos", "--ranks", "3", "--replicas", "2", "--kills", "1", "--seconds", "1"]);
+    command.args(["chaos", "--members", "3", "--replicas", "2", "--kills", "1", "--seconds", "1"]);
     let output = command.env("OUTLAST_LOG", "debug").output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
@@ -161,8 +161,8 @@ fn the_log_tells_of_deaths() {
 #[test]
 fn what_cannot_be_is_refused() {
     for (wrong, said) in [
-        (&["--ranks", "4", "--kills", "4"][..], "leave no survivor"),
-        (&["--ranks", "4", "--replicas", "5"], "5 copies in a job of 4"),
+        (&["--members", "4", "--kills", "4"][..], "leave no survivor"),
+        (&["--members", "4", "--replicas", "5"], "5 copies in a job of 4"),
         (&["--replicas", "0", "--kills", "0"], "0 copies"),
         (&["--replicas", "1", "--kills", "1"], "--beyond"),
         (&["--mode", "global", "--beyond"], "--mode localized"),
@@ -171,7 +171,7 @@ fn what_cannot_be_is_refused() {
         (&["--engine", "sim"], "this command has: shm"),
         (&["--seconds", "0"], "seconds"),
         (&["--threads", "0"], "threads"),
-        (&["--ranks", "0"], "0"),
+        (&["--members", "0"], "0"),
         (&["--kills", "-1"], "-1"),
         (&["--failpoints", "--die-in", "Z1"], "there is no step `Z1`"),
         (&["--die-in", "W5"], "--failpoints"),
@@ -185,7 +185,7 @@ fn what_cannot_be_is_refused() {
 #[test]
 fn ctrl_c_ends_it_and_its_members() {
     let started =
-        start(&["chaos", "--ranks", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
+        start(&["chaos", "--members", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
     let members = started.children(3);
     wait_until("the members to join", || members.iter().all(|&pid| maps_job_memory(pid)));
     started.signal(rustix::process::Signal::INT);
@@ -199,7 +199,7 @@ fn ctrl_c_ends_it_and_its_members() {
 #[test]
 fn members_end_with_the_command() {
     let started =
-        start(&["chaos", "--ranks", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
+        start(&["chaos", "--members", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
     let members = started.children(3);
     started.signal(rustix::process::Signal::KILL);
     wait_until("the members to end", || members.iter().all(|&pid| is_over(pid)));

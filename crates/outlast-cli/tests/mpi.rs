@@ -26,7 +26,7 @@ fn nodes_outlast_their_members() {
         "chaos",
         "--engine",
         "mpi",
-        "--ranks",
+        "--members",
         "6",
         "--kills",
         "2",
@@ -48,7 +48,7 @@ fn a_majority_takes_the_place_of_the_kernel() {
         "chaos",
         "--engine",
         "mpi",
-        "--ranks",
+        "--members",
         "5",
         "--kills",
         "2",
@@ -82,7 +82,7 @@ fn check_chaos(arguments: &[&str], kills: u64) {
 #[test]
 fn kills_and_stops_break_no_promise() {
     check_chaos(
-        &["--ranks", "5", "--kills", "2", "--stops", "1", "--seconds", "2", "--seed", "5"],
+        &["--members", "5", "--kills", "2", "--stops", "1", "--seconds", "2", "--seed", "5"],
         2,
     );
 }
@@ -94,7 +94,7 @@ fn members_recover_together() {
         &[
             "--mode",
             "global",
-            "--ranks",
+            "--members",
             "6",
             "--kills",
             "2",
@@ -112,7 +112,7 @@ fn members_recover_together() {
 #[test]
 fn members_on_three_hosts_recover_together() {
     let arguments =
-        ["--mode", "global", "--ranks", "6", "--hosts", "3", "--kills", "2", "--seconds", "2"];
+        ["--mode", "global", "--members", "6", "--hosts", "3", "--kills", "2", "--seconds", "2"];
     if is_root() {
         check_chaos(&arguments, 2);
     } else {
@@ -133,7 +133,7 @@ fn check_without_root(run: &common::Finished) {
 #[test]
 fn three_hosts_lose_one_of_them_and_nothing_else() {
     let arguments =
-        ["--ranks", "6", "--hosts", "3", "--kill-host", "--seconds", "2", "--seed", "4"];
+        ["--members", "6", "--hosts", "3", "--kill-host", "--seconds", "2", "--seed", "4"];
     if is_root() {
         check_chaos(&arguments, 2);
     } else {
@@ -145,7 +145,7 @@ fn three_hosts_lose_one_of_them_and_nothing_else() {
 #[test]
 fn of_two_sides_of_a_cut_link_one_goes_on() {
     let arguments = [
-        "--ranks",
+        "--members",
         "6",
         "--hosts",
         "3",

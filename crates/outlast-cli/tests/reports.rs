@@ -113,7 +113,7 @@ fn the_benchmark_of_snapshots_reports_and_cleans_up() {
     let path = folder.path().to_str().expect("a plain path");
     let run = outlast(
         &[
-            &["bench", "snapshot", "--size", "4M", "--value-size", "10K", "--ranks", "3"][..],
+            &["bench", "snapshot", "--size", "4M", "--value-size", "10K", "--members", "3"][..],
             &["--rounds", "1", "--folder", path, "--json", "-"],
         ]
         .concat(),
@@ -178,7 +178,7 @@ fn agree_and_shrink_are_measured_and_drawn() {
     let run = outlast(&[
         "bench",
         "ulfm",
-        "--ranks",
+        "--members",
         "2,3",
         "--rounds",
         "1",
@@ -227,7 +227,7 @@ fn the_simulated_figures_show_the_logarithm() {
     let folder = tempfile::tempdir().expect("a folder");
     let plot = folder.path().to_str().expect("a plain path");
     let run =
-        outlast(&["bench", "ulfm", "--sim", "--ranks", "2,8,64", "--plot", plot, "--json", "-"]);
+        outlast(&["bench", "ulfm", "--sim", "--members", "2,8,64", "--plot", plot, "--json", "-"]);
     assert_eq!(run.code(), 0, "{run:?}");
     let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
     let rows = report["results"].as_array().expect("a list");
@@ -250,7 +250,7 @@ fn the_simulated_figures_show_the_logarithm() {
 #[test]
 fn a_benchmark_against_a_missing_peer_is_refused() {
     let run = std::process::Command::new(common::OUTLAST)
-        .args(["bench", "ulfm", "--ranks", "2", "--rounds", "1", "--peers", "openmpi"])
+        .args(["bench", "ulfm", "--members", "2", "--rounds", "1", "--peers", "openmpi"])
         .env("MPICC", "/no/such/mpicc")
         .output()
         .expect("runs");
@@ -258,8 +258,8 @@ fn a_benchmark_against_a_missing_peer_is_refused() {
     assert_eq!(run.status.code(), Some(2), "{said}");
     assert!(said.contains("/no/such/mpicc") && said.contains("cargo xtask mpi"), "{said}");
     for wrong in [
-        &["--ranks", "1"][..],
-        &["--ranks", "65"],
+        &["--members", "1"][..],
+        &["--members", "65"],
         &["--rounds", "0"],
         &["--sim", "--peers", "openmpi"],
     ] {

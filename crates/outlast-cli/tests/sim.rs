@@ -17,7 +17,7 @@ fn report(arguments: &[&str]) -> (common::Finished, Value) {
 #[test]
 fn seeds_with_deaths_and_stops_break_no_promise() {
     let shape = [
-        "--ranks",
+        "--members",
         "5",
         "--replicas",
         "3",
@@ -46,7 +46,7 @@ fn seeds_with_deaths_and_stops_break_no_promise() {
 #[test]
 fn all_but_one_may_die_in_waves() {
     let (run, report) =
-        report(&["--ranks", "7", "--replicas", "2", "--seeds", "0..20", "--kills", "6"]);
+        report(&["--members", "7", "--replicas", "2", "--seeds", "0..20", "--kills", "6"]);
     assert_eq!(
         (run.code(), &report["ok"], &report["kills"]),
         (0, &true.into(), &120.into()),
@@ -58,8 +58,18 @@ fn all_but_one_may_die_in_waves() {
 #[test]
 fn beyond_the_promise_loss_is_called_loss() {
     for programs in ["calls", "mixed", "bank", "steal"] {
-        let shape =
-            ["--ranks", "5", "--replicas", "2", "--seeds", "0..40", "--kills", "3", "--stops", "1"];
+        let shape = [
+            "--members",
+            "5",
+            "--replicas",
+            "2",
+            "--seeds",
+            "0..40",
+            "--kills",
+            "3",
+            "--stops",
+            "1",
+        ];
         let (run, report) = report(&[&shape[..], &["--beyond", "--programs", programs]].concat());
         assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
         assert!(report["data_lost"].as_u64() > Some(40), "{report}");
@@ -71,7 +81,7 @@ fn beyond_the_promise_loss_is_called_loss() {
 fn salvage_loses_nothing() {
     for (replicas, programs) in [("1", "calls"), ("2", "mixed"), ("1", "bank"), ("1", "steal")] {
         let shape =
-            ["--ranks", "5", "--seeds", "0..40", "--kills", "4", "--stops", "1", "--salvage"];
+            ["--members", "5", "--seeds", "0..40", "--kills", "4", "--stops", "1", "--salvage"];
         let (run, report) =
             report(&[&shape[..], &["--replicas", replicas, "--programs", programs]].concat());
         assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
@@ -85,7 +95,7 @@ fn salvage_loses_nothing() {
 #[test]
 fn a_seed_replays() {
     let seed = [
-        "--ranks",
+        "--members",
         "3",
         "--replicas",
         "2",
@@ -121,7 +131,7 @@ fn seeds_that_once_failed_do_not() {
     {
         let arguments: Vec<&str> =
             shape.split(' ').chain(["--programs", "calls", "--seed", seed]).collect();
-        let (run, report) = report(&[&["--ranks"], &arguments[..]].concat());
+        let (run, report) = report(&[&["--members"], &arguments[..]].concat());
         assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
     }
 }
@@ -145,14 +155,14 @@ fn a_broken_store_is_caught_and_the_seed_replays() {
         (output.status.code(), report)
     };
     let (code, report) =
-        with_mutant(&["--ranks", "4", "--replicas", "2", "--kills", "1", "--seeds", "0..5"]);
+        with_mutant(&["--members", "4", "--replicas", "2", "--kills", "1", "--seeds", "0..5"]);
     assert_eq!((code, &report["ok"]), (Some(1), &false.into()), "{report}");
     assert!(report["violations"].as_u64() > Some(0), "{report}");
     let failing = &report["failing"][0];
     assert!(failing["kind"].as_str().is_some_and(|kind| !kind.is_empty()), "{report}");
     let replay = failing["replay"].as_str().expect("a command");
     for option in
-        ["--ranks 4", "--replicas 2", "--kills 1", "--stops 0", "--mode localized", "--trace"]
+        ["--members 4", "--replicas 2", "--kills 1", "--stops 0", "--mode localized", "--trace"]
     {
         assert!(replay.contains(option), "{replay}");
     }
@@ -166,8 +176,18 @@ fn a_broken_store_is_caught_and_the_seed_replays() {
 #[test]
 fn members_recover_together_in_global_mode() {
     for programs in ["calls", "mixed", "bank", "steal"] {
-        let shape =
-            ["--ranks", "4", "--replicas", "3", "--kills", "2", "--stops", "1", "--mode", "global"];
+        let shape = [
+            "--members",
+            "4",
+            "--replicas",
+            "3",
+            "--kills",
+            "2",
+            "--stops",
+            "1",
+            "--mode",
+            "global",
+        ];
         let run = outlast(
             &[&["sim", "--seeds", "0..12", "--programs", programs, "--json", "-"], &shape[..]]
                 .concat(),
@@ -181,7 +201,7 @@ fn members_recover_together_in_global_mode() {
         let mut command = std::process::Command::new(common::OUTLAST);
         command.args([
             "sim",
-            "--ranks",
+            "--members",
             "4",
             "--replicas",
             "3",
@@ -202,8 +222,8 @@ fn members_recover_together_in_global_mode() {
 #[test]
 fn what_cannot_be_is_refused() {
     for (wrong, said) in [
-        (&["--ranks", "4", "--kills", "4"][..], "leave no survivor"),
-        (&["--ranks", "4", "--replicas", "5"], "5 copies in a job of 4"),
+        (&["--members", "4", "--kills", "4"][..], "leave no survivor"),
+        (&["--members", "4", "--replicas", "5"], "5 copies in a job of 4"),
         (&["--replicas", "1", "--kills", "1"], "--replicas 2"),
         (&["--mode", "global", "--beyond"], "--mode localized"),
         (&["--seeds", "5"], "A..B"),

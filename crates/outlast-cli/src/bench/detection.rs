@@ -19,15 +19,15 @@ Examples:
   Survivors that wait, victims with 1 GiB:
       outlast bench detection
   Survivors that compute, more of them than cores:
-      outlast bench detection --ranks 8 --busy --map 64M";
+      outlast bench detection --members 8 --busy --map 64M";
 
 /// Measure how long after a kill -9 each survivor knows of the death.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Detection {
     /// How many processes a job has
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
-    ranks: u16,
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
+    members: u16,
     /// How many kills to measure
     #[arg(long, value_name = "K", default_value_t = 30)]
     kills: usize,
@@ -99,18 +99,18 @@ impl DetectionMember {
 
 impl Detection {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        let ranks = usize::from(self.ranks);
+        let members = usize::from(self.members);
         let mut samples = Vec::new();
         let mut kills = 0;
         while kills < self.kills {
-            samples.extend(measure_once(ranks, self.map, self.busy, ranks - 1)?);
-            kills += ranks - 1;
+            samples.extend(measure_once(members, self.map, self.busy, members - 1)?);
+            kills += members - 1;
             say(self.common.json.as_deref(), format_args!("{kills} of {} kills", self.kills));
         }
         let row = Row {
             what: "detection".into(),
             engine: "shm".into(),
-            ranks,
+            members,
             size: Some(self.map),
             contender: if self.busy { "survivors compute" } else { "survivors wait" }.into(),
             ..Row::default()
@@ -122,13 +122,13 @@ impl Detection {
 
 /// Starts a job and kills so many of its members, one after the other, the last one first; what the survivors noted.
 pub(super) fn measure_once(
-    ranks: usize,
+    members: usize,
     map: u64,
     busy: bool,
     kills: usize,
 ) -> anyhow::Result<Vec<u64>> {
     let mut samples = Vec::new();
-    let mut running = Launch::new(ranks)
+    let mut running = Launch::new(members)
         .program(std::env::current_exe()?)
         .args(["detection-member", "--map", &map.to_string(), "--kills", &kills.to_string()])
         .args(busy.then_some("--busy"))
@@ -136,11 +136,11 @@ pub(super) fn measure_once(
         .die_with_launcher(true)
         .output(Output::Capture)
         .start()?;
-    wait_for_line(&running, 0..ranks, "ready")?;
-    for victim in (1..ranks).rev().take(kills) {
+    wait_for_line(&running, 0..members, "ready")?;
+    for victim in (1..members).rev().take(kills) {
         // Whatever the last death stirred up has settled.
         std::thread::sleep(Duration::from_millis(100));
-        let epoch = (ranks - victim).to_string() + " ";
+        let epoch = (members - victim).to_string() + " ";
         let killed_ns = machine_ns();
         running.kill(MemberId(victim as u32))?;
         for line in wait_for_line(&running, 0..victim, &epoch)? {

@@ -33,8 +33,8 @@ Examples:
 #[command(after_help = FAILOVER_EXAMPLES)]
 pub(super) struct Failover {
     /// How many processes a job has
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=64))]
-    ranks: u16,
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=64))]
+    members: u16,
     /// How many copies each value has
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=8))]
     replicas: u8,
@@ -53,8 +53,8 @@ pub(super) struct Failover {
 #[command(after_help = REPAIR_EXAMPLES)]
 pub(super) struct Repair {
     /// How many processes a job has
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=64))]
-    ranks: u16,
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=64))]
+    members: u16,
     /// How many copies each value has
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=8))]
     replicas: u8,
@@ -94,24 +94,24 @@ const AFTERWARDS: Duration = Duration::from_millis(300);
 /// Starts a job, waits until it is ready, kills its last member; when, and what the first one then says.
 fn kill_one(
     what: &str,
-    ranks: usize,
+    members: usize,
     replicas: u8,
     size: u64,
     total: u64,
 ) -> anyhow::Result<(u64, Vec<String>)> {
-    let mut running = Launch::new(ranks)
+    let mut running = Launch::new(members)
         .program(std::env::current_exe()?)
         .args(["failure-member", "--what", what, "--replicas", &replicas.to_string()])
         .args(["--size", &size.to_string(), "--total", &total.to_string()])
         .die_with_launcher(true)
         .output(Output::Capture)
         .start()?;
-    for member in 0..ranks {
+    for member in 0..members {
         wait_for_line(&running, MemberId(member as u32), "ready")?;
     }
     std::thread::sleep(Duration::from_millis(50));
     let killed_ns = machine_ns();
-    running.kill(MemberId(ranks as u32 - 1))?;
+    running.kill(MemberId(members as u32 - 1))?;
     wait_for_line(&running, MemberId(0), "done")?;
     let output = running.output(MemberId(0));
     let outcome = running.wait(LIMIT);
@@ -140,11 +140,15 @@ fn number(lines: &[String], word: &str) -> anyhow::Result<u64> {
 
 impl Failover {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        let ranks = usize::from(self.ranks);
-        ensure!(usize::from(self.replicas) <= ranks, "{} copies need as many ranks", self.replicas);
+        let members = usize::from(self.members);
+        ensure!(
+            usize::from(self.replicas) <= members,
+            "{} copies need as many members",
+            self.replicas
+        );
         let (mut first, mut known, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
         for kill in 1..=self.kills {
-            let (killed_ns, lines) = kill_one("failover", ranks, self.replicas, 64, self.map)?;
+            let (killed_ns, lines) = kill_one("failover", members, self.replicas, 64, self.map)?;
             // Each line: when a put began and when it was acknowledged, around the death.
             let puts: Vec<(u64, u64)> = lines
                 .iter()
@@ -168,7 +172,7 @@ impl Failover {
             let row = Row {
                 what: "failover".into(),
                 engine: "shm".into(),
-                ranks,
+                members,
                 replicas: Some(usize::from(self.replicas)),
                 size: Some(self.map),
                 contender: what.into(),
@@ -188,10 +192,10 @@ impl Failover {
 
 impl Repair {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        let ranks = usize::from(self.ranks);
+        let members = usize::from(self.members);
         ensure!(
-            usize::from(self.replicas) < ranks,
-            "there must be more ranks than copies, to repair to"
+            usize::from(self.replicas) < members,
+            "there must be more members than copies, to repair to"
         );
         ensure!(
             self.size > 0 && self.size <= self.total,
@@ -200,7 +204,7 @@ impl Repair {
         let (mut repairs, mut floors, mut bytes) = (Vec::new(), Vec::new(), 0);
         for kill in 1..=self.kills {
             let (killed_ns, lines) =
-                kill_one("repair", ranks, self.replicas, self.size, self.total)?;
+                kill_one("repair", members, self.replicas, self.size, self.total)?;
             repairs.push(number(&lines, "repaired ")?.saturating_sub(killed_ns));
             floors.push(number(&lines, "floor ")?);
             bytes = number(&lines, "bytes ")?;
@@ -210,7 +214,7 @@ impl Repair {
             let row = Row {
                 what: "repair".into(),
                 engine: "shm".into(),
-                ranks,
+                members,
                 replicas: Some(usize::from(self.replicas)),
                 size: Some(bytes),
                 contender: contender.into(),

@@ -79,7 +79,8 @@ struct Common {
 struct Row {
     what: String,
     engine: String,
-    ranks: usize,
+    #[serde(rename = "ranks")]
+    members: usize,
     replicas: Option<usize>,
     size: Option<u64>,
     contender: String,
@@ -167,7 +168,7 @@ fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
     let header = [
         "what",
         "contender",
-        "ranks",
+        "members",
         "size",
         "samples",
         "p50",
@@ -186,7 +187,7 @@ fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
         [
             row.what.clone(),
             row.contender.clone(),
-            row.ranks.to_string(),
+            row.members.to_string(),
             row.size.map_or("".into(), crate::quantity::human_bytes),
             row.samples.to_string(),
             time(row.p50_ns),

@@ -30,14 +30,14 @@ fn samples(lines: &str) -> anyhow::Result<Vec<u64>> {
 /// The floor between hosts: a message of MPI and the same bytes back.
 pub(super) struct Pong {
     program: OpenMpi,
-    ranks: usize,
+    members: usize,
 }
 
 impl Pong {
     /// Compiles the program.
-    pub(super) fn find(ranks: usize) -> anyhow::Result<Pong> {
-        ensure!(ranks >= 2, "one rank has nobody to send to");
-        Ok(Pong { program: OpenMpi::compile("openmpi_pong", PONG_SOURCE)?, ranks })
+    pub(super) fn find(members: usize) -> anyhow::Result<Pong> {
+        ensure!(members >= 2, "one rank has nobody to send to");
+        Ok(Pong { program: OpenMpi::compile("openmpi_pong", PONG_SOURCE)?, members })
     }
 
     /// The time of each round trip, in tenths of nanoseconds.
@@ -48,21 +48,21 @@ impl Pong {
         hosts: Option<&Hosts>,
     ) -> anyhow::Result<Vec<u64>> {
         let args = [length.as_millis().to_string(), size.to_string()];
-        samples(&self.program.run(self.ranks, length, &args, hosts)?)
+        samples(&self.program.run(self.members, length, &args, hosts)?)
     }
 }
 
 pub(super) struct Ping {
     program: OpenMpi,
-    ranks: usize,
+    members: usize,
     copies: usize,
 }
 
 impl Ping {
-    /// Compiles the program. The copies are at other ranks than the one that puts.
-    pub(super) fn find(ranks: usize, copies: usize) -> anyhow::Result<Ping> {
-        ensure!(copies < ranks, "{copies} copies at others need {} ranks", copies + 1);
-        Ok(Ping { program: OpenMpi::compile("openmpi_ping", SOURCE)?, ranks, copies })
+    /// Compiles the program. The copies are at other members than the one that puts.
+    pub(super) fn find(members: usize, copies: usize) -> anyhow::Result<Ping> {
+        ensure!(copies < members, "{copies} copies at others need {} members", copies + 1);
+        Ok(Ping { program: OpenMpi::compile("openmpi_ping", SOURCE)?, members, copies })
     }
 
     fn run(
@@ -75,7 +75,7 @@ impl Ping {
         let kill_after = kill_after.map_or("-1".into(), |after| after.as_micros().to_string());
         let args =
             [self.copies.to_string(), length.as_millis().to_string(), kill_after, size.to_string()];
-        self.program.run(self.ranks, length + HUNG, &args, hosts)
+        self.program.run(self.members, length + HUNG, &args, hosts)
     }
 
     /// Puts values of this size for so long; the time of each, in tenths of nanoseconds.
@@ -98,7 +98,7 @@ impl Ping {
         let new = |contender: &str| Row {
             what: "put, target killed".into(),
             engine: "mpi".into(),
-            ranks: self.ranks,
+            members: self.members,
             replicas: Some(self.copies),
             size: Some(size),
             contender: contender.into(),
@@ -131,7 +131,7 @@ impl Ping {
 
     /// The longest call of a member whose neighbour is killed, in nanoseconds.
     fn kill_one_of_ours(&self, kill_after: Duration, size: u64) -> anyhow::Result<u64> {
-        let mut running = Launch::new(self.ranks)
+        let mut running = Launch::new(self.members)
             .program(std::env::current_exe()?)
             .args(["store-bench-member", "--what", SURVIVE, "--keys", "64"])
             .args(["--replicas", &self.copies.to_string(), "--sizes", &size.to_string()])
@@ -141,7 +141,7 @@ impl Ping {
             .start()?;
         wait_for_line(&running, MemberId(0), "ready")?;
         std::thread::sleep(kill_after);
-        running.kill(MemberId(self.ranks as u32 - 1))?;
+        running.kill(MemberId(self.members as u32 - 1))?;
         let outcome = running.wait(JOB + HUNG + Duration::from_secs(60));
         expect_ok(&outcome)?;
         let said = outcome.stdout(MemberId(0));

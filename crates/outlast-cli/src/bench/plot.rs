@@ -41,16 +41,17 @@ impl Figure {
     pub(super) fn svg(&self) -> String {
         let points =
             || self.lines.iter().flat_map(|line| &line.points).filter(|(_, value)| *value > 0.0);
-        let ranks_min = points().map(|(ranks, _)| *ranks).min().unwrap_or(1) as f64;
-        let ranks_max = points().map(|(ranks, _)| *ranks).max().unwrap_or(1) as f64;
+        let members_min = points().map(|(members, _)| *members).min().unwrap_or(1) as f64;
+        let members_max = points().map(|(members, _)| *members).max().unwrap_or(1) as f64;
         let low = points().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
         let high = points().map(|(_, value)| *value).fold(0.0, f64::max);
         let (low, high) = if low <= high { (low, high) } else { (1.0, 10.0) };
         // Whole decades are drawn, unless that would leave most of the figure empty.
         let (bottom, top) =
             (low.log10().floor(), high.log10().ceil().max(low.log10().floor() + 1.0));
-        let span = (ranks_max / ranks_min).log2().max(1.0);
-        let x = |ranks: f64| LEFT + (WIDTH - LEFT - RIGHT) * (ranks / ranks_min).log2() / span;
+        let span = (members_max / members_min).log2().max(1.0);
+        let x =
+            |members: f64| LEFT + (WIDTH - LEFT - RIGHT) * (members / members_min).log2() / span;
         let y = |value: f64| {
             HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value.log10() - bottom) / (top - bottom)
         };
@@ -105,14 +106,14 @@ impl Figure {
                 at + 4.0
             ));
         }
-        let mut ticks: Vec<usize> = points().map(|(ranks, _)| *ranks).collect();
+        let mut ticks: Vec<usize> = points().map(|(members, _)| *members).collect();
         ticks.sort_unstable();
         ticks.dedup();
-        for ranks in ticks {
-            let at = x(ranks as f64);
+        for members in ticks {
+            let at = x(members as f64);
             add(format_args!("<path class=\"grid\" d=\"M{at:.1} {TOP}V{floor}\"/>"));
             add(format_args!(
-                "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{ranks}</text>",
+                "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{members}</text>",
                 floor + 20.0
             ));
         }
@@ -135,7 +136,7 @@ impl Figure {
                 line.points.iter().filter(|(_, value)| *value > 0.0).collect();
             let path: Vec<String> = drawn
                 .iter()
-                .map(|(ranks, value)| format!("{:.1} {:.1}", x(*ranks as f64), y(*value)))
+                .map(|(members, value)| format!("{:.1} {:.1}", x(*members as f64), y(*value)))
                 .collect();
             if !path.is_empty() {
                 add(format_args!(
@@ -143,10 +144,10 @@ impl Figure {
                     path.join("L")
                 ));
             }
-            for (ranks, value) in drawn {
+            for (members, value) in drawn {
                 add(format_args!(
-                    "<circle class=\"dot{stroke}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\"><title>{}: {} with {ranks} members</title></circle>",
-                    x(*ranks as f64),
+                    "<circle class=\"dot{stroke}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\"><title>{}: {} with {members} members</title></circle>",
+                    x(*members as f64),
                     y(*value),
                     escape(&line.name),
                     escape(&(self.show)(*value))

@@ -154,7 +154,7 @@ impl Sim {
             let row = Row {
                 what: "step".into(),
                 engine: "sim".into(),
-                ranks: case.members,
+                members: case.members,
                 contender: case.contender.into(),
                 ..Row::default()
             };

@@ -36,8 +36,8 @@ pub(super) struct Snapshot {
     #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = quantity::bytes)]
     value_size: u64,
     /// How many processes the job has
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
-    ranks: u16,
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    members: u16,
     /// How many copies each value has
     #[arg(long, value_name = "R", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
@@ -86,8 +86,8 @@ impl Snapshot {
             "--size must be at least --value-size"
         );
         ensure!(
-            u16::from(self.replicas) <= self.ranks,
-            "{} copies need as many ranks",
+            u16::from(self.replicas) <= self.members,
+            "{} copies need as many members",
             self.replicas
         );
         let scratch = Scratch(self.folder.join(format!("outlast-bench-{}", std::process::id())));
@@ -115,7 +115,7 @@ impl Snapshot {
                 what: what.to_string(),
                 contender: contender.into(),
                 engine: "shm".into(),
-                ranks: usize::from(self.ranks),
+                members: usize::from(self.members),
                 replicas: Some(usize::from(self.replicas)),
                 size: Some(self.size),
                 ..Row::default()
@@ -142,7 +142,7 @@ impl Snapshot {
     /// Runs a job; how long its members took, in nanoseconds, as the first of them says.
     fn run(&self, folder: &Path, restores: bool) -> anyhow::Result<u64> {
         let values = self.size.div_ceil(self.value_size);
-        let mut running = Launch::new(usize::from(self.ranks))
+        let mut running = Launch::new(usize::from(self.members))
             .program(std::env::current_exe()?)
             .args(["snapshot-bench-member", "--folder", folder.to_str().context("a plain path")?])
             .args(["--values", &values.to_string(), "--value-size", &self.value_size.to_string()])

@@ -33,9 +33,9 @@ Examples:
   often that hangs when a target is killed at 20 moments:
       outlast bench put --baseline ping --kills 20
   Over two hosts made of this machine, against a ping-pong of MPI between them (one member waits in the library):
-      sudo outlast bench put --engine mpi --hosts 2 --ranks 2 --replicas 2
+      sudo outlast bench put --engine mpi --hosts 2 --members 2 --replicas 2
   The same while the other member computes, so that its background has to answer:
-      sudo outlast bench put --engine mpi --hosts 2 --ranks 2 --replicas 2 --computing";
+      sudo outlast bench put --engine mpi --hosts 2 --members 2 --replicas 2 --computing";
 
 const GET_EXAMPLES: &str = "\
 One member reads keys in random order into a buffer, by key and through handles. The floor is memcpy out of as many
@@ -45,7 +45,7 @@ Examples:
   262,144 records of 64 bytes:
       outlast bench get
   Over two hosts made of this machine, against a ping-pong of MPI between them:
-      sudo outlast bench get --engine mpi --hosts 2 --ranks 2 --replicas 2";
+      sudo outlast bench get --engine mpi --hosts 2 --members 2 --replicas 2";
 
 /// Measure puts on this machine against memcpy.
 #[derive(Args)]
@@ -135,8 +135,8 @@ pub(super) struct Get {
 #[derive(Args, Clone)]
 struct Shape {
     /// How many processes the job has
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
-    ranks: u16,
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    members: u16,
     /// How many copies each value has
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
@@ -179,16 +179,17 @@ const VALUES_LEN_MAX: u64 = 64 << 20;
 
 impl Put {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        let (ranks, replicas) = (usize::from(self.shape.ranks), usize::from(self.shape.replicas));
+        let (members, replicas) =
+            (usize::from(self.shape.members), usize::from(self.shape.replicas));
         let mut others = Vec::new();
         if let Some(Peer::Redis) = self.peers {
             others.push(Redis::start(replicas).map(Other::Redis).context("--peers redis"));
         }
         if let Some(Baseline::Ping) = self.baseline {
-            others.push(Ping::find(ranks, replicas).map(Other::Ping).context("--baseline ping"));
+            others.push(Ping::find(members, replicas).map(Other::Ping).context("--baseline ping"));
         }
         if self.shape.is_far() {
-            others.push(floor_of_hosts(ranks));
+            others.push(floor_of_hosts(members));
         }
         let others = found(others);
         let (checksums, sole_writers, computing) =
@@ -201,7 +202,7 @@ impl Put {
 impl Get {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
         let (keys, others) = match self.shape.is_far() {
-            true => (1024, found(vec![floor_of_hosts(usize::from(self.shape.ranks))])),
+            true => (1024, found(vec![floor_of_hosts(usize::from(self.shape.members))])),
             false => (262_144, Vec::new()),
         };
         let asked = Asked { others, ..Asked::default() };
@@ -217,8 +218,8 @@ impl Shape {
 }
 
 /// What everything that waits for another host is compared with.
-fn floor_of_hosts(ranks: usize) -> anyhow::Result<Other> {
-    Pong::find(ranks).map(Other::Pong).context("the floor of --hosts")
+fn floor_of_hosts(members: usize) -> anyhow::Result<Other> {
+    Pong::find(members).map(Other::Pong).context("the floor of --hosts")
 }
 
 /// Ends the command if one of them is not there.
@@ -254,17 +255,17 @@ fn run(
 ) -> anyhow::Result<bool> {
     shape.place.check("bench");
     let shape = Shape {
-        ranks: shape.place.join_mpirun()?.map_or(shape.ranks, |ranks| ranks as u16),
+        members: shape.place.join_mpirun()?.map_or(shape.members, |members| members as u16),
         ..shape
     };
-    let (ranks, replicas) = (usize::from(shape.ranks), usize::from(shape.replicas));
-    ensure!(replicas <= ranks, "{replicas} copies need as many ranks, and there are {ranks}");
+    let (members, replicas) = (usize::from(shape.members), usize::from(shape.replicas));
+    ensure!(replicas <= members, "{replicas} copies need as many members, and there are {members}");
     ensure!(shape.seconds > 0.0 && shape.seconds <= 600.0, "--seconds must be between 0 and 600");
     let sizes = if shape.sizes.is_empty() { default_sizes.to_vec() } else { shape.sizes.clone() };
     let joined = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
     say(
         common.json.as_deref(),
-        format_args!("{what}: {ranks} processes, {replicas} copies, sizes {joined}"),
+        format_args!("{what}: {members} processes, {replicas} copies, sizes {joined}"),
     );
     // Half of their samples before ours and half after them.
     let mut theirs = vec![vec![Vec::new(); sizes.len()]; asked.others.len()];
@@ -278,7 +279,7 @@ fn run(
         Ok(())
     };
     let is_far = shape.is_far();
-    let launch = Launch::new(ranks)
+    let launch = Launch::new(members)
         .program(std::env::current_exe()?)
         .args(["store-bench-member", "--what", what, "--keys", &keys.to_string()])
         .args(["--replicas", &replicas.to_string(), "--sizes", &joined])
@@ -289,7 +290,7 @@ fn run(
         .args(is_far.then_some("--far"))
         .die_with_launcher(true)
         .output(Output::Capture);
-    let (launch, hosts) = shape.place.prepare(launch, ranks)?;
+    let (launch, hosts) = shape.place.prepare(launch, members)?;
     measure_theirs(&mut asked.others, hosts.as_ref())?;
     let running = launch.start()?;
     let limit = Duration::from_secs_f64(60.0 + 4.0 * shape.seconds * sizes.len() as f64);
@@ -311,7 +312,7 @@ fn run(
         let row = Row {
             what: what.into(),
             engine: shape.place.engine.to_string(),
-            ranks,
+            members,
             replicas: Some(replicas),
             size: Some(size.parse().context("a size")?),
             contender: contender.into(),
@@ -324,7 +325,7 @@ fn run(
             let row = Row {
                 what: what.into(),
                 engine: if matches!(other, Other::Redis(_)) { "servers" } else { "mpi" }.into(),
-                ranks: if matches!(other, Other::Redis(_)) { replicas } else { ranks },
+                members: if matches!(other, Other::Redis(_)) { replicas } else { members },
                 replicas: Some(replicas),
                 size: Some(size),
                 contender: other.name().into(),

@@ -34,7 +34,7 @@ pub(super) struct Tx {
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = quantity::bytes)]
     size: u64,
     /// How many members work at once in the second part; 0 leaves it out
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "2,4,8,16", value_parser = clap::value_parser!(u16).range(0..=64))]
+    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_value = "2,4,8,16", value_parser = clap::value_parser!(u16).range(0..=64))]
     members: Vec<u16>,
     /// How many copies each value has
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
@@ -70,13 +70,13 @@ impl Tx {
         ensure!(self.seconds > 0.0 && self.seconds <= 600.0, "--seconds must be between 0 and 600");
         let json = self.common.json.as_deref();
         let mut rows = Vec::new();
-        let ranks = usize::from(self.replicas).max(4);
-        for (keys, contender, samples) in self.start(ranks, &self.keys, false)?.0 {
+        let members = usize::from(self.replicas).max(4);
+        for (keys, contender, samples) in self.start(members, &self.keys, false)?.0 {
             let bytes = u64::from(keys) * self.size;
             let row = Row {
                 size: Some(bytes),
                 contender,
-                ..self.row(&format!("tx, {keys} keys"), ranks)
+                ..self.row(&format!("tx, {keys} keys"), members)
             };
             rows.push(row.with_samples(samples));
         }
@@ -88,16 +88,16 @@ impl Tx {
             rows[index].floor_ns = Some(floor);
         }
         for &members in self.members.iter().filter(|&&members| members > 0) {
-            let ranks = usize::from(members).max(usize::from(self.replicas));
+            let members = usize::from(members).max(usize::from(self.replicas));
             for shared in [0, 1, CROWD_KEYS] {
-                let (found, commits) = self.start(ranks, &[shared], true)?;
+                let (found, commits) = self.start(members, &[shared], true)?;
                 let samples = found.into_iter().flat_map(|(_, _, samples)| samples).collect();
                 let row =
-                    self.row(&format!("tx, {CROWD_KEYS} keys, {shared} shared by all"), ranks);
+                    self.row(&format!("tx, {CROWD_KEYS} keys, {shared} shared by all"), members);
                 say(
                     json,
                     format_args!(
-                        "{ranks} members, {shared} of {CROWD_KEYS} keys shared: {:.0} transactions a second",
+                        "{members} members, {shared} of {CROWD_KEYS} keys shared: {:.0} transactions a second",
                         commits as f64 / self.seconds
                     ),
                 );
@@ -113,21 +113,21 @@ impl Tx {
         Ok(true)
     }
 
-    fn row(&self, what: &str, ranks: usize) -> Row {
+    fn row(&self, what: &str, members: usize) -> Row {
         let replicas = Some(usize::from(self.replicas));
-        Row { what: what.into(), engine: "shm".into(), ranks, replicas, ..Row::default() }
+        Row { what: what.into(), engine: "shm".into(), members, replicas, ..Row::default() }
     }
 
     /// Runs a job of so many members; what they measured, in nanoseconds, and how many transactions they committed.
     #[allow(clippy::type_complexity, reason = "one call")]
     fn start(
         &self,
-        ranks: usize,
+        members: usize,
         keys: &[u16],
         is_crowd: bool,
     ) -> anyhow::Result<(Vec<(u16, String, Vec<u64>)>, u64)> {
         let keys: Vec<String> = keys.iter().map(u16::to_string).collect();
-        let mut running = Launch::new(ranks)
+        let mut running = Launch::new(members)
             .program(std::env::current_exe()?)
             .args(["tx-bench-member", "--keys", &keys.join(",")])
             .args(["--size", &self.size.to_string(), "--replicas", &self.replicas.to_string()])
@@ -140,7 +140,7 @@ impl Tx {
             running.wait(Duration::from_secs_f64(60.0 + 4.0 * self.seconds * keys.len() as f64));
         expect_ok(&outcome)?;
         let (mut found, mut commits) = (Vec::new(), 0);
-        for member in 0..ranks as u32 {
+        for member in 0..members as u32 {
             let output = running.output(MemberId(member));
             for line in String::from_utf8_lossy(&output.stdout).lines() {
                 let fields: Vec<&str> = line.split('\t').collect();

@@ -39,7 +39,7 @@ pub(super) struct Faults {
     has_triggered: bool,
     /// Since when the next fault waits for a repair.
     waiting: Option<Instant>,
-    ranks: u32,
+    members: u32,
     replicas: usize,
     kills: usize,
     /// The members of the host that is to be killed.
@@ -97,7 +97,7 @@ impl Faults {
             armed: BTreeMap::new(),
             has_triggered: false,
             waiting: None,
-            ranks: u32::from(chaos.ranks),
+            members: u32::from(chaos.members),
             replicas: chaos.replicas,
             kills: chaos.kills,
             of_host: chaos
@@ -199,15 +199,15 @@ impl Faults {
         let dead = known.kills.len() as u64;
         let complete_with = (0..=dead)
             .rev()
-            .find(|&count| count == 0 || known.complete_at(count, self.ranks).is_some());
+            .find(|&count| count == 0 || known.complete_at(count, self.members).is_some());
         let complete_with = complete_with.unwrap_or(0);
-        let copies = self.replicas.min(self.ranks as usize - complete_with as usize);
+        let copies = self.replicas.min(self.members as usize - complete_with as usize);
         let deaths = (dead - complete_with) as usize + self.armed.len();
         deaths + 1 < copies
     }
 
     fn note_kill(&self, member: u32, at_ns: u64, step: Option<String>, known: &mut Known) {
-        let mut awake = known.living(self.ranks);
+        let mut awake = known.living(self.members);
         awake.remove(&member);
         awake.retain(|member| !self.stopped.contains_key(member));
         known.kills.push(Kill {
@@ -225,7 +225,7 @@ impl Faults {
         running: &Running,
         shared: &Shared,
     ) -> anyhow::Result<()> {
-        let living = known.living(self.ranks);
+        let living = known.living(self.members);
         let is_spared = |member: &u32| self.spared == Some(*member);
         ensure!(living.len() > 1, "nobody is left to kill");
         let candidates: Vec<u32> =
@@ -261,7 +261,7 @@ impl Faults {
         running: &Running,
         shared: &Shared,
     ) -> anyhow::Result<()> {
-        let mut held = known.living(self.ranks);
+        let mut held = known.living(self.members);
         held.retain(|member| !self.stopped.contains_key(member));
         held.iter().try_for_each(|&member| running.stop(MemberId(member)).map(drop))?;
         let killed = (0..count).try_for_each(|_| self.kill(known, running, shared));
@@ -346,7 +346,7 @@ impl Faults {
 
     /// Stops somebody for so long; whether anybody could be stopped.
     fn stop(&mut self, length: Duration, known: &Known, running: &Running) -> anyhow::Result<bool> {
-        let living = known.living(self.ranks);
+        let living = known.living(self.members);
         let candidates: Vec<u32> =
             living.into_iter().filter(|m| !self.stopped.contains_key(m)).collect();
         // Everyone is stopped already: this one comes when somebody goes on.

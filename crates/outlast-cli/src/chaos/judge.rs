@@ -104,13 +104,13 @@ pub(super) fn judge(
         std::fs::write(path, history.to_text())
             .with_context(|| format!("writing {}", path.display()))?;
     }
-    let keys = actor::keys(&plan.options(usize::from(chaos.ranks)), plan.threads);
+    let keys = actor::keys(&plan.options(usize::from(chaos.members)), plan.threads);
     let affected = Affected { known, keys: &keys };
     let detection_ns = affected.detection();
     let unavailable_ns = affected.unavailable(&history);
-    let ranks = u32::from(chaos.ranks);
+    let members = u32::from(chaos.members);
     let repaired = known.kills.iter().filter_map(|kill| {
-        Some(known.complete_at(kill.dead_before + 1, ranks)?.saturating_sub(known.gone_at(kill)))
+        Some(known.complete_at(kill.dead_before + 1, members)?.saturating_sub(known.gone_at(kill)))
     });
     let repair_ns = repaired.collect();
     let calls = history.operations().len() as u64;

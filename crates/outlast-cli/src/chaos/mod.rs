@@ -48,13 +48,13 @@ Examples:
   The same choices again (the times of real processes still differ from run to run):
       outlast chaos --kills 2 --stops 2 --seed 7
   More deaths than copies, one after the other: it waits for the repair before it goes on killing:
-      outlast chaos --ranks 8 --replicas 3 --kills 7 --seconds 20
+      outlast chaos --members 8 --replicas 3 --kills 7 --seconds 20
   More deaths at once than the store can take. What is lost must be called lost, until a member accepts it:
       outlast chaos --replicas 2 --kills 3 --beyond
   All members stop at a death and recover together:
       outlast chaos --mode global --kills 3
   One copy of each value, and all but one die; survivors read the memory of the dead:
-      outlast chaos --ranks 6 --replicas 1 --kills 5 --salvage
+      outlast chaos --members 6 --replicas 1 --kills 5 --salvage
   Steals of tasks, each a transaction over three keys:
       outlast chaos --programs steal
   On the mpi engine, over three hosts made of this machine, one of which loses all its members (root; builds with the
@@ -107,8 +107,8 @@ pub(crate) struct Chaos {
     #[command(flatten)]
     place: hosts::Place,
     /// How many processes the job has
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=128))]
-    ranks: u16,
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=128))]
+    members: u16,
     /// How many copies each value has
     #[arg(short = 'r', long, value_name = "R", default_value_t = 3)]
     replicas: usize,
@@ -253,20 +253,20 @@ impl Known {
     }
 
     /// Who has not ended, as far as is known.
-    fn living(&self, ranks: u32) -> BTreeSet<u32> {
+    fn living(&self, members: u32) -> BTreeSet<u32> {
         let killed = self.killed();
-        (0..ranks)
+        (0..members)
             .filter(|member| !killed.contains(member) && !self.ended.contains_key(member))
             .collect()
     }
 
     /// When all copies were complete with so many dead, or more; `None` if not all who lived then have said so.
-    fn complete_at(&self, dead: u64, ranks: u32) -> Option<u64> {
+    fn complete_at(&self, dead: u64, members: u32) -> Option<u64> {
         self.complete.range(dead..).find_map(|(&dead, said)| {
             let gone: BTreeSet<u32> =
                 self.kills.iter().take(dead as usize).map(|kill| kill.member).collect();
             let mut last = 0;
-            for member in (0..ranks).filter(|member| !gone.contains(member)) {
+            for member in (0..members).filter(|member| !gone.contains(member)) {
                 last = last.max(*said.get(&member)?);
             }
             Some(last)
@@ -276,8 +276,8 @@ impl Known {
 
 impl Chaos {
     pub(crate) fn execute(mut self) -> anyhow::Result<bool> {
-        self.spared = self.place.join_mpirun()?.map(|ranks| {
-            self.ranks = u16::try_from(ranks).unwrap_or(u16::MAX);
+        self.spared = self.place.join_mpirun()?.map(|members| {
+            self.members = u16::try_from(members).unwrap_or(u16::MAX);
             0
         });
         self.check();
@@ -295,9 +295,9 @@ impl Chaos {
         {
             signal_hook::flag::register(signal, interrupted.clone()).context("catching signals")?;
         }
-        let ranks = usize::from(self.ranks);
-        let shared = Shared::new(ranks, self.threads)?;
-        let actors = u64::from(self.ranks) * u64::from(self.threads);
+        let members = usize::from(self.members);
+        let shared = Shared::new(members, self.threads)?;
+        let actors = u64::from(self.members) * u64::from(self.threads);
         let plan = Plan {
             replicas: self.replicas,
             threads: self.threads,
@@ -315,7 +315,7 @@ impl Chaos {
             place: shared.place(),
         };
         let before = shared_memory_names();
-        let launch = Launch::new(ranks)
+        let launch = Launch::new(members)
             .program(std::env::current_exe().context("finding this program's own path")?)
             .args(["chaos-member", &serde_json::to_string(&plan)?])
             .segment_limit(256 << 20)
@@ -325,9 +325,9 @@ impl Chaos {
             // Under the one kernel of all these hosts it would know that the cut-off live, and nobody would be buried.
             true => {
                 let launch = launch.env("OUTLAST_MPI_WITNESS", "votes");
-                self.place.prepare_with(launch, ranks, &hosts::PATIENT_DAEMONS)?
+                self.place.prepare_with(launch, members, &hosts::PATIENT_DAEMONS)?
             }
-            false => self.place.prepare(launch, ranks)?,
+            false => self.place.prepare(launch, members)?,
         };
         let mut running = launch.start()?;
         let pids = running.pids();
@@ -388,29 +388,29 @@ impl Chaos {
     /// The members on a host: mpirun deals them out in turn.
     fn members_of(&self, host: u16) -> impl Iterator<Item = u32> + use<> {
         let hosts = self.place.hosts.unwrap_or(1);
-        (0..self.ranks).filter(move |rank| rank % hosts == host).map(u32::from)
+        (0..self.members).filter(move |member| member % hosts == host).map(u32::from)
     }
 
     /// Ends with status 2 if the arguments contradict each other.
     fn check(&self) {
         self.place.check("chaos");
-        let (ranks, kills, replicas) = (usize::from(self.ranks), self.kills, self.replicas);
+        let (members, kills, replicas) = (usize::from(self.members), self.kills, self.replicas);
         let usage = |message: String| usage_error("chaos", message);
-        if kills > ranks - 1 {
+        if kills > members - 1 {
             usage(format!(
-                "{kills} kills in a job of {ranks} leave no survivor; kill at most {}",
-                ranks - 1
+                "{kills} kills in a job of {members} leave no survivor; kill at most {}",
+                members - 1
             ));
         }
-        if !(1..=REPLICAS_MAX).contains(&replicas) || replicas > ranks {
-            let most = REPLICAS_MAX.min(ranks);
-            usage(format!("{replicas} copies in a job of {ranks} cannot be; 1 to {most}"));
+        if !(1..=REPLICAS_MAX).contains(&replicas) || replicas > members {
+            let most = REPLICAS_MAX.min(members);
+            usage(format!("{replicas} copies in a job of {members} cannot be; 1 to {most}"));
         }
         if (self.kill_host || self.cut_host)
-            && (self.place.hosts < Some(2) || ranks < 2 || replicas < 2)
+            && (self.place.hosts < Some(2) || members < 2 || replicas < 2)
         {
             usage(
-                "losing a host needs another one, and copies there: --hosts 2 --ranks 2 --replicas 2 or more"
+                "losing a host needs another one, and copies there: --hosts 2 --members 2 --replicas 2 or more"
                     .into(),
             );
         }
@@ -432,8 +432,8 @@ impl Chaos {
         if !(1..=THREADS_MAX).contains(&self.threads) {
             usage(format!("{} threads; 1 to {THREADS_MAX}", self.threads));
         }
-        if self.stops > 0 && ranks == 1 {
-            usage("a job of one cannot lose its only member to a stop; --ranks 2".into());
+        if self.stops > 0 && members == 1 {
+            usage("a job of one cannot lose its only member to a stop; --members 2".into());
         }
         if self.failpoints && !steps::AVAILABLE {
             usage(
@@ -446,7 +446,7 @@ impl Chaos {
     /// The command that makes the same choices again.
     fn command(&self) -> String {
         let place = self.place.arguments();
-        let Chaos { ranks, replicas, programs, mode, kills, stops, seconds, threads, .. } = self;
+        let Chaos { members, replicas, programs, mode, kills, stops, seconds, threads, .. } = self;
         let seed = self.seed.unwrap_or_default();
         let beyond = match (self.beyond, self.salvage) {
             (true, _) => " --beyond",
@@ -463,7 +463,7 @@ impl Chaos {
             format!(" --die-in {}", steps::NAMES[step].split(' ').next().unwrap_or_default())
         });
         format!(
-            "outlast chaos {place} --ranks {ranks} --replicas {replicas} --programs {programs} --mode {mode}{kills}{kill_host} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
+            "outlast chaos {place} --members {members} --replicas {replicas} --programs {programs} --mode {mode}{kills}{kill_host} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
         )
     }
 
@@ -476,15 +476,15 @@ impl Chaos {
         known: &mut Known,
         interrupted: &AtomicBool,
     ) -> anyhow::Result<()> {
-        let ranks = u32::from(self.ranks);
-        let mut lines = Lines::new(usize::from(self.ranks));
+        let members = u32::from(self.members);
+        let mut lines = Lines::new(usize::from(self.members));
         wait_until("open the store", running, &mut lines, known, interrupted, |known| {
-            known.open.len() == ranks as usize
+            known.open.len() == members as usize
         })?;
         eprintln!(
             "{:7.3} s  {} members, {} copies, {} threads each; seed {}",
             running.elapsed().as_secs_f64(),
-            self.ranks,
+            self.members,
             self.replicas,
             self.threads,
             self.seed.unwrap_or_default()
@@ -506,14 +506,14 @@ impl Chaos {
         }
         shared.set_phase(Phase::Rest)?;
         wait_until("stop making calls", running, &mut lines, known, interrupted, |known| {
-            known.living(ranks).is_subset(&known.rests)
+            known.living(members).is_subset(&known.rests)
         })?;
         if self.beyond {
             wait_until("accept what is lost", running, &mut lines, known, interrupted, |known| {
                 matches!(known.losses.last(), Some(LossNews::Whole { .. }))
                     && known.kills.iter().all(|kill| {
                         known
-                            .living(ranks)
+                            .living(members)
                             .iter()
                             .all(|&member| known.noticed.contains_key(&(member, kill.member)))
                     })
@@ -521,12 +521,12 @@ impl Chaos {
         } else {
             wait_until("repair all copies", running, &mut lines, known, interrupted, |known| {
                 let dead = known.kills.len() as u64;
-                dead == 0 || known.complete_at(dead, ranks).is_some()
+                dead == 0 || known.complete_at(dead, members).is_some()
             })?;
         }
         shared.set_phase(Phase::ReadBack)?;
         wait_until("read everything back", running, &mut lines, known, interrupted, |known| {
-            known.living(ranks).iter().all(|member| known.found.contains_key(member))
+            known.living(members).iter().all(|member| known.found.contains_key(member))
         })?;
         eprintln!("{:7.3} s  everything is read back; judging", running.elapsed().as_secs_f64());
         shared.set_phase(Phase::End)

@@ -47,19 +47,19 @@ Examples:
   Both figures as a table:
       outlast bench ulfm
   Against Open MPI 5 (mpicc in MPICC, in PATH or in target/mpi, where `cargo xtask mpi` puts it), with plots:
-      outlast bench ulfm --ranks 2,4 --peers openmpi --plot figures
+      outlast bench ulfm --members 2,4 --peers openmpi --plot figures
   Up to 4096 members, simulated:
       outlast bench ulfm --sim --plot figures
   Up to 1024:
-      outlast bench ulfm --sim --ranks 2,4,8,16,32,64,128,256,512,1024";
+      outlast bench ulfm --sim --members 2,4,8,16,32,64,128,256,512,1024";
 
 /// Measure agree and shrink, with and without failures, against dup.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Ulfm {
     /// How many members the jobs have [default: 2,4,8,16; with --sim the powers of two up to 4096]
-    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=4096))]
-    ranks: Vec<u16>,
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=4096))]
+    members: Vec<u16>,
     /// How many times each contender has its turn
     #[arg(long, value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
@@ -105,17 +105,19 @@ const FIGURES: [(&str, &str, &[&str]); 2] = [
 
 impl Ulfm {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        let mut ranks: Vec<usize> = self.ranks.iter().map(|&ranks| usize::from(ranks)).collect();
-        if ranks.is_empty() && self.sim {
-            ranks = (1..=12).map(|power| 1 << power).collect();
-        } else if ranks.is_empty() {
-            ranks = vec![2, 4, 8, 16];
+        let mut members: Vec<usize> =
+            self.members.iter().map(|&members| usize::from(members)).collect();
+        if members.is_empty() && self.sim {
+            members = (1..=12).map(|power| 1 << power).collect();
+        } else if members.is_empty() {
+            members = vec![2, 4, 8, 16];
         }
-        ranks.sort_unstable();
-        ranks.dedup();
-        if !self.sim && ranks.last().is_some_and(|&last| last > PROCESSES_MAX) {
-            let message =
-                format!("--ranks: at most {PROCESSES_MAX} members are processes; --sim takes more");
+        members.sort_unstable();
+        members.dedup();
+        if !self.sim && members.last().is_some_and(|&last| last > PROCESSES_MAX) {
+            let message = format!(
+                "--members: at most {PROCESSES_MAX} members are processes; --sim takes more"
+            );
             crate::usage_error("bench", message);
         }
         // Before the measurements, so that a wrong folder is not found after them.
@@ -123,7 +125,7 @@ impl Ulfm {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("making {}", folder.display()))?;
         }
-        let rows = if self.sim { self.simulate(&ranks)? } else { self.measure(&ranks)? };
+        let rows = if self.sim { self.simulate(&members)? } else { self.measure(&members)? };
         if let Some(folder) = &self.plot {
             self.draw(folder, &rows)?;
         }
@@ -138,7 +140,7 @@ impl Ulfm {
     }
 
     /// Real processes, the contenders in turns.
-    fn measure(&self, ranks: &[usize]) -> anyhow::Result<Vec<Row>> {
+    fn measure(&self, members: &[usize]) -> anyhow::Result<Vec<Row>> {
         let peer = match self.peers.map(|Peer::Openmpi| OpenMpi::compile("openmpi_ulfm", SOURCE)) {
             None => None,
             Some(Ok(peer)) => Some(peer),
@@ -151,18 +153,18 @@ impl Ulfm {
         let mut ours: BTreeMap<usize, Samples> = BTreeMap::new();
         let mut theirs: BTreeMap<usize, Samples> = BTreeMap::new();
         for round in 0..self.rounds {
-            for &ranks in ranks {
-                let ours = ours.entry(ranks).or_default();
-                let theirs = theirs.entry(ranks).or_default();
+            for &members in members {
+                let ours = ours.entry(members).or_default();
+                let theirs = theirs.entry(members).or_default();
                 // Who goes first changes from round to round.
                 if let Some(peer) = peer.as_ref().filter(|_| round % 2 == 1) {
-                    run_theirs(peer, ranks, self.iterations, limit, theirs)?;
+                    run_theirs(peer, members, self.iterations, limit, theirs)?;
                 }
-                run_ours(ranks, self.iterations, limit, ours)?;
-                let detected = detection::measure_once(ranks, 1 << 20, false, 1)?;
+                run_ours(members, self.iterations, limit, ours)?;
+                let detected = detection::measure_once(members, 1 << 20, false, 1)?;
                 ours.entry(DETECTION.into()).or_default().extend(detected);
                 if let Some(peer) = peer.as_ref().filter(|_| round % 2 == 0) {
-                    run_theirs(peer, ranks, self.iterations, limit, theirs)?;
+                    run_theirs(peer, members, self.iterations, limit, theirs)?;
                 }
             }
             say(self.json(), format_args!("{} of {} rounds", round + 1, self.rounds));
@@ -170,16 +172,17 @@ impl Ulfm {
         let mut rows = Vec::new();
         let whats = FIGURES.iter().flat_map(|(_, _, whats)| *whats).chain([&DETECTION]);
         for what in whats {
-            for &ranks in ranks {
+            for &members in members {
                 let new = |engine: &str, contender: &str| Row {
                     what: what.to_string(),
                     engine: engine.into(),
-                    ranks,
+                    members,
                     contender: contender.into(),
                     ..Row::default()
                 };
-                let take =
-                    |samples: &mut BTreeMap<usize, Samples>| samples.get_mut(&ranks)?.remove(*what);
+                let take = |samples: &mut BTreeMap<usize, Samples>| {
+                    samples.get_mut(&members)?.remove(*what)
+                };
                 let Some(samples) = take(&mut ours) else { continue };
                 rows.push(new("shm", OURS).with_samples(samples));
                 if let Some(samples) = take(&mut theirs) {
@@ -191,23 +194,23 @@ impl Ulfm {
         Ok(rows)
     }
 
-    fn simulate(&self, ranks: &[usize]) -> anyhow::Result<Vec<Row>> {
+    fn simulate(&self, members: &[usize]) -> anyhow::Result<Vec<Row>> {
         let mut rows = Vec::new();
-        for &ranks in ranks {
-            let mut simulated = sim::simulate(ranks)?;
+        for &members in members {
+            let mut simulated = sim::simulate(members)?;
             for what in FIGURES.iter().flat_map(|(_, _, whats)| *whats) {
                 let Some(samples) = simulated.samples.remove(*what) else { continue };
                 let row = Row {
                     what: what.to_string(),
                     engine: "sim".into(),
-                    ranks,
+                    members,
                     contender: OURS.into(),
                     messages: simulated.messages.get(what).copied(),
                     ..Row::default()
                 };
                 rows.push(row.with_samples(samples));
             }
-            say(self.json(), format_args!("{ranks} members"));
+            say(self.json(), format_args!("{members} members"));
         }
         // By what, then by members, as people compare them.
         let place = |row: &Row| {
@@ -226,7 +229,7 @@ impl Ulfm {
             points: rows
                 .iter()
                 .filter(|row| row.what == what && row.contender == contender)
-                .filter_map(|row| Some((row.ranks, value(row)?)))
+                .filter_map(|row| Some((row.members, value(row)?)))
                 .collect(),
         };
         let time = |row: &Row| Some(row.p50_ns as f64);
@@ -286,7 +289,7 @@ fn time_label(ns: f64) -> String {
 /// A job of theirs without a failure and one with a failure; adds what they measured.
 fn run_theirs(
     peer: &OpenMpi,
-    ranks: usize,
+    members: usize,
     iterations: u32,
     limit: Duration,
     samples: &mut Samples,
@@ -294,7 +297,7 @@ fn run_theirs(
     for failure in [None, Some("failure".to_string())] {
         let args = [iterations.to_string(), limit.as_millis().to_string()];
         let args: Vec<String> = args.into_iter().chain(failure).collect();
-        let lines = peer.run(ranks, limit, &args, None)?;
+        let lines = peer.run(members, limit, &args, None)?;
         member::add_lines(samples, &lines).context("what the Open MPI program wrote")?;
     }
     Ok(())
@@ -302,12 +305,12 @@ fn run_theirs(
 
 /// One job of ours; adds what its members measured.
 fn run_ours(
-    ranks: usize,
+    members: usize,
     iterations: u32,
     limit: Duration,
     samples: &mut Samples,
 ) -> anyhow::Result<()> {
-    let mut running = Launch::new(ranks)
+    let mut running = Launch::new(members)
         .program(std::env::current_exe()?)
         .args(["ulfm-member", "--iterations", &iterations.to_string()])
         .args(["--limit-ms", &limit.as_millis().to_string()])
@@ -316,11 +319,11 @@ fn run_ours(
         .start()?;
     let outcome = running.wait(limit * 4 + SLACK);
     // One is killed by another, and only that one.
-    let is_ok = outcome.survivors_ok() && outcome.survivors().count() == ranks - 1;
+    let is_ok = outcome.survivors_ok() && outcome.survivors().count() == members - 1;
     let said =
-        || (0..ranks).map(|member| outcome.stderr(MemberId(member as u32))).collect::<String>();
+        || (0..members).map(|member| outcome.stderr(MemberId(member as u32))).collect::<String>();
     ensure!(is_ok, "a member of the benchmark failed:\n{outcome}{}", said());
-    (0..ranks - 1)
+    (0..members - 1)
         .try_for_each(|member| member::add_lines(samples, &outcome.stdout(MemberId(member as u32))))
 }
 
@@ -328,11 +331,11 @@ fn run_ours(
 fn compare(rows: &mut [Row]) {
     let medians: BTreeMap<(String, String, usize), u64> = rows
         .iter()
-        .map(|row| ((row.what.clone(), row.contender.clone(), row.ranks), row.p50_ns))
+        .map(|row| ((row.what.clone(), row.contender.clone(), row.members), row.p50_ns))
         .collect();
     for row in rows.iter_mut().filter(|row| row.contender == OURS) {
         let of = |what: &str, contender: &str| {
-            medians.get(&(what.into(), contender.into(), row.ranks)).copied()
+            medians.get(&(what.into(), contender.into(), row.members)).copied()
         };
         let plain = match row.what.as_str() {
             AGREE_UNACKNOWLEDGED | AGREE_ACKNOWLEDGED => of(AGREE, OURS),
@@ -347,9 +350,9 @@ fn compare(rows: &mut [Row]) {
 
 /// What the figures say about the bars, in words.
 fn summary(rows: &[Row]) -> Vec<String> {
-    let median = |what: &str, contender: &str, ranks: usize| {
+    let median = |what: &str, contender: &str, members: usize| {
         rows.iter()
-            .find(|row| row.what == what && row.contender == contender && row.ranks == ranks)
+            .find(|row| row.what == what && row.contender == contender && row.members == members)
             .map(|row| row.p50_ns as f64)
     };
     let mut lines = Vec::new();
@@ -378,8 +381,8 @@ fn summary(rows: &[Row]) -> Vec<String> {
             .iter()
             .filter(|row| row.what == what && row.contender == OURS)
             .filter_map(|row| {
-                let floor = median(floor, contender, row.ranks).filter(|&floor| floor > 0.0)?;
-                Some(format!("{} with {}", super::times(row.p50_ns as f64 / floor), row.ranks))
+                let floor = median(floor, contender, row.members).filter(|&floor| floor > 0.0)?;
+                Some(format!("{} with {}", super::times(row.p50_ns as f64 / floor), row.members))
             })
             .collect();
         if !ratios.is_empty() {

@@ -23,24 +23,24 @@ pub(super) struct Simulated {
     pub(super) messages: BTreeMap<&'static str, f64>,
 }
 
-pub(super) fn simulate(ranks: usize) -> anyhow::Result<Simulated> {
+pub(super) fn simulate(members: usize) -> anyhow::Result<Simulated> {
     // Few, as nothing is random with the cost model; the difference of the two leaves out what is not in the calls.
-    let (few, more) = (1, if ranks > 1024 { 2 } else { 3 });
+    let (few, more) = (1, if members > 1024 { 2 } else { 3 });
     let mut messages = BTreeMap::new();
     let mut samples = Samples::new();
     for operation in WITHOUT_FAILURE {
         let sent = |iterations, samples: &mut Samples| {
-            run(ranks, Plan { only: Some(operation), ..plan(iterations, false) }, samples).map(
+            run(members, Plan { only: Some(operation), ..plan(iterations, false) }, samples).map(
                 |report| report.counters.iter().map(|counters| counters.messages_sent).sum::<u64>(),
             )
         };
         let before = sent(few, &mut Samples::new())?;
         let after = sent(more, &mut samples)?;
-        let calls = f64::from(more - few) * ranks as f64;
+        let calls = f64::from(more - few) * members as f64;
         messages.insert(operation, after.saturating_sub(before) as f64 / calls);
     }
     let mut with_failure = Samples::new();
-    run(ranks, Plan { only: Some(WITHOUT_FAILURE[0]), ..plan(more, true) }, &mut with_failure)?;
+    run(members, Plan { only: Some(WITHOUT_FAILURE[0]), ..plan(more, true) }, &mut with_failure)?;
     with_failure.remove(WITHOUT_FAILURE[0]);
     samples.append(&mut with_failure);
     Ok(Simulated { samples, messages })
@@ -50,12 +50,12 @@ fn plan(iterations: u32, with_failure: bool) -> Plan {
     Plan { iterations, limit: Duration::from_secs(1000), only: None, with_failure }
 }
 
-fn run(ranks: usize, plan: Plan, samples: &mut Samples) -> anyhow::Result<Report> {
+fn run(members: usize, plan: Plan, samples: &mut Samples) -> anyhow::Result<Report> {
     let options = Options {
         cost: Some(Cost::default()),
         detection: DETECTION..=DETECTION,
         steps_max: u64::MAX,
-        ..Options::new(ranks, 1).link(Link::Network)
+        ..Options::new(members, 1).link(Link::Network)
     };
     let gathered = Rc::new(RefCell::new(Samples::new()));
     let errors = Rc::new(RefCell::new(Vec::new()));
@@ -81,7 +81,7 @@ fn run(ranks: usize, plan: Plan, samples: &mut Samples) -> anyhow::Result<Report
     let allowed = usize::from(plan.with_failure);
     ensure!(
         report.is_ok() && errors.len() <= allowed,
-        "the simulated job of {ranks} ended as {:?}: {:?} {errors:?}",
+        "the simulated job of {members} ended as {:?}: {:?} {errors:?}",
         report.outcome,
         report.panics
     );
