@@ -126,7 +126,7 @@ pub(crate) fn wanted(text: &str) -> Result<Wanted, String> {
     }
 }
 
-/// The names of the hosts in a file: the first word of each line, `#` begins a remark. Other words, such as `handles=4`, are
+/// The names of the hosts in a file: the first word of each line, `#` begins a remark. Other words, such as `slots=4`, are
 /// for mpirun.
 fn read_names(file: &Path) -> anyhow::Result<Vec<String>> {
     let text =
@@ -257,7 +257,7 @@ impl Hosts {
         let all = || (0..self.count).map(|index| (host_name(index), address(index)));
         let names = all().map(|(name, address)| format!("{address} {name}\n")).collect::<String>();
         write("hosts", format!("127.0.0.1 localhost\n{names}"))?;
-        write("hostfile", all().map(|(name, _)| format!("{name} handles=128\n")).collect())?;
+        write("hostfile", all().map(|(name, _)| format!("{name} slots=128\n")).collect())?;
         let (place, prefix) = (folder.display(), &self.prefix);
         write(
             "enter",
@@ -440,7 +440,7 @@ mod tests {
             read_names(file.path()).map_err(|error| error.to_string())
         };
         assert_eq!(
-            read("# all\nnode1 handles=4\n\n  me@node2 # the other\n"),
+            read("# all\nnode1 slots=4\n\n  me@node2 # the other\n"),
             Ok(vec!["node1".into(), "me@node2".into()])
         );
         for (text, reason) in
