@@ -3,21 +3,21 @@
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-mod actor;
 mod bench;
 mod chaos;
 mod control;
 mod demo;
 mod doctor;
 mod hosts;
+mod loss_acceptor;
 mod members;
+mod program;
 mod quantity;
 mod report;
 mod run;
 mod sample;
 mod sim;
 mod snapshot;
-mod warden;
 
 /// Parallel programs that outlast the death of any of their processes.
 ///

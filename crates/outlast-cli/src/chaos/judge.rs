@@ -2,9 +2,9 @@
 
 use super::member::{FoundLine, Plan};
 use super::{Chaos, Known};
-use crate::actor;
 use crate::control::Shared;
-use crate::warden::Losses;
+use crate::loss_acceptor::Losses;
+use crate::program;
 use anyhow::Context;
 use outlast::engine::steps;
 use outlast_check::durability::Final;
@@ -104,7 +104,7 @@ pub(super) fn judge(
         std::fs::write(path, history.to_text())
             .with_context(|| format!("writing {}", path.display()))?;
     }
-    let keys = actor::keys(&plan.options(usize::from(chaos.members)), plan.threads);
+    let keys = program::keys(&plan.options(usize::from(chaos.members)), plan.threads);
     let affected = Affected { known, keys: &keys };
     let detection_ns = affected.detection();
     let unavailable_ns = affected.unavailable(&history);

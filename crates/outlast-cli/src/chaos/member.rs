@@ -1,10 +1,10 @@
 //! A member of a chaos run: workers that make random calls, and a thread that watches and reports.
 
 use super::Mode;
-use crate::actor::{self, FINAL_THREAD, Found, Programs, RECOVERY_THREAD, Worker};
 use crate::control::{Member, Phase, Place};
+use crate::loss_acceptor::{LossNews, Warden};
 use crate::members::{News, Watch, machine_ns, tell};
-use crate::warden::{LossNews, Warden};
+use crate::program::{self, FINAL_THREAD, Found, Programs, RECOVERY_THREAD, Worker};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use outlast::engine::steps;
@@ -47,7 +47,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn options(&self, members: usize) -> outlast_check::workload::Options {
-        actor::options(members, self.shared_keys, self.private_keys, self.programs)
+        program::options(members, self.shared_keys, self.private_keys, self.programs)
     }
 }
 
@@ -102,7 +102,7 @@ impl ChaosMember {
         let options = Options::new().replicas(plan.replicas).partitions(64).expected_keys(1024);
         let options = options.mode(plan.mode.into()).salvage(plan.salvage);
         let store = Store::open(&job, options).context("opening the store")?;
-        let keys = actor::keys(&plan.options(job.members()), plan.threads);
+        let keys = program::keys(&plan.options(job.members()), plan.threads);
         tell(&Line::Open)?;
 
         let stop = Arc::new(AtomicBool::new(false));

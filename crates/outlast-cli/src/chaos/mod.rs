@@ -9,15 +9,15 @@ mod faults;
 mod judge;
 mod member;
 
-use crate::actor::{Programs, THREADS_MAX};
 use crate::control::{Phase, Shared};
 use crate::hosts;
+use crate::loss_acceptor::LossNews;
 use crate::members::{
     Lines, News, describe, left_behind, machine_ns, shared_memory_names, show_log,
 };
+use crate::program::{Programs, THREADS_MAX};
 use crate::report::write_json;
 use crate::usage_error;
-use crate::warden::LossNews;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use faults::Faults;

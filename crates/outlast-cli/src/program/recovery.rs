@@ -6,7 +6,7 @@
 //! key of its own: each procedure finds that all living members have counted the same, and once a recovery is over all of
 //! them have counted it. The heir counts each death, which must be the first time.
 
-use super::tx::{Recorded, first_tasks, named, special, words};
+use super::transactions::{Recorded, first_tasks, named, special, words};
 use super::{Worker, version_free};
 use anyhow::ensure;
 use outlast::store::{Death, StoreError, Transaction};

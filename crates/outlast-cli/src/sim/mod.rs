@@ -5,11 +5,11 @@
 //! who live see nothing to repair, so that a run never goes beyond what the store promises. With `--beyond` all die at
 //! random steps: what is lost must be called lost until it is accepted, and everything else is as ever.
 
-use crate::actor::{self, FINAL_THREAD, Programs, RECOVERY_THREAD, Target, Worker};
 use crate::chaos::Mode;
+use crate::loss_acceptor::{Losses, Warden};
+use crate::program::{self, FINAL_THREAD, Programs, RECOVERY_THREAD, Target, Worker};
 use crate::report::write_json;
 use crate::usage_error;
-use crate::warden::{Losses, Warden};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use outlast::engine::Fault;
@@ -330,7 +330,7 @@ impl Shape {
         }
         // Every survivor reads everything back.
         let mut reader = self.worker(store, job, FINAL_THREAD, outside)?;
-        let result = actor::keys(&self.programs, self.threads)
+        let result = program::keys(&self.programs, self.threads)
             .iter()
             .try_for_each(|key| reader.get(key).map(drop));
         let result = result.and_then(|()| reader.audit());
@@ -436,7 +436,7 @@ impl Shape {
             outside.has_lost_warden |= outside.warden.is_some();
             outside.warden = Some(job.me());
         }
-        let keys = actor::keys(&self.programs, self.threads);
+        let keys = program::keys(&self.programs, self.threads);
         let looked = warden.look(job, store, &keys, is_sole, &mut |news| {
             lock(outside).losses.note(news, &keys);
             Ok(())
@@ -601,8 +601,8 @@ impl Sim {
         if self.beyond && self.mode == Mode::Global {
             usage("what is lost is never recovered from in a run with --mode global; --beyond goes with --mode localized".into());
         }
-        if !(1..=actor::THREADS_MAX).contains(&self.threads) {
-            usage(format!("{} threads; 1 to {}", self.threads, actor::THREADS_MAX));
+        if !(1..=program::THREADS_MAX).contains(&self.threads) {
+            usage(format!("{} threads; 1 to {}", self.threads, program::THREADS_MAX));
         }
         if self.spares > 256 {
             usage(format!("{} spares; at most 256", self.spares));
@@ -661,7 +661,7 @@ impl Sim {
     /// Runs one seed and judges it.
     fn run(&self, seed: u64) -> Judged {
         let members = usize::from(self.members) + self.spares;
-        let mut programs = actor::options(members, 4, 1, self.programs);
+        let mut programs = program::options(members, 4, 1, self.programs);
         programs.lengths = vec![(0, 1), (8, 2), (24, 2), (100, 2), (700, 1)];
         let (beyond, salvage) = (self.beyond, self.salvage);
         let shape = Shape {

@@ -11,13 +11,13 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
 
-mod recover;
-mod tx;
+mod recovery;
+mod transactions;
 
-use recover::Recoveries;
+use recovery::Recoveries;
 
-pub(crate) use recover::RECOVERY_THREAD;
-pub(crate) use tx::Programs;
+pub(crate) use recovery::RECOVERY_THREAD;
+pub(crate) use transactions::Programs;
 
 /// The thread under which a member's last reads are recorded.
 pub(crate) const FINAL_THREAD: u32 = 63;
@@ -136,8 +136,8 @@ fn identity(seed: u64, key: &Key, bytes: &[u8]) -> history::Value {
         let number = bytes.try_into().map(i64::from_le_bytes);
         return number.map_or(history::Value::torn(0), history::Value::number);
     }
-    if tx::is_special(key) {
-        return tx::identity(bytes);
+    if transactions::is_special(key) {
+        return transactions::identity(bytes);
     }
     match value::verify(seed, key.bytes(), bytes) {
         Verdict::Intact { sequence: Some(sequence) } => history::Value::new(sequence),
