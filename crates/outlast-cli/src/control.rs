@@ -27,7 +27,7 @@ impl Phase {
 
 /// Where members find what the command shares with them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct ControlAddress {
     pid: u32,
     control: i32,
     /// Per member and thread; the last three are for reading back, for recovering and for reading what is near.
@@ -41,25 +41,25 @@ fn memory(name: &str) -> anyhow::Result<File> {
 }
 
 /// The command's side.
-pub(crate) struct Shared {
+pub(crate) struct CommandControl {
     control: File,
     records: Vec<Vec<File>>,
 }
 
-impl Shared {
-    pub(crate) fn new(members: usize, threads: u32) -> anyhow::Result<Shared> {
+impl CommandControl {
+    pub(crate) fn new(members: usize, threads: u32) -> anyhow::Result<CommandControl> {
         let control = memory("outlast-control")?;
         control.set_len(8 * (1 + members as u64))?;
         let of_member = || {
             (0..threads + 3).map(|_| memory("outlast-record")).collect::<anyhow::Result<Vec<_>>>()
         };
         let records = (0..members).map(|_| of_member()).collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(Shared { control, records })
+        Ok(CommandControl { control, records })
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn address(&self) -> ControlAddress {
         let fds = |files: &Vec<File>| files.iter().map(AsRawFd::as_raw_fd).collect();
-        Place {
+        ControlAddress {
             pid: std::process::id(),
             control: self.control.as_raw_fd(),
             records: self.records.iter().map(fds).collect(),
@@ -98,28 +98,30 @@ impl Shared {
 }
 
 /// A member's side.
-pub(crate) struct Member {
-    place: Place,
+pub(crate) struct MemberControl {
+    address: ControlAddress,
     control: File,
     me: usize,
 }
 
-impl Member {
-    pub(crate) fn new(place: Place, me: usize) -> anyhow::Result<Member> {
-        let path = format!("/proc/{}/fd/{}", place.pid, place.control);
+impl MemberControl {
+    pub(crate) fn new(address: ControlAddress, me: usize) -> anyhow::Result<MemberControl> {
+        let path = format!("/proc/{}/fd/{}", address.pid, address.control);
         let control = File::open(&path).with_context(|| format!("opening {path}"))?;
-        Ok(Member { place, control, me })
+        Ok(MemberControl { address, control, me })
     }
 
     /// The file of a thread's record.
     pub(crate) fn record(&self, thread: usize) -> anyhow::Result<File> {
-        let path = format!("/proc/{}/fd/{}", self.place.pid, self.place.records[self.me][thread]);
+        let path =
+            format!("/proc/{}/fd/{}", self.address.pid, self.address.records[self.me][thread]);
         OpenOptions::new().append(true).open(&path).with_context(|| format!("opening {path}"))
     }
 
     /// What a thread of any member has recorded.
     pub(crate) fn read(&self, member: usize, thread: usize) -> anyhow::Result<Vec<u8>> {
-        let path = format!("/proc/{}/fd/{}", self.place.pid, self.place.records[member][thread]);
+        let path =
+            format!("/proc/{}/fd/{}", self.address.pid, self.address.records[member][thread]);
         std::fs::read(&path).with_context(|| format!("reading {path}"))
     }
 

@@ -1,4 +1,4 @@
-//! Accepting losses in runs that go beyond what the store promises: one member at a time, the warden, looks for lost
+//! Accepting losses in runs that go beyond what the store promises: one member at a time, the acceptor, looks for lost
 //! partitions, tells which keys are lost before it accepts that, and says when nothing is lost any more. From that the
 //! judges know when each key began anew; see [`outlast_check::loss`].
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What a warden tells.
+/// What a acceptor tells.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LossNews {
@@ -23,18 +23,18 @@ pub(crate) enum LossNews {
     Whole { at_ns: u64 },
 }
 
-/// What all wardens have told.
+/// What all acceptors have told.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Losses(pub(crate) Vec<Loss>);
 
 impl Losses {
-    pub(crate) fn note(&mut self, news: LossNews, all: &[Key]) {
+    pub(crate) fn record(&mut self, news: LossNews, all: &[Key]) {
         match news {
             LossNews::Lost { keys, locked, told_ns, begin_ns } => {
                 let named = |numbers: &[usize]| -> BTreeSet<Key> {
                     numbers.iter().filter_map(|&number| all.get(number).cloned()).collect()
                 };
-                // What a warden had begun to accept before it died is still the same loss.
+                // What a acceptor had begun to accept before it died is still the same loss.
                 let open = self.0.iter().filter(|loss| loss.end_ns.is_none());
                 let open: BTreeSet<Key> = open.flat_map(|loss| loss.keys.iter().cloned()).collect();
                 let keys = named(&keys).difference(&open).cloned().collect();
@@ -50,7 +50,7 @@ impl Losses {
 }
 
 /// A member that accepts losses.
-pub(crate) struct Warden {
+pub(crate) struct LossAcceptor {
     random: Random,
     /// How long the loss stays, at most, before it is accepted.
     pause_max: Duration,
@@ -61,15 +61,20 @@ pub(crate) struct Warden {
     pub(crate) is_owed: bool,
 }
 
-impl Warden {
-    pub(crate) fn new(seed: u64, job: &Job, pause_max: Duration, clock: fn(&Job) -> u64) -> Warden {
+impl LossAcceptor {
+    pub(crate) fn new(
+        seed: u64,
+        job: &Job,
+        pause_max: Duration,
+        clock: fn(&Job) -> u64,
+    ) -> LossAcceptor {
         let random = Random::stream(seed, 0x6c6f_7373 ^ u64::from(job.me().0));
-        Warden { random, pause_max, clock, whole: None, is_owed: false }
+        LossAcceptor { random, pause_max, clock, whole: None, is_owed: false }
     }
 
     /// Looks for losses and accepts them; what it finds is told before. `is_sole`: no other member has been doing so, and
     /// nothing of what it asked for can still come true.
-    pub(crate) fn look(
+    pub(crate) fn accept_losses(
         &mut self,
         job: &Job,
         store: &Store,

@@ -79,7 +79,7 @@ pub(crate) fn show_log(outcome: &Outcome) {
 /// What a member that watches sees.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum News {
+pub(crate) enum DeathNews {
     /// The death of a member was noticed.
     Noticed { dead: u32, at_ns: u64 },
     /// This member sees nothing to repair, so many being dead.
@@ -101,17 +101,17 @@ impl Watch {
     }
 
     /// What is new.
-    pub(crate) fn look(&mut self, job: &Job, store: &Store) -> anyhow::Result<Vec<News>> {
+    pub(crate) fn poll(&mut self, job: &Job, store: &Store) -> anyhow::Result<Vec<DeathNews>> {
         let mut news = Vec::new();
         let at_ns = machine_ns();
         for dead in job.view().dead.iter() {
             if self.noticed.insert(dead) {
-                news.push(News::Noticed { dead: dead.0, at_ns });
+                news.push(DeathNews::Noticed { dead: dead.0, at_ns });
             }
         }
         let dead = self.dead();
         if self.complete_at < dead && store.copies_missing()? == 0 && job.epoch().0 == dead {
-            news.push(News::Complete { dead, at_ns: machine_ns() });
+            news.push(DeathNews::Complete { dead, at_ns: machine_ns() });
             self.complete_at = dead;
         }
         Ok(news)

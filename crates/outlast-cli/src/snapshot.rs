@@ -24,21 +24,21 @@ Examples:
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Snapshot {
     #[command(subcommand)]
-    command: Command,
+    command: SnapshotCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum SnapshotCommand {
     /// The snapshots of a folder, the oldest first.
-    List(Where),
+    List(PathArgs),
     /// Read every byte and compare the checksums; exit status 1 if something is damaged.
-    Verify(Where),
+    Verify(PathArgs),
     /// The keys that a snapshot holds.
-    Show(Show),
+    Show(ShowArgs),
 }
 
 #[derive(Args)]
-struct Where {
+struct PathArgs {
     /// A folder of snapshots, or of one of them
     path: PathBuf,
     /// Write a report as JSON to this file, or to standard output for `-`
@@ -47,9 +47,9 @@ struct Where {
 }
 
 #[derive(Args)]
-struct Show {
+struct ShowArgs {
     #[command(flatten)]
-    common: Where,
+    common: PathArgs,
     /// Only keys that begin with this
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
@@ -71,7 +71,7 @@ struct Summary {
 }
 
 #[derive(Serialize)]
-struct Checked {
+struct VerifyReport {
     ok: bool,
     snapshot: Option<Summary>,
     damaged: Vec<String>,
@@ -88,9 +88,9 @@ struct Entry {
 impl Snapshot {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         match self.command {
-            Command::List(list) => list.list(),
-            Command::Verify(verify) => verify.verify(),
-            Command::Show(show) => show.show(),
+            SnapshotCommand::List(list) => list.list(),
+            SnapshotCommand::Verify(verify) => verify.verify(),
+            SnapshotCommand::Show(show) => show.show(),
         }
     }
 }
@@ -133,7 +133,7 @@ fn date(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-impl Where {
+impl PathArgs {
     fn json(&self) -> Option<&Path> {
         self.json.as_deref()
     }
@@ -211,13 +211,13 @@ impl Where {
             ),
         }
         if let Some(json) = self.json() {
-            write_json(json, &Checked { ok, snapshot, damaged })?;
+            write_json(json, &VerifyReport { ok, snapshot, damaged })?;
         }
         Ok(ok)
     }
 }
 
-impl Show {
+impl ShowArgs {
     fn show(self) -> anyhow::Result<bool> {
         let json = self.common.json();
         let generation = snapshot::find(&self.common.path)?;

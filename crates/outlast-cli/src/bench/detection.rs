@@ -1,6 +1,6 @@
 //! `outlast bench detection`: how long after a kill -9 the survivors know.
 
-use super::{Common, Row, expect_ok, publish};
+use super::{BenchArgs, Row, expect_ok, publish};
 use crate::members::{machine_ns, say_line as tell};
 use crate::quantity;
 use crate::report::say;
@@ -24,7 +24,7 @@ Examples:
 /// Measure how long after a kill -9 each survivor knows of the death.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Detection {
+pub(super) struct DetectionBench {
     /// How many processes a job has
     #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
     members: u16,
@@ -38,7 +38,7 @@ pub(super) struct Detection {
     #[arg(long)]
     busy: bool,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
 /// A member of the benchmark; started by it.
@@ -97,7 +97,7 @@ impl DetectionMember {
     }
 }
 
-impl Detection {
+impl DetectionBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
         let members = usize::from(self.members);
         let mut samples = Vec::new();
@@ -105,7 +105,7 @@ impl Detection {
         while kills < self.kills {
             samples.extend(measure_once(members, self.map, self.busy, members - 1)?);
             kills += members - 1;
-            say(self.common.json.as_deref(), format_args!("{kills} of {} kills", self.kills));
+            say(self.args.json.as_deref(), format_args!("{kills} of {} kills", self.kills));
         }
         let row = Row {
             what: "detection".into(),
@@ -115,7 +115,7 @@ impl Detection {
             contender: if self.busy { "survivors compute" } else { "survivors wait" }.into(),
             ..Row::default()
         };
-        publish(&self.common, vec![row.with_samples(samples)])?;
+        publish(&self.args, vec![row.with_samples(samples)])?;
         Ok(true)
     }
 }

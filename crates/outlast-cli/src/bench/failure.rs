@@ -1,6 +1,6 @@
 //! `outlast bench failover` and `outlast bench repair`: what a kill -9 costs those who go on.
 
-use super::{Common, Row, expect_ok, publish};
+use super::{BenchArgs, Row, expect_ok, publish};
 use crate::members::{machine_ns, say_line as tell};
 use crate::quantity;
 use crate::report::say;
@@ -31,7 +31,7 @@ Examples:
 /// Measure how long writers of affected keys notice a kill -9.
 #[derive(Args)]
 #[command(after_help = FAILOVER_EXAMPLES)]
-pub(super) struct Failover {
+pub(super) struct FailoverBench {
     /// How many processes a job has
     #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=64))]
     members: u16,
@@ -45,13 +45,13 @@ pub(super) struct Failover {
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "64M")]
     map: u64,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
 /// Measure how fast lost copies come back.
 #[derive(Args)]
 #[command(after_help = REPAIR_EXAMPLES)]
-pub(super) struct Repair {
+pub(super) struct RepairBench {
     /// How many processes a job has
     #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=64))]
     members: u16,
@@ -68,7 +68,7 @@ pub(super) struct Repair {
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     kills: u16,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
 /// The member of such a benchmark; started by it.
@@ -138,7 +138,7 @@ fn number(lines: &[String], word: &str) -> anyhow::Result<u64> {
     found.with_context(|| format!("the member did not say `{word}`"))
 }
 
-impl Failover {
+impl FailoverBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
         let members = usize::from(self.members);
         ensure!(
@@ -166,7 +166,7 @@ impl Failover {
                 puts.iter().map(|put| put.1).filter(|&end| end >= killed_ns).collect();
             let gap = acknowledged.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
             gaps.push(gap);
-            say(self.common.json.as_deref(), format_args!("{kill} of {} kills", self.kills));
+            say(self.args.json.as_deref(), format_args!("{kill} of {} kills", self.kills));
         }
         let row = |what: &str, samples: Vec<u64>| {
             let row = Row {
@@ -185,12 +185,12 @@ impl Failover {
             row("first put after the death is known", known),
             row("longest time without a put", gaps),
         ];
-        publish(&self.common, rows)?;
+        publish(&self.args, rows)?;
         Ok(true)
     }
 }
 
-impl Repair {
+impl RepairBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
         let members = usize::from(self.members);
         ensure!(
@@ -208,7 +208,7 @@ impl Repair {
             repairs.push(number(&lines, "repaired ")?.saturating_sub(killed_ns));
             floors.push(number(&lines, "floor ")?);
             bytes = number(&lines, "bytes ")?;
-            say(self.common.json.as_deref(), format_args!("{kill} of {} kills", self.kills));
+            say(self.args.json.as_deref(), format_args!("{kill} of {} kills", self.kills));
         }
         let row = |contender: &str, samples: Vec<u64>| {
             let row = Row {
@@ -228,7 +228,7 @@ impl Repair {
             row.floor_ns = Some(floor);
             row.ratio = Some(row.p50_ns as f64 / floor.max(1) as f64);
         }
-        publish(&self.common, rows)?;
+        publish(&self.args, rows)?;
         Ok(true)
     }
 }

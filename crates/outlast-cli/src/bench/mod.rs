@@ -2,7 +2,7 @@
 //!
 //! Times on a small machine are noisy, so contenders are measured interleaved in one run and reported as ratios to a
 //! floor measured in that run. Each measurement becomes a [`Row`]; people get a table, machines the JSON of
-//! [`Report`].
+//! [`BenchReport`].
 
 mod detection;
 mod failure;
@@ -34,41 +34,41 @@ pub(crate) use ulfm::UlfmMember;
 #[derive(Args)]
 pub(crate) struct Bench {
     #[command(subcommand)]
-    what: What,
+    what: Benchmark,
 }
 
 #[derive(Subcommand)]
-enum What {
-    Detection(detection::Detection),
-    Failover(failure::Failover),
-    Get(store::Get),
-    Put(store::Put),
-    Repair(failure::Repair),
-    Sim(sim::Sim),
-    Snapshot(snapshot::Snapshot),
-    Tx(tx::Tx),
-    Ulfm(ulfm::Ulfm),
+enum Benchmark {
+    Detection(detection::DetectionBench),
+    Failover(failure::FailoverBench),
+    Get(store::GetBench),
+    Put(store::PutBench),
+    Repair(failure::RepairBench),
+    Sim(sim::SimBench),
+    Snapshot(snapshot::SnapshotBench),
+    Tx(tx::TxBench),
+    Ulfm(ulfm::UlfmBench),
 }
 
 impl Bench {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         match self.what {
-            What::Detection(detection) => detection.execute(),
-            What::Failover(failover) => failover.execute(),
-            What::Get(get) => get.execute(),
-            What::Put(put) => put.execute(),
-            What::Repair(repair) => repair.execute(),
-            What::Sim(sim) => sim.execute(),
-            What::Snapshot(snapshot) => snapshot.execute(),
-            What::Tx(tx) => tx.execute(),
-            What::Ulfm(ulfm) => ulfm.execute(),
+            Benchmark::Detection(detection) => detection.execute(),
+            Benchmark::Failover(failover) => failover.execute(),
+            Benchmark::Get(get) => get.execute(),
+            Benchmark::Put(put) => put.execute(),
+            Benchmark::Repair(repair) => repair.execute(),
+            Benchmark::Sim(sim) => sim.execute(),
+            Benchmark::Snapshot(snapshot) => snapshot.execute(),
+            Benchmark::Tx(tx) => tx.execute(),
+            Benchmark::Ulfm(ulfm) => ulfm.execute(),
         }
     }
 }
 
-/// What all benchmarks can be told.
+/// Benchmark all benchmarks can be told.
 #[derive(Args)]
-struct Common {
+struct BenchArgs {
     /// Write the results as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
@@ -119,9 +119,9 @@ impl Row {
     }
 }
 
-/// What a benchmark writes as JSON.
+/// Benchmark a benchmark writes as JSON.
 #[derive(Serialize)]
-struct Report {
+struct BenchReport {
     results: Vec<Row>,
     machine: Machine,
     command: String,
@@ -163,8 +163,8 @@ fn times(ratio: f64) -> String {
 }
 
 /// Prints the table and writes the JSON.
-fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
-    let json = common.json.as_deref();
+fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
+    let json = args.json.as_deref();
     let header = [
         "what",
         "contender",
@@ -207,7 +207,7 @@ fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
     );
     if let Some(path) = json {
         let command = std::env::args().collect::<Vec<_>>().join(" ");
-        write_json(path, &Report { results, machine, command })?;
+        write_json(path, &BenchReport { results, machine, command })?;
     }
     Ok(())
 }

@@ -8,13 +8,13 @@ pub(super) struct Figure {
     pub(super) title: String,
     /// What the vertical axis shows.
     pub(super) axis: String,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<Curve>,
     /// How a value is written for people.
     pub(super) show: fn(f64) -> String,
 }
 
 /// One contender: its name, and what was measured with how many members.
-pub(super) struct Line {
+pub(super) struct Curve {
     pub(super) name: String,
     pub(super) points: Vec<(usize, f64)>,
 }
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn odd_values_give_a_figure() {
         let show = |value: f64| value.to_string();
-        let line = |points: &[(usize, f64)]| Line {
+        let line = |points: &[(usize, f64)]| Curve {
             name: "a < b & \"c\"".into(),
             points: points.to_vec(),
         };

@@ -1,6 +1,6 @@
 //! `outlast bench sim`: how many engine steps a second the simulator takes.
 
-use super::{Common, Row, publish};
+use super::{BenchArgs, Row, publish};
 use crate::report::say;
 use anyhow::{Context, ensure};
 use clap::Args;
@@ -24,7 +24,7 @@ Examples:
 /// Measure how many engine steps a second the simulator takes.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Sim {
+pub(super) struct SimBench {
     /// About how many steps a run has
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000))]
     steps: u64,
@@ -32,7 +32,7 @@ pub(super) struct Sim {
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     runs: u16,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
 /// One case: the same work on another simulated machine.
@@ -135,9 +135,9 @@ fn mixed(job: &Job, rounds: u64) {
     job.leave().expect("a member leaves once");
 }
 
-impl Sim {
+impl SimBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        let json = self.common.json.as_deref();
+        let json = self.args.json.as_deref();
         if cfg!(debug_assertions) {
             say(json, "This is no release build: expect a fraction of the speed.");
         }
@@ -161,7 +161,7 @@ impl Sim {
             let row = row.with_samples(samples);
             Row { steps_per_s: Some(1_000_000_000 / row.p50_ns), ..row }
         });
-        publish(&self.common, rows.collect())?;
+        publish(&self.args, rows.collect())?;
         Ok(true)
     }
 }

@@ -1,6 +1,6 @@
 //! `outlast bench snapshot`: taking and restoring a snapshot against what `dd` writes and reads on the same file system.
 
-use super::{Common, Row, expect_ok, publish};
+use super::{BenchArgs, Row, expect_ok, publish};
 use crate::quantity;
 use crate::report::say;
 use anyhow::{Context, ensure};
@@ -28,7 +28,7 @@ Examples:
 /// Measure snapshots against dd on the same file system.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Snapshot {
+pub(super) struct SnapshotBench {
     /// How many bytes of values there are in all
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = quantity::bytes)]
     size: u64,
@@ -48,7 +48,7 @@ pub(super) struct Snapshot {
     #[arg(long, value_name = "PATH", default_value = ".")]
     folder: PathBuf,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
 /// A member of the benchmark; started by it.
@@ -79,7 +79,7 @@ impl Drop for Scratch {
 const TAKE: &str = "snapshot";
 const RESTORE: &str = "restore";
 
-impl Snapshot {
+impl SnapshotBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
         ensure!(
             self.value_size > 0 && self.size >= self.value_size,
@@ -92,7 +92,7 @@ impl Snapshot {
         );
         let scratch = Scratch(self.folder.join(format!("outlast-bench-{}", std::process::id())));
         std::fs::create_dir_all(&scratch.0).with_context(|| scratch.0.display().to_string())?;
-        let json = self.common.json.as_deref();
+        let json = self.args.json.as_deref();
         let (mut ours, mut dd) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
         for round in 1..=self.rounds {
             say(json, format_args!("round {round} of {}", self.rounds));
@@ -135,7 +135,7 @@ impl Snapshot {
             rows.push(Row { floor_ns: Some(floor.p50_ns), ratio: Some(ratio), ..ours });
             rows.push(floor);
         }
-        publish(&self.common, rows)?;
+        publish(&self.args, rows)?;
         Ok(true)
     }
 

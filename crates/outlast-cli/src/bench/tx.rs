@@ -1,6 +1,6 @@
 //! `outlast bench tx`: transactions over 1 to 64 keys against a put of the same bytes, and many members at once.
 
-use super::{Common, Row, expect_ok, publish};
+use super::{BenchArgs, Row, expect_ok, publish};
 use crate::quantity;
 use crate::report::say;
 use anyhow::{Context, ensure};
@@ -26,7 +26,7 @@ Examples:
 /// Measure transactions on this machine against puts.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Tx {
+pub(super) struct TxBench {
     /// How many keys a transaction has
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,3,8,16,64", value_parser = clap::value_parser!(u16).range(1..=1024))]
     keys: Vec<u16>,
@@ -43,7 +43,7 @@ pub(super) struct Tx {
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     seconds: f64,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
 /// A member of the benchmark; started by it.
@@ -65,10 +65,10 @@ pub(crate) struct TxBenchMember {
 /// How many keys a transaction of the second part has.
 const CROWD_KEYS: u16 = 3;
 
-impl Tx {
+impl TxBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
         ensure!(self.seconds > 0.0 && self.seconds <= 600.0, "--seconds must be between 0 and 600");
-        let json = self.common.json.as_deref();
+        let json = self.args.json.as_deref();
         let mut rows = Vec::new();
         let members = usize::from(self.replicas).max(4);
         for (keys, contender, samples) in self.start(members, &self.keys, false)?.0 {
@@ -109,7 +109,7 @@ impl Tx {
                 rows.push(row.with_samples(samples));
             }
         }
-        publish(&self.common, rows)?;
+        publish(&self.args, rows)?;
         Ok(true)
     }
 

@@ -1,7 +1,8 @@
 //! Who is killed or stopped, and when.
 
-use super::{Chaos, Kill, Known, Mode, PATIENCE};
-use crate::control::Shared;
+use super::observations::{Kill, Observations};
+use super::{Chaos, Mode, PATIENCE};
+use crate::control::CommandControl;
 use crate::hosts::Hosts;
 use crate::members::machine_ns;
 use anyhow::{Context, bail, ensure};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 const ARMED_FOR: Duration = Duration::from_millis(400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum FaultKind {
     Kill,
     /// Kill so many members while nobody can do anything in between.
     KillTogether(usize),
@@ -30,7 +31,7 @@ enum What {
 /// The faults that are still to come.
 pub(super) struct Faults {
     random: Random,
-    planned: VecDeque<(Duration, What)>,
+    planned: VecDeque<(Duration, FaultKind)>,
     /// Who is stopped: since when and until when.
     stopped: BTreeMap<u32, (u64, Instant)>,
     /// Who was told where to die and has not yet, and since when.
@@ -65,14 +66,14 @@ impl Faults {
             let part = random.below(1 << 20) as f64 / f64::from(1 << 20);
             Duration::from_secs_f64(chaos.seconds * (from + (to - from) * part))
         };
-        let mut planned: Vec<(Duration, What)> = Vec::new();
+        let mut planned: Vec<(Duration, FaultKind)> = Vec::new();
         match chaos.victim_host() {
             Some(host) if chaos.cut_host => {
-                planned.push((when(0.3, 0.36), What::CutHost(host)));
-                planned.push((when(0.95, 0.98), What::KillHost));
+                planned.push((when(0.3, 0.36), FaultKind::CutHost(host)));
+                planned.push((when(0.95, 0.98), FaultKind::KillHost));
             }
-            Some(_) => planned.push((when(0.2, 0.6), What::KillHost)),
-            None => planned.extend((0..chaos.kills).map(|_| (when(0.05, 0.85), What::Kill))),
+            Some(_) => planned.push((when(0.2, 0.6), FaultKind::KillHost)),
+            None => planned.extend((0..chaos.kills).map(|_| (when(0.05, 0.85), FaultKind::Kill))),
         }
         let beyond = chaos.beyond || chaos.salvage;
         if beyond {
@@ -82,12 +83,12 @@ impl Faults {
             if chaos.failpoints {
                 planned.iter_mut().take(together).for_each(|kill| kill.0 = at);
             } else {
-                planned.splice(..together, [(at, What::KillTogether(together))]);
+                planned.splice(..together, [(at, FaultKind::KillTogether(together))]);
             }
         }
         for _ in 0..chaos.stops {
             let length = when(0.01, 0.2).clamp(Duration::from_millis(20), Duration::from_secs(2));
-            planned.push((when(0.05, 0.85), What::Stop(length)));
+            planned.push((when(0.05, 0.85), FaultKind::Stop(length)));
         }
         planned.sort_by_key(|&(at, _)| at);
         Faults {
@@ -120,10 +121,10 @@ impl Faults {
     pub(super) fn act(
         &mut self,
         elapsed: Duration,
-        known: &mut Known,
+        observed: &mut Observations,
         running: &Running,
         hosts: Option<&Hosts>,
-        shared: &Shared,
+        control: &CommandControl,
     ) -> anyhow::Result<bool> {
         let due: Vec<u32> = self
             .stopped
@@ -132,10 +133,10 @@ impl Faults {
             .map(|(&member, _)| member)
             .collect();
         for member in due {
-            self.resume(member, known, running)?;
+            self.resume(member, observed, running)?;
         }
-        self.bury(known, running)?;
-        self.note_ends_of_cut_off(known, running);
+        self.record_armed_deaths(observed, running)?;
+        self.record_ends_of_cut_off(observed, running);
         let Some(&(at, what)) = self.planned.front() else { return Ok(false) };
         if at > elapsed {
             return Ok(false);
@@ -143,41 +144,43 @@ impl Faults {
         // One that did not get to its step in spite of a death makes room for the next one.
         let overdue =
             self.armed.iter().find(|(_, since)| since.elapsed() > ARMED_FOR && self.has_triggered);
-        if let (Some((&member, _)), What::Kill) = (overdue, what) {
-            self.kill_now(member, known, running)?;
+        if let (Some((&member, _)), FaultKind::Kill) = (overdue, what) {
+            self.kill_now(member, observed, running)?;
             return Ok(true);
         }
         match what {
-            What::Stop(length) => {
-                if !self.stop(length, known, running)? {
+            FaultKind::Stop(length) => {
+                if !self.stop(length, observed, running)? {
                     return Ok(false);
                 }
             }
-            What::KillTogether(count) => self.kill_together(count, known, running, shared)?,
-            What::CutHost(host) => {
+            FaultKind::KillTogether(count) => {
+                self.kill_together(count, observed, running, control)?
+            }
+            FaultKind::CutHost(host) => {
                 hosts.context("there are no hosts")?.cut(host)?;
-                known.cut_ns = Some(machine_ns());
+                observed.cut_ns = Some(machine_ns());
                 eprintln!(
                     "{:7.3} s  cut off the host of members {:?}",
                     running.elapsed().as_secs_f64(),
                     self.of_host
                 );
             }
-            What::KillHost => {
+            FaultKind::KillHost => {
                 for member in std::mem::take(&mut self.of_host) {
-                    self.kill_now(member, known, running)?;
+                    self.kill_now(member, observed, running)?;
                 }
             }
-            What::Kill if self.may_kill(known) => {
+            FaultKind::Kill if self.may_kill(observed) => {
                 self.waiting = None;
-                self.kill(known, running, shared)?;
+                self.kill(observed, running, control)?;
             }
-            What::Kill => {
+            FaultKind::Kill => {
                 let since = *self.waiting.get_or_insert_with(Instant::now);
                 // A member that has not reached its step makes room for the next one.
                 let overdue = self.armed.iter().find(|(_, since)| since.elapsed() > ARMED_FOR);
                 if let Some((&member, _)) = overdue {
-                    self.kill_now(member, known, running)?;
+                    self.kill_now(member, observed, running)?;
                     return Ok(true);
                 }
                 if since.elapsed() > PATIENCE {
@@ -192,28 +195,34 @@ impl Faults {
 
     /// Whether one more death is within what the store promises: fewer than R since the copies were last complete,
     /// where as many copies as there were members count as complete.
-    fn may_kill(&self, known: &Known) -> bool {
+    fn may_kill(&self, observed: &Observations) -> bool {
         if self.beyond {
             return true;
         }
-        let dead = known.kills.len() as u64;
+        let dead = observed.kills.len() as u64;
         let complete_with = (0..=dead)
             .rev()
-            .find(|&count| count == 0 || known.complete_at(count, self.members).is_some());
+            .find(|&count| count == 0 || observed.complete_at(count, self.members).is_some());
         let complete_with = complete_with.unwrap_or(0);
         let copies = self.replicas.min(self.members as usize - complete_with as usize);
         let deaths = (dead - complete_with) as usize + self.armed.len();
         deaths + 1 < copies
     }
 
-    fn note_kill(&self, member: u32, at_ns: u64, step: Option<String>, known: &mut Known) {
-        let mut awake = known.living(self.members);
+    fn record_kill(
+        &self,
+        member: u32,
+        at_ns: u64,
+        step: Option<String>,
+        observed: &mut Observations,
+    ) {
+        let mut awake = observed.living(self.members);
         awake.remove(&member);
         awake.retain(|member| !self.stopped.contains_key(member));
-        known.kills.push(Kill {
+        observed.kills.push(Kill {
             member,
             at_ns,
-            dead_before: known.kills.len() as u64,
+            dead_before: observed.kills.len() as u64,
             awake,
             step,
         });
@@ -221,11 +230,11 @@ impl Faults {
 
     fn kill(
         &mut self,
-        known: &mut Known,
+        observed: &mut Observations,
         running: &Running,
-        shared: &Shared,
+        control: &CommandControl,
     ) -> anyhow::Result<()> {
-        let living = known.living(self.members);
+        let living = observed.living(self.members);
         let is_spared = |member: &u32| self.spared == Some(*member);
         ensure!(living.len() > 1, "nobody is left to kill");
         let candidates: Vec<u32> =
@@ -234,10 +243,10 @@ impl Faults {
         let victim = candidates[self.random.below(candidates.len() as u64) as usize];
         // One that waits in a step of repair needs a death to get there.
         if !self.failpoints || !self.armed.is_empty() {
-            return self.kill_now(victim, known, running);
+            return self.kill_now(victim, observed, running);
         }
         // The last victim cannot wait for another death to bring it to its step: it dies in whatever step comes.
-        let is_last = self.armed.len() + known.kills.len() + 1 == self.kills;
+        let is_last = self.armed.len() + observed.kills.len() + 1 == self.kills;
         while !is_in_mode(self.next_step, self.mode) {
             self.next_step = (self.next_step + 1) % steps::NAMES.len();
         }
@@ -246,7 +255,7 @@ impl Faults {
         // Mostly the first thing that is done there, so that every step is hit.
         let range = if is_last || self.random.percent(25) { 40 } else { 1 };
         let after = 1 + self.random.below(range) as u32;
-        shared.order_death(victim, step, after)?;
+        control.order_death(victim, step, after)?;
         self.armed.insert(victim, Instant::now());
         self.has_triggered = false;
         Ok(())
@@ -257,14 +266,14 @@ impl Faults {
     fn kill_together(
         &mut self,
         count: usize,
-        known: &mut Known,
+        observed: &mut Observations,
         running: &Running,
-        shared: &Shared,
+        control: &CommandControl,
     ) -> anyhow::Result<()> {
-        let mut held = known.living(self.members);
+        let mut held = observed.living(self.members);
         held.retain(|member| !self.stopped.contains_key(member));
         held.iter().try_for_each(|&member| running.stop(MemberId(member)).map(drop))?;
-        let killed = (0..count).try_for_each(|_| self.kill(known, running, shared));
+        let killed = (0..count).try_for_each(|_| self.kill(observed, running, control));
         held.iter().try_for_each(|&member| running.resume(MemberId(member)).map(drop))?;
         killed
     }
@@ -272,7 +281,7 @@ impl Faults {
     fn kill_now(
         &mut self,
         victim: u32,
-        known: &mut Known,
+        observed: &mut Observations,
         running: &Running,
     ) -> anyhow::Result<()> {
         self.armed.remove(&victim);
@@ -280,11 +289,11 @@ impl Faults {
         let at_ns = machine_ns();
         let was_running = running.kill(MemberId(victim))?;
         // An armed one may have died by itself just now; it is counted once, here.
-        let may_have_ended = self.failpoints || known.cut_ns.is_some();
+        let may_have_ended = self.failpoints || observed.cut_ns.is_some();
         ensure!(was_running || may_have_ended, "member {victim} had ended before it was killed");
-        self.note_kill(victim, at_ns, None, known);
+        self.record_kill(victim, at_ns, None, observed);
         if let Some((since, _)) = self.stopped.remove(&victim) {
-            known.stops.push((victim, since, at_ns));
+            observed.stops.push((victim, since, at_ns));
         }
         eprintln!("{:7.3} s  kill -9 of member {victim}", running.elapsed().as_secs_f64());
         Ok(())
@@ -292,12 +301,20 @@ impl Faults {
 
     /// Notes the deaths of those who were told where to die; in the end, kills those who did not get there. Until they are
     /// noted they count as told, so that nobody is killed in their place.
-    fn bury(&mut self, known: &mut Known, running: &Running) -> anyhow::Result<()> {
-        let dead: Vec<u32> =
-            self.armed.keys().filter(|member| known.ended.contains_key(member)).copied().collect();
+    fn record_armed_deaths(
+        &mut self,
+        observed: &mut Observations,
+        running: &Running,
+    ) -> anyhow::Result<()> {
+        let dead: Vec<u32> = self
+            .armed
+            .keys()
+            .filter(|member| observed.ended.contains_key(member))
+            .copied()
+            .collect();
         for member in dead {
             self.armed.remove(&member);
-            // What it said may come a moment after the news of its end.
+            // FaultKind it said may come a moment after the news of its end.
             let until = Instant::now() + Duration::from_secs(1);
             let said =
                 || String::from_utf8_lossy(&running.output(MemberId(member)).stderr).into_owned();
@@ -312,7 +329,7 @@ impl Faults {
                 "{:7.3} s  member {member} died in step {step}",
                 running.elapsed().as_secs_f64()
             );
-            self.note_kill(member, at_ns, Some(step), known);
+            self.record_kill(member, at_ns, Some(step), observed);
         }
         let overdue = self
             .armed
@@ -320,23 +337,23 @@ impl Faults {
             .find(|(_, since)| since.elapsed() > ARMED_FOR)
             .map(|(&member, _)| member);
         if let (true, Some(member)) = (self.planned.is_empty(), overdue) {
-            self.kill_now(member, known, running)?;
+            self.kill_now(member, observed, running)?;
         }
         Ok(())
     }
 
     /// Members that are cut off end themselves when they have not reached a majority for the time limit.
-    fn note_ends_of_cut_off(&mut self, known: &mut Known, running: &Running) {
-        let has_ended = |member: &u32| known.ended.get(member).is_some_and(MemberEnd::is_death);
+    fn record_ends_of_cut_off(&mut self, observed: &mut Observations, running: &Running) {
+        let has_ended = |member: &u32| observed.ended.get(member).is_some_and(MemberEnd::is_death);
         let ended: Vec<u32> = self
             .of_host
             .iter()
             .copied()
-            .filter(|member| known.cut_ns.is_some() && has_ended(member))
+            .filter(|member| observed.cut_ns.is_some() && has_ended(member))
             .collect();
         for member in ended {
             self.of_host.retain(|&other| other != member);
-            self.note_kill(member, machine_ns(), None, known);
+            self.record_kill(member, machine_ns(), None, observed);
             eprintln!(
                 "{:7.3} s  member {member} has ended itself",
                 running.elapsed().as_secs_f64()
@@ -345,8 +362,13 @@ impl Faults {
     }
 
     /// Stops somebody for so long; whether anybody could be stopped.
-    fn stop(&mut self, length: Duration, known: &Known, running: &Running) -> anyhow::Result<bool> {
-        let living = known.living(self.members);
+    fn stop(
+        &mut self,
+        length: Duration,
+        observed: &Observations,
+        running: &Running,
+    ) -> anyhow::Result<bool> {
+        let living = observed.living(self.members);
         let candidates: Vec<u32> =
             living.into_iter().filter(|m| !self.stopped.contains_key(m)).collect();
         // Everyone is stopped already: this one comes when somebody goes on.
@@ -364,10 +386,15 @@ impl Faults {
         Ok(true)
     }
 
-    fn resume(&mut self, member: u32, known: &mut Known, running: &Running) -> anyhow::Result<()> {
+    fn resume(
+        &mut self,
+        member: u32,
+        observed: &mut Observations,
+        running: &Running,
+    ) -> anyhow::Result<()> {
         if let Some((since, _)) = self.stopped.remove(&member) {
             running.resume(MemberId(member))?;
-            known.stops.push((member, since, machine_ns()));
+            observed.stops.push((member, since, machine_ns()));
         }
         Ok(())
     }

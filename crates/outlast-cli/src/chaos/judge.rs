@@ -1,8 +1,9 @@
 //! What the record of a chaos run says.
 
+use super::Chaos;
 use super::member::{FoundLine, Plan};
-use super::{Chaos, Known};
-use crate::control::Shared;
+use super::observations::Observations;
+use crate::control::CommandControl;
 use crate::loss_acceptor::Losses;
 use crate::program;
 use anyhow::Context;
@@ -33,7 +34,7 @@ impl Times {
 
 /// The report, as the contract has it; what follows the seed is in addition.
 #[derive(Serialize)]
-pub(super) struct Report {
+pub(super) struct ChaosReport {
     pub(super) ok: bool,
     acked: u64,
     lost: u64,
@@ -87,12 +88,12 @@ const SHOWN: usize = 5;
 pub(super) fn judge(
     chaos: &Chaos,
     plan: &Plan,
-    shared: &Shared,
-    known: &Known,
+    control: &CommandControl,
+    observed: &Observations,
     end_ns: u64,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<ChaosReport> {
     let mut operations: Vec<Operation> = Vec::new();
-    for text in shared.records()?.into_iter().flatten() {
+    for text in control.records()?.into_iter().flatten() {
         // A member that died early has written nothing yet.
         if !text.is_empty() {
             operations
@@ -105,40 +106,44 @@ pub(super) fn judge(
             .with_context(|| format!("writing {}", path.display()))?;
     }
     let keys = program::keys(&plan.options(usize::from(chaos.members)), plan.threads);
-    let affected = Affected { known, keys: &keys };
+    let affected = Affected { observed, keys: &keys };
     let detection_ns = affected.detection();
     let unavailable_ns = affected.unavailable(&history);
     let members = u32::from(chaos.members);
-    let repaired = known.kills.iter().filter_map(|kill| {
-        Some(known.complete_at(kill.dead_before + 1, members)?.saturating_sub(known.gone_at(kill)))
+    let repaired = observed.kills.iter().filter_map(|kill| {
+        Some(
+            observed
+                .complete_at(kill.dead_before + 1, members)?
+                .saturating_sub(observed.gone_at(kill)),
+        )
     });
     let repair_ns = repaired.collect();
     let calls = history.operations().len() as u64;
     let of_host: BTreeSet<u32> =
         chaos.victim_host().into_iter().flat_map(|host| chaos.members_of(host)).collect();
-    let cut = known.cut_ns.map(|cut_ns| Cut::new(&history, cut_ns, &of_host));
+    let cut = observed.cut_ns.map(|cut_ns| Cut::new(&history, cut_ns, &of_host));
     let mut run = Run::new(history);
     run.observation.end_ns = end_ns;
-    run.observation.dead = known.killed();
-    let kills = known.kills.iter().map(|kill| kill.at_ns);
-    let resumes = known.stops.iter().map(|&(_, _, until)| until);
-    run.observation.disturbances_ns = kills.chain(resumes).chain(known.cut_ns).collect();
+    run.observation.dead = observed.killed();
+    let kills = observed.kills.iter().map(|kill| kill.at_ns);
+    let resumes = observed.stops.iter().map(|&(_, _, until)| until);
+    run.observation.disturbances_ns = kills.chain(resumes).chain(observed.cut_ns).collect();
     // A cut is noticed only after a part of the time limit, and those who are cut off wait for all of it.
     run.observation.bound_ns += cut.map_or(0, |_| plan.time_limit_s * 1_000_000_000);
-    run.observation.end_state = end_state(known, &keys);
+    run.observation.end_state = end_state(observed, &keys);
     let mut losses = Losses::default();
-    known.losses.iter().for_each(|news| losses.note(news.clone(), &keys));
+    observed.losses.iter().for_each(|news| losses.record(news.clone(), &keys));
     run.losses = losses.0;
     let judged = report::judge(&run);
-    let deaths = known.ended.values().filter(|end| end.is_death()).count() as u64;
+    let deaths = observed.ended.values().filter(|end| end.is_death()).count() as u64;
     // A member that ended by itself, or did not end, has calls that never come back.
-    let hung = judged.hung.max(u64::from(!known.failures.is_empty()));
+    let hung = judged.hung.max(u64::from(!observed.failures.is_empty()));
     // The store may call data lost only where more have died than it promises to survive.
     let lost = judged.lost + if chaos.beyond { 0 } else { judged.data_lost };
     // No two copies are on one host: who is cut off from all others may acknowledge no write.
     let is_right = lost + judged.torn + judged.stale + hung + judged.nonlinearizable == 0
         && cut.is_none_or(|cut| cut.cut_off == 0);
-    Ok(Report {
+    Ok(ChaosReport {
         ok: is_right && deaths == chaos.kills as u64,
         acked: judged.acked,
         lost,
@@ -147,23 +152,23 @@ pub(super) fn judge(
         hung,
         nonlinearizable: judged.nonlinearizable,
         kills: deaths,
-        stops: known.stops.len() as u64,
+        stops: observed.stops.len() as u64,
         detection_ms: Times::new(detection_ns),
         unavailable_ms: Times::new(unavailable_ns),
         repair_ms: Times::new(repair_ns),
         seed: plan.seed,
         data_lost: chaos.beyond.then_some(judged.data_lost),
         cut,
-        deaths_by_step: chaos.failpoints.then(|| deaths_by_step(known)),
+        deaths_by_step: chaos.failpoints.then(|| deaths_by_step(observed)),
         calls,
-        failures: known.failures.clone(),
+        failures: observed.failures.clone(),
         violations: judged.violations.iter().map(ToString::to_string).collect(),
     })
 }
 
 /// What the survivors found at the end: each key by another one in turn, so that all of them prove something.
-fn end_state(known: &Known, keys: &[Key]) -> Option<BTreeMap<Key, Final>> {
-    let found: Vec<&Vec<FoundLine>> = known.found.values().collect();
+fn end_state(observed: &Observations, keys: &[Key]) -> Option<BTreeMap<Key, Final>> {
+    let found: Vec<&Vec<FoundLine>> = observed.found.values().collect();
     if found.is_empty() {
         return None;
     }
@@ -176,7 +181,7 @@ fn end_state(known: &Known, keys: &[Key]) -> Option<BTreeMap<Key, Final>> {
                 version: Some(Version::new(counter, writer)),
                 value: Some(Value { identity, torn }),
             },
-            // Nothing is known, so nothing can be judged; the call itself shows in the record.
+            // Nothing is observed, so nothing can be judged; the call itself shows in the record.
             FoundLine::Unknown => return None,
         };
         state.insert(key.clone(), read);
@@ -184,10 +189,10 @@ fn end_state(known: &Known, keys: &[Key]) -> Option<BTreeMap<Key, Final>> {
     Some(state)
 }
 
-fn deaths_by_step(known: &Known) -> BTreeMap<String, u64> {
+fn deaths_by_step(observed: &Observations) -> BTreeMap<String, u64> {
     let mut deaths: BTreeMap<String, u64> =
         steps::NAMES.iter().map(|name| (name.to_string(), 0)).collect();
-    for kill in &known.kills {
+    for kill in &observed.kills {
         let step = kill.step.clone().unwrap_or_else(|| "anywhere, by SIGKILL".to_string());
         *deaths.entry(step).or_default() += 1;
     }
@@ -195,7 +200,7 @@ fn deaths_by_step(known: &Known) -> BTreeMap<String, u64> {
 }
 
 struct Affected<'a> {
-    known: &'a Known,
+    observed: &'a Observations,
     keys: &'a [Key],
 }
 
@@ -203,14 +208,16 @@ impl Affected<'_> {
     /// Kill to notice, for each survivor that was not stopped meanwhile.
     fn detection(&self) -> Vec<u64> {
         let mut samples = Vec::new();
-        for kill in &self.known.kills {
+        for kill in &self.observed.kills {
             for &member in &kill.awake {
-                let Some(&at_ns) = self.known.noticed.get(&(member, kill.member)) else { continue };
-                let was_stopped = self.known.stops.iter().any(|&(stopped, from, to)| {
+                let Some(&at_ns) = self.observed.noticed.get(&(member, kill.member)) else {
+                    continue;
+                };
+                let was_stopped = self.observed.stops.iter().any(|&(stopped, from, to)| {
                     stopped == member && from < at_ns && to > kill.at_ns
                 });
                 if !was_stopped {
-                    samples.push(at_ns.saturating_sub(self.known.gone_at(kill)));
+                    samples.push(at_ns.saturating_sub(self.observed.gone_at(kill)));
                 }
             }
         }
@@ -221,10 +228,11 @@ impl Affected<'_> {
     /// acknowledged before that did not have to do without it.
     fn unavailable(&self, history: &History) -> Vec<u64> {
         let mut samples = Vec::new();
-        for kill in &self.known.kills {
-            let notices = self.known.noticed.iter().filter(|((_, dead), _)| *dead == kill.member);
+        for kill in &self.observed.kills {
+            let notices =
+                self.observed.noticed.iter().filter(|((_, dead), _)| *dead == kill.member);
             let Some(first_ns) = notices.map(|(_, &at_ns)| at_ns).min() else { continue };
-            let homes = self.known.homes.range(..=kill.dead_before).next_back();
+            let homes = self.observed.homes.range(..=kill.dead_before).next_back();
             let Some((_, homes)) = homes else { continue };
             let had_copy = |key: &Key| {
                 let index = self.keys.iter().position(|other| other == key);
@@ -245,7 +253,7 @@ impl Affected<'_> {
                     put.accesses.iter().any(|access| access.changes() && had_copy(&access.key))
                 });
             if let Some(at_ns) = acknowledged.filter_map(|put| put.return_ns).min() {
-                samples.push(at_ns.saturating_sub(self.known.gone_at(kill)));
+                samples.push(at_ns.saturating_sub(self.observed.gone_at(kill)));
             }
         }
         samples
@@ -253,7 +261,7 @@ impl Affected<'_> {
 }
 
 /// The report for people, on standard error: standard output is for JSON.
-pub(super) fn print(report: &Report) {
+pub(super) fn print(report: &ChaosReport) {
     let mark = |is_ok: bool| if is_ok { "ok" } else { "WRONG" };
     eprintln!();
     let line = |is_ok: bool, text: String| eprintln!("  {:<6} {text}", mark(is_ok));

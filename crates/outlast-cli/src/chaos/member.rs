@@ -1,10 +1,10 @@
 //! A member of a chaos run: workers that make random calls, and a thread that watches and reports.
 
 use super::Mode;
-use crate::control::{Member, Phase, Place};
-use crate::loss_acceptor::{LossNews, Warden};
-use crate::members::{News, Watch, machine_ns, tell};
-use crate::program::{self, FINAL_THREAD, Found, Programs, RECOVERY_THREAD, Worker};
+use crate::control::{ControlAddress, MemberControl, Phase};
+use crate::loss_acceptor::{LossAcceptor, LossNews};
+use crate::members::{DeathNews, Watch, machine_ns, tell};
+use crate::program::{self, FINAL_THREAD, Found, ProgramKind, RECOVERY_THREAD, Worker};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use outlast::engine::steps;
@@ -29,7 +29,7 @@ pub(super) struct Plan {
     pub(super) threads: u32,
     pub(super) shared_keys: u32,
     pub(super) private_keys: u32,
-    pub(super) programs: Programs,
+    pub(super) programs: ProgramKind,
     pub(super) mode: Mode,
     pub(super) seed: u64,
     /// Whether more may die than the store promises to survive.
@@ -42,7 +42,7 @@ pub(super) struct Plan {
     pub(super) reads_near: bool,
     /// How many calls an actor makes in a second, at most.
     pub(super) calls_per_second: u64,
-    pub(super) place: Place,
+    pub(super) address: ControlAddress,
 }
 
 impl Plan {
@@ -54,7 +54,7 @@ impl Plan {
 /// What members tell the command, one JSON object a line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Line {
+pub(super) enum ChaosLine {
     /// The store is open.
     Open,
     /// Where the copies of each key are, as long as so many are dead.
@@ -62,7 +62,7 @@ pub(super) enum Line {
         dead: u64,
         homes: Vec<Vec<u32>>,
     },
-    News(News),
+    News(DeathNews),
     /// What is lost, or that nothing is.
     Loss(LossNews),
     /// No worker makes calls any more.
@@ -98,12 +98,12 @@ impl ChaosMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         let plan: Plan = serde_json::from_str(&self.plan).context("the plan of the run")?;
         let job = JoinOptions::new().time_limit(Duration::from_secs(plan.time_limit_s)).join()?;
-        let member = Member::new(plan.place.clone(), job.me().index())?;
+        let member = MemberControl::new(plan.address.clone(), job.me().index())?;
         let options = Options::new().replicas(plan.replicas).partitions(64).expected_keys(1024);
         let options = options.mode(plan.mode.into()).salvage(plan.salvage);
         let store = Store::open(&job, options).context("opening the store")?;
         let keys = program::keys(&plan.options(job.members()), plan.threads);
-        tell(&Line::Open)?;
+        tell(&ChaosLine::Open)?;
 
         let stop = Arc::new(AtomicBool::new(false));
         let trouble: Arc<Mutex<Option<String>>> = Arc::default();
@@ -183,7 +183,7 @@ impl ChaosMember {
             job: &job,
             store: &store,
             keys: &keys,
-            warden: plan.beyond.then(|| Warden::new(plan.seed, &job, LOST_FOR, clock)),
+            acceptor: plan.beyond.then(|| LossAcceptor::new(plan.seed, &job, LOST_FOR, clock)),
         };
         watcher.tell_homes()?;
         watcher.until(Phase::Rest, &member)?;
@@ -195,7 +195,7 @@ impl ChaosMember {
         if let Some(trouble) = trouble.lock().unwrap_or_else(|e| e.into_inner()).take() {
             bail!(trouble);
         }
-        tell(&Line::Rests)?;
+        tell(&ChaosLine::Rests)?;
         watcher.until(Phase::ReadBack, &member)?;
         let target = Box::new(member.record(plan.threads as usize)?);
         let options = plan.options(job.members());
@@ -217,7 +217,7 @@ impl ChaosMember {
                 break found;
             }
         };
-        tell(&Line::Found(found?))?;
+        tell(&ChaosLine::Found(found?))?;
         watcher.until(Phase::End, &member)?;
         is_over.store(true, Ordering::Release);
         job.ring(job.me())?;
@@ -329,28 +329,28 @@ struct Watcher<'a> {
     store: &'a Store,
     keys: &'a [history::Key],
     /// With `--beyond`: what this member does about losses while it is the lowest that lives.
-    warden: Option<Warden>,
+    acceptor: Option<LossAcceptor>,
 }
 
 impl Watcher<'_> {
     /// Reports deaths and repairs until the command is in this phase.
-    fn until(&mut self, phase: Phase, member: &Member) -> anyhow::Result<()> {
+    fn until(&mut self, phase: Phase, member: &MemberControl) -> anyhow::Result<()> {
         loop {
             let bell = self.job.bell();
-            let news = self.watch.look(self.job, self.store)?;
-            let is_new_death = news.iter().any(|news| matches!(news, News::Noticed { .. }));
+            let news = self.watch.poll(self.job, self.store)?;
+            let is_new_death = news.iter().any(|news| matches!(news, DeathNews::Noticed { .. }));
             for news in news {
-                tell(&Line::News(news))?;
+                tell(&ChaosLine::News(news))?;
             }
             if is_new_death {
                 self.tell_homes()?;
             }
-            if let Some(warden) = &mut self.warden
+            if let Some(acceptor) = &mut self.acceptor
                 && self.job.view().living().next() == Some(self.job.me())
             {
                 let is_sole = self.job.me() == MemberId(0);
-                warden.look(self.job, self.store, self.keys, is_sole, &mut |news| {
-                    tell(&Line::Loss(news))
+                acceptor.accept_losses(self.job, self.store, self.keys, is_sole, &mut |news| {
+                    tell(&ChaosLine::Loss(news))
                 })?;
             }
             if let (false, Some((step, after))) = (self.is_armed, member.death()?) {
@@ -373,6 +373,9 @@ impl Watcher<'_> {
         let homes = |key: &history::Key| {
             self.store.replicas_of(key.bytes()).iter().map(|home| home.0).collect()
         };
-        tell(&Line::Homes { dead: self.watch.dead(), homes: self.keys.iter().map(homes).collect() })
+        tell(&ChaosLine::Homes {
+            dead: self.watch.dead(),
+            homes: self.keys.iter().map(homes).collect(),
+        })
     }
 }

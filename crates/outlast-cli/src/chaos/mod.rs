@@ -5,34 +5,31 @@
 //! This command decides who dies and when. It never goes beyond what the store promises (fewer than R deaths since all
 //! copies were last complete), unless asked to, by waiting until the members say that nothing is to be repaired.
 
+mod drive;
 mod faults;
 mod judge;
 mod member;
+mod observations;
 
-use crate::control::{Phase, Shared};
+use crate::control::CommandControl;
 use crate::hosts;
-use crate::loss_acceptor::LossNews;
-use crate::members::{
-    Lines, News, describe, left_behind, machine_ns, shared_memory_names, show_log,
-};
-use crate::program::{Programs, THREADS_MAX};
+use crate::members::{describe, left_behind, machine_ns, shared_memory_names, show_log};
+use crate::program::{ProgramKind, THREADS_MAX};
 use crate::report::write_json;
 use crate::usage_error;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use faults::Faults;
-use member::{FoundLine, Line, Plan};
-use outlast::MemberId;
+use member::Plan;
+use observations::Observations;
 use outlast::engine::steps;
-use outlast::launch::{Event, Launch, MemberEnd, Output, Running};
+use outlast::launch::{Launch, Output};
 use outlast::store::REPLICAS_MAX;
 use outlast_check::workload::Random;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) use member::ChaosMember;
 
@@ -105,7 +102,7 @@ impl From<Mode> for outlast::store::Mode {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Chaos {
     #[command(flatten)]
-    place: hosts::Place,
+    engine_args: hosts::EngineArgs,
     /// How many processes the job has
     #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=128))]
     members: u16,
@@ -113,8 +110,8 @@ pub(crate) struct Chaos {
     #[arg(short = 'r', long, value_name = "R", default_value_t = 3)]
     replicas: usize,
     /// What the members do
-    #[arg(long, value_name = "PROGRAMS", default_value_t = Programs::Mixed)]
-    programs: Programs,
+    #[arg(long, value_name = "PROGRAMS", default_value_t = ProgramKind::Mixed)]
+    programs: ProgramKind,
     /// How the store recovers
     #[arg(long, value_name = "MODE", default_value_t = Mode::Localized)]
     mode: Mode,
@@ -181,102 +178,9 @@ const CALLS_IN_ALL: u64 = 160_000;
 const SHARED_KEYS: u32 = 24;
 const PRIVATE_KEYS: u32 = 4;
 
-/// A member that was killed.
-#[derive(Clone, Debug)]
-struct Kill {
-    member: u32,
-    at_ns: u64,
-    /// How many were dead before.
-    dead_before: u64,
-    /// Who lived, and was not stopped, at that time.
-    awake: BTreeSet<u32>,
-    step: Option<String>,
-}
-
-/// What the command knows about the run.
-#[derive(Default)]
-struct Known {
-    open: BTreeSet<u32>,
-    rests: BTreeSet<u32>,
-    found: BTreeMap<u32, Vec<FoundLine>>,
-    /// Who noticed whose death, and when.
-    noticed: BTreeMap<(u32, u32), u64>,
-    /// By how many dead: who said when that nothing is to be repaired.
-    complete: BTreeMap<u64, BTreeMap<u32, u64>>,
-    /// By how many dead: where the copies of each key are.
-    homes: BTreeMap<u64, Vec<Vec<u32>>>,
-    /// Who has ended, and how.
-    ended: BTreeMap<u32, MemberEnd>,
-    kills: Vec<Kill>,
-    /// When a host was cut off.
-    cut_ns: Option<u64>,
-    /// When members were stopped and resumed.
-    stops: Vec<(u32, u64, u64)>,
-    /// What is lost, as the lowest member that lives has said.
-    losses: Vec<LossNews>,
-    /// What went wrong besides the calls.
-    failures: Vec<String>,
-}
-
-impl Known {
-    fn listen(&mut self, lines: &mut Lines, running: &mut Running) -> anyhow::Result<()> {
-        for (member, line) in lines.take(running)? {
-            match line {
-                Line::Open => drop(self.open.insert(member)),
-                Line::Rests => drop(self.rests.insert(member)),
-                Line::Found(found) => drop(self.found.insert(member, found)),
-                Line::Homes { dead, homes } => drop(self.homes.insert(dead, homes)),
-                Line::Loss(news) => self.losses.push(news),
-                Line::News(News::Noticed { dead, at_ns }) => {
-                    self.noticed.insert((member, dead), at_ns);
-                }
-                Line::News(News::Complete { dead, at_ns }) => {
-                    self.complete.entry(dead).or_default().insert(member, at_ns);
-                }
-            }
-        }
-        for event in running.poll_events() {
-            if let Event::Ended(end) = event {
-                self.ended.insert(end.member.0, end);
-            }
-        }
-        Ok(())
-    }
-
-    /// When the others lost a member: when it was killed, or cut off before.
-    fn gone_at(&self, kill: &Kill) -> u64 {
-        self.cut_ns.unwrap_or(kill.at_ns)
-    }
-
-    fn killed(&self) -> BTreeSet<u32> {
-        self.kills.iter().map(|kill| kill.member).collect()
-    }
-
-    /// Who has not ended, as far as is known.
-    fn living(&self, members: u32) -> BTreeSet<u32> {
-        let killed = self.killed();
-        (0..members)
-            .filter(|member| !killed.contains(member) && !self.ended.contains_key(member))
-            .collect()
-    }
-
-    /// When all copies were complete with so many dead, or more; `None` if not all who lived then have said so.
-    fn complete_at(&self, dead: u64, members: u32) -> Option<u64> {
-        self.complete.range(dead..).find_map(|(&dead, said)| {
-            let gone: BTreeSet<u32> =
-                self.kills.iter().take(dead as usize).map(|kill| kill.member).collect();
-            let mut last = 0;
-            for member in (0..members).filter(|member| !gone.contains(member)) {
-                last = last.max(*said.get(&member)?);
-            }
-            Some(last)
-        })
-    }
-}
-
 impl Chaos {
     pub(crate) fn execute(mut self) -> anyhow::Result<bool> {
-        self.spared = self.place.join_mpirun()?.map(|members| {
+        self.spared = self.engine_args.join_mpirun()?.map(|members| {
             self.members = u16::try_from(members).unwrap_or(u16::MAX);
             0
         });
@@ -296,7 +200,7 @@ impl Chaos {
             signal_hook::flag::register(signal, interrupted.clone()).context("catching signals")?;
         }
         let members = usize::from(self.members);
-        let shared = Shared::new(members, self.threads)?;
+        let control = CommandControl::new(members, self.threads)?;
         let actors = u64::from(self.members) * u64::from(self.threads);
         let plan = Plan {
             replicas: self.replicas,
@@ -312,7 +216,7 @@ impl Chaos {
             reads_near: self.cut_host,
             calls_per_second: ((CALLS_IN_ALL as f64 / self.seconds.max(1.0)) as u64 / actors)
                 .clamp(20, 4000),
-            place: shared.place(),
+            address: control.address(),
         };
         let before = shared_memory_names();
         let launch = Launch::new(members)
@@ -325,14 +229,14 @@ impl Chaos {
             // Under the one kernel of all these hosts it would know that the cut-off live, and nobody would be buried.
             true => {
                 let launch = launch.env("OUTLAST_MPI_WITNESS", "votes");
-                self.place.prepare_with(launch, members, &hosts::PATIENT_DAEMONS)?
+                self.engine_args.prepare_with(launch, members, &hosts::PATIENT_DAEMONS)?
             }
-            false => self.place.prepare(launch, members)?,
+            false => self.engine_args.prepare(launch, members)?,
         };
         let mut running = launch.start()?;
         let pids = running.pids();
-        let mut known = Known::default();
-        let result = self.run(&mut running, hosts.as_ref(), &shared, &mut known, &interrupted);
+        let mut observed = Observations::default();
+        let result = self.run(&mut running, hosts.as_ref(), &control, &mut observed, &interrupted);
         let outcome = match (&result, interrupted.load(Ordering::Acquire)) {
             (Ok(()), false) => running.wait(PATIENCE),
             _ => running.wait(Duration::ZERO),
@@ -340,34 +244,36 @@ impl Chaos {
         let end_ns = machine_ns();
         show_log(&outcome);
         eprint!("{}", outcome.backtraces);
-        known.ended.extend(outcome.members.iter().map(|end| (end.member.0, end.clone())));
+        observed.ended.extend(outcome.members.iter().map(|end| (end.member.0, end.clone())));
         if interrupted.load(Ordering::Acquire) {
             bail!("interrupted; the members were killed, and nothing was judged");
         }
         if let Err(error) = result {
-            known.failures.push(format!("{error:#}"));
+            observed.failures.push(format!("{error:#}"));
         } else {
             for end in outcome.survivors().filter(|end| !end.is_ok()) {
-                known.failures.push(describe(end, &outcome.stderr(end.member)));
+                observed.failures.push(describe(end, &outcome.stderr(end.member)));
             }
-            let killed = known.killed();
+            let killed = observed.killed();
             for end in outcome.deaths().filter(|end| !killed.contains(&end.member.0)) {
                 let why = if outcome.timed_out {
                     " since it did not end by itself"
                 } else {
                     " by nobody here"
                 };
-                known.failures.push(format!("{}{why}", describe(end, &outcome.stderr(end.member))));
+                observed
+                    .failures
+                    .push(format!("{}{why}", describe(end, &outcome.stderr(end.member))));
             }
         }
         // mpirun would wait for its daemon on the host that is cut off: it goes with the hosts.
         let hosts = hosts.filter(|_| !self.cut_host);
         drop(running);
         drop(hosts);
-        known.failures.extend(
+        observed.failures.extend(
             left_behind(&before, &pids).into_iter().map(|left| format!("left behind: {left}")),
         );
-        let report = judge::judge(&self, &plan, &shared, &known, end_ns)?;
+        let report = judge::judge(&self, &plan, &control, &observed, end_ns)?;
         judge::print(&report);
         if let Some(path) = &self.json {
             write_json(path, &report)?;
@@ -380,20 +286,20 @@ impl Chaos {
 
     /// The host whose members are to be killed. Not the first if it is cut off before: mpirun is there, and the most members.
     fn victim_host(&self) -> Option<u16> {
-        let hosts = self.place.hosts.filter(|_| self.kill_host || self.cut_host)?;
+        let hosts = self.engine_args.hosts.filter(|_| self.kill_host || self.cut_host)?;
         let spared = u16::from(self.cut_host);
         Some(spared + (self.seed.unwrap_or_default() % u64::from((hosts - spared).max(1))) as u16)
     }
 
     /// The members on a host: mpirun deals them out in turn.
     fn members_of(&self, host: u16) -> impl Iterator<Item = u32> + use<> {
-        let hosts = self.place.hosts.unwrap_or(1);
+        let hosts = self.engine_args.hosts.unwrap_or(1);
         (0..self.members).filter(move |member| member % hosts == host).map(u32::from)
     }
 
     /// Ends with status 2 if the arguments contradict each other.
     fn check(&self) {
-        self.place.check("chaos");
+        self.engine_args.check("chaos");
         let (members, kills, replicas) = (usize::from(self.members), self.kills, self.replicas);
         let usage = |message: String| usage_error("chaos", message);
         if kills > members - 1 {
@@ -407,7 +313,7 @@ impl Chaos {
             usage(format!("{replicas} copies in a job of {members} cannot be; 1 to {most}"));
         }
         if (self.kill_host || self.cut_host)
-            && (self.place.hosts < Some(2) || members < 2 || replicas < 2)
+            && (self.engine_args.hosts < Some(2) || members < 2 || replicas < 2)
         {
             usage(
                 "losing a host needs another one, and copies there: --hosts 2 --members 2 --replicas 2 or more"
@@ -445,7 +351,7 @@ impl Chaos {
 
     /// The command that makes the same choices again.
     fn command(&self) -> String {
-        let place = self.place.arguments();
+        let place = self.engine_args.arguments();
         let Chaos { members, replicas, programs, mode, kills, stops, seconds, threads, .. } = self;
         let seed = self.seed.unwrap_or_default();
         let beyond = match (self.beyond, self.salvage) {
@@ -465,108 +371,5 @@ impl Chaos {
         format!(
             "outlast chaos {place} --members {members} --replicas {replicas} --programs {programs} --mode {mode}{kills}{kill_host} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
         )
-    }
-
-    /// Drives the members through the run.
-    fn run(
-        &self,
-        running: &mut Running,
-        hosts: Option<&hosts::Hosts>,
-        shared: &Shared,
-        known: &mut Known,
-        interrupted: &AtomicBool,
-    ) -> anyhow::Result<()> {
-        let members = u32::from(self.members);
-        let mut lines = Lines::new(usize::from(self.members));
-        wait_until("open the store", running, &mut lines, known, interrupted, |known| {
-            known.open.len() == members as usize
-        })?;
-        eprintln!(
-            "{:7.3} s  {} members, {} copies, {} threads each; seed {}",
-            running.elapsed().as_secs_f64(),
-            self.members,
-            self.replicas,
-            self.threads,
-            self.seed.unwrap_or_default()
-        );
-        let began = Instant::now();
-        let mut faults = Faults::new(self);
-        let length = Duration::from_secs_f64(self.seconds);
-        while !(faults.is_over() && began.elapsed() >= length) {
-            known.listen(&mut lines, running)?;
-            if interrupted.load(Ordering::Acquire) {
-                bail!("interrupted");
-            }
-            // First: it knows who was told to die.
-            let has_acted = faults.act(began.elapsed(), known, running, hosts, shared)?;
-            check_ends(known, running)?;
-            if !has_acted {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-        shared.set_phase(Phase::Rest)?;
-        wait_until("stop making calls", running, &mut lines, known, interrupted, |known| {
-            known.living(members).is_subset(&known.rests)
-        })?;
-        if self.beyond {
-            wait_until("accept what is lost", running, &mut lines, known, interrupted, |known| {
-                matches!(known.losses.last(), Some(LossNews::Whole { .. }))
-                    && known.kills.iter().all(|kill| {
-                        known
-                            .living(members)
-                            .iter()
-                            .all(|&member| known.noticed.contains_key(&(member, kill.member)))
-                    })
-            })?;
-        } else {
-            wait_until("repair all copies", running, &mut lines, known, interrupted, |known| {
-                let dead = known.kills.len() as u64;
-                dead == 0 || known.complete_at(dead, members).is_some()
-            })?;
-        }
-        shared.set_phase(Phase::ReadBack)?;
-        wait_until("read everything back", running, &mut lines, known, interrupted, |known| {
-            known.living(members).iter().all(|member| known.found.contains_key(member))
-        })?;
-        eprintln!("{:7.3} s  everything is read back; judging", running.elapsed().as_secs_f64());
-        shared.set_phase(Phase::End)
-    }
-}
-
-/// An error if a member ended that nobody killed.
-fn check_ends(known: &Known, running: &Running) -> anyhow::Result<()> {
-    let killed = known.killed();
-    let own = known.ended.iter().find(|(member, _)| !killed.contains(member));
-    match own {
-        None => Ok(()),
-        Some((&member, end)) => {
-            let said = running.output(MemberId(member)).stderr;
-            bail!("a member ended by itself: {}", describe(end, &String::from_utf8_lossy(&said)))
-        }
-    }
-}
-
-fn wait_until(
-    what: &str,
-    running: &mut Running,
-    lines: &mut Lines,
-    known: &mut Known,
-    interrupted: &AtomicBool,
-    is_so: impl Fn(&Known) -> bool,
-) -> anyhow::Result<()> {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        known.listen(lines, running)?;
-        if is_so(known) {
-            return Ok(());
-        }
-        check_ends(known, running)?;
-        if interrupted.load(Ordering::Acquire) {
-            bail!("interrupted");
-        }
-        if Instant::now() >= until {
-            bail!("the members did not {what} within {} s", PATIENCE.as_secs());
-        }
-        std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -2,22 +2,25 @@
 //! form that the checkers judge. `outlast chaos` runs it in real processes, `outlast sim` under the simulator.
 
 use anyhow::Context;
-use outlast::store::{Expect, KeyHandle, Store, StoreError, StoreResult, Version};
+use outlast::store::{KeyHandle, Store, StoreError, Version};
 use outlast::{Engine, Job};
 use outlast_check::history::{self, Access, Actor, Key, Kind, LogWriter, Outcome};
 use outlast_check::value::{self, Verdict};
-use outlast_check::workload::{self, Action, Call, Program, Random};
+use outlast_check::workload::{self, Action, Call, Program};
 use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
 
+mod calls;
+mod kind;
 mod recovery;
 mod transactions;
 
+use calls::CallForm;
 use recovery::Recoveries;
 
+pub(crate) use kind::ProgramKind;
 pub(crate) use recovery::RECOVERY_THREAD;
-pub(crate) use transactions::Programs;
 
 /// The thread under which a member's last reads are recorded.
 pub(crate) const FINAL_THREAD: u32 = 63;
@@ -27,9 +30,6 @@ pub(crate) const THREADS_MAX: u32 = 8;
 /// What all values shorter than a word are taken for: they cannot say which write they are from.
 const SHORT: history::Value = history::Value::new(u64::MAX);
 
-/// The longest value that is read into a buffer; longer ones are read as they are.
-const BUFFER_LEN: usize = 4096;
-
 /// Where an actor's record goes.
 pub(crate) type Target = Box<dyn Write + Send>;
 
@@ -38,7 +38,7 @@ pub(crate) fn options(
     members: usize,
     shared_keys: u32,
     private_keys: u32,
-    programs: Programs,
+    programs: ProgramKind,
 ) -> workload::Options {
     let options = workload::Options {
         mix: programs.mix(),
@@ -49,7 +49,7 @@ pub(crate) fn options(
     };
     match programs {
         // What a handle remembers is often still right.
-        Programs::Puts => workload::Options {
+        ProgramKind::Puts => workload::Options {
             shared_keys: 2,
             private_keys: 1,
             lengths: vec![(8, 4), (64, 8), (1024, 4), (5000, 1), (20_000, 1)],
@@ -70,23 +70,6 @@ pub(crate) fn keys(options: &workload::Options, threads: u32) -> Vec<Key> {
     });
     let plain = shared.chain(counters).chain(private).map(|key| Key::from(key.into_bytes()));
     plain.chain(options.special_keys()).collect()
-}
-
-/// How a call is made: by key or through a handle, into a buffer or not. The checkers judge all of them alike.
-#[derive(Clone, Copy, Debug)]
-struct Way {
-    by_handle: bool,
-    into_buffer: bool,
-}
-
-impl Way {
-    const PLAIN: Way = Way { by_handle: false, into_buffer: false };
-
-    /// The way of the call with this sequence: most go through handles, so that what these remember is often still right.
-    fn of(sequence: u64) -> Way {
-        let bits = Random::new(sequence).next();
-        Way { by_handle: !bits.is_multiple_of(4), into_buffer: bits & 4 != 0 }
-    }
 }
 
 /// What was found under a key at the end.
@@ -224,10 +207,10 @@ impl Worker {
     pub(crate) fn step(&mut self) -> anyhow::Result<()> {
         let Call { sequence, action } = self.program.next().expect("a program has no end");
         match action {
-            Action::Get(key) => self.get_by(Way::of(sequence), &key).map(drop),
+            Action::Get(key) => self.get_by(CallForm::of(sequence), &key).map(drop),
             Action::Put(key, length) => self.put(&key, sequence, length),
             Action::PutIf(key, length, expect) => self.put_if(&key, sequence, length, expect),
-            Action::Delete(key) => self.delete(Way::of(sequence), &key),
+            Action::Delete(key) => self.delete(CallForm::of(sequence), &key),
             Action::Add(key, delta) => self.add(&key, delta),
             Action::Wait(key) => self.wait(&key),
             Action::Transaction(steps) => self.transaction(&steps, sequence),
@@ -250,163 +233,5 @@ impl Worker {
         let found = found.map(|(bytes, at)| (at, identity(self.seed, key, bytes)));
         self.seen.insert(key.clone(), found);
         found
-    }
-
-    /// The handle of a key.
-    fn handle(&mut self, key: &Key) -> StoreResult<&KeyHandle> {
-        if !self.handles.contains_key(key) {
-            self.handles.insert(key.clone(), self.store.handle(key.bytes())?);
-        }
-        Ok(&self.handles[key])
-    }
-
-    /// Reads a key in this way.
-    fn read(&mut self, way: Way, key: &Key) -> StoreResult<Option<(Vec<u8>, Version)>> {
-        if way.into_buffer {
-            let mut buffer = vec![0; BUFFER_LEN];
-            let read = match way.by_handle {
-                true => self.handle(key)?.get_into(&mut buffer),
-                false => self.store.get_into(key.bytes(), &mut buffer),
-            };
-            match read {
-                Ok(found) => return Ok(found.map(|(len, at)| (buffer[..len].to_vec(), at))),
-                Err(StoreError::BufferTooSmall { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let found =
-            if way.by_handle { self.handle(key)?.get() } else { self.store.get(key.bytes()) };
-        Ok(found?.map(|found| {
-            let at = found.version();
-            (found.into_bytes(), at)
-        }))
-    }
-
-    /// Reads a key and records it.
-    pub(crate) fn get(&mut self, key: &Key) -> anyhow::Result<Found> {
-        self.get_by(Way::PLAIN, key)
-    }
-
-    fn get_by(&mut self, way: Way, key: &Key) -> anyhow::Result<Found> {
-        let ask = [Access::ask(key)];
-        self.invoke(Kind::Get, &ask)?;
-        match self.read(way, key) {
-            Ok(found) => {
-                let found =
-                    self.note(key, found.as_ref().map(|(bytes, at)| (bytes.as_slice(), *at)));
-                self.returned(Outcome::Ok, &[read_access(key, found)])?;
-                Ok(Found::Read(found.map(|(at, value)| (version(at), value))))
-            }
-            Err(error) => {
-                let is_lost = matches!(error, StoreError::DataLost { .. });
-                self.failed(error, &ask)?;
-                Ok(if is_lost { Found::DataLost } else { Found::Unknown })
-            }
-        }
-    }
-
-    fn put(&mut self, key: &Key, sequence: u64, length: usize) -> anyhow::Result<()> {
-        let (bytes, value) = self.new_value(key, sequence, length);
-        let write = Access::write(key, value);
-        self.invoke(Kind::Put, std::slice::from_ref(&write))?;
-        let put = match Way::of(sequence).by_handle {
-            true => self.handle(key).and_then(|handle| handle.put(&bytes)),
-            false => self.store.put(key.bytes(), &bytes),
-        };
-        match put {
-            Ok(at) => {
-                self.seen.insert(key.clone(), Some((at, value)));
-                self.returned(Outcome::Ok, &[write.at(version(at))])
-            }
-            Err(error) => self.failed(error, &[write]),
-        }
-    }
-
-    fn put_if(
-        &mut self,
-        key: &Key,
-        sequence: u64,
-        length: usize,
-        expect: workload::Expect,
-    ) -> anyhow::Result<()> {
-        let expected = match expect {
-            workload::Expect::Absent => None,
-            workload::Expect::LastSeen => {
-                if !self.seen.contains_key(key) {
-                    self.get(key)?;
-                }
-                self.seen.get(key).copied().flatten()
-            }
-        };
-        let (bytes, value) = self.new_value(key, sequence, length);
-        let accesses = [read_access(key, expected), Access::write(key, value)];
-        let expect = expected.map_or(Expect::Absent, |(at, _)| Expect::Version(at));
-        self.invoke(Kind::PutIf, &[Access::ask(key), accesses[1].clone()])?;
-        let put = match Way::of(sequence).by_handle {
-            true => self.handle(key).and_then(|handle| handle.put_if(&bytes, expect)),
-            false => self.store.put_if(key.bytes(), &bytes, expect),
-        };
-        match put {
-            Ok(at) => {
-                self.seen.insert(key.clone(), Some((at, value)));
-                let [read, write] = accesses;
-                self.returned(Outcome::Ok, &[read, write.at(version(at))])
-            }
-            // The store tells a version and no value: only that there was nothing is a whole read.
-            Err(StoreError::Conflict { found: None }) => {
-                self.seen.insert(key.clone(), None);
-                self.returned(Outcome::Ok, &[Access::read(key)])
-            }
-            Err(StoreError::Conflict { found: Some(_) }) => {
-                self.seen.remove(key);
-                self.returned(Outcome::Failed, &accesses)
-            }
-            Err(error) => {
-                let [_, write] = accesses;
-                self.failed(error, &[Access::ask(key), write])
-            }
-        }
-    }
-
-    fn delete(&mut self, way: Way, key: &Key) -> anyhow::Result<()> {
-        let delete = [Access::delete(key)];
-        self.invoke(Kind::Delete, &delete)?;
-        let deleted = match way.by_handle {
-            true => self.handle(key).and_then(KeyHandle::delete),
-            false => self.store.delete(key.bytes()),
-        };
-        match deleted {
-            Ok(existed) => {
-                self.seen.insert(key.clone(), None);
-                // A delete of nothing is a read.
-                let access = if existed { Access::delete(key) } else { Access::read(key) };
-                self.returned(Outcome::Ok, &[access])
-            }
-            Err(error) => self.failed(error, &delete),
-        }
-    }
-
-    fn add(&mut self, key: &Key, delta: i64) -> anyhow::Result<()> {
-        let access = Access::add(key, delta);
-        self.invoke(Kind::Add, std::slice::from_ref(&access))?;
-        match self.store.add(key.bytes(), delta) {
-            Ok(sum) => self.returned(Outcome::Ok, &[access.saw(history::Value::number(sum))]),
-            Err(error) => self.failed(error, &[access]),
-        }
-    }
-
-    fn wait(&mut self, key: &Key) -> anyhow::Result<()> {
-        let newer_than = self.seen.get(key).copied().flatten().map(|(at, _)| at);
-        let ask = [Access::ask(key)];
-        self.invoke(Kind::Wait, &ask)?;
-        let deadline = self.job.now().after(self.wait_for);
-        match self.store.wait(key.bytes(), newer_than, deadline) {
-            Ok(Some(found)) => {
-                let found = self.note(key, Some((found.bytes(), found.version())));
-                self.returned(Outcome::Ok, &[read_access(key, found)])
-            }
-            Ok(None) => self.returned(Outcome::Ok, &ask),
-            Err(error) => self.failed(error, &ask),
-        }
     }
 }

@@ -6,55 +6,10 @@
 
 use super::{SHORT, Worker, identity as value_identity, read_access, version};
 use anyhow::ensure;
-use clap::ValueEnum;
 use outlast::Engine;
 use outlast::store::{StoreError, StoreResult, Transaction, Value};
 use outlast_check::history::{self, Access, Key, Kind, Outcome};
-use outlast_check::workload::{Mix, QUEUE_TASKS, Step};
-use serde::{Deserialize, Serialize};
-
-/// What the members of a run do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub(crate) enum Programs {
-    /// Calls on one key each
-    Calls,
-    /// Puts to few keys, over and over, also of values that are longer than what travels in one piece
-    Puts,
-    /// Calls and transactions over random keys
-    Mixed,
-    /// Transfers between accounts, whose sum stays the same
-    Bank,
-    /// Tasks that go from one queue to another: the two queues and the task's own record change together
-    Steal,
-}
-
-impl std::fmt::Display for Programs {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Programs::Calls => "calls",
-            Programs::Puts => "puts",
-            Programs::Mixed => "mixed",
-            Programs::Bank => "bank",
-            Programs::Steal => "steal",
-        })
-    }
-}
-
-impl Programs {
-    pub(super) fn mix(self) -> Mix {
-        let calls =
-            Mix { get: 35, put: 35, put_if: 10, delete: 5, add: 8, wait: 2, ..Mix::NOTHING };
-        match self {
-            Programs::Calls => calls,
-            Programs::Puts => {
-                Mix { get: 12, put: 80, put_if: 3, delete: 2, wait: 3, ..Mix::NOTHING }
-            }
-            Programs::Mixed => Mix { get: 25, put: 20, transaction: 30, ..calls },
-            Programs::Bank => Mix { transfer: 60, audit: 15, peek: 25, ..Mix::NOTHING },
-            Programs::Steal => Mix { steal: 60, audit: 10, peek: 30, ..Mix::NOTHING },
-        }
-    }
-}
+use outlast_check::workload::{QUEUE_TASKS, Step};
 
 /// Accounts, queues and tasks.
 pub(super) fn is_special(key: &Key) -> bool {

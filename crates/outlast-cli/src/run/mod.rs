@@ -1,18 +1,19 @@
 //! `outlast run`: starts a job, with faults if asked for, and reports how it ended.
 
+mod faults;
+mod signals;
+
 use crate::hosts;
 use crate::quantity::{self, seconds};
 use crate::usage_error;
 use anyhow::Context;
 use clap::Args;
-use outlast::launch::{
-    Control, Event, Launch, LaunchError, MemberEnd, Output, Signal, signal_name,
-};
+use faults::{Fault, FaultAction, SplitMix, carry_out, kill, random_kills, stop};
+use outlast::launch::{Event, Launch, LaunchError, MemberEnd, Output};
 use outlast::{JoinError, MemberId};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
-use signal_hook::low_level::siginfo::Cause;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -85,8 +86,8 @@ pub(crate) struct Run {
     /// With the mpi engine, either so many hosts, made of this machine out of network namespaces (needs root), or a file that
     /// lists hosts: ranks get to them by ssh, in turn, under one daemon of mpirun, and the job outlasts the loss of
     /// any host but this one
-    #[arg(long, value_name = "H|FILE", value_parser = hosts::wanted)]
-    hosts: Option<hosts::Wanted>,
+    #[arg(long, value_name = "H|FILE", value_parser = hosts::hosts_wanted)]
+    hosts: Option<hosts::HostsWanted>,
     /// The program, and its arguments
     #[arg(
         required = true,
@@ -95,76 +96,6 @@ pub(crate) struct Run {
         value_name = "PROGRAM ARGS"
     )]
     program: Vec<OsString>,
-}
-
-/// What is to be done to a member, and when.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Fault {
-    at: Duration,
-    member: MemberId,
-    what: What,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    Kill,
-    Stop(Duration),
-    Resume,
-}
-
-fn member_id(text: &str) -> Result<MemberId, String> {
-    text.parse().map(MemberId).map_err(|_| format!("`{text}` is not the number of a member"))
-}
-
-fn kill(text: &str) -> Result<(MemberId, Duration), String> {
-    let (member, time) = text
-        .split_once('@')
-        .ok_or_else(|| "write it as MEMBER@TIME, such as 2@1.5s".to_string())?;
-    Ok((member_id(member)?, quantity::time(time)?))
-}
-
-fn stop(text: &str) -> Result<(MemberId, Duration, Duration), String> {
-    let form = || "write it as MEMBER@TIME:FOR, such as 1@500ms:2s".to_string();
-    let (member, times) = text.split_once('@').ok_or_else(form)?;
-    let (at, length) = times.split_once(':').ok_or_else(form)?;
-    Ok((member_id(member)?, quantity::time(at)?, quantity::time(length)?))
-}
-
-/// A small generator (splitmix64) that gives the same numbers for a seed in every version of this program.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-}
-
-/// `count` different members at times within `within`, in the order of the times.
-fn random_kills(
-    seed: u64,
-    members: usize,
-    count: usize,
-    within: Duration,
-) -> Vec<(MemberId, Duration)> {
-    let mut random = Random(seed);
-    let mut candidates: Vec<MemberId> = (0..members as u32).map(MemberId).collect();
-    let mut kills: Vec<_> = (0..count)
-        .map(|_| {
-            let member = candidates.swap_remove(random.below(candidates.len() as u64) as usize);
-            let within_us = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
-            (member, Duration::from_micros(random.below(within_us.saturating_add(1))))
-        })
-        .collect();
-    kills.sort_by_key(|&(_, at)| at);
-    kills
 }
 
 impl Run {
@@ -189,8 +120,10 @@ impl Run {
                 .context("catching signals")?;
         let total = self.members + self.spares;
         let (launch, hosts) = match &self.hosts {
-            Some(hosts::Wanted::Listed(file)) => (hosts::on_listed(launch, total, file)?, None),
-            _ => self.place().prepare(launch, total)?,
+            Some(hosts::HostsWanted::Listed(file)) => {
+                (hosts::on_listed(launch, total, file)?, None)
+            }
+            _ => self.engine_args().prepare(launch, total)?,
         };
         let running = match launch.start() {
             Ok(running) => running,
@@ -205,24 +138,24 @@ impl Run {
             }
             Err(error) => return Err(error).context("cannot start the job"),
         };
-        forward_signals(signals, running.control())?;
+        signals::forward(signals, running.control())?;
         let is_ok = self.watch(running, faults);
         drop(hosts);
         Ok(is_ok)
     }
 
     /// The engine, and the hosts that are to be made.
-    fn place(&self) -> hosts::Place {
+    fn engine_args(&self) -> hosts::EngineArgs {
         let hosts = self.hosts.as_ref().map(|hosts| match hosts {
-            hosts::Wanted::Made(count) => *count,
-            hosts::Wanted::Listed(_) => 1,
+            hosts::HostsWanted::Made(count) => *count,
+            hosts::HostsWanted::Listed(_) => 1,
         });
-        hosts::Place { engine: self.engine, hosts }
+        hosts::EngineArgs { engine: self.engine, hosts }
     }
 
     /// Ends with status 2 if the arguments contradict each other.
     fn check(&self) {
-        self.place().check("run");
+        self.engine_args().check("run");
         let total = self.members.saturating_add(self.spares);
         if self.members == 0 || total > outlast::engine::MEMBERS_MAX {
             let error = LaunchError::Members { members: self.members, spares: self.spares };
@@ -265,7 +198,7 @@ impl Run {
                 .duration_since(std::time::UNIX_EPOCH)
                 .unwrap_or_default();
             // Short enough to type, different enough from run to run.
-            Random(now.as_nanos() as u64 ^ u64::from(std::process::id())).next() % 1_000_000
+            SplitMix(now.as_nanos() as u64 ^ u64::from(std::process::id())).next() % 1_000_000
         });
         self.kill = random_kills(seed, self.members + self.spares, count, self.within);
         let plan: Vec<String> =
@@ -279,10 +212,12 @@ impl Run {
 
     /// All faults in the order of their times.
     fn faults(&self) -> VecDeque<Fault> {
-        let kills = self.kill.iter().map(|&(member, at)| Fault { at, member, what: What::Kill });
+        let kills =
+            self.kill.iter().map(|&(member, at)| Fault { at, member, action: FaultAction::Kill });
         let stops = self.stop.iter().flat_map(|&(member, at, length)| {
-            let resume = Fault { at: at.saturating_add(length), member, what: What::Resume };
-            [Fault { at, member, what: What::Stop(length) }, resume]
+            let resume =
+                Fault { at: at.saturating_add(length), member, action: FaultAction::Resume };
+            [Fault { at, member, action: FaultAction::Stop(length) }, resume]
         });
         let mut faults: Vec<Fault> = kills.chain(stops).collect();
         faults.sort_by_key(|fault| fault.at);
@@ -351,101 +286,4 @@ fn report(ended: &[MemberEnd], total: usize) {
         _ => format!("{running} of {total} go on, {finished} had finished"),
     };
     eprintln!("outlast: {end}; {rest}");
-}
-
-fn carry_out(fault: &Fault, control: &Control) {
-    let member = fault.member;
-    let (result, deed) = match fault.what {
-        What::Kill => (control.kill(member), "killed"),
-        What::Stop(_) => (control.stop(member), "stopped"),
-        What::Resume => (control.resume(member), "resumed"),
-    };
-    match (result, fault.what) {
-        (Ok(true), What::Stop(length)) => {
-            eprintln!(
-                "outlast: stopped {member} at {} for {}",
-                seconds(control.elapsed()),
-                seconds(length)
-            );
-        }
-        (Ok(true), What::Resume) => {
-            eprintln!("outlast: resumed {member} at {}", seconds(control.elapsed()));
-        }
-        // The line about its death says the rest.
-        (Ok(true), What::Kill) => {}
-        (Ok(false), What::Resume) => {}
-        (Ok(false), _) => {
-            eprintln!(
-                "outlast: {member} had ended before it was to be {deed} at {}",
-                seconds(fault.at)
-            );
-        }
-        (Err(error), _) => eprintln!("outlast: {member} could not be {deed}: {error}"),
-    }
-}
-
-/// Passes signals on to the members, in a thread of its own.
-fn forward_signals(mut signals: SignalsInfo<WithOrigin>, control: Control) -> anyhow::Result<()> {
-    let body = move || {
-        let mut asked_to_end = 0;
-        for origin in signals.forever() {
-            let Some(signal) = Signal::from_named_raw(origin.signal) else { continue };
-            let is_final = ![SIGUSR1, SIGUSR2].contains(&origin.signal);
-            asked_to_end += i32::from(is_final);
-            let name = signal_name(origin.signal);
-            if is_final && asked_to_end > 1 {
-                eprintln!("outlast: {name} again, killing all members");
-                control.signal_all(Signal::KILL);
-                continue;
-            }
-            if is_final {
-                eprintln!("outlast: {name}, passed on to the members; once more kills them");
-            }
-            // What a terminal sends (Ctrl-C) goes to the whole process group: the members have it already.
-            if origin.cause != Cause::Kernel {
-                control.signal_all(signal);
-            }
-            // A stopped member would get the signal only when it goes on.
-            if is_final {
-                control.signal_all(Signal::CONT);
-            }
-        }
-    };
-    std::thread::Builder::new()
-        .name("outlast-signals".to_string())
-        .spawn(body)
-        .context("starting the thread for signals")?;
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seed_always_chooses_the_same_kills() {
-        let kills = random_kills(7, 5, 4, Duration::from_secs(1));
-        assert_eq!(kills, random_kills(7, 5, 4, Duration::from_secs(1)));
-        let mut members: Vec<u32> = kills.iter().map(|(member, _)| member.0).collect();
-        members.sort_unstable();
-        members.dedup();
-        assert_eq!(members.len(), 4, "nobody is killed twice");
-        assert!(
-            kills.iter().all(|&(member, at)| member.index() < 5 && at <= Duration::from_secs(1))
-        );
-        assert_ne!(kills, random_kills(8, 5, 4, Duration::from_secs(1)));
-    }
-
-    #[test]
-    fn faults_are_read_as_written() {
-        assert_eq!(kill("2@1.5s"), Ok((MemberId(2), Duration::from_millis(1500))));
-        assert_eq!(
-            stop("1@500ms:2s"),
-            Ok((MemberId(1), Duration::from_millis(500), Duration::from_secs(2)))
-        );
-        for wrong in ["2", "@1s", "x@1s", "2@", "-1@1s", "2@1"] {
-            assert!(kill(wrong).is_err(), "{wrong}");
-        }
-        assert!(stop("1@2s").is_err());
-    }
 }

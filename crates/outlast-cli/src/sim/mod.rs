@@ -5,28 +5,27 @@
 //! who live see nothing to repair, so that a run never goes beyond what the store promises. With `--beyond` all die at
 //! random steps: what is lost must be called lost until it is accepted, and everything else is as ever.
 
+mod judge;
+mod member;
+
 use crate::chaos::Mode;
-use crate::loss_acceptor::{Losses, Warden};
-use crate::program::{self, FINAL_THREAD, Programs, RECOVERY_THREAD, Target, Worker};
+use crate::program::{self, ProgramKind};
 use crate::report::write_json;
 use crate::usage_error;
-use anyhow::Context;
 use clap::{Args, ValueEnum};
-use outlast::engine::Fault;
+use judge::judge;
+use member::{RunOptions, SharedRecord};
+use outlast::MemberId;
 use outlast::engine::sim::{self, Link, Options as SimOptions};
-use outlast::store::{Options, REPLICAS_MAX, Store, StoreError};
-use outlast::{Engine, Job, MemberId};
-use outlast_check::history::History;
-use outlast_check::report::{self, Run};
-use outlast_check::workload::{self, Random};
+use outlast::store::REPLICAS_MAX;
+use outlast_check::workload::Random;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
@@ -122,8 +121,8 @@ pub(crate) struct Sim {
     #[arg(long)]
     first_failure: bool,
     /// What the members do
-    #[arg(long, value_name = "PROGRAMS", default_value_t = Programs::Mixed)]
-    programs: Programs,
+    #[arg(long, value_name = "PROGRAMS", default_value_t = ProgramKind::Mixed)]
+    programs: ProgramKind,
     /// How members reach each other
     #[arg(long, value_name = "LINK", default_value_t = LinkChoice::Both)]
     link: LinkChoice,
@@ -143,7 +142,7 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 
 /// A seed that failed.
 #[derive(Clone, Debug, Serialize)]
-struct Failing {
+struct FailingSeed {
     seed: u64,
     /// What is wrong, in a word or two.
     kind: String,
@@ -156,21 +155,21 @@ struct Failing {
 
 /// The report, as its contract has it.
 #[derive(Debug, Default, Serialize)]
-struct Report {
+struct SimReport {
     ok: bool,
     seeds: u64,
     violations: u64,
     steps: u64,
     kills: u64,
     stops: u64,
-    failing: Vec<Failing>,
+    failing: Vec<FailingSeed>,
     /// How often a key was lost, with `--beyond`.
     #[serde(skip_serializing_if = "Option::is_none")]
     data_lost: Option<u64>,
 }
 
 /// What one run gave.
-struct Judged {
+struct JudgedRun {
     steps: u64,
     kills: u64,
     stops: u64,
@@ -183,339 +182,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What the members of a run leave for its judge, outside the simulation.
-#[derive(Default)]
-struct Outside {
-    /// Per actor, the text of its record.
-    records: BTreeMap<(u32, u32), Arc<Mutex<Vec<u8>>>>,
-    /// What no call may say.
-    trouble: Vec<(String, String)>,
-    /// How many members ended by themselves, at the end or since the store could not be opened.
-    gone: usize,
-    /// How many members are to be dead by now.
-    struck: usize,
-    /// Members that are still to die, in waves.
-    victims: Vec<MemberId>,
-    /// Who sees nothing to repair after `struck` deaths.
-    complete: BTreeSet<MemberId>,
-    /// Who accepts losses just now.
-    warden: Option<MemberId>,
-    /// Whether one of those has died, or was not answered, and what it asked for may still come true.
-    has_lost_warden: bool,
-    losses: Losses,
-    /// Who has nothing more to do.
-    done: BTreeSet<MemberId>,
-    /// Whether a recovery said that data are lost: there will be no other one.
-    is_lost: bool,
-}
-
-type Shared = Arc<Mutex<Outside>>;
-
-/// A record in memory.
-struct Record(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Record {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        lock(&self.0).extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-fn clock(job: &Job) -> u64 {
-    job.now().0
-}
-
-/// How long a member waits for copies to come back. A home that is stopped brings nothing up until it goes on.
-const REPAIR_LIMIT: Duration = Duration::from_secs(600);
-/// How often a member looks whether copies are missing.
-const LOOK: Duration = Duration::from_millis(10);
-/// After how many calls beyond its own a worker that waits for the next deaths makes fewer of them, and how many at least.
-const PATIENT_CALLS: u64 = 30;
-const PAUSE_MAX: Duration = Duration::from_secs(2);
-
-/// What one run is like.
-#[derive(Clone)]
-struct Shape {
-    seed: u64,
-    mode: Mode,
-    replicas: usize,
-    threads: u32,
-    calls: u64,
-    programs: workload::Options,
-    beyond: bool,
-    salvage: bool,
-}
-
-impl Shape {
-    fn worker(
-        &self,
-        store: &Store,
-        job: &Job,
-        thread: u32,
-        outside: &Shared,
-    ) -> anyhow::Result<Worker> {
-        let record = Arc::new(Mutex::new(Vec::new()));
-        lock(outside).records.insert((job.me().0, thread), record.clone());
-        let target: Target = Box::new(Record(record));
-        let mut worker = Worker::new(store, job, &self.programs, self.seed, thread, clock, target)?;
-        if self.beyond {
-            worker.deaths_survived = self.replicas;
-        }
-        Ok(worker)
-    }
-
-    /// Notes what a member saw that it must not see.
-    fn check(&self, job: &Job, result: anyhow::Result<()>, data_lost: u64, outside: &Shared) {
-        let mut outside = lock(outside);
-        if let Err(error) = result {
-            outside.trouble.push(("error".into(), format!("member {}: {error:#}", job.me().0)));
-        }
-        // When members go, since one that is stopped kept the others waiting at the opening or at the end, more are
-        // missing than were killed.
-        if data_lost > 0 && outside.gone == 0 && !self.beyond {
-            let text = format!("member {}: {data_lost} calls said that data are lost", job.me().0);
-            outside.trouble.push(("data lost".into(), text));
-        }
-    }
-
-    fn member(&self, job: &Job, outside: &Shared) {
-        let options = Options::new().replicas(self.replicas).partitions(8).expected_keys(32);
-        let options = options.slab_len_max(16 << 10).mode(self.mode.into()).salvage(self.salvage);
-        match Store::open(job, options) {
-            Ok(store) => {
-                let result = self.play(job, &store, outside);
-                self.check(job, result, 0, outside);
-            }
-            Err(StoreError::Timeout { .. } | StoreError::Closed) => {}
-            Err(error) => self.check(job, Err(error).context("opening the store"), 0, outside),
-        }
-        lock(outside).gone += 1;
-        let _ = job.leave();
-    }
-
-    fn play(&self, job: &Job, store: &Store, outside: &Shared) -> anyhow::Result<()> {
-        let mut activities = Vec::new();
-        for thread in 0..self.threads {
-            let worker = self.worker(store, job, thread, outside)?;
-            let (shape, store, own_job, outside) =
-                (self.clone(), store.clone(), job.clone(), outside.clone());
-            let body = move || shape.work(worker, &store, &own_job, &outside);
-            activities.push(job.spawn("worker", Box::new(body))?);
-        }
-        let mut warden = Warden::new(self.seed, job, 20 * LOOK, clock);
-        let dead_before: Vec<MemberId> = job.view().dead.iter().collect();
-        let mut recoverer = self.worker(store, job, RECOVERY_THREAD, outside)?;
-        while !activities.iter().all(outlast::engine::Activity::is_finished) && !job.has_ended() {
-            let bell = job.bell();
-            self.recover(&mut recoverer, store, outside)?;
-            self.watch(job, store, outside)?;
-            self.guard(&mut warden, job, store, outside)?;
-            job.park(bell, job.now().after(LOOK));
-        }
-        // Copies come back by themselves.
-        let until = job.now().after(REPAIR_LIMIT);
-        while !job.has_ended() {
-            if is_complete(store)? && self.is_whole(store)? && !self.is_revoked(store, outside) {
-                break;
-            }
-            anyhow::ensure!(job.now() < until, "copies are still missing after {REPAIR_LIMIT:?}");
-            self.recover(&mut recoverer, store, outside)?;
-            let bell = job.bell();
-            self.guard(&mut warden, job, store, outside)?;
-            job.park(bell, job.now().after(LOOK));
-        }
-        // Every survivor reads everything back.
-        let mut reader = self.worker(store, job, FINAL_THREAD, outside)?;
-        let result = program::keys(&self.programs, self.threads)
-            .iter()
-            .try_for_each(|key| reader.get(key).map(drop));
-        let result = result.and_then(|()| reader.audit());
-        self.check(job, result, reader.data_lost, outside);
-        if self.mode == Mode::Global {
-            self.end_together(job, store, &mut recoverer, outside)?;
-            recoverer.check_adoptions(&dead_before)?;
-            self.check(job, Ok(()), recoverer.data_lost, outside);
-        }
-        match store.close() {
-            Ok(()) | Err(StoreError::Timeout { .. } | StoreError::Closed) => Ok(()),
-            Err(error) => Err(error).context("closing the store"),
-        }
-    }
-
-    /// Whoever needs the others for a recovery must find them: nobody closes before all have nothing more to do.
-    fn end_together(
-        &self,
-        job: &Job,
-        store: &Store,
-        recoverer: &mut Worker,
-        outside: &Shared,
-    ) -> anyhow::Result<()> {
-        lock(outside).done.insert(job.me());
-        let until = job.now().after(REPAIR_LIMIT);
-        loop {
-            let bell = job.bell();
-            let view = job.view();
-            if job.has_ended() || view.living().all(|member| lock(outside).done.contains(&member)) {
-                return Ok(());
-            }
-            anyhow::ensure!(job.now() < until, "the others are not done after {REPAIR_LIMIT:?}");
-            self.recover(recoverer, store, outside)?;
-            job.park(bell, job.now().after(LOOK));
-        }
-    }
-
-    /// Whether a recovery is due.
-    fn is_revoked(&self, store: &Store, outside: &Shared) -> bool {
-        store.is_revoked() && !lock(outside).is_lost
-    }
-
-    /// Recovers, if it is due.
-    fn recover(
-        &self,
-        recoverer: &mut Worker,
-        store: &Store,
-        outside: &Shared,
-    ) -> anyhow::Result<()> {
-        if self.is_revoked(store, outside) {
-            recoverer.recover(self.threads)?;
-            lock(outside).is_lost |= recoverer.data_lost > 0;
-        }
-        Ok(())
-    }
-
-    fn work(&self, mut worker: Worker, store: &Store, job: &Job, outside: &Shared) {
-        let mut result = Ok(());
-        let mut pause = 2 * LOOK;
-        for call in 0.. {
-            let is_enough = call >= self.calls;
-            if result.is_err() || job.has_ended() || is_enough && lock(outside).victims.is_empty() {
-                break;
-            }
-            // Those who are to die later die in the middle of something, but nobody works for them alone.
-            if is_enough {
-                let bell = job.bell();
-                job.park(bell, job.now().after(pause));
-                // Where a member is stopped for long there is nothing to see but the calls of many who wait for it.
-                if call >= self.calls + PATIENT_CALLS {
-                    pause = (pause * 2).min(PAUSE_MAX);
-                }
-            }
-            // Another one recovers for all activities of the member; until then every call says the same.
-            while self.is_revoked(store, outside) && !job.has_ended() {
-                let bell = job.bell();
-                job.park(bell, job.now().after(LOOK));
-            }
-            result = worker.step();
-        }
-        self.check(job, result, worker.data_lost, outside);
-    }
-
-    /// Accepts losses, if nobody else does.
-    fn guard(
-        &self,
-        warden: &mut Warden,
-        job: &Job,
-        store: &Store,
-        outside: &Shared,
-    ) -> anyhow::Result<()> {
-        if !self.beyond {
-            return Ok(());
-        }
-        let view = job.view();
-        let is_sole;
-        {
-            let mut outside = lock(outside);
-            if outside.warden.is_some_and(|warden| view.is_living(warden)) {
-                return Ok(());
-            }
-            is_sole = outside.warden.is_none() && !outside.has_lost_warden;
-            outside.has_lost_warden |= outside.warden.is_some();
-            outside.warden = Some(job.me());
-        }
-        let keys = program::keys(&self.programs, self.threads);
-        let looked = warden.look(job, store, &keys, is_sole, &mut |news| {
-            lock(outside).losses.note(news, &keys);
-            Ok(())
-        });
-        let mut outside = lock(outside);
-        outside.has_lost_warden |= warden.is_owed;
-        outside.warden = None;
-        looked
-    }
-
-    /// Whether nothing is lost, as far as anyone answers.
-    fn is_whole(&self, store: &Store) -> anyhow::Result<bool> {
-        match store.lost_partitions() {
-            Ok(lost) => Ok(!self.beyond || lost.is_empty()),
-            Err(StoreError::Timeout { .. } | StoreError::Closed) => Ok(false),
-            Err(error) => Err(error).context("looking for losses"),
-        }
-    }
-
-    /// Kills the next ones once all who live see nothing to repair.
-    fn watch(&self, job: &Job, store: &Store, outside: &Shared) -> anyhow::Result<()> {
-        {
-            let mut outside = lock(outside);
-            if outside.gone > 0 {
-                // Somebody could not even open the store; what the store promises is used up.
-                outside.victims.clear();
-            }
-            // Who has seen nothing to repair needs not look again before the next deaths.
-            if outside.victims.is_empty() || outside.complete.contains(&job.me()) {
-                return Ok(());
-            }
-        }
-        let view = job.view();
-        let is_over = view.dead.len() == lock(outside).struck
-            && is_complete(store)?
-            && job.epoch() == view.epoch;
-        let is_over = is_over && !store.is_revoked();
-        let next: Vec<MemberId> = {
-            let mut outside = lock(outside);
-            if !is_over || view.dead.len() != outside.struck {
-                return Ok(());
-            }
-            outside.complete.insert(job.me());
-            if !view.living().all(|member| outside.complete.contains(&member)) {
-                return Ok(());
-            }
-            let copies = self.replicas.min(view.living().count());
-            let count = outside.victims.len().min(copies - 1);
-            outside.complete.clear();
-            outside.struck += count;
-            let rest = outside.victims.len() - count;
-            outside.victims.split_off(rest)
-        };
-        // The one who kills goes last.
-        let (me, others): (Vec<MemberId>, Vec<MemberId>) =
-            next.iter().partition(|&&next| next == job.me());
-        for victim in others.into_iter().chain(me) {
-            let _ = job.inject(Fault::Kill(victim));
-        }
-        Ok(())
-    }
-}
-
-/// Whether this member sees nothing to repair. One that does not answer may be stopped, and is asked again.
-fn is_complete(store: &Store) -> anyhow::Result<bool> {
-    match store.copies_missing() {
-        Ok(missing) => Ok(missing == 0),
-        Err(StoreError::Timeout { .. } | StoreError::Closed) => Ok(false),
-        Err(error) => Err(error).context("looking for missing copies"),
-    }
-}
-
 impl Sim {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         self.check();
         let seeds = self.seed.map_or(self.seeds.clone(), |seed| seed..seed + 1);
         let total = seeds.end - seeds.start;
         let next = AtomicU64::new(seeds.start);
-        let report = Mutex::new(Report::default());
+        let report = Mutex::new(SimReport::default());
         let cores = std::thread::available_parallelism().map_or(1, usize::from).min(total as usize);
         let began = Instant::now();
         std::thread::scope(|scope| -> anyhow::Result<()> {
@@ -637,7 +310,7 @@ impl Sim {
         )
     }
 
-    fn note(&self, seed: u64, judged: Judged, report: &mut Report) {
+    fn note(&self, seed: u64, judged: JudgedRun, report: &mut SimReport) {
         report.seeds += 1;
         report.steps += judged.steps;
         report.kills += judged.kills;
@@ -649,7 +322,7 @@ impl Sim {
         if let Some((kind, _)) = judged.wrong.first() {
             let texts: Vec<&str> =
                 judged.wrong.iter().take(3).map(|(_, text)| text.as_str()).collect();
-            report.failing.push(Failing {
+            report.failing.push(FailingSeed {
                 seed,
                 kind: kind.clone(),
                 replay: self.replay(seed),
@@ -659,12 +332,12 @@ impl Sim {
     }
 
     /// Runs one seed and judges it.
-    fn run(&self, seed: u64) -> Judged {
+    fn run(&self, seed: u64) -> JudgedRun {
         let members = usize::from(self.members) + self.spares;
         let mut programs = program::options(members, 4, 1, self.programs);
         programs.lengths = vec![(0, 1), (8, 2), (24, 2), (100, 2), (700, 1)];
         let (beyond, salvage) = (self.beyond, self.salvage);
-        let shape = Shape {
+        let run = RunOptions {
             seed,
             mode: self.mode,
             replicas: self.replicas,
@@ -691,17 +364,20 @@ impl Sim {
         options.trace = self.trace;
         // Those who wait for a stopped member look again and again, and the others go on until it is resumed: a transaction
         // is many steps, more when others are in its way.
-        let weight =
-            if self.programs == Programs::Calls && self.mode == Mode::Localized { 1 } else { 10 };
+        let weight = if self.programs == ProgramKind::Calls && self.mode == Mode::Localized {
+            1
+        } else {
+            10
+        };
         let many = (members as u64 / 8).max(1);
         options.steps_max = weight
             * (5_000_000 + 50 * steps * members as u64 + 30_000_000 * many * self.stops as u64);
-        let outside = Shared::default();
+        let outside = SharedRecord::default();
         lock(&outside).struck = at_once;
         lock(&outside).victims = later_victims(&options, self.kills - at_once, members);
         let report = {
             let outside = Rc::new(outside.clone());
-            sim::run(&options, move |job| shape.member(&job, &outside))
+            sim::run(&options, move |job| run.member(&job, &outside))
         };
         // Standard output is for JSON.
         for line in &report.trace {
@@ -720,7 +396,13 @@ impl Sim {
             wrong = judge(&outside, members, self.stops > 0);
         }
         let data_lost = outside.losses.0.iter().map(|loss| loss.keys.len() as u64).sum();
-        Judged { steps: report.steps, kills: report.kills, stops: report.stops, data_lost, wrong }
+        JudgedRun {
+            steps: report.steps,
+            kills: report.kills,
+            stops: report.stops,
+            data_lost,
+            wrong,
+        }
     }
 }
 
@@ -737,36 +419,7 @@ fn later_victims(options: &SimOptions, count: usize, members: usize) -> Vec<Memb
         .collect()
 }
 
-/// What is wrong with what the calls were told.
-fn judge(outside: &Outside, members: usize, has_stops: bool) -> Vec<(String, String)> {
-    let mut operations = Vec::new();
-    for record in outside.records.values() {
-        match History::parse(&lock(record)) {
-            Ok(history) => operations.extend(history.into_operations()),
-            Err(error) => return vec![("record".into(), error.to_string())],
-        }
-    }
-    let history = match History::new(operations) {
-        Ok(history) => history,
-        Err(error) => return vec![("record".into(), error.to_string())],
-    };
-    let mut run = Run::new(history);
-    run.losses = outside.losses.0.clone();
-    // The simulator has ended all members: a call without an end is one of the dead.
-    run.observation.dead = (0..members as u32).collect();
-    if has_stops {
-        // A caller that is stopped itself comes back when it is resumed; the simulator ends a run that hangs.
-        run.observation.undisturbed_bound_ns = u64::MAX;
-    }
-    let judged = report::judge(&run);
-    judged
-        .violations
-        .iter()
-        .map(|violation| (violation.kind.to_string(), violation.to_string()))
-        .collect()
-}
-
-fn progress(report: &Report, total: u64, began: Instant) {
+fn progress(report: &SimReport, total: u64, began: Instant) {
     let seconds = began.elapsed().as_secs_f64();
     let line = format!(
         "{} of {total} seeds, {} failing, {:.1} million steps, {:.0} s",

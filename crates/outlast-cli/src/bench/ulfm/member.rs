@@ -31,7 +31,7 @@ pub(super) type Samples = BTreeMap<String, Vec<u64>>;
 
 /// What a job of the benchmark does.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct UlfmPlan {
     /// How many calls of each operation, at most.
     pub(super) iterations: u32,
     /// How long the calls of all operations without failures may take together, and those with one again.
@@ -45,7 +45,7 @@ pub(super) struct Plan {
 /// Takes part in a job of the benchmark; `kill` kills a member. What this member measured.
 pub(super) fn play(
     job: &Job,
-    plan: Plan,
+    plan: UlfmPlan,
     kill: impl FnOnce(MemberId) -> anyhow::Result<()>,
 ) -> anyhow::Result<Samples> {
     let world = Communicator::world(job)?;
@@ -73,7 +73,7 @@ pub(super) fn play(
 fn repeat(
     job: &Job,
     world: &Communicator,
-    plan: Plan,
+    plan: UlfmPlan,
     operations: &[&str],
     samples: &mut Samples,
 ) -> anyhow::Result<()> {
@@ -163,7 +163,7 @@ impl UlfmMember {
         let job = JoinOptions::new().join()?;
         let own_pid = rustix::process::getpid().as_raw_nonzero().get();
         let pids = Communicator::world(&job)?.allgather(&own_pid.to_le_bytes())?;
-        let plan = Plan {
+        let plan = UlfmPlan {
             iterations: self.iterations,
             limit: Duration::from_millis(self.limit_ms),
             only: None,

@@ -6,8 +6,8 @@ mod sim;
 pub(crate) use member::UlfmMember;
 
 use super::openmpi::OpenMpi;
-use super::plot::{Figure, Line};
-use super::{Common, Row, detection, publish};
+use super::plot::{Curve, Figure};
+use super::{BenchArgs, Row, detection, publish};
 use crate::report::say;
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
@@ -56,7 +56,7 @@ Examples:
 /// Measure agree and shrink, with and without failures, against dup.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Ulfm {
+pub(super) struct UlfmBench {
     /// How many members the jobs have [default: 2,4,8,16; with --sim the powers of two up to 4096]
     #[arg(short = 'n', long, alias = "ranks", value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=4096))]
     members: Vec<u16>,
@@ -79,7 +79,7 @@ pub(super) struct Ulfm {
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -103,7 +103,7 @@ const FIGURES: [(&str, &str, &[&str]); 2] = [
     ("shrink", "Shrink, against dup", &[DUP, SHRINK, SHRINK_FAILURE]),
 ];
 
-impl Ulfm {
+impl UlfmBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
         let mut members: Vec<usize> =
             self.members.iter().map(|&members| usize::from(members)).collect();
@@ -130,13 +130,13 @@ impl Ulfm {
             self.draw(folder, &rows)?;
         }
         let summary = summary(&rows);
-        publish(&self.common, rows)?;
+        publish(&self.args, rows)?;
         summary.iter().for_each(|line| say(self.json(), line));
         Ok(true)
     }
 
     fn json(&self) -> Option<&Path> {
-        self.common.json.as_deref()
+        self.args.json.as_deref()
     }
 
     /// Real processes, the contenders in turns.
@@ -224,7 +224,7 @@ impl Ulfm {
     fn draw(&self, folder: &Path, rows: &[Row]) -> anyhow::Result<()> {
         let (suffix, where_to) =
             if self.sim { ("-sim", "simulated, cost model") } else { ("", "one machine") };
-        let line = |what: &str, contender: &str, value: &dyn Fn(&Row) -> Option<f64>| Line {
+        let line = |what: &str, contender: &str, value: &dyn Fn(&Row) -> Option<f64>| Curve {
             name: if contender == OURS { what.to_string() } else { format!("{what}, {contender}") },
             points: rows
                 .iter()

@@ -1,6 +1,6 @@
 //! The same members in the simulator, with its cost model: virtual time and messages for thousands of members.
 
-use super::member::{Plan, Samples, WITHOUT_FAILURE, play};
+use super::member::{Samples, UlfmPlan, WITHOUT_FAILURE, play};
 use anyhow::ensure;
 use outlast::engine::Fault;
 use outlast::engine::sim::{self, Cost, Link, Options, Report};
@@ -30,9 +30,10 @@ pub(super) fn simulate(members: usize) -> anyhow::Result<Simulated> {
     let mut samples = Samples::new();
     for operation in WITHOUT_FAILURE {
         let sent = |iterations, samples: &mut Samples| {
-            run(members, Plan { only: Some(operation), ..plan(iterations, false) }, samples).map(
-                |report| report.counters.iter().map(|counters| counters.messages_sent).sum::<u64>(),
-            )
+            run(members, UlfmPlan { only: Some(operation), ..plan(iterations, false) }, samples)
+                .map(|report| {
+                    report.counters.iter().map(|counters| counters.messages_sent).sum::<u64>()
+                })
         };
         let before = sent(few, &mut Samples::new())?;
         let after = sent(more, &mut samples)?;
@@ -40,17 +41,21 @@ pub(super) fn simulate(members: usize) -> anyhow::Result<Simulated> {
         messages.insert(operation, after.saturating_sub(before) as f64 / calls);
     }
     let mut with_failure = Samples::new();
-    run(members, Plan { only: Some(WITHOUT_FAILURE[0]), ..plan(more, true) }, &mut with_failure)?;
+    run(
+        members,
+        UlfmPlan { only: Some(WITHOUT_FAILURE[0]), ..plan(more, true) },
+        &mut with_failure,
+    )?;
     with_failure.remove(WITHOUT_FAILURE[0]);
     samples.append(&mut with_failure);
     Ok(Simulated { samples, messages })
 }
 
-fn plan(iterations: u32, with_failure: bool) -> Plan {
-    Plan { iterations, limit: Duration::from_secs(1000), only: None, with_failure }
+fn plan(iterations: u32, with_failure: bool) -> UlfmPlan {
+    UlfmPlan { iterations, limit: Duration::from_secs(1000), only: None, with_failure }
 }
 
-fn run(members: usize, plan: Plan, samples: &mut Samples) -> anyhow::Result<Report> {
+fn run(members: usize, plan: UlfmPlan, samples: &mut Samples) -> anyhow::Result<Report> {
     let options = Options {
         cost: Some(Cost::default()),
         detection: DETECTION..=DETECTION,
