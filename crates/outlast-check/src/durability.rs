@@ -12,12 +12,12 @@
 //!
 //! ```
 //! use outlast_check::durability::{self, Final, Observation};
-//! use outlast_check::history::{Access, Actor, History, Key, Kind, Log, Outcome, Value, Version};
+//! use outlast_check::history::{Access, Actor, History, Key, CallKind, Log, Outcome, Value, Version};
 //!
 //! let mut log = Log::new(Actor::new(0, 0));
 //! for count in 1..=2 {
 //!     let put = Access::write("a", Value::new(count));
-//!     log.invoke(count * 10, Kind::Put, vec![put.clone()]);
+//!     log.invoke(count * 10, CallKind::Put, vec![put.clone()]);
 //!     log.returned(count * 10 + 5, Outcome::Ok, vec![put.at(Version::new(count, 0))]);
 //! }
 //! let history = History::from_logs([log]).unwrap();
@@ -30,8 +30,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::history::{Access, Actor, History, Key, Kind, Operation, Outcome, Value, Version};
-use crate::per_key::{self, KeySteps, Read, Source, Step};
+use crate::history::{Access, Actor, CallKind, History, Key, Operation, Outcome, Value, Version};
+use crate::per_key::{self, KeyRead, KeyStep, KeySteps, ReadSource};
 use crate::violation::{Violation, ViolationKind};
 
 /// What was found under a key after the run, by a member that lives.
@@ -170,7 +170,7 @@ pub(crate) fn with_end_state(history: &History, observation: &Observation) -> Hi
         operations.push(Operation {
             actor: FINAL_READER,
             sequence: sequence as u64,
-            kind: Kind::Get,
+            kind: CallKind::Get,
             invoke_ns: end_ns,
             return_ns: Some(end_ns),
             outcome: Outcome::Ok,
@@ -182,8 +182,8 @@ pub(crate) fn with_end_state(history: &History, observation: &Observation) -> Hi
 }
 
 /// Whether one write is for certain older than another.
-fn is_older(first: &Step, second: &Step, operations: &[Operation]) -> bool {
-    let version = |step: &Step| step.write.and_then(|write| write.version);
+fn is_older(first: &KeyStep, second: &KeyStep, operations: &[Operation]) -> bool {
+    let version = |step: &KeyStep| step.write.and_then(|write| write.version);
     match (version(first), version(second)) {
         (Some(first), Some(second)) => first < second,
         _ => {
@@ -196,7 +196,7 @@ fn is_older(first: &Step, second: &Step, operations: &[Operation]) -> bool {
 /// The acknowledged writes of a key in the order of their return, with what the tests below ask of all
 /// that had returned by some time.
 struct Acknowledged<'a> {
-    steps: Vec<&'a Step>,
+    steps: Vec<&'a KeyStep>,
     /// The newest version among the first so many.
     newest: Vec<Option<(Version, usize)>>,
     /// The latest invocation among the first so many.
@@ -209,9 +209,9 @@ fn check_key(
     final_read: bool,
     durability: &mut Durability,
 ) {
-    let mut acknowledged: Vec<&Step> =
+    let mut acknowledged: Vec<&KeyStep> =
         key_steps.steps.iter().filter(|step| step.acknowledged && step.write.is_some()).collect();
-    let return_ns = |step: &Step| operations[step.operation].return_ns.unwrap_or(u64::MAX);
+    let return_ns = |step: &KeyStep| operations[step.operation].return_ns.unwrap_or(u64::MAX);
     acknowledged.sort_by_key(|step| return_ns(step));
     let mut prefix = Acknowledged { steps: acknowledged, newest: vec![None], latest: vec![None] };
     for (index, step) in prefix.steps.iter().enumerate() {
@@ -220,7 +220,7 @@ fn check_key(
         let invoked = Some((operations[step.operation].invoke_ns, index));
         prefix.latest.push(prefix.latest[index].max(invoked));
     }
-    let deletions: Vec<&Step> = key_steps
+    let deletions: Vec<&KeyStep> = key_steps
         .steps
         .iter()
         .filter(|step| step.write.is_some_and(|write| write.is_delete()))
@@ -250,7 +250,7 @@ fn check_key(
             ));
             continue;
         }
-        let missing = |step: &&&Step| is_missing(key_steps, read, step, &deletions, operations);
+        let missing = |step: &&&KeyStep| is_missing(key_steps, read, step, &deletions, operations);
         durability.lost += prefix.steps.iter().filter(missing).count().max(1) as u64;
         let explanation = format!("an acknowledged write to {key} is missing at the end");
         let shown = vec![write.clone(), reader.clone()];
@@ -280,11 +280,11 @@ fn check_key(
 /// An acknowledged write, one of the first `before`, that the read should have seen or seen overwritten.
 fn newer_than_read(
     key_steps: &KeySteps,
-    read: &Read,
+    read: &KeyRead,
     reader: &Operation,
     prefix: &Acknowledged<'_>,
     before: usize,
-    deletions: &[&Step],
+    deletions: &[&KeyStep],
     operations: &[Operation],
 ) -> Option<usize> {
     if let Some(seen) = key_steps.version_read(read)
@@ -295,15 +295,15 @@ fn newer_than_read(
     }
     match read.source {
         // Whatever was read was written by nobody, so the newest write was missed.
-        Source::Nothing => before.checked_sub(1),
-        Source::Initial => before.checked_sub(1),
-        Source::Step(source) => {
+        ReadSource::Nothing => before.checked_sub(1),
+        ReadSource::Initial => before.checked_sub(1),
+        ReadSource::Step(source) => {
             let source = &key_steps.steps[source];
             let (_, index) = prefix.latest[before]?;
             is_older(source, prefix.steps[index], operations).then_some(index)
         }
-        Source::Ambiguous if read.observed.value.is_none() => {
-            let may_explain = |write: &Step| {
+        ReadSource::Ambiguous if read.observed.value.is_none() => {
+            let may_explain = |write: &KeyStep| {
                 deletions.iter().any(|deletion| {
                     let began = !reader.precedes(&operations[deletion.operation]);
                     began && !is_older(deletion, write, operations)
@@ -315,23 +315,23 @@ fn newer_than_read(
             ];
             candidates.into_iter().flatten().find(|&index| !may_explain(prefix.steps[index]))
         }
-        Source::SomeVersion | Source::Ambiguous => None,
+        ReadSource::SomeVersion | ReadSource::Ambiguous => None,
     }
 }
 
 /// Whether this acknowledged write is newer than what the final read found.
 fn is_missing(
     key_steps: &KeySteps,
-    read: &Read,
-    write: &Step,
-    deletions: &[&Step],
+    read: &KeyRead,
+    write: &KeyStep,
+    deletions: &[&KeyStep],
     operations: &[Operation],
 ) -> bool {
     let version = write.write.and_then(|write| write.version);
     match (key_steps.version_read(read), version, read.source) {
         (Some(seen), Some(version), _) => seen < version,
-        (_, _, Source::Step(source)) => is_older(&key_steps.steps[source], write, operations),
-        (_, _, Source::Initial | Source::Nothing) => true,
+        (_, _, ReadSource::Step(source)) => is_older(&key_steps.steps[source], write, operations),
+        (_, _, ReadSource::Initial | ReadSource::Nothing) => true,
         _ => deletions.iter().all(|deletion| is_older(deletion, write, operations)),
     }
 }

@@ -6,15 +6,15 @@
 //! intent and no end is of unknown outcome.
 //!
 //! ```
-//! use outlast_check::history::{Access, Actor, Kind, Outcome, Value, Version};
+//! use outlast_check::history::{Access, Actor, CallKind, Outcome, Value, Version};
 //! use outlast_check::ledger;
 //!
 //! let folder = tempfile::tempdir().unwrap();
 //! let mut writer = ledger::Writer::create(folder.path(), Actor::new(0, 0), 42).unwrap();
 //! let put = Access::write("a", Value::new(7));
-//! writer.intent(10, Kind::Put, std::slice::from_ref(&put)).unwrap();
+//! writer.intent(10, CallKind::Put, std::slice::from_ref(&put)).unwrap();
 //! writer.acknowledge(20, Some(Version::new(1, 0))).unwrap();
-//! writer.intent(30, Kind::Put, std::slice::from_ref(&put)).unwrap();
+//! writer.intent(30, CallKind::Put, std::slice::from_ref(&put)).unwrap();
 //! // Here the process is killed.
 //!
 //! let history = ledger::read_all(folder.path()).unwrap();
@@ -45,8 +45,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::history::{
-    Access, Actor, History, HistoryError, KIND_NAMES, Key, Kind, Mode, Operation, Outcome, Value,
-    Version,
+    Access, AccessMode, Actor, CallKind, History, HistoryError, KIND_NAMES, Key, Operation,
+    Outcome, Value, Version,
 };
 use crate::value;
 
@@ -152,16 +152,16 @@ impl Writer {
     pub fn intent(
         &mut self,
         now_ns: u64,
-        kind: Kind,
+        kind: CallKind,
         accesses: &[Access],
     ) -> Result<(), LedgerError> {
         let mut records = Vec::new();
         for access in accesses {
             let (change, content) = match (access.mode, access.value) {
-                (Mode::Ask | Mode::Read, _) => continue,
-                (Mode::Write, Some(value)) => (WRITE, value.identity),
-                (Mode::Write, None) => (DELETE, 0),
-                (Mode::Add { delta }, _) => (ADD, delta as u64),
+                (AccessMode::Ask | AccessMode::Read, _) => continue,
+                (AccessMode::Write, Some(value)) => (WRITE, value.identity),
+                (AccessMode::Write, None) => (DELETE, 0),
+                (AccessMode::Add { delta }, _) => (ADD, delta as u64),
             };
             let key = access.key.bytes();
             if key.len() > KEY_BYTES_MAX {
@@ -371,7 +371,7 @@ fn note(
     Ok(())
 }
 
-fn kind_code(kind: Kind) -> u8 {
+fn kind_code(kind: CallKind) -> u8 {
     KIND_NAMES.iter().position(|(known, _)| *known == kind).unwrap_or(0) as u8
 }
 
@@ -441,17 +441,17 @@ mod tests {
         let mut writer = Writer::create(folder, Actor::new(3, 1), 42).unwrap();
         let put = [Access::write("a", Value::new(7))];
         let both = [Access::ask("x"), Access::write("a", Value::new(8)), Access::delete("b")];
-        writer.intent(10, Kind::Put, &put).unwrap();
+        writer.intent(10, CallKind::Put, &put).unwrap();
         writer.acknowledge(20, Some(Version::new(1, 3))).unwrap();
-        writer.intent(30, Kind::Transaction, &both).unwrap();
+        writer.intent(30, CallKind::Transaction, &both).unwrap();
         writer.acknowledge(40, None).unwrap();
-        writer.intent(50, Kind::Add, &[Access::add("n", -2)]).unwrap();
+        writer.intent(50, CallKind::Add, &[Access::add("n", -2)]).unwrap();
         writer.fail(60).unwrap();
-        writer.intent(70, Kind::Put, &put).unwrap();
+        writer.intent(70, CallKind::Put, &put).unwrap();
         writer.abandon();
-        writer.intent(75, Kind::Get, &[Access::ask("a")]).unwrap();
+        writer.intent(75, CallKind::Get, &[Access::ask("a")]).unwrap();
         writer.acknowledge(76, None).unwrap();
-        writer.intent(80, Kind::Delete, &[Access::delete("a")]).unwrap();
+        writer.intent(80, CallKind::Delete, &[Access::delete("a")]).unwrap();
         writer.acknowledge(90, None).unwrap();
         let path = writer.path.clone();
         let bytes = fs::read(&path).unwrap();
@@ -548,10 +548,10 @@ mod tests {
         let error = Writer::create(folder.path(), Actor::new(0, 0), 1).unwrap_err();
         assert!(matches!(error, LedgerError::Io { .. }), "a ledger is never overwritten");
         let long = [Access::write(Key::from(vec![b'k'; 41]), Value::new(1))];
-        let error = writer.intent(1, Kind::Put, &long).unwrap_err();
+        let error = writer.intent(1, CallKind::Put, &long).unwrap_err();
         assert!(matches!(error, LedgerError::KeyTooLong { length: 41 }));
         let longest = [Access::write(Key::from(vec![b'k'; 40]), Value::new(1))];
-        writer.intent(1, Kind::Put, &longest).unwrap();
+        writer.intent(1, CallKind::Put, &longest).unwrap();
         Writer::create(folder.path(), Actor::new(1, 0), 2).unwrap();
         assert!(matches!(
             read_all(folder.path()),

@@ -15,16 +15,16 @@
 //! | [`report`] | all of them, as the counts that `outlast chaos` prints |
 //!
 //! ```
-//! use outlast_check::history::{Access, Actor, History, Kind, Log, Outcome, Value, Version};
+//! use outlast_check::history::{Access, Actor, History, CallKind, Log, Outcome, Value, Version};
 //! use outlast_check::report::{self, Run};
 //!
 //! let mut writer = Log::new(Actor::new(0, 0));
 //! let put = Access::write("a", Value::new(7));
-//! writer.invoke(10, Kind::Put, vec![put.clone()]);
+//! writer.invoke(10, CallKind::Put, vec![put.clone()]);
 //! writer.returned(20, Outcome::Ok, vec![put.at(Version::new(1, 0))]);
 //!
 //! let mut reader = Log::new(Actor::new(1, 0));
-//! reader.invoke(30, Kind::Get, vec![Access::ask("a")]);
+//! reader.invoke(30, CallKind::Get, vec![Access::ask("a")]);
 //! reader.returned(40, Outcome::Ok, vec![Access::read("a")]); // It found nothing.
 //!
 //! let history = History::from_logs([writer, reader]).unwrap();
@@ -43,7 +43,6 @@ mod per_key;
 pub mod register;
 pub mod report;
 pub mod serializable;
-mod text;
 pub mod value;
 pub mod violation;
 pub mod workload;

@@ -12,15 +12,15 @@
 //! What is judged here: once somebody was told that a key is lost, nobody else is given an answer before the acceptance begins.
 //!
 //! ```
-//! use outlast_check::history::{Access, Actor, History, Kind, Log, Outcome, Value};
+//! use outlast_check::history::{Access, Actor, History, CallKind, Log, Outcome, Value};
 //! use outlast_check::loss::Loss;
 //! use outlast_check::report::{self, Run};
 //!
 //! let mut log = Log::new(Actor::new(0, 0));
 //! let put = Access::write("a", Value::new(1));
-//! log.invoke(1, Kind::Put, vec![put.clone()]);
+//! log.invoke(1, CallKind::Put, vec![put.clone()]);
 //! log.returned(2, Outcome::Ok, vec![put]);
-//! log.invoke(50, Kind::Get, vec![Access::ask("a")]);
+//! log.invoke(50, CallKind::Get, vec![Access::ask("a")]);
 //! log.returned(51, Outcome::Ok, vec![Access::read("a")]);
 //! let mut run = Run::new(History::from_logs([log]).unwrap());
 //! assert!(!report::judge(&run).ok(), "the value is gone");
@@ -32,7 +32,7 @@
 //! ```
 
 use crate::durability::{Final, Observation};
-use crate::history::{Access, History, Key, Mode, Operation, Outcome};
+use crate::history::{Access, AccessMode, History, Key, Operation, Outcome};
 use crate::violation::{Violation, ViolationKind};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ pub struct Loss {
 
 /// When the life of a key ended.
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct LifeEnd {
     told_ns: u64,
     begin_ns: u64,
     end_ns: u64,
@@ -79,12 +79,12 @@ pub(crate) fn take_apart(
     if losses.is_empty() {
         return (history.clone(), observation.clone(), Vec::new());
     }
-    let mut ends: BTreeMap<Key, Vec<End>> = BTreeMap::new();
+    let mut ends: BTreeMap<Key, Vec<LifeEnd>> = BTreeMap::new();
     let mut locked = BTreeSet::new();
     for loss in losses {
         locked.extend(loss.locked.iter().cloned());
         for key in &loss.keys {
-            ends.entry(key.clone()).or_default().push(End {
+            ends.entry(key.clone()).or_default().push(LifeEnd {
                 told_ns: loss.told_ns,
                 begin_ns: loss.begin_ns.unwrap_or(u64::MAX),
                 end_ns: loss.end_ns.unwrap_or(u64::MAX),
@@ -118,14 +118,15 @@ pub(crate) fn take_apart(
 }
 
 /// An answer about a key that somebody had been told to be lost.
-fn answered(operation: &Operation, ends: &BTreeMap<Key, Vec<End>>) -> Option<Violation> {
+fn answered(operation: &Operation, ends: &BTreeMap<Key, Vec<LifeEnd>>) -> Option<Violation> {
     if operation.outcome != Outcome::Ok {
         return None;
     }
     let return_ns = operation.return_ns?;
     let lost = operation.accesses.iter().find(|access| {
-        let is_within = |end: &End| operation.invoke_ns > end.told_ns && return_ns < end.begin_ns;
-        access.mode != Mode::Ask && ends.get(&access.key).into_iter().flatten().any(is_within)
+        let is_within =
+            |end: &LifeEnd| operation.invoke_ns > end.told_ns && return_ns < end.begin_ns;
+        access.mode != AccessMode::Ask && ends.get(&access.key).into_iter().flatten().any(is_within)
     })?;
     let explanation =
         format!("{} was answered after somebody had been told that it is lost", lost.key);
@@ -135,7 +136,11 @@ fn answered(operation: &Operation, ends: &BTreeMap<Key, Vec<End>>) -> Option<Vio
 
 /// Gives the accesses of an operation the names of the lives that they belong to. One that may belong to several lives
 /// becomes several, of unknown outcome, by actors of their own: which of them happened nobody knows.
-fn split(operation: Operation, ends: &BTreeMap<Key, Vec<End>>, operations: &mut Vec<Operation>) {
+fn split(
+    operation: Operation,
+    ends: &BTreeMap<Key, Vec<LifeEnd>>,
+    operations: &mut Vec<Operation>,
+) {
     let (invoke_ns, return_ns) = (operation.invoke_ns, operation.return_ns.unwrap_or(u64::MAX));
     let lives = |access: &Access| {
         let ends = ends.get(&access.key).map_or(&[][..], Vec::as_slice);

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::history::{Actor, History, Key, Mode, Operation, Outcome, Version};
+use crate::history::{AccessMode, Actor, History, Key, Operation, Outcome, Version};
 use crate::violation::{Violation, ViolationKind};
 
 /// What a read saw.
@@ -19,7 +19,7 @@ pub(crate) struct Observed {
 
 /// Which write a read saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum ReadSource {
     /// None: the key had never been written.
     Initial,
     /// The write of this step.
@@ -33,9 +33,9 @@ pub(crate) enum Source {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Read {
+pub(crate) struct KeyRead {
     pub(crate) observed: Observed,
-    pub(crate) source: Source,
+    pub(crate) source: ReadSource,
 }
 
 /// What a write leaves under the key.
@@ -48,12 +48,12 @@ pub(crate) enum Change {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Write {
+pub(crate) struct KeyWrite {
     pub(crate) change: Change,
     pub(crate) version: Option<Version>,
 }
 
-impl Write {
+impl KeyWrite {
     /// The value that it left, if known.
     fn value(&self) -> Option<Option<u64>> {
         match self.change {
@@ -69,28 +69,28 @@ impl Write {
 
 /// What one operation did to one key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
+pub(crate) struct KeyStep {
     /// The operation, as an index into the history.
     pub(crate) operation: usize,
     /// Its outcome is [`Outcome::Ok`]; otherwise it is unknown.
     pub(crate) acknowledged: bool,
-    pub(crate) read: Option<Read>,
-    pub(crate) write: Option<Write>,
+    pub(crate) read: Option<KeyRead>,
+    pub(crate) write: Option<KeyWrite>,
 }
 
 /// All that was done to one key, ordered by invocation.
 #[derive(Debug)]
 pub(crate) struct KeySteps {
     pub(crate) key: Key,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<KeyStep>,
 }
 
 impl KeySteps {
     /// The version that a read saw, told or traced.
-    pub(crate) fn version_read(&self, read: &Read) -> Option<Version> {
+    pub(crate) fn version_read(&self, read: &KeyRead) -> Option<Version> {
         read.observed.version.or(match read.source {
-            Source::Initial => Some(Version::INITIAL),
-            Source::Step(step) => self.steps[step].write.and_then(|write| write.version),
+            ReadSource::Initial => Some(Version::INITIAL),
+            ReadSource::Step(step) => self.steps[step].write.and_then(|write| write.version),
             _ => None,
         })
     }
@@ -109,10 +109,10 @@ type Aborted = HashMap<u64, usize>;
 pub(crate) fn split(history: &History) -> Split {
     let operations = history.operations();
     let mut violations = Vec::new();
-    let mut keys: BTreeMap<Key, (Vec<Step>, Aborted)> = BTreeMap::new();
+    let mut keys: BTreeMap<Key, (Vec<KeyStep>, Aborted)> = BTreeMap::new();
     for (index, operation) in operations.iter().enumerate() {
         for access in &operation.accesses {
-            if access.mode == Mode::Read && access.value.is_some_and(|value| value.torn) {
+            if access.mode == AccessMode::Read && access.value.is_some_and(|value| value.torn) {
                 let explanation = format!(
                     "a read of {} returned bytes that nobody wrote as one value",
                     access.key
@@ -128,7 +128,7 @@ pub(crate) fn split(history: &History) -> Split {
         }
         if operation.outcome == Outcome::Failed {
             for access in &operation.accesses {
-                if let (Mode::Write, Some(value)) = (access.mode, access.value) {
+                if let (AccessMode::Write, Some(value)) = (access.mode, access.value) {
                     keys.entry(access.key.clone()).or_default().1.insert(value.identity, index);
                 }
             }
@@ -155,19 +155,19 @@ fn steps_of(
     index: usize,
     operation: &Operation,
     violations: &mut Vec<Violation>,
-) -> Vec<(Key, Step)> {
+) -> Vec<(Key, KeyStep)> {
     let acknowledged = operation.outcome == Outcome::Ok;
-    let mut steps: Vec<(Key, Step)> = Vec::with_capacity(operation.accesses.len());
+    let mut steps: Vec<(Key, KeyStep)> = Vec::with_capacity(operation.accesses.len());
     for access in &operation.accesses {
-        if access.mode == Mode::Ask
-            || access.mode == Mode::Read && access.value.is_some_and(|value| value.torn)
+        if access.mode == AccessMode::Ask
+            || access.mode == AccessMode::Read && access.value.is_some_and(|value| value.torn)
         {
             continue;
         }
         let place = steps.iter().position(|(key, _)| *key == access.key).unwrap_or_else(|| {
             steps.push((
                 access.key.clone(),
-                Step { operation: index, acknowledged, read: None, write: None },
+                KeyStep { operation: index, acknowledged, read: None, write: None },
             ));
             steps.len() - 1
         });
@@ -175,14 +175,14 @@ fn steps_of(
         let version = access.version;
         let value = access.value.map(|value| value.identity);
         match access.mode {
-            Mode::Ask => {}
-            Mode::Read => {
+            AccessMode::Ask => {}
+            AccessMode::Read => {
                 let observed = Observed { version, value };
                 let contradiction = match (&step.write, &step.read) {
                     (Some(write), _) => write.value().is_some_and(|written| written != value),
                     (None, Some(read)) => !agree(read.observed, observed),
                     (None, None) => {
-                        step.read = Some(Read { observed, source: Source::Ambiguous });
+                        step.read = Some(KeyRead { observed, source: ReadSource::Ambiguous });
                         false
                     }
                 };
@@ -194,8 +194,10 @@ fn steps_of(
                     violations.push(Violation::new(kind, Some(&access.key), explanation, shown));
                 }
             }
-            Mode::Write => step.write = Some(Write { change: Change::Set(value), version }),
-            Mode::Add { delta } => {
+            AccessMode::Write => {
+                step.write = Some(KeyWrite { change: Change::Set(value), version })
+            }
+            AccessMode::Add { delta } => {
                 let sum = value.map(|sum| sum as i64);
                 let change = match step.write.map(|write| write.change) {
                     None => Change::Add { delta, sum },
@@ -206,7 +208,7 @@ fn steps_of(
                         Change::Add { delta: before.wrapping_add(delta), sum }
                     }
                 };
-                step.write = Some(Write { change, version });
+                step.write = Some(KeyWrite { change, version });
             }
         }
     }
@@ -259,7 +261,7 @@ fn trace(
             if steps[index].acknowledged != acknowledged {
                 continue;
             }
-            let Some(Read { observed, .. }) = steps[index].read else { continue };
+            let Some(KeyRead { observed, .. }) = steps[index].read else { continue };
             let reader = steps[index].operation;
             let mut complain = |kind, explanation, shown: &[usize]| {
                 if acknowledged {
@@ -276,12 +278,12 @@ fn trace(
             }
             let candidates = by_value.get(&observed.value).map_or(&[][..], Vec::as_slice);
             let source = match (observed.version, observed.value) {
-                (None | Some(Version::INITIAL), None) if !deleted => Source::Initial,
-                (Some(Version::INITIAL), None) => Source::Initial,
-                (None, None) => Source::Ambiguous,
-                (None, Some(_)) if candidates.len() > 1 => Source::Ambiguous,
+                (None | Some(Version::INITIAL), None) if !deleted => ReadSource::Initial,
+                (Some(Version::INITIAL), None) => ReadSource::Initial,
+                (None, None) => ReadSource::Ambiguous,
+                (None, Some(_)) if candidates.len() > 1 => ReadSource::Ambiguous,
                 (None, Some(_)) if candidates.len() == 1 && !silent_addition => {
-                    Source::Step(candidates[0])
+                    ReadSource::Step(candidates[0])
                 }
                 (Some(version), _) if by_version.contains_key(&version) => {
                     let writer = by_version[&version];
@@ -299,7 +301,7 @@ fn trace(
                             &[steps[writer].operation, reader],
                         );
                     }
-                    Source::Step(writer)
+                    ReadSource::Step(writer)
                 }
                 (Some(version), value)
                     if !candidates.is_empty() && (value.is_none() || !silent_addition) =>
@@ -314,24 +316,24 @@ fn trace(
                                 write.version = Some(version);
                                 by_version.insert(version, writer);
                             }
-                            Source::Step(writer)
+                            ReadSource::Step(writer)
                         }
-                        (Some(_), Some(_)) => Source::SomeVersion,
+                        (Some(_), Some(_)) => ReadSource::SomeVersion,
                         (None, _) => {
                             let explanation = format!(
                                 "what was written to {key} under another version was read as version {version}"
                             );
                             let writer = steps[candidates[0]].operation;
                             complain(ViolationKind::TwoVersions, explanation, &[writer, reader]);
-                            Source::Nothing
+                            ReadSource::Nothing
                         }
                     }
                 }
                 (version, Some(_)) if silent_addition => {
                     if version.is_some() {
-                        Source::SomeVersion
+                        ReadSource::SomeVersion
                     } else {
-                        Source::Ambiguous
+                        ReadSource::Ambiguous
                     }
                 }
                 (_, value) => {
@@ -346,18 +348,18 @@ fn trace(
                             complain(ViolationKind::NeverWritten, explanation, &[reader]);
                         }
                     }
-                    Source::Nothing
+                    ReadSource::Nothing
                 }
             };
-            let source = if source == Source::Step(index) {
+            let source = if source == ReadSource::Step(index) {
                 let explanation =
                     format!("an operation read of {key} what it had yet to write itself");
                 complain(ViolationKind::NeverWritten, explanation, &[reader]);
-                Source::Nothing
+                ReadSource::Nothing
             } else {
                 source
             };
-            steps[index].read = Some(Read { observed, source });
+            steps[index].read = Some(KeyRead { observed, source });
         }
     }
     key_steps
@@ -366,7 +368,8 @@ fn trace(
 /// Finds actors before whose eyes the key went back.
 fn find_backwards(key_steps: &KeySteps, operations: &[Operation], violations: &mut Vec<Violation>) {
     let mut latest: HashMap<Actor, (Version, usize)> = HashMap::new();
-    let mut ordered: Vec<&Step> = key_steps.steps.iter().filter(|step| step.acknowledged).collect();
+    let mut ordered: Vec<&KeyStep> =
+        key_steps.steps.iter().filter(|step| step.acknowledged).collect();
     ordered.sort_by_key(|step| operations[step.operation].sequence);
     for step in ordered {
         let read = step.read.as_ref().and_then(|read| key_steps.version_read(read));

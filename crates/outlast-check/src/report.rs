@@ -1,12 +1,12 @@
 //! All checkers at once, as the counts of the `outlast chaos` report.
 //!
 //! ```
-//! use outlast_check::history::{Access, Actor, History, Kind, Log, Outcome, Value, Version};
+//! use outlast_check::history::{Access, Actor, History, CallKind, Log, Outcome, Value, Version};
 //! use outlast_check::report::{self, Run};
 //!
 //! let mut log = Log::new(Actor::new(0, 0));
 //! let put = Access::write("a", Value::new(1)).at(Version::new(1, 0));
-//! log.invoke(1, Kind::Put, vec![put.clone()]);
+//! log.invoke(1, CallKind::Put, vec![put.clone()]);
 //! log.returned(2, Outcome::Ok, vec![put]);
 //! let report = report::judge(&Run::new(History::from_logs([log]).unwrap()));
 //! assert!(report.ok());

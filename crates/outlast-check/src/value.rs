@@ -9,16 +9,16 @@
 //!
 //! ```
 //! use outlast_check::history::Actor;
-//! use outlast_check::value::{self, Verdict};
+//! use outlast_check::value::{self, Integrity};
 //!
 //! let first = value::sequence(Actor::new(3, 0), 1);
 //! let second = value::sequence(Actor::new(5, 0), 1);
 //! let mut bytes = value::fill(42, b"ck/3", first, 100);
-//! assert_eq!(value::verify(42, b"ck/3", &bytes), Verdict::Intact { sequence: Some(first) });
+//! assert_eq!(value::verify(42, b"ck/3", &bytes), Integrity::Intact { sequence: Some(first) });
 //!
 //! // The second writer died after four words.
 //! bytes[..32].copy_from_slice(&value::fill(42, b"ck/3", second, 100)[..32]);
-//! let torn = Verdict::Torn { first_bad_offset: 32, sequences: vec![second, first], garbage_words: 0 };
+//! let torn = Integrity::Torn { first_bad_offset: 32, sequences: vec![second, first], garbage_words: 0 };
 //! assert_eq!(value::verify(42, b"ck/3", &bytes), torn);
 //! ```
 
@@ -30,12 +30,12 @@ const MEMBER_BITS: u32 = 14;
 const THREAD_BITS: u32 = 6;
 const COUNT_BITS: u32 = SEQUENCE_BITS - MEMBER_BITS - THREAD_BITS;
 
-/// How many sequences a [`Verdict::Torn`] lists; a mix of more is no clearer for the rest of them.
+/// How many sequences a [`Integrity::Torn`] lists; a mix of more is no clearer for the rest of them.
 const SEQUENCES_LISTED: usize = 8;
 
 /// What the bytes of a value are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Integrity {
     /// One whole value.
     Intact {
         /// The write it is from; none for a value too short to say.
@@ -54,10 +54,10 @@ pub enum Verdict {
     Foreign,
 }
 
-impl Verdict {
+impl Integrity {
     /// Whether the value is anything but intact.
     pub fn is_bad(&self) -> bool {
-        !matches!(self, Verdict::Intact { .. })
+        !matches!(self, Integrity::Intact { .. })
     }
 }
 
@@ -103,9 +103,9 @@ pub fn matches(seed: u64, key: &[u8], sequence: u64, bytes: &[u8]) -> bool {
 }
 
 /// Says what the bytes found under this key are.
-pub fn verify(seed: u64, key: &[u8], bytes: &[u8]) -> Verdict {
+pub fn verify(seed: u64, key: &[u8], bytes: &[u8]) -> Integrity {
     if bytes.len() < WORD {
-        return Verdict::Intact { sequence: None };
+        return Integrity::Intact { sequence: None };
     }
     let origin = Origin::new(seed, key, bytes.len());
     let (words, tail) = bytes.as_chunks::<WORD>();
@@ -130,7 +130,7 @@ pub fn verify(seed: u64, key: &[u8], bytes: &[u8]) -> Verdict {
             Some(_) => {}
         }
     }
-    let Some(&first) = sequences.first() else { return Verdict::Foreign };
+    let Some(&first) = sequences.first() else { return Integrity::Foreign };
     if first_bad_offset.is_none()
         && tail != &origin.word(first, words.len()).to_le_bytes()[..tail.len()]
     {
@@ -139,8 +139,8 @@ pub fn verify(seed: u64, key: &[u8], bytes: &[u8]) -> Verdict {
         garbage_words += 1;
     }
     match first_bad_offset {
-        None => Verdict::Intact { sequence: Some(first) },
-        Some(first_bad_offset) => Verdict::Torn { first_bad_offset, sequences, garbage_words },
+        None => Integrity::Intact { sequence: Some(first) },
+        Some(first_bad_offset) => Integrity::Torn { first_bad_offset, sequences, garbage_words },
     }
 }
 
@@ -226,16 +226,16 @@ mod tests {
     #[test]
     fn other_keys_and_seeds_are_foreign() {
         let bytes = fill(7, b"key", 99, 64);
-        assert_eq!(verify(8, b"key", &bytes), Verdict::Foreign);
-        assert_eq!(verify(7, b"kez", &bytes), Verdict::Foreign);
-        assert_eq!(verify(7, b"key", &[0; 64]), Verdict::Foreign);
+        assert_eq!(verify(8, b"key", &bytes), Integrity::Foreign);
+        assert_eq!(verify(7, b"kez", &bytes), Integrity::Foreign);
+        assert_eq!(verify(7, b"key", &[0; 64]), Integrity::Foreign);
     }
 
     #[test]
     fn short_values_are_compared_by_their_sequence() {
         for length in 0..8 {
             let bytes = fill(7, b"key", 99, length);
-            assert_eq!(verify(7, b"key", &bytes), Verdict::Intact { sequence: None });
+            assert_eq!(verify(7, b"key", &bytes), Integrity::Intact { sequence: None });
             assert!(matches(7, b"key", 99, &bytes));
         }
         assert!(!matches(7, b"key", 98, &fill(7, b"key", 99, 7)));
@@ -258,23 +258,23 @@ mod tests {
             prop_assume!(first != second);
             let mut bytes = fill(seed, b"k", first, length);
             let other = fill(seed, b"k", second, length);
-            prop_assert_eq!(verify(seed, b"k", &bytes), Verdict::Intact { sequence: Some(first) });
+            prop_assert_eq!(verify(seed, b"k", &bytes), Integrity::Intact { sequence: Some(first) });
             let words = length / 8;
             for index in (0..words).filter(|&index| choice[index]) {
                 bytes[index * 8..index * 8 + 8].copy_from_slice(&other[index * 8..index * 8 + 8]);
             }
             let boundary = (1..words).find(|&index| choice[index] != choice[0]);
             match (boundary, verify(seed, b"k", &bytes)) {
-                (Some(boundary), Verdict::Torn { first_bad_offset, sequences, garbage_words }) => {
+                (Some(boundary), Integrity::Torn { first_bad_offset, sequences, garbage_words }) => {
                     prop_assert_eq!(first_bad_offset, boundary * 8);
                     prop_assert_eq!(sequences.len(), 2);
                     prop_assert_eq!(garbage_words, 0);
                 }
-                (None, Verdict::Torn { first_bad_offset, .. }) => {
+                (None, Integrity::Torn { first_bad_offset, .. }) => {
                     // All words are the second value's, but the tail is still the first's.
                     prop_assert!(choice[0] && first_bad_offset == words * 8);
                 }
-                (None, Verdict::Intact { sequence }) => {
+                (None, Integrity::Intact { sequence }) => {
                     prop_assert_eq!(sequence, Some(if choice[0] { second } else { first }));
                 }
                 (boundary, verdict) => prop_assert!(false, "{boundary:?} gave {verdict:?}"),
@@ -286,7 +286,7 @@ mod tests {
             let mut bytes = fill(3, b"k", 5, length);
             let at = at.index(length);
             bytes[at] ^= flip;
-            prop_assert_ne!(verify(3, b"k", &bytes), Verdict::Intact { sequence: Some(5) });
+            prop_assert_ne!(verify(3, b"k", &bytes), Integrity::Intact { sequence: Some(5) });
             prop_assert!(!matches(3, b"k", 5, &bytes));
         }
 

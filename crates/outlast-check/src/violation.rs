@@ -1,12 +1,12 @@
 //! What a checker found: a kind, a sentence, and the few operations that show it.
 //!
 //! ```
-//! use outlast_check::history::{Access, Actor, History, Kind, Log, Outcome, Value};
+//! use outlast_check::history::{Access, Actor, History, CallKind, Log, Outcome, Value};
 //! use outlast_check::serializable;
 //! use outlast_check::violation::ViolationKind;
 //!
 //! let mut log = Log::new(Actor::new(0, 0));
-//! log.invoke(1, Kind::Get, vec![Access::ask("a")]);
+//! log.invoke(1, CallKind::Get, vec![Access::ask("a")]);
 //! log.returned(2, Outcome::Ok, vec![Access::read("a").saw(Value::torn(5))]);
 //! let violations = serializable::check(&History::from_logs([log]).unwrap());
 //! assert_eq!(violations[0].kind, ViolationKind::Torn);
@@ -97,7 +97,7 @@ pub enum EdgeKind {
 
 /// One step of a cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edge {
+pub struct CycleEdge {
     /// The earlier operation, as an index into [`Violation::operations`].
     pub from: usize,
     /// The later operation, likewise.
@@ -112,7 +112,7 @@ pub struct Edge {
     pub to_version: Option<Version>,
 }
 
-impl fmt::Display for Edge {
+impl fmt::Display for CycleEdge {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (first, second) = match self.kind {
             EdgeKind::WriteWrite => ("wrote", "which overwrote it with"),
@@ -152,7 +152,7 @@ pub struct Violation {
     /// The operations that show it, as few as were found to do so.
     pub operations: Vec<Operation>,
     /// For a [`ViolationKind::Cycle`], its steps.
-    pub cycle: Vec<Edge>,
+    pub cycle: Vec<CycleEdge>,
 }
 
 impl Violation {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use outlast_check::durability::{Final, Observation};
 use outlast_check::history::{
-    Access, Actor, History, Key, Kind, Mode, Operation, Outcome, Value, Version,
+    Access, AccessMode, Actor, CallKind, History, Key, Operation, Outcome, Value, Version,
 };
 use outlast_check::report::{self, Run};
 use outlast_check::workload::Random;
@@ -35,8 +35,8 @@ fn apply(records: &Records, operation: &Operation) -> Option<Records> {
         let record = records.entry(access.key.clone()).or_insert(UNWRITTEN);
         let value = access.value.map(|value| value.identity);
         match access.mode {
-            Mode::Ask => continue,
-            Mode::Read => {
+            AccessMode::Ask => continue,
+            AccessMode::Read => {
                 if record.value != value {
                     return None;
                 }
@@ -50,8 +50,8 @@ fn apply(records: &Records, operation: &Operation) -> Option<Records> {
                 }
                 continue;
             }
-            Mode::Write => record.value = value,
-            Mode::Add { delta } => {
+            AccessMode::Write => record.value = value,
+            AccessMode::Add { delta } => {
                 let sum = record.value.unwrap_or(0) as i64 + delta;
                 if value.is_some_and(|value| value != sum as u64) {
                     return None;
@@ -175,15 +175,15 @@ impl Store {
                 let next = Version::new(version.counter + 1 + self.random.below(2), member);
                 let mut done = access.clone();
                 match access.mode {
-                    Mode::Ask | Mode::Read => {
-                        done.mode = Mode::Read;
+                    AccessMode::Ask | AccessMode::Read => {
+                        done.mode = AccessMode::Read;
                         done.value = value.map(Value::new);
                     }
-                    Mode::Write => {
+                    AccessMode::Write => {
                         *value = access.value.map(|value| value.identity);
                         *version = next;
                     }
-                    Mode::Add { delta } => {
+                    AccessMode::Add { delta } => {
                         *value = Some((value.unwrap_or(0) as i64 + delta) as u64);
                         *version = next;
                         done.value = value.map(Value::new);
@@ -233,7 +233,7 @@ fn generate(seed: u64, shape: Shape) -> (History, BTreeMap<Key, Final>) {
                 let unknown = store.random.percent(shape.unknown_percent);
                 let plan = store.plan(unknown);
                 let sequence = sequences.entry(member).or_default();
-                let kind = if plan.len() == 1 { Kind::Put } else { Kind::Transaction };
+                let kind = if plan.len() == 1 { CallKind::Put } else { CallKind::Transaction };
                 operations.push(Operation {
                     actor: Actor::new(member, 0),
                     sequence: *sequence,
@@ -287,15 +287,18 @@ fn lie(history: &History, random: &mut Random, lies: u64) -> Option<History> {
             0 | 1 => {
                 let from = operations[other].accesses.clone();
                 let to = &mut operations[place];
-                for access in to.accesses.iter_mut().filter(|access| access.mode != Mode::Ask) {
+                for access in to.accesses.iter_mut().filter(|access| access.mode != AccessMode::Ask)
+                {
                     let Some(from) = from.iter().find(|from| from.key == access.key) else {
                         continue;
                     };
-                    if from.mode == Mode::Ask || to.outcome == Outcome::Unknown {
+                    if from.mode == AccessMode::Ask || to.outcome == Outcome::Unknown {
                         continue;
                     }
                     match access.mode {
-                        Mode::Read => (access.version, access.value) = (from.version, from.value),
+                        AccessMode::Read => {
+                            (access.version, access.value) = (from.version, from.value)
+                        }
                         _ if from.changes() && random.percent(50) => access.version = from.version,
                         _ => {}
                     }
@@ -304,7 +307,7 @@ fn lie(history: &History, random: &mut Random, lies: u64) -> Option<History> {
             // A read finds the key unwritten.
             2 => {
                 for access in &mut operations[place].accesses {
-                    if access.mode == Mode::Read {
+                    if access.mode == AccessMode::Read {
                         (access.version, access.value) =
                             (access.version.map(|_| Version::INITIAL), None);
                     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::kinds;
 use outlast_check::history::{
-    Access, Actor, History, Key, Kind, Mode, Operation, Outcome, Value, Version,
+    Access, AccessMode, Actor, CallKind, History, Key, Operation, Outcome, Value, Version,
 };
 use outlast_check::report::{self, Run};
 use outlast_check::violation::ViolationKind;
@@ -61,7 +61,7 @@ fn generate(seed: u64, shape: &Shape) -> History {
         let operation = Operation {
             actor: Actor::new(member as u32, 0),
             sequence: number,
-            kind: Kind::Transaction,
+            kind: CallKind::Transaction,
             invoke_ns,
             return_ns: Some(return_ns),
             outcome: if unknown { Outcome::Unknown } else { Outcome::Ok },
@@ -80,18 +80,18 @@ fn generate(seed: u64, shape: &Shape) -> History {
         for access in operation.accesses.iter_mut().filter(|_| !skipped) {
             let (value, counter) = records.entry(access.key.clone()).or_default();
             match access.mode {
-                Mode::Ask | Mode::Read => {
+                AccessMode::Ask | AccessMode::Read => {
                     if unknown {
                         continue;
                     }
-                    access.mode = Mode::Read;
+                    access.mode = AccessMode::Read;
                     access.value = value.map(Value::new);
                 }
-                Mode::Write => {
+                AccessMode::Write => {
                     *value = access.value.map(|value| value.identity);
                     *counter += 1;
                 }
-                Mode::Add { delta } => {
+                AccessMode::Add { delta } => {
                     *value = Some((value.unwrap_or(0) as i64 + delta) as u64);
                     *counter += 1;
                     access.value = value.map(Value::new).filter(|_| !unknown);
@@ -110,7 +110,8 @@ fn generate(seed: u64, shape: &Shape) -> History {
 fn with_stale_read(history: &History) -> History {
     let mut operations = history.operations().to_vec();
     let place = operations.len() / 2;
-    let is_old_write = |access: &&Access| access.mode == Mode::Write && access.value.is_some();
+    let is_old_write =
+        |access: &&Access| access.mode == AccessMode::Write && access.value.is_some();
     let old = operations[place / 2..place / 2 + 200]
         .iter()
         .filter(|operation| operation.outcome == Outcome::Ok)
@@ -124,7 +125,7 @@ fn with_stale_read(history: &History) -> History {
             operation
                 .accesses
                 .iter_mut()
-                .find(|access| access.mode == Mode::Read && access.key == old.key)
+                .find(|access| access.mode == AccessMode::Read && access.key == old.key)
         })
         .unwrap();
     (reader.version, reader.value) = (old.version, old.value);

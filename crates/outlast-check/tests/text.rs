@@ -6,7 +6,7 @@ use std::io::Write;
 
 use common::{Scenario, r, w, wv};
 use outlast_check::history::{
-    Access, Actor, History, HistoryError, Key, Kind, LogWriter, Outcome, Value, Version,
+    Access, Actor, CallKind, History, HistoryError, Key, LogWriter, Outcome, Value, Version,
 };
 use proptest::prelude::*;
 
@@ -77,9 +77,9 @@ fn a_killed_writer_leaves_an_unknown_outcome() {
     let path = folder.path().join("log");
     let mut log = LogWriter::new(std::fs::File::create(&path).unwrap(), Actor::new(3, 1)).unwrap();
     let put = [Access::write("a", Value::new(1))];
-    log.invoke(1, Kind::Put, &put).unwrap();
+    log.invoke(1, CallKind::Put, &put).unwrap();
     log.returned(2, Outcome::Ok, &put).unwrap();
-    log.invoke(3, Kind::Put, &put).unwrap();
+    log.invoke(3, CallKind::Put, &put).unwrap();
     drop(log);
     let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
     file.write_all(b"r 3/1 1 4 o").unwrap();

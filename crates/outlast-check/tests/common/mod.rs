@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use outlast_check::history::{Access, Actor, History, Kind, Operation, Outcome, Value, Version};
+use outlast_check::history::{
+    Access, Actor, CallKind, History, Operation, Outcome, Value, Version,
+};
 use outlast_check::violation::{Violation, ViolationKind};
 
 /// A history under construction. Actors are members with one thread.
@@ -29,11 +31,11 @@ impl Scenario {
     ) -> &mut Self {
         let sequence = self.sequences.entry(member).or_default();
         let kind = if accesses.len() > 1 {
-            Kind::Transaction
+            CallKind::Transaction
         } else if accesses.iter().any(Access::changes) {
-            Kind::Put
+            CallKind::Put
         } else {
-            Kind::Get
+            CallKind::Get
         };
         self.operations.push(Operation {
             actor: Actor::new(member, 0),

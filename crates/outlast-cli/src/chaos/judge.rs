@@ -9,7 +9,7 @@ use crate::program;
 use anyhow::Context;
 use outlast::engine::steps;
 use outlast_check::durability::Final;
-use outlast_check::history::{Access, History, Key, Kind, Operation, Outcome, Value, Version};
+use outlast_check::history::{Access, CallKind, History, Key, Operation, Outcome, Value, Version};
 use outlast_check::report::{self, Run};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -241,7 +241,7 @@ impl Affected<'_> {
                     .is_some_and(|homes| homes.contains(&kill.member))
             };
             let is_put = |operation: &&Operation| {
-                matches!(operation.kind, Kind::Put | Kind::PutIf)
+                matches!(operation.kind, CallKind::Put | CallKind::PutIf)
                     && operation.outcome == Outcome::Ok
             };
             let acknowledged = history

@@ -3,7 +3,7 @@
 use super::{Found, Worker, read_access, version};
 use outlast::Engine;
 use outlast::store::{Expect, KeyHandle, StoreError, StoreResult, Version};
-use outlast_check::history::{self, Access, Key, Kind, Outcome};
+use outlast_check::history::{self, Access, CallKind, Key, Outcome};
 use outlast_check::workload::{self, Random};
 
 /// The longest value that is read into a buffer; longer ones are read as they are.
@@ -64,7 +64,7 @@ impl Worker {
 
     pub(super) fn get_by(&mut self, form: CallForm, key: &Key) -> anyhow::Result<Found> {
         let ask = [Access::ask(key)];
-        self.invoke(Kind::Get, &ask)?;
+        self.invoke(CallKind::Get, &ask)?;
         match self.read(form, key) {
             Ok(found) => {
                 let found =
@@ -83,7 +83,7 @@ impl Worker {
     pub(super) fn put(&mut self, key: &Key, sequence: u64, length: usize) -> anyhow::Result<()> {
         let (bytes, value) = self.new_value(key, sequence, length);
         let write = Access::write(key, value);
-        self.invoke(Kind::Put, std::slice::from_ref(&write))?;
+        self.invoke(CallKind::Put, std::slice::from_ref(&write))?;
         let put = match CallForm::of(sequence).by_handle {
             true => self.handle(key).and_then(|handle| handle.put(&bytes)),
             false => self.store.put(key.bytes(), &bytes),
@@ -116,7 +116,7 @@ impl Worker {
         let (bytes, value) = self.new_value(key, sequence, length);
         let accesses = [read_access(key, expected), Access::write(key, value)];
         let expect = expected.map_or(Expect::Absent, |(at, _)| Expect::Version(at));
-        self.invoke(Kind::PutIf, &[Access::ask(key), accesses[1].clone()])?;
+        self.invoke(CallKind::PutIf, &[Access::ask(key), accesses[1].clone()])?;
         let put = match CallForm::of(sequence).by_handle {
             true => self.handle(key).and_then(|handle| handle.put_if(&bytes, expect)),
             false => self.store.put_if(key.bytes(), &bytes, expect),
@@ -145,7 +145,7 @@ impl Worker {
 
     pub(super) fn delete(&mut self, form: CallForm, key: &Key) -> anyhow::Result<()> {
         let delete = [Access::delete(key)];
-        self.invoke(Kind::Delete, &delete)?;
+        self.invoke(CallKind::Delete, &delete)?;
         let deleted = match form.by_handle {
             true => self.handle(key).and_then(KeyHandle::delete),
             false => self.store.delete(key.bytes()),
@@ -163,7 +163,7 @@ impl Worker {
 
     pub(super) fn add(&mut self, key: &Key, delta: i64) -> anyhow::Result<()> {
         let access = Access::add(key, delta);
-        self.invoke(Kind::Add, std::slice::from_ref(&access))?;
+        self.invoke(CallKind::Add, std::slice::from_ref(&access))?;
         match self.store.add(key.bytes(), delta) {
             Ok(sum) => self.returned(Outcome::Ok, &[access.saw(history::Value::number(sum))]),
             Err(error) => self.failed(error, &[access]),
@@ -173,7 +173,7 @@ impl Worker {
     pub(super) fn wait(&mut self, key: &Key) -> anyhow::Result<()> {
         let newer_than = self.seen.get(key).copied().flatten().map(|(at, _)| at);
         let ask = [Access::ask(key)];
-        self.invoke(Kind::Wait, &ask)?;
+        self.invoke(CallKind::Wait, &ask)?;
         let deadline = self.job.now().after(self.wait_for);
         match self.store.wait(key.bytes(), newer_than, deadline) {
             Ok(Some(found)) => {

@@ -4,9 +4,9 @@
 use anyhow::Context;
 use outlast::store::{KeyHandle, Store, StoreError, Version};
 use outlast::{Engine, Job};
-use outlast_check::history::{self, Access, Actor, Key, Kind, LogWriter, Outcome};
-use outlast_check::value::{self, Verdict};
-use outlast_check::workload::{self, Action, Call, Program};
+use outlast_check::history::{self, Access, Actor, CallKind, Key, LogWriter, Outcome};
+use outlast_check::value::{self, Integrity};
+use outlast_check::workload::{self, Action, Program, ProgramCall};
 use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
@@ -123,9 +123,9 @@ fn identity(seed: u64, key: &Key, bytes: &[u8]) -> history::Value {
         return transactions::identity(bytes);
     }
     match value::verify(seed, key.bytes(), bytes) {
-        Verdict::Intact { sequence: Some(sequence) } => history::Value::new(sequence),
-        Verdict::Intact { sequence: None } => SHORT,
-        Verdict::Torn { .. } | Verdict::Foreign => history::Value::torn(0),
+        Integrity::Intact { sequence: Some(sequence) } => history::Value::new(sequence),
+        Integrity::Intact { sequence: None } => SHORT,
+        Integrity::Torn { .. } | Integrity::Foreign => history::Value::torn(0),
     }
 }
 
@@ -175,7 +175,7 @@ impl Worker {
         })
     }
 
-    fn invoke(&mut self, kind: Kind, accesses: &[Access]) -> anyhow::Result<()> {
+    fn invoke(&mut self, kind: CallKind, accesses: &[Access]) -> anyhow::Result<()> {
         let now = (self.clock)(&self.job);
         self.log.invoke(now, kind, accesses).context("writing the record")
     }
@@ -205,7 +205,7 @@ impl Worker {
 
     /// Makes the next call of the program.
     pub(crate) fn step(&mut self) -> anyhow::Result<()> {
-        let Call { sequence, action } = self.program.next().expect("a program has no end");
+        let ProgramCall { sequence, action } = self.program.next().expect("a program has no end");
         match action {
             Action::Get(key) => self.get_by(CallForm::of(sequence), &key).map(drop),
             Action::Put(key, length) => self.put(&key, sequence, length),

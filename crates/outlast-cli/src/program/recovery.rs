@@ -11,7 +11,7 @@ use super::{Worker, version_free};
 use anyhow::ensure;
 use outlast::store::{Death, StoreError, Transaction};
 use outlast::{Engine, MemberId};
-use outlast_check::history::{self, Access, Key, Kind, Outcome};
+use outlast_check::history::{self, Access, CallKind, Key, Outcome};
 use outlast_check::workload::Random;
 
 /// The thread under which a member's recoveries are recorded.
@@ -140,7 +140,7 @@ impl Worker {
         }
         if !recorded.accesses.is_empty() {
             let announced: Vec<Access> = recorded.accesses.iter().map(version_free).collect();
-            self.invoke(Kind::Transaction, &announced)?;
+            self.invoke(CallKind::Transaction, &announced)?;
             self.recoveries.attempt = Some((announced, recorded.accesses));
         }
         Ok(())

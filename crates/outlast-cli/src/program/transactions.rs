@@ -8,8 +8,8 @@ use super::{SHORT, Worker, identity as value_identity, read_access, version};
 use anyhow::ensure;
 use outlast::Engine;
 use outlast::store::{StoreError, StoreResult, Transaction, Value};
-use outlast_check::history::{self, Access, Key, Kind, Outcome};
-use outlast_check::workload::{QUEUE_TASKS, Step};
+use outlast_check::history::{self, Access, CallKind, Key, Outcome};
+use outlast_check::workload::{QUEUE_TASKS, TransactionStep};
 
 /// Accounts, queues and tasks.
 pub(super) fn is_special(key: &Key) -> bool {
@@ -104,7 +104,7 @@ impl Worker {
         announced: Vec<Access>,
         mut body: impl FnMut(&mut Transaction, &mut Recorded) -> StoreResult<T>,
     ) -> anyhow::Result<Option<T>> {
-        self.invoke(Kind::Transaction, &announced)?;
+        self.invoke(CallKind::Transaction, &announced)?;
         let store = self.store.clone();
         let mut recorded = Recorded::new(self.seed);
         let mut run = |tx: &mut Transaction, recorded: &mut Recorded| {
@@ -155,17 +155,21 @@ impl Worker {
         }
     }
 
-    pub(super) fn transaction(&mut self, steps: &[Step], sequence: u64) -> anyhow::Result<()> {
+    pub(super) fn transaction(
+        &mut self,
+        steps: &[TransactionStep],
+        sequence: u64,
+    ) -> anyhow::Result<()> {
         let mut announced = Vec::new();
         let mut values = Vec::new();
         for step in steps {
             let (access, value) = match step {
-                Step::Get(key) => (Access::ask(key), None),
-                Step::Put(key, length) => {
+                TransactionStep::Get(key) => (Access::ask(key), None),
+                TransactionStep::Put(key, length) => {
                     let (bytes, value) = self.new_value(key, sequence, *length);
                     (Access::write(key, value), Some((bytes, value)))
                 }
-                Step::Delete(key) => (Access::delete(key), None),
+                TransactionStep::Delete(key) => (Access::delete(key), None),
             };
             announced.push(access);
             values.push(value);
@@ -176,11 +180,13 @@ impl Worker {
         self.run_transaction(sequence, announced, |tx, recorded| {
             for (step, value) in steps.iter().zip(&values) {
                 match (step, value) {
-                    (Step::Put(key, _), Some((bytes, value))) => {
+                    (TransactionStep::Put(key, _), Some((bytes, value))) => {
                         recorded.put(tx, key, bytes, *value)?
                     }
-                    (Step::Delete(key), _) => recorded.delete(tx, key)?,
-                    (Step::Get(key) | Step::Put(key, _), _) => drop(recorded.read(tx, key)?),
+                    (TransactionStep::Delete(key), _) => recorded.delete(tx, key)?,
+                    (TransactionStep::Get(key) | TransactionStep::Put(key, _), _) => {
+                        drop(recorded.read(tx, key)?)
+                    }
                 }
             }
             Ok(())

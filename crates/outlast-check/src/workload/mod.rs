@@ -15,86 +15,12 @@
 //! assert_ne!(first, other);
 //! ```
 
+mod random;
+
 use crate::history::{Actor, Key};
 use crate::value;
 
-/// A generator of pseudo-random numbers whose stream never changes: xoshiro256** by Blackman and Vigna
-/// (<https://prng.di.unimi.it/>), its state filled by SplitMix64.
-///
-/// ```
-/// use outlast_check::workload::Random;
-///
-/// let mut random = Random::new(1);
-/// assert!(random.below(6) < 6);
-/// assert_eq!(Random::new(9).next(), Random::new(9).next());
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Random {
-    state: [u64; 4],
-}
-
-impl Random {
-    /// The generator of this seed.
-    pub fn new(seed: u64) -> Self {
-        let mut position = seed;
-        let state = std::array::from_fn(|_| {
-            position = position.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            value::scramble(position)
-        });
-        Self { state }
-    }
-
-    /// The generator of this seed for this stream; streams of one seed are independent.
-    pub fn stream(seed: u64, stream: u64) -> Self {
-        Self::new(value::hash(seed, &stream.to_le_bytes()))
-    }
-
-    /// The next 64 bits.
-    #[expect(clippy::should_implement_trait, reason = "a stream without end is no iterator")]
-    pub fn next(&mut self) -> u64 {
-        let state = &mut self.state;
-        let result = state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
-        let shifted = state[1] << 17;
-        state[2] ^= state[0];
-        state[3] ^= state[1];
-        state[1] ^= state[2];
-        state[0] ^= state[3];
-        state[2] ^= shifted;
-        state[3] = state[3].rotate_left(45);
-        result
-    }
-
-    /// A number below the bound, each as likely as the others to within 2^-64 times the bound.
-    ///
-    /// # Panics
-    /// If the bound is zero.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0, "there is no number below zero");
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-
-    /// True this often in a hundred.
-    pub fn percent(&mut self, chance: u32) -> bool {
-        self.below(100) < u64::from(chance)
-    }
-
-    /// An index into the weights, each as likely as its weight says.
-    ///
-    /// # Panics
-    /// If all weights are zero.
-    pub fn weighted(&mut self, weights: &[u32]) -> usize {
-        let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
-        assert!(total > 0, "at least one weight must be more than zero");
-        let mut rest = self.below(total);
-        for (index, &weight) in weights.iter().enumerate() {
-            if rest < u64::from(weight) {
-                return index;
-            }
-            rest -= u64::from(weight);
-        }
-        unreachable!("the rest is below the sum of the weights")
-    }
-}
+pub use random::Random;
 
 /// How often each kind of call is made, relative to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +152,7 @@ impl Options {
 
 /// One step inside a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum TransactionStep {
     /// Read the key.
     Get(Key),
     /// Write a value of this length.
@@ -251,7 +177,7 @@ pub enum Action {
     /// Wait for something newer than what this actor saw last, with a short deadline.
     Wait(Key),
     /// Do these steps as one; a key is read before it is written, and written once.
-    Transaction(Vec<Step>),
+    Transaction(Vec<TransactionStep>),
     /// Take this amount from the first account and give it to the second.
     Transfer(Key, Key, i64),
     /// Take a task from the first queue and give it to the second; the task says which queue has it.
@@ -262,7 +188,7 @@ pub enum Action {
 
 /// One call of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct ProgramCall {
     /// The sequence of the values that it writes: see [`value::fill`].
     pub sequence: u64,
     /// What to call.
@@ -301,7 +227,7 @@ impl Program {
         &self.options
     }
 
-    fn call(&mut self) -> Call {
+    fn call(&mut self) -> ProgramCall {
         let Mix { get, put, put_if, delete, add, wait, transaction, transfer, steal, audit, peek } =
             self.options.mix;
         let weights =
@@ -340,7 +266,7 @@ impl Program {
         };
         let sequence = value::sequence(self.actor, self.count);
         self.count += 1;
-        Call { sequence, action }
+        ProgramCall { sequence, action }
     }
 
     /// Two different numbers below a bound of two or more.
@@ -362,12 +288,12 @@ impl Program {
             }
             keys.push(key.clone());
             if !write || self.random.percent(60) {
-                steps.push(Step::Get(key.clone()));
+                steps.push(TransactionStep::Get(key.clone()));
             }
             if write && self.random.percent(8) {
-                steps.push(Step::Delete(key));
+                steps.push(TransactionStep::Delete(key));
             } else if write {
-                steps.push(Step::Put(key, self.length()));
+                steps.push(TransactionStep::Put(key, self.length()));
             }
         }
         Action::Transaction(steps)
@@ -401,9 +327,9 @@ impl Program {
 }
 
 impl Iterator for Program {
-    type Item = Call;
+    type Item = ProgramCall;
 
-    fn next(&mut self) -> Option<Call> {
+    fn next(&mut self) -> Option<ProgramCall> {
         Some(self.call())
     }
 }

@@ -20,11 +20,11 @@
 //! - The identity of a number in a counter is [`Value::number`].
 //!
 //! ```
-//! use outlast_check::history::{Access, Actor, History, Kind, Log, Outcome, Value, Version};
+//! use outlast_check::history::{Access, Actor, History, CallKind, Log, Outcome, Value, Version};
 //!
 //! let mut log = Log::new(Actor::new(2, 0));
 //! let intended = Access::write("ck/3", Value::new(0xa0));
-//! log.invoke(1_000, Kind::Put, vec![intended.clone()]);
+//! log.invoke(1_000, CallKind::Put, vec![intended.clone()]);
 //! log.returned(1_250, Outcome::Ok, vec![intended.at(Version::new(12, 2))]);
 //! let history = History::from_logs([log]).unwrap();
 //!
@@ -32,12 +32,15 @@
 //! assert_eq!(History::parse(history.to_text().as_bytes()).unwrap(), history);
 //! ```
 
+mod access;
+mod log;
+mod text;
+
 use std::collections::HashMap;
 use std::fmt;
-use std::io::{self, Write};
-use std::sync::Arc;
 
-use crate::text;
+pub use access::{Access, AccessMode, Key, Value, Version};
+pub use log::{Log, LogWriter};
 
 /// One thread of one member. It does one thing after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,217 +64,9 @@ impl fmt::Display for Actor {
     }
 }
 
-/// A key, cheap to clone.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<[u8]>);
-
-impl Key {
-    /// The bytes of the key.
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl From<&[u8]> for Key {
-    fn from(bytes: &[u8]) -> Self {
-        Self(Arc::from(bytes))
-    }
-}
-
-impl From<&str> for Key {
-    fn from(text: &str) -> Self {
-        Self(Arc::from(text.as_bytes()))
-    }
-}
-
-impl From<Vec<u8>> for Key {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self(Arc::from(bytes))
-    }
-}
-
-impl<const N: usize> From<&[u8; N]> for Key {
-    fn from(bytes: &[u8; N]) -> Self {
-        Self(Arc::from(bytes.as_slice()))
-    }
-}
-
-impl From<&Key> for Key {
-    fn from(key: &Key) -> Self {
-        key.clone()
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        text::write_key(formatter, self)
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Key({self})")
-    }
-}
-
-/// The version of a record: ordered by counter first, then by writer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version {
-    /// Grows with every write to the key.
-    pub counter: u64,
-    /// The member that wrote it.
-    pub writer: u32,
-}
-
-impl Version {
-    /// The version of a key that was never written.
-    pub const INITIAL: Version = Version { counter: 0, writer: 0 };
-
-    /// The version with this counter, by this writer.
-    pub const fn new(counter: u64, writer: u32) -> Self {
-        Self { counter, writer }
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "v{}.{}", self.counter, self.writer)
-    }
-}
-
-/// What stands for the bytes of a value in a history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Value {
-    /// A number or hash that no other write to the same key shares, where possible.
-    pub identity: u64,
-    /// The bytes were no value that anyone wrote, but a mix or a fragment.
-    pub torn: bool,
-}
-
-impl Value {
-    /// An intact value.
-    pub const fn new(identity: u64) -> Self {
-        Self { identity, torn: false }
-    }
-
-    /// An intact number, as [`Mode::Add`] reads and writes it.
-    pub const fn number(number: i64) -> Self {
-        Self::new(number as u64)
-    }
-
-    /// A value that failed its verification.
-    pub const fn torn(identity: u64) -> Self {
-        Self { identity, torn: true }
-    }
-}
-
-impl fmt::Display for Value {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "={:x}{}", self.identity, if self.torn { "!" } else { "" })
-    }
-}
-
-/// What an access does to its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// A read whose answer is not known (yet). The checkers pass over it; a reader of a report does not.
-    Ask,
-    /// A read, and what it saw. No value means that the key was absent.
-    Read,
-    /// A write. No value means that the key was deleted.
-    Write,
-    /// An atomic addition to a number; an absent key counts as zero. The value is the sum.
-    Add {
-        /// What was added.
-        delta: i64,
-    },
-}
-
-/// One key that an operation touched, and how.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Access {
-    /// The key.
-    pub key: Key,
-    /// What was done to it.
-    pub mode: Mode,
-    /// The version read or written, if the actor was told.
-    pub version: Option<Version>,
-    /// The value read or written.
-    pub value: Option<Value>,
-}
-
-impl Access {
-    fn new(key: impl Into<Key>, mode: Mode, value: Option<Value>) -> Self {
-        Self { key: key.into(), mode, version: None, value }
-    }
-
-    /// A read whose answer is not known.
-    pub fn ask(key: impl Into<Key>) -> Self {
-        Self::new(key, Mode::Ask, None)
-    }
-
-    /// A read that found nothing, unless [`Access::saw`] says what it found.
-    pub fn read(key: impl Into<Key>) -> Self {
-        Self::new(key, Mode::Read, None)
-    }
-
-    /// A write of a value.
-    pub fn write(key: impl Into<Key>, value: Value) -> Self {
-        Self::new(key, Mode::Write, Some(value))
-    }
-
-    /// A deletion.
-    pub fn delete(key: impl Into<Key>) -> Self {
-        Self::new(key, Mode::Write, None)
-    }
-
-    /// An addition whose sum is not known, unless [`Access::saw`] tells it.
-    pub fn add(key: impl Into<Key>, delta: i64) -> Self {
-        Self::new(key, Mode::Add { delta }, None)
-    }
-
-    /// Whether it is a write, a deletion or an addition.
-    pub fn changes(&self) -> bool {
-        matches!(self.mode, Mode::Write | Mode::Add { .. })
-    }
-
-    /// The same access with the version it read or made.
-    pub fn at(mut self, version: Version) -> Self {
-        self.version = Some(version);
-        self
-    }
-
-    /// The same access with the value it saw or made.
-    pub fn saw(mut self, value: Value) -> Self {
-        self.value = Some(value);
-        self
-    }
-}
-
-impl fmt::Display for Access {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.mode {
-            Mode::Ask => write!(formatter, "ask {}", self.key)?,
-            Mode::Read => write!(formatter, "read {}", self.key)?,
-            Mode::Write if self.value.is_none() => write!(formatter, "delete {}", self.key)?,
-            Mode::Write => write!(formatter, "write {}", self.key)?,
-            Mode::Add { delta } => write!(formatter, "add {delta:+} to {}", self.key)?,
-        }
-        if let Some(version) = self.version {
-            write!(formatter, " {version}")?;
-        }
-        match (self.mode, self.value) {
-            (Mode::Add { .. }, Some(value)) => write!(formatter, " ={}", value.identity as i64),
-            (_, Some(value)) => write!(formatter, " {value}"),
-            (Mode::Read, None) => write!(formatter, " absent"),
-            _ => Ok(()),
-        }
-    }
-}
-
 /// The call that an operation was. The checkers look at its accesses alone; the kind is for the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum CallKind {
     /// A read of one key.
     Get,
     /// A write of one key.
@@ -289,17 +84,17 @@ pub enum Kind {
 }
 
 /// Every kind with its name in texts.
-pub(crate) const KIND_NAMES: [(Kind, &str); 7] = [
-    (Kind::Get, "get"),
-    (Kind::Put, "put"),
-    (Kind::PutIf, "put_if"),
-    (Kind::Delete, "delete"),
-    (Kind::Add, "add"),
-    (Kind::Wait, "wait"),
-    (Kind::Transaction, "transaction"),
+pub(crate) const KIND_NAMES: [(CallKind, &str); 7] = [
+    (CallKind::Get, "get"),
+    (CallKind::Put, "put"),
+    (CallKind::PutIf, "put_if"),
+    (CallKind::Delete, "delete"),
+    (CallKind::Add, "add"),
+    (CallKind::Wait, "wait"),
+    (CallKind::Transaction, "transaction"),
 ];
 
-impl fmt::Display for Kind {
+impl fmt::Display for CallKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = KIND_NAMES.iter().find(|(kind, _)| kind == self).map_or("?", |(_, name)| name);
         formatter.write_str(name)
@@ -337,7 +132,7 @@ pub struct Operation {
     /// The position among the actor's operations.
     pub sequence: u64,
     /// What was called.
-    pub kind: Kind,
+    pub kind: CallKind,
     /// When it was called.
     pub invoke_ns: u64,
     /// When it came back, with whatever outcome; none if it never did.
@@ -513,124 +308,6 @@ impl History {
 impl fmt::Display for History {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.operations.iter().try_for_each(|operation| writeln!(formatter, "{operation}"))
-    }
-}
-
-/// The log of one actor, in memory.
-#[derive(Clone, Debug)]
-pub struct Log {
-    actor: Actor,
-    operations: Vec<Operation>,
-}
-
-impl Log {
-    /// The empty log of an actor.
-    pub fn new(actor: Actor) -> Self {
-        Self { actor, operations: Vec::new() }
-    }
-
-    /// Notes a call before it is made. The accesses are what is certain by now: the writes it is about to
-    /// make, and [`Access::ask`] for the reads. They stand if the call never returns.
-    pub fn invoke(&mut self, now_ns: u64, kind: Kind, accesses: Vec<Access>) {
-        self.operations.push(Operation {
-            actor: self.actor,
-            sequence: self.operations.len() as u64,
-            kind,
-            invoke_ns: now_ns,
-            return_ns: None,
-            outcome: Outcome::Unknown,
-            accesses,
-        });
-    }
-
-    /// Notes how the last call ended, with all its accesses and their results.
-    ///
-    /// # Panics
-    /// If there is no call that has not returned yet.
-    pub fn returned(&mut self, now_ns: u64, outcome: Outcome, accesses: Vec<Access>) {
-        let last = self.operations.last_mut().filter(|operation| operation.return_ns.is_none());
-        let operation = last.expect("a return follows an invocation");
-        operation.return_ns = Some(now_ns);
-        operation.outcome = outcome;
-        operation.accesses = accesses;
-    }
-
-    /// What was recorded so far.
-    pub fn operations(&self) -> &[Operation] {
-        &self.operations
-    }
-}
-
-/// The log of one actor, written line by line, each with one call of `write`, so that everything before
-/// the death of the writer is in the file.
-///
-/// ```
-/// use outlast_check::history::{Access, Actor, History, Kind, LogWriter, Outcome, Value};
-///
-/// let mut file = Vec::new();
-/// let mut log = LogWriter::new(&mut file, Actor::new(1, 0)).unwrap();
-/// log.invoke(5, Kind::Put, &[Access::write("a", Value::new(1))]).unwrap();
-/// // Here the process is killed.
-/// let history = History::parse(&file).unwrap();
-/// assert_eq!(history.operations()[0].outcome, Outcome::Unknown);
-/// ```
-#[derive(Debug)]
-pub struct LogWriter<W: Write> {
-    target: W,
-    line: String,
-    open: Operation,
-}
-
-impl<W: Write> LogWriter<W> {
-    /// Starts a log. The target should be a file without a buffer of its own.
-    pub fn new(mut target: W, actor: Actor) -> io::Result<Self> {
-        target.write_all(text::HEADER.as_bytes())?;
-        let open = Operation {
-            actor,
-            sequence: 0,
-            kind: Kind::Get,
-            invoke_ns: 0,
-            return_ns: Some(0),
-            outcome: Outcome::Ok,
-            accesses: Vec::new(),
-        };
-        Ok(Self { target, line: String::new(), open })
-    }
-
-    /// Notes a call before it is made, as [`Log::invoke`] does.
-    pub fn invoke(&mut self, now_ns: u64, kind: Kind, accesses: &[Access]) -> io::Result<()> {
-        self.open.kind = kind;
-        self.open.invoke_ns = now_ns;
-        self.open.return_ns = None;
-        self.open.accesses = accesses.to_vec();
-        self.line.clear();
-        text::write_invoke(&mut self.line, &self.open);
-        self.open.sequence += 1;
-        self.target.write_all(self.line.as_bytes())
-    }
-
-    /// Notes how the last call ended, as [`Log::returned`] does.
-    ///
-    /// # Panics
-    /// If there is no call that has not returned yet.
-    pub fn returned(
-        &mut self,
-        now_ns: u64,
-        outcome: Outcome,
-        accesses: &[Access],
-    ) -> io::Result<()> {
-        assert!(self.open.return_ns.is_none(), "a return follows an invocation");
-        let ended = Operation {
-            sequence: self.open.sequence - 1,
-            return_ns: Some(now_ns),
-            outcome,
-            accesses: accesses.to_vec(),
-            ..self.open
-        };
-        self.open.return_ns = Some(now_ns);
-        self.line.clear();
-        text::write_return(&mut self.line, &ended);
-        self.target.write_all(self.line.as_bytes())
     }
 }
 

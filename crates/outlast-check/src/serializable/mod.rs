@@ -20,7 +20,7 @@
 //! that go back before the eyes of one actor.
 //!
 //! ```
-//! use outlast_check::history::{Access, Actor, History, Kind, Log, Outcome, Value, Version};
+//! use outlast_check::history::{Access, Actor, History, CallKind, Log, Outcome, Value, Version};
 //! use outlast_check::serializable;
 //!
 //! // Write skew: each transaction reads what the other one writes, and sees it unwritten.
@@ -31,7 +31,7 @@
 //!         Access::read(read),
 //!         Access::write(write, Value::new(1)).at(Version::new(1, member)),
 //!     ];
-//!     log.invoke(0, Kind::Transaction, vec![]);
+//!     log.invoke(0, CallKind::Transaction, vec![]);
 //!     log.returned(9, Outcome::Ok, accesses);
 //!     logs.push(log);
 //! }
@@ -46,14 +46,14 @@
 //! );
 //! ```
 
-use std::collections::{BTreeMap, VecDeque};
+mod graph;
+
+use graph::{Cycle, Graph, GraphEdge};
+use std::collections::BTreeMap;
 
 use crate::history::{self, History, Operation, Outcome, Version};
-use crate::per_key::{self, Change, KeySteps, Read, Source, Split, Step};
-use crate::violation::{Edge, EdgeKind, Violation, ViolationKind};
-
-/// From how many operations of a knot a shortest cycle is searched.
-const CYCLE_STARTS_MAX: usize = 64;
+use crate::per_key::{self, Change, KeyRead, KeyStep, KeySteps, ReadSource, Split};
+use crate::violation::{CycleEdge, EdgeKind, Violation, ViolationKind};
 
 /// Checks the history, and returns what is wrong: each simple fault, and one cycle for each knot.
 pub fn check(history: &History) -> Vec<Violation> {
@@ -63,7 +63,7 @@ pub fn check(history: &History) -> Vec<Violation> {
 pub(crate) fn check_split(split: &Split, operations: &[Operation]) -> Vec<Violation> {
     let mut violations = split.violations.clone();
     let included = included(split, operations);
-    let mut graph = Graph { arcs: vec![Vec::new(); operations.len()] };
+    let mut graph = Graph { edges: vec![Vec::new(); operations.len()] };
     for (number, key_steps) in split.keys.iter().enumerate() {
         add_dependencies(&mut graph, number, key_steps, operations, &included);
         find_wrong_sums(key_steps, operations, &included, &mut violations);
@@ -81,7 +81,7 @@ fn included(split: &Split, operations: &[Operation]) -> Vec<bool> {
     let mut seen_by: Vec<Vec<usize>> = vec![Vec::new(); operations.len()];
     for key_steps in &split.keys {
         for step in &key_steps.steps {
-            if let Some(Read { source: Source::Step(writer), .. }) = step.read {
+            if let Some(KeyRead { source: ReadSource::Step(writer), .. }) = step.read {
                 seen_by[step.operation].push(key_steps.steps[writer].operation);
             }
         }
@@ -95,35 +95,6 @@ fn included(split: &Split, operations: &[Operation]) -> Vec<bool> {
         }
     }
     included
-}
-
-/// Why one node comes before another.
-#[derive(Clone, Copy, Debug)]
-struct Arc {
-    to: usize,
-    kind: EdgeKind,
-    key: usize,
-    from_version: Option<Version>,
-    to_version: Option<Version>,
-}
-
-/// The operations, followed by the barriers of real time.
-struct Graph {
-    arcs: Vec<Vec<Arc>>,
-}
-
-impl Graph {
-    fn add(&mut self, from: usize, arc: Arc) {
-        if from != arc.to {
-            self.arcs[from].push(arc);
-        }
-    }
-
-    fn add_real_time(&mut self, from: usize, to: usize) {
-        let arc =
-            Arc { to, kind: EdgeKind::RealTime, key: 0, from_version: None, to_version: None };
-        self.add(from, arc);
-    }
 }
 
 /// The ww, wr and rw edges of one key.
@@ -151,7 +122,10 @@ fn add_dependencies(
     for pair in chain.windows(2) {
         let [(before, from), (after, to)] = [pair[0], pair[1]];
         let kind = EdgeKind::WriteWrite;
-        graph.add(from, Arc { to, kind, key, from_version: Some(before), to_version: Some(after) });
+        graph.add(
+            from,
+            GraphEdge { to, kind, key, from_version: Some(before), to_version: Some(after) },
+        );
     }
     // The readers of each version, for the writes without a place.
     let mut readers: Vec<(Version, usize)> = Vec::new();
@@ -161,11 +135,13 @@ fn add_dependencies(
         let Some((earliest, latest)) =
             versions_possible(key_steps, &read, reader, &chain, operations, included)
         else {
-            if let Source::Step(writer) = read.source {
+            if let ReadSource::Step(writer) = read.source {
                 let kind = EdgeKind::WriteRead;
                 let from = steps[writer].operation;
-                graph
-                    .add(from, Arc { to: reader, kind, key, from_version: None, to_version: None });
+                graph.add(
+                    from,
+                    GraphEdge { to: reader, kind, key, from_version: None, to_version: None },
+                );
             }
             continue;
         };
@@ -175,13 +151,16 @@ fn add_dependencies(
             let from_version = Some(earliest);
             graph.add(
                 chain[writer].1,
-                Arc { to: reader, kind, key, from_version, to_version: told },
+                GraphEdge { to: reader, kind, key, from_version, to_version: told },
             );
         }
         let next = chain.partition_point(|&(version, _)| version <= latest);
         if let Some(&(version, to)) = chain.get(next) {
             let kind = EdgeKind::ReadWrite;
-            graph.add(reader, Arc { to, kind, key, from_version: told, to_version: Some(version) });
+            graph.add(
+                reader,
+                GraphEdge { to, kind, key, from_version: told, to_version: Some(version) },
+            );
         }
         readers.push((latest, reader));
     }
@@ -196,15 +175,17 @@ fn add_dependencies(
         if let Some(place) = before {
             let kind = EdgeKind::WriteWrite;
             let from_version = Some(floor);
-            graph
-                .add(chain[place].1, Arc { to: writer, kind, key, from_version, to_version: None });
+            graph.add(
+                chain[place].1,
+                GraphEdge { to: writer, kind, key, from_version, to_version: None },
+            );
         }
         let from = readers.partition_point(|&(version, _)| version < floor);
         for &(_, reader) in readers[from..].iter().take_while(|&&(version, _)| version == floor) {
             let kind = EdgeKind::ReadWrite;
             graph.add(
                 reader,
-                Arc { to: writer, kind, key, from_version: Some(floor), to_version: None },
+                GraphEdge { to: writer, kind, key, from_version: Some(floor), to_version: None },
             );
         }
     }
@@ -213,23 +194,29 @@ fn add_dependencies(
 /// An operation that reads a key and writes it overwrites just what it read, whatever version it made. So
 /// all others who read the same come before it.
 fn add_overwritten_reads(graph: &mut Graph, key: usize, key_steps: &KeySteps, included: &[bool]) {
-    let mut readers: BTreeMap<Option<usize>, Vec<&Step>> = BTreeMap::new();
+    let mut readers: BTreeMap<Option<usize>, Vec<&KeyStep>> = BTreeMap::new();
     for step in key_steps.steps.iter().filter(|step| included[step.operation]) {
         match step.read.map(|read| read.source) {
-            Some(Source::Initial) => readers.entry(None).or_default().push(step),
-            Some(Source::Step(writer)) => readers.entry(Some(writer)).or_default().push(step),
+            Some(ReadSource::Initial) => readers.entry(None).or_default().push(step),
+            Some(ReadSource::Step(writer)) => readers.entry(Some(writer)).or_default().push(step),
             _ => {}
         }
     }
     for readers in readers.values() {
-        let without_place = |step: &&&Step| step.write.is_some_and(|write| write.version.is_none());
+        let without_place =
+            |step: &&&KeyStep| step.write.is_some_and(|write| write.version.is_none());
         for overwriter in readers.iter().filter(without_place) {
             for reader in readers {
                 let from_version = reader.read.and_then(|read| key_steps.version_read(&read));
                 let to = overwriter.operation;
-                let arc =
-                    Arc { to, kind: EdgeKind::ReadWrite, key, from_version, to_version: None };
-                graph.add(reader.operation, arc);
+                let edge = GraphEdge {
+                    to,
+                    kind: EdgeKind::ReadWrite,
+                    key,
+                    from_version,
+                    to_version: None,
+                };
+                graph.add(reader.operation, edge);
             }
         }
     }
@@ -238,26 +225,26 @@ fn add_overwritten_reads(graph: &mut Graph, key: usize, key_steps: &KeySteps, in
 /// The earliest and the latest version that a read can have seen, or none if nothing is certain.
 fn versions_possible(
     key_steps: &KeySteps,
-    read: &Read,
+    read: &KeyRead,
     reader: usize,
     chain: &[(Version, usize)],
     operations: &[Operation],
     included: &[bool],
 ) -> Option<(Version, Version)> {
-    if read.source == Source::Nothing {
+    if read.source == ReadSource::Nothing {
         // It was reported already, and would only add confusion.
         return None;
     }
     if let Some(version) = key_steps.version_read(read) {
         return Some((version, version));
     }
-    if read.source != Source::Ambiguous || read.observed.value.is_some() {
+    if read.source != ReadSource::Ambiguous || read.observed.value.is_some() {
         return None;
     }
     // The key was absent: before all writes, or after a deletion that had begun by then.
     let mut possible = vec![Version::INITIAL];
     for step in &key_steps.steps {
-        let Some(write) = step.write.filter(per_key::Write::is_delete) else { continue };
+        let Some(write) = step.write.filter(per_key::KeyWrite::is_delete) else { continue };
         if operations[reader].precedes(&operations[step.operation]) {
             continue;
         }
@@ -359,8 +346,8 @@ fn add_real_time(graph: &mut Graph, operations: &[Operation], included: &[bool])
         }
         // Returns with no invocation between them share a barrier.
         if barrier_used {
-            let next = graph.arcs.len();
-            graph.arcs.push(Vec::new());
+            let next = graph.edges.len();
+            graph.edges.push(Vec::new());
             if let Some(barrier) = barrier {
                 graph.add_real_time(barrier, next);
             }
@@ -373,140 +360,8 @@ fn add_real_time(graph: &mut Graph, operations: &[Operation], included: &[bool])
     }
 }
 
-/// A cycle: each operation with the edge to the next.
-type Cycle = Vec<(usize, Arc)>;
-
-impl Graph {
-    /// One short cycle for each strongly connected component.
-    fn cycles(&self, operations: &[Operation]) -> Vec<Cycle> {
-        let (component, sizes) = self.components();
-        // A cycle goes back in time somewhere. Where it goes back furthest is the best place to start from.
-        let mut starts: Vec<Vec<(u64, usize)>> = vec![Vec::new(); sizes.len()];
-        for (node, operation) in operations.iter().enumerate() {
-            if sizes[component[node]] == 1 {
-                continue;
-            }
-            let inside = self.arcs[node]
-                .iter()
-                .filter(|arc| arc.to < operations.len() && component[arc.to] == component[node]);
-            let back =
-                inside.map(|arc| operation.invoke_ns.saturating_sub(operations[arc.to].invoke_ns));
-            starts[component[node]].extend(back.max().map(|back_ns| (back_ns, node)));
-        }
-        let mut cycles = Vec::new();
-        for mut nodes in starts {
-            nodes.sort_unstable_by_key(|&(back_ns, node)| (std::cmp::Reverse(back_ns), node));
-            nodes.truncate(CYCLE_STARTS_MAX);
-            let found = nodes
-                .iter()
-                .filter_map(|&(_, node)| self.cycle_through(node, &component, operations.len()));
-            let real_time = |cycle: &Cycle| {
-                cycle.iter().filter(|(_, arc)| arc.kind == EdgeKind::RealTime).count()
-            };
-            cycles.extend(found.min_by_key(|cycle| (cycle.len(), real_time(cycle))));
-        }
-        cycles.sort_by_key(|cycle| cycle[0].0);
-        cycles
-    }
-
-    /// Tarjan's algorithm without recursion: the component of each node, and the size of each component.
-    fn components(&self) -> (Vec<usize>, Vec<usize>) {
-        const UNSEEN: usize = usize::MAX;
-        let count = self.arcs.len();
-        let mut number = vec![UNSEEN; count];
-        let mut low = vec![0; count];
-        let mut component = vec![UNSEEN; count];
-        let mut sizes = Vec::new();
-        let mut stack = Vec::new();
-        let mut next_number = 0;
-        for root in 0..count {
-            if number[root] != UNSEEN {
-                continue;
-            }
-            let mut path = vec![(root, 0)];
-            while let Some(&mut (node, ref mut next)) = path.last_mut() {
-                if *next == 0 {
-                    number[node] = next_number;
-                    low[node] = next_number;
-                    next_number += 1;
-                    stack.push(node);
-                }
-                if let Some(arc) = self.arcs[node].get(*next) {
-                    *next += 1;
-                    if number[arc.to] == UNSEEN {
-                        path.push((arc.to, 0));
-                    } else if component[arc.to] == UNSEEN {
-                        low[node] = low[node].min(number[arc.to]);
-                    }
-                    continue;
-                }
-                path.pop();
-                if let Some(&(parent, _)) = path.last() {
-                    low[parent] = low[parent].min(low[node]);
-                }
-                if low[node] == number[node] {
-                    let mut size = 0;
-                    while let Some(member) = stack.pop() {
-                        component[member] = sizes.len();
-                        size += 1;
-                        if member == node {
-                            break;
-                        }
-                    }
-                    sizes.push(size);
-                }
-            }
-        }
-        (component, sizes)
-    }
-
-    /// A shortest cycle through this operation, where the way over barriers counts as one edge.
-    fn cycle_through(&self, start: usize, component: &[usize], operations: usize) -> Option<Cycle> {
-        let mut came_by: Vec<Option<(usize, Arc)>> = vec![None; self.arcs.len()];
-        let mut distance = vec![usize::MAX; self.arcs.len()];
-        let mut open = VecDeque::from([start]);
-        distance[start] = 0;
-        let mut shortest = usize::MAX;
-        let mut last = None;
-        while let Some(node) = open.pop_front() {
-            if distance[node] >= shortest {
-                break;
-            }
-            // Leaving a barrier is free; it was paid for when the way entered the chain.
-            let cost = usize::from(node < operations);
-            for arc in self.arcs[node].iter().filter(|arc| component[arc.to] == component[start]) {
-                if arc.to == start && distance[node] + cost < shortest {
-                    shortest = distance[node] + cost;
-                    last = Some((node, *arc));
-                }
-                if distance[node] + cost < distance[arc.to] {
-                    distance[arc.to] = distance[node] + cost;
-                    came_by[arc.to] = Some((node, *arc));
-                    if cost == 0 { open.push_front(arc.to) } else { open.push_back(arc.to) }
-                }
-            }
-        }
-        let mut way = vec![last?];
-        while let Some(&(node, _)) = way.last()
-            && let Some(step) = came_by[node]
-        {
-            way.push(step);
-        }
-        way.reverse();
-        // What leads over barriers becomes one edge from operation to operation.
-        let mut cycle: Cycle = Vec::new();
-        for (node, arc) in way {
-            match cycle.last_mut() {
-                Some((_, before)) if node >= operations => before.to = arc.to,
-                _ => cycle.push((node, arc)),
-            }
-        }
-        Some(cycle)
-    }
-}
-
 fn describe(cycle: Cycle, split: &Split, operations: &[Operation]) -> Violation {
-    let count = |kind| cycle.iter().filter(|(_, arc)| arc.kind == kind).count();
+    let count = |kind| cycle.iter().filter(|(_, edge)| edge.kind == kind).count();
     let name =
         match (count(EdgeKind::RealTime), count(EdgeKind::ReadWrite), count(EdgeKind::WriteRead)) {
             (0, 0, 0) => "dirty write",
@@ -518,13 +373,13 @@ fn describe(cycle: Cycle, split: &Split, operations: &[Operation]) -> Violation 
             (_, _, _) => "stale reads",
         };
     let length = cycle.len();
-    let edges = cycle.iter().enumerate().map(|(index, (_, arc))| Edge {
+    let edges = cycle.iter().enumerate().map(|(index, (_, edge))| CycleEdge {
         from: index,
         to: (index + 1) % length,
-        kind: arc.kind,
-        key: (arc.kind != EdgeKind::RealTime).then(|| split.keys[arc.key].key.clone()),
-        from_version: arc.from_version,
-        to_version: arc.to_version,
+        kind: edge.kind,
+        key: (edge.kind != EdgeKind::RealTime).then(|| split.keys[edge.key].key.clone()),
+        from_version: edge.from_version,
+        to_version: edge.to_version,
     });
     let edges = edges.collect();
     let shown = cycle.iter().map(|&(node, _)| operations[node].clone()).collect();

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 
-use crate::history::{
-    Access, Actor, HistoryError, KIND_NAMES, Key, Mode, OUTCOME_NAMES, Operation, Outcome, Value,
-    Version,
+use super::{
+    Access, AccessMode, Actor, HistoryError, KIND_NAMES, Key, OUTCOME_NAMES, Operation, Outcome,
+    Value, Version,
 };
 
 /// The first line of every text.
@@ -47,10 +47,10 @@ fn write_accesses(out: &mut String, accesses: &[Access]) {
 
 fn write_access(out: &mut String, access: &Access) -> fmt::Result {
     match access.mode {
-        Mode::Ask => out.push_str(" q:"),
-        Mode::Read => out.push_str(" r:"),
-        Mode::Write => out.push_str(" w:"),
-        Mode::Add { delta } => write!(out, " a{delta}:")?,
+        AccessMode::Ask => out.push_str(" q:"),
+        AccessMode::Read => out.push_str(" r:"),
+        AccessMode::Write => out.push_str(" w:"),
+        AccessMode::Add { delta } => write!(out, " a{delta}:")?,
     }
     write_key(out, &access.key)?;
     match access.version {
@@ -146,11 +146,11 @@ fn parse_access(field: &str) -> Result<Access, String> {
         return Err(format!("the access {field:?} is not MODE:KEY:VERSION:VALUE"));
     };
     let mode = match mode {
-        "q" => Mode::Ask,
-        "r" => Mode::Read,
-        "w" => Mode::Write,
+        "q" => AccessMode::Ask,
+        "r" => AccessMode::Read,
+        "w" => AccessMode::Write,
         _ => match mode.strip_prefix('a') {
-            Some(delta) => Mode::Add { delta: number(delta, "amount to add")? },
+            Some(delta) => AccessMode::Add { delta: number(delta, "amount to add")? },
             None => return Err(format!("unknown access mode {mode:?}")),
         },
     };
