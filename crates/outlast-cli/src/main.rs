@@ -23,7 +23,7 @@ mod snapshot;
 ///
 /// Exit status: 0 all is well, 1 a failure, 2 wrong usage.
 #[derive(Parser)]
-#[command(name = "outlast", version, arg_required_else_help = true)]
+#[command(name = "outlast", version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
