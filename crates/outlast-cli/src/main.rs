@@ -1,4 +1,20 @@
-//! The `outlast` command: starts jobs on this machine, shows that they outlast deaths, and says what is missing.
+//! The `outlast` command: starts jobs, shows and proves that they outlast deaths, measures them,
+//! and checks what a machine lacks for them.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`run`] | starts a program as the members of a job, with faults if asked for |
+//! | [`demo`] | kills two writers in front of the user and shows that nothing is lost |
+//! | [`chaos`], [`sim`] | run random programs under faults and judge the record of their calls |
+//! | [`bench`] | measurements against a floor of the same run |
+//! | [`snapshot`], [`doctor`] | inspects snapshots, checks the machine |
+//! | [`hosts`] | makes several hosts of this machine |
+//! | [`program`], [`loss_acceptor`] | what the members of `chaos` and `sim` do |
+//! | [`control`], [`members`] | how a command and the members that it started talk to each other |
+//! | [`report`], [`quantity`] | output, and numbers as users type them |
+//!
+//! A command that starts members starts this program again with a hidden subcommand, such as
+//! `demo-member`.
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -21,7 +37,10 @@ mod snapshot;
 
 /// Parallel programs that outlast the death of any of their processes.
 ///
-/// Exit status: 0 all is well, 1 a failure, 2 wrong usage.
+/// Begin with `outlast demo`, and with `outlast doctor` if the demo does not work here. `outlast run`
+/// starts a program of your own.
+///
+/// Exit status: 0 success, 1 a failure or a violation, 2 wrong usage.
 #[derive(Parser)]
 #[command(name = "outlast", version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
@@ -59,7 +78,7 @@ enum Command {
     UlfmMember(bench::UlfmMember),
 }
 
-/// Ends with status 2 and a message in the form of the other usage errors.
+/// Ends the process with status 2 and a message in the form of clap's own usage errors.
 fn usage_error(subcommand: &str, message: impl std::fmt::Display) -> ! {
     let mut command = Cli::command();
     command.build();
@@ -67,7 +86,8 @@ fn usage_error(subcommand: &str, message: impl std::fmt::Display) -> ! {
     command.error(clap::error::ErrorKind::ValueValidation, message).exit()
 }
 
-/// Writes what the library tells of failures and repair to standard error, from the level in OUTLAST_LOG on.
+/// Writes the library's log of failures and repair to standard error, from the level in OUTLAST_LOG
+/// on.
 fn start_log() -> anyhow::Result<()> {
     let Some(level) = std::env::var_os("OUTLAST_LOG").filter(|level| !level.is_empty()) else {
         return Ok(());
@@ -129,7 +149,23 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// `--ranks` was the name of `--members`: scripts that use it keep working.
+    /// The longest line of the help of a command and its subcommands, with its length.
+    fn longest_help_line(command: &mut clap::Command) -> (usize, String) {
+        let help = command.render_long_help().to_string();
+        let lines = help.lines().map(|line| (line.chars().count(), line.to_string()));
+        let own = lines.max().unwrap_or_default();
+        command.get_subcommands_mut().map(longest_help_line).fold(own, Ord::max)
+    }
+
+    #[test]
+    fn help_fits_into_100_columns() {
+        let mut command = Cli::command();
+        command.build();
+        let (length, line) = longest_help_line(&mut command);
+        assert!(length <= 100, "{length} columns: {line}");
+    }
+
+    /// Scripts that use the former name of `--members` keep working.
     #[test]
     fn ranks_is_a_hidden_alias_of_members() {
         for line in [

@@ -1,4 +1,4 @@
-//! `outlast snapshot`: what is in a folder of snapshots, whether it is whole, and what it holds.
+//! `outlast snapshot`: lists the snapshots of a folder, verifies them, and shows their keys.
 
 use crate::quantity::human_bytes;
 use crate::report::{say, write_json};
@@ -9,17 +9,18 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
-PATH is a folder of snapshots, of which the newest is taken, or the folder of one of them (generation-000042).
+PATH is a folder of snapshots, whose newest snapshot is taken, or the folder of a single snapshot
+(generation-000042).
 
 Examples:
-  What there is:
+  The snapshots of a folder:
       outlast snapshot list /scratch/run7
-  Whether every byte is as it was written (exit status 1 and the damaged files if not):
+  Whether every byte is as it was written; if not, exit status 1 and the damaged files:
       outlast snapshot verify /scratch/run7
   The keys that begin with result/, with the sizes of their values:
       outlast snapshot show /scratch/run7 --prefix result/";
 
-/// Look at snapshots: list, verify, show.
+/// List, verify and show snapshots
 #[derive(Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Snapshot {
@@ -29,19 +30,19 @@ pub(crate) struct Snapshot {
 
 #[derive(Subcommand)]
 enum SnapshotCommand {
-    /// The snapshots of a folder, the oldest first.
+    /// List the snapshots of a folder, the oldest first
     List(PathArgs),
-    /// Read every byte and compare the checksums; exit status 1 if something is damaged.
+    /// Read every byte and compare the checksums; exit status 1 if a file is damaged
     Verify(PathArgs),
-    /// The keys that a snapshot holds.
+    /// Show the keys of a snapshot
     Show(ShowArgs),
 }
 
 #[derive(Args)]
 struct PathArgs {
-    /// A folder of snapshots, or of one of them
+    /// A folder of snapshots, or the folder of a single snapshot
     path: PathBuf,
-    /// Write a report as JSON to this file, or to standard output for `-`
+    /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
@@ -50,15 +51,15 @@ struct PathArgs {
 struct ShowArgs {
     #[command(flatten)]
     common: PathArgs,
-    /// Only keys that begin with this
+    /// Show only keys that begin with this text
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
-    /// At most so many keys
+    /// Show at most this many keys
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: u64,
 }
 
-/// One snapshot as reports have it.
+/// A snapshot in a report.
 #[derive(Serialize)]
 struct Summary {
     generation: u64,
@@ -95,7 +96,7 @@ impl Snapshot {
     }
 }
 
-/// What the header of a part says; only its beginning is read.
+/// Reads the header of a part, and nothing else of it.
 fn header(generation: &Path, part: &Part) -> Result<Header, FolderError> {
     let path = generation.join(&part.name);
     match snapshot::Reader::open(&path) {
@@ -120,7 +121,7 @@ fn summary(path: &Path) -> Result<Summary, FolderError> {
 
 /// Seconds since 1970 as a date and a time of day, in UTC.
 fn date(seconds: u64) -> String {
-    // Days since 0000-03-01, so that the leap day is the last one of its year.
+    // Days since 0000-03-01: the leap day is then the last day of its year.
     let days = seconds / 86_400 + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -142,14 +143,17 @@ impl PathArgs {
         let mut summaries = Vec::new();
         let mut is_fine = true;
         let line = |cells: [&str; 6]| {
-            let [generation, taken, members, copies, keys, size] = cells;
+            let [generation, taken, members, replicas, keys, size] = cells;
             say(
                 self.json(),
-                format!("{generation:>10}  {taken:<23}  {members:>7}  {copies:>6}  {keys:>10}  {size:>10}")
-                    .trim_end(),
+                format!(
+                    "{generation:>10}  {taken:<23}  {members:>7}  {replicas:>8}  {keys:>10}  \
+                     {size:>10}"
+                )
+                .trim_end(),
             );
         };
-        line(["generation", "taken", "members", "copies", "keys", "size"]);
+        line(["generation", "taken", "members", "replicas", "keys", "size"]);
         for Generation { number, path } in snapshot::list(&self.path)? {
             match summary(&path) {
                 Ok(found) => {
@@ -204,7 +208,7 @@ impl PathArgs {
             _ => say(
                 self.json(),
                 format_args!(
-                    "{}: damaged; restore an older one: outlast snapshot list {}",
+                    "{}: damaged; restore an older snapshot: outlast snapshot list {}",
                     generation.display(),
                     generation.parent().unwrap_or(Path::new(".")).display()
                 ),
@@ -236,9 +240,9 @@ impl ShowArgs {
                     }
                 }
             })
-            .context("what was read until here is not shown")?;
+            .context("the snapshot is damaged, and none of it is shown")?;
         }
-        entries.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        entries.sort_unstable_by(|first, second| first.key.cmp(&second.key));
         let width = entries.iter().map(|entry| entry.key.len()).max().unwrap_or(3).clamp(3, 60);
         say(
             json,
@@ -248,7 +252,10 @@ impl ShowArgs {
             say(json, format_args!("{key:<width$}  {bytes:>10}  {owner:>5}  {version:>7}"));
         }
         if fitting > self.limit {
-            say(json, format_args!("... and {} more; --limit shows them", fitting - self.limit));
+            say(
+                json,
+                format_args!("... and {} more keys; --limit shows them", fitting - self.limit),
+            );
         }
         if let Some(path) = json {
             write_json(path, &entries)?;

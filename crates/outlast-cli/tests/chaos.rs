@@ -162,8 +162,8 @@ fn the_log_tells_of_deaths() {
 fn what_cannot_be_is_refused() {
     for (wrong, said) in [
         (&["--members", "4", "--kills", "4"][..], "leave no survivor"),
-        (&["--members", "4", "--replicas", "5"], "5 copies in a job of 4"),
-        (&["--replicas", "0", "--kills", "0"], "0 copies"),
+        (&["--members", "4", "--replicas", "5"], "5 replicas in a job of 4"),
+        (&["--replicas", "0", "--kills", "0"], "0 replicas"),
         (&["--replicas", "1", "--kills", "1"], "--beyond"),
         (&["--mode", "global", "--beyond"], "--mode localized"),
         (&["--failpoints", "--die-in", "G2"], "--mode global"),

@@ -174,8 +174,8 @@ fn wrong_usage_exits_with_status_2_and_says_why() {
     let cases: [(&[&str], &str); 5] = [
         (&["chaos", "--hosts", "2"], "say --engine mpi as well"),
         (&["chaos", "--engine", "mpi", "--kill-host"], "--hosts"),
-        (&["chaos", "--engine", "mpi", "--hosts", "1", "--kill-host"], "needs another one"),
-        (&["chaos", "--engine", "mpi", "--hosts", "1", "--cut-host"], "needs another one"),
+        (&["chaos", "--engine", "mpi", "--hosts", "1", "--kill-host"], "needs a second host"),
+        (&["chaos", "--engine", "mpi", "--hosts", "1", "--cut-host"], "needs a second host"),
         (
             &["chaos", "--engine", "mpi", "--hosts", "3", "--cut-host", "--kill-host"],
             "cannot be used with",

@@ -223,7 +223,7 @@ fn members_recover_together_in_global_mode() {
 fn what_cannot_be_is_refused() {
     for (wrong, said) in [
         (&["--members", "4", "--kills", "4"][..], "leave no survivor"),
-        (&["--members", "4", "--replicas", "5"], "5 copies in a job of 4"),
+        (&["--members", "4", "--replicas", "5"], "5 replicas in a job of 4"),
         (&["--replicas", "1", "--kills", "1"], "--replicas 2"),
         (&["--mode", "global", "--beyond"], "--mode localized"),
         (&["--seeds", "5"], "A..B"),

@@ -1,4 +1,4 @@
-//! `outlast bench failover` and `outlast bench repair`: what a kill -9 costs those who go on.
+//! `outlast bench failover` and `outlast bench repair`: what a kill -9 costs the survivors.
 
 use super::{BenchArgs, Row, expect_ok, publish};
 use crate::members::{machine_ns, say_line as tell};
@@ -12,34 +12,39 @@ use outlast::{Engine, Epoch, Job, JoinOptions, MemberId};
 use std::time::{Duration, Instant};
 
 const FAILOVER_EXAMPLES: &str = "\
-One member writes, in turn, keys that have a copy on the member that is killed. Reported are the first put that began
-after the kill, the first one after the writer's view had the death, and the longest time without an acknowledged
-put. With more runnable processes than cores the scheduler's share is in it.
+A member writes, in turn, keys that have a replica on the member that is killed. Reported are the
+first put that began after the kill, the first put after the writer's view had the death, and the
+longest time without an acknowledged put. With more runnable processes than cores the times
+include waits for the scheduler.
 
 Examples:
-  Thirty kills, victims with 1 GiB in use:
+  Thirty kills of victims with 1 GiB in use:
       outlast bench failover --kills 30 --map 1G";
 
 const REPAIR_EXAMPLES: &str = "\
-A store is filled, a member is killed, and the time until all copies are there again is taken, from the kill. The floor
-is memcpy of the same bytes, in pieces of one value, into fresh shared memory, which has to be allocated as well.
+A store is filled, a member is killed, and the time from the kill until no replica is missing is
+taken. The floor is memcpy of the same bytes, value by value, into new shared memory, which has to
+be allocated as well.
 
 Examples:
-  256 MiB of values, three copies in four processes:
+  256 MiB of values, three replicas in four processes:
       outlast bench repair --total 256M";
 
-/// Measure how long writers of affected keys notice a kill -9.
+/// Measure how long a kill -9 delays the writer of affected keys
 #[derive(Args)]
 #[command(after_help = FAILOVER_EXAMPLES)]
 pub(super) struct FailoverBench {
     /// How many processes a job has
-    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=64))]
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(3..=64))]
     members: u16,
-    /// How many copies each value has
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=8))]
+    /// How many replicas each value has
+    #[arg(long, value_name = "R", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=8))]
     replicas: u8,
     /// How many kills to measure, each in a job of its own
-    #[arg(long, value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "K", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     kills: u16,
     /// How much memory each victim has in use
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "64M")]
@@ -48,30 +53,33 @@ pub(super) struct FailoverBench {
     args: BenchArgs,
 }
 
-/// Measure how fast lost copies come back.
+/// Measure how fast lost replicas are repaired
 #[derive(Args)]
 #[command(after_help = REPAIR_EXAMPLES)]
 pub(super) struct RepairBench {
     /// How many processes a job has
-    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=64))]
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(3..=64))]
     members: u16,
-    /// How many copies each value has
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=8))]
+    /// How many replicas each value has
+    #[arg(long, value_name = "R", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=8))]
     replicas: u8,
     /// The size of the values
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "64K")]
     size: u64,
-    /// All values together, without their copies
+    /// The size of all values together, before replication
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "128M")]
     total: u64,
     /// How many kills to measure, each in a job of its own
-    #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[arg(long, value_name = "K", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=100))]
     kills: u16,
     #[command(flatten)]
     args: BenchArgs,
 }
 
-/// The member of such a benchmark; started by it.
+/// A member of the benchmark; started by it
 #[derive(Args)]
 pub(crate) struct FailureMember {
     #[arg(long)]
@@ -84,14 +92,15 @@ pub(crate) struct FailureMember {
     total: u64,
 }
 
-/// How long the benchmark waits for anything.
+/// How long the benchmark waits for a member.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Puts that follow each other more closely than this are not told apart: there are too many of them to tell.
+/// Puts that follow each other more closely than this are not reported: there are too many.
 const GRAIN_NS: u64 = 20_000;
 /// How long the writer goes on after it knows of the death.
 const AFTERWARDS: Duration = Duration::from_millis(300);
 
-/// Starts a job, waits until it is ready, kills its last member; when, and what the first one then says.
+/// Starts a job, waits until it is ready, and kills its last member. Returns the time of the kill
+/// and what member 0 reported.
 fn kill_one(
     what: &str,
     members: usize,
@@ -132,7 +141,7 @@ pub(super) fn wait_for_line(running: &Running, member: MemberId, line: &str) -> 
     }
 }
 
-/// The number that a member said after this word.
+/// The number that a member reported after this word.
 fn number(lines: &[String], word: &str) -> anyhow::Result<u64> {
     let found = lines.iter().find_map(|line| line.strip_prefix(word)?.trim().parse().ok());
     found.with_context(|| format!("the member did not say `{word}`"))
@@ -143,13 +152,13 @@ impl FailoverBench {
         let members = usize::from(self.members);
         ensure!(
             usize::from(self.replicas) <= members,
-            "{} copies need as many members",
+            "{} replicas need as many members",
             self.replicas
         );
         let (mut first, mut known, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
         for kill in 1..=self.kills {
             let (killed_ns, lines) = kill_one("failover", members, self.replicas, 64, self.map)?;
-            // Each line: when a put began and when it was acknowledged, around the death.
+            // Each line has the beginning and the acknowledgement of a put around the death.
             let puts: Vec<(u64, u64)> = lines
                 .iter()
                 .filter_map(|line| {
@@ -195,7 +204,7 @@ impl RepairBench {
         let members = usize::from(self.members);
         ensure!(
             usize::from(self.replicas) < members,
-            "there must be more members than copies, to repair to"
+            "there must be more members than replicas, to repair to"
         );
         ensure!(
             self.size > 0 && self.size <= self.total,
@@ -222,7 +231,8 @@ impl RepairBench {
             };
             row.with_samples(samples)
         };
-        let mut rows = vec![row("memcpy", floors), row("kill until all copies are there", repairs)];
+        let mut rows =
+            vec![row("memcpy", floors), row("kill until all replicas are there", repairs)];
         let floor = rows[0].p50_ns;
         for row in &mut rows {
             row.floor_ns = Some(floor);
@@ -250,7 +260,7 @@ impl FailureMember {
 
     fn failover(&self, job: &Job, store: &Store, victim: MemberId) -> anyhow::Result<()> {
         if job.me() == victim {
-            // What the kernel has to tear down.
+            // Memory that the kernel has to tear down.
             let offset = job.reserve(self.total)?;
             let block = vec![1; 1 << 20];
             for at in (0..self.total).step_by(block.len()) {
@@ -276,7 +286,7 @@ impl FailureMember {
             if puts.back().is_none_or(|last| acknowledged >= last.1 + GRAIN_NS) {
                 puts.push_back((begin, acknowledged));
             }
-            // Half a second is enough to find the kill in it.
+            // The puts of half a second are enough to find the kill among them.
             while puts.front().is_some_and(|put| put.0 + 500_000_000 < begin) {
                 puts.pop_front();
             }
@@ -286,7 +296,7 @@ impl FailureMember {
             if seen_ns.is_some_and(|seen| machine_ns() > seen + AFTERWARDS.as_nanos() as u64) {
                 break;
             }
-            ensure!(Instant::now() < end, "nobody was killed");
+            ensure!(Instant::now() < end, "no member was killed");
         }
         let lines: Vec<String> =
             puts.iter().map(|(begin, end)| format!("put {begin} {end}")).collect();

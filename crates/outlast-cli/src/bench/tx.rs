@@ -1,4 +1,5 @@
-//! `outlast bench tx`: transactions over 1 to 64 keys against a put of the same bytes, and many members at once.
+//! `outlast bench tx`: transactions over 1 to 64 keys against a put of as many bytes, and
+//! transactions of many members at once.
 
 use super::{BenchArgs, Row, expect_ok, publish};
 use crate::quantity;
@@ -12,32 +13,35 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
-First one member alone: a transaction that puts so many keys (and one that reads each before it puts it) against one put, by
-key, of as many bytes as they have together; all take turns in one run. Then 2 to 16 members at once, each with transactions over
-three keys, that have no key in common, share one, or share all three: the time of a transaction, and how many there are
-in a second in all.
+First a single member: a transaction that puts several keys, and a transaction that reads each key
+before it puts it, against a put of as many bytes to a single key. All take turns in one run. Then
+2 to 16 members at once, each with transactions over three keys, of which all members share none,
+one, or all three: the time of a transaction, and how many commit in a second.
 
 Examples:
-  All of it:
+  All measurements:
       outlast bench tx
-  Three keys of 1 KiB, one member:
+  Three keys of 1 KiB, a single member:
       outlast bench tx --keys 3 --size 1K --members 0";
 
-/// Measure transactions on this machine against puts.
+/// Measure transactions on this machine against puts
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct TxBench {
     /// How many keys a transaction has
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,3,8,16,64", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,3,8,16,64")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     keys: Vec<u16>,
     /// The size of each value
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = quantity::bytes)]
     size: u64,
-    /// How many members work at once in the second part; 0 leaves it out
-    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_value = "2,4,8,16", value_parser = clap::value_parser!(u16).range(0..=64))]
+    /// How many members work at once in the second part; 0 skips it
+    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_value = "2,4,8,16")]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
     members: Vec<u16>,
-    /// How many copies each value has
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
+    /// How many replicas each value has
+    #[arg(long, value_name = "R", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
     /// How long each measurement takes
     #[arg(long, value_name = "S", default_value_t = 1.0)]
@@ -46,10 +50,10 @@ pub(super) struct TxBench {
     args: BenchArgs,
 }
 
-/// A member of the benchmark; started by it.
+/// A member of the benchmark; started by it
 #[derive(Args)]
 pub(crate) struct TxBenchMember {
-    /// How many keys, if this is the first part; how many are shared, if it is the second
+    /// In the first part: how many keys a transaction has. In the second part: how many are shared
     #[arg(long, value_delimiter = ',')]
     keys: Vec<u16>,
     #[arg(long)]
@@ -97,7 +101,8 @@ impl TxBench {
                 say(
                     json,
                     format_args!(
-                        "{members} members, {shared} of {CROWD_KEYS} keys shared: {:.0} transactions a second",
+                        "{members} members, {shared} of {CROWD_KEYS} keys shared: \
+                         {:.0} transactions a second",
                         commits as f64 / self.seconds
                     ),
                 );
@@ -118,8 +123,9 @@ impl TxBench {
         Row { what: what.into(), engine: "shm".into(), members, replicas, ..Row::default() }
     }
 
-    /// Runs a job of so many members; what they measured, in nanoseconds, and how many transactions they committed.
-    #[allow(clippy::type_complexity, reason = "one call")]
+    /// Runs a job of this many members. Returns their samples, in nanoseconds, and the number of
+    /// transactions that they committed.
+    #[allow(clippy::type_complexity, reason = "used in a single place")]
     fn start(
         &self,
         members: usize,
@@ -175,9 +181,9 @@ impl TxBenchMember {
         Ok(true)
     }
 
-    /// One member, no others: transactions against a put.
+    /// The first part, by a single member: transactions against a put.
     fn alone(&self, store: &Store, keys: u16) -> anyhow::Result<()> {
-        // In turn over some sets of keys, as the other benchmarks do.
+        // Over several sets of keys in turn.
         let sets = 1024 / usize::from(keys).max(1);
         let names: Vec<Vec<String>> = (0..sets.max(1))
             .map(|set| (0..keys).map(|key| format!("bench/{keys}/{set}/{key}")).collect())
@@ -227,7 +233,7 @@ impl TxBenchMember {
         Ok(())
     }
 
-    /// All members at once.
+    /// The second part, by all members at once.
     fn crowd(&self, job: &Job, store: &Store) -> anyhow::Result<()> {
         let shared = self.keys.first().copied().unwrap_or(0);
         let keys: Vec<String> =
@@ -250,7 +256,7 @@ impl TxBenchMember {
             })
         };
         change()?;
-        // Together from here on.
+        // All members begin together.
         store.add(b"ready", 1)?;
         let deadline = Instant::now() + Duration::from_secs(30);
         while store.add(b"ready", 0)? < job.members() as i64 {
@@ -263,7 +269,7 @@ impl TxBenchMember {
             samples.push(measure(1, change)?);
         }
         let count = samples.len() as u64;
-        // Enough to know the percentiles.
+        // Enough samples for the percentiles.
         let step = samples.len().div_ceil(20_000).max(1);
         let some: Vec<u64> = samples.into_iter().step_by(step).collect();
         tell(shared, "transaction", count, &some);
@@ -271,7 +277,7 @@ impl TxBenchMember {
     }
 }
 
-/// The time of one call, in nanoseconds.
+/// The mean time of a call over several calls, in nanoseconds.
 fn measure(calls: u64, mut call: impl FnMut() -> Result<(), StoreError>) -> anyhow::Result<u64> {
     let begin = Instant::now();
     for _ in 0..calls {

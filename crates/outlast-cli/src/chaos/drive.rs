@@ -1,4 +1,5 @@
-//! The course of a chaos run: the members open the store, work under faults, rest, repair, read everything back, end.
+//! The course of a chaos run: the members open the store, make calls under faults, stop, repair the
+//! replicas, read everything back, and end.
 
 use super::faults::Faults;
 use super::observations::Observations;
@@ -29,7 +30,7 @@ impl Chaos {
             observed.open.len() == members as usize
         })?;
         eprintln!(
-            "{:7.3} s  {} members, {} copies, {} threads each; seed {}",
+            "{:7.3} s  {} members, {} replicas, {} threads each; seed {}",
             running.elapsed().as_secs_f64(),
             self.members,
             self.replicas,
@@ -44,7 +45,7 @@ impl Chaos {
             if interrupted.load(Ordering::Acquire) {
                 bail!("interrupted");
             }
-            // First: it knows who was told to die.
+            // Before the ends are checked: this records the deaths that were ordered.
             let has_acted = faults.act(began.elapsed(), observed, running, hosts, control)?;
             check_ends(observed, running)?;
             if !has_acted {
@@ -73,7 +74,7 @@ impl Chaos {
             )?;
         } else {
             wait_until(
-                "repair all copies",
+                "repair all replicas",
                 running,
                 &mut lines,
                 observed,
@@ -95,12 +96,12 @@ impl Chaos {
                 observed.living(members).iter().all(|member| observed.found.contains_key(member))
             },
         )?;
-        eprintln!("{:7.3} s  everything is read back; judging", running.elapsed().as_secs_f64());
+        eprintln!("{:7.3} s  all keys are read back; judging", running.elapsed().as_secs_f64());
         control.set_phase(Phase::End)
     }
 }
 
-/// An error if a member ended that nobody killed.
+/// An error if a member ended without a kill of this run.
 fn check_ends(observed: &Observations, running: &Running) -> anyhow::Result<()> {
     let killed = observed.killed();
     let own = observed.ended.iter().find(|(member, _)| !killed.contains(member));

@@ -1,4 +1,5 @@
-//! A member of a chaos run: workers that make random calls, and a thread that watches and reports.
+//! A member of a chaos run: workers that make random calls, a thread that recovers, and a thread
+//! that watches and reports.
 
 use super::Mode;
 use crate::control::{ControlAddress, MemberControl, Phase};
@@ -16,13 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A member of a chaos run; started by it.
+/// A member of a chaos run; started by it
 #[derive(Args)]
 pub(crate) struct ChaosMember {
     plan: String,
 }
 
-/// What the command tells its members.
+/// The instructions of the command to its members.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
     pub(super) replicas: usize,
@@ -32,15 +33,15 @@ pub(super) struct Plan {
     pub(super) programs: ProgramKind,
     pub(super) mode: Mode,
     pub(super) seed: u64,
-    /// Whether more may die than the store promises to survive.
+    /// Whether more members may die than the store promises to survive.
     pub(super) beyond: bool,
     /// Whether survivors read the memory of the dead.
     pub(super) salvage: bool,
     /// The time limit of calls.
     pub(super) time_limit_s: u64,
-    /// Whether a further thread reads what needs nobody on another host.
+    /// Whether a further thread reads keys that need no member of another host.
     pub(super) reads_near: bool,
-    /// How many calls an actor makes in a second, at most.
+    /// The most calls of a worker in a second.
     pub(super) calls_per_second: u64,
     pub(super) address: ControlAddress,
 }
@@ -51,23 +52,23 @@ impl Plan {
     }
 }
 
-/// What members tell the command, one JSON object a line.
+/// What members report to the command, each as a line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ChaosLine {
     /// The store is open.
     Open,
-    /// Where the copies of each key are, as long as so many are dead.
-    Homes {
+    /// The members with the replicas of each key, while this many members are dead.
+    Replicas {
         dead: u64,
-        homes: Vec<Vec<u32>>,
+        replicas: Vec<Vec<u32>>,
     },
     News(DeathNews),
-    /// What is lost, or that nothing is.
+    /// A report of the loss acceptor.
     Loss(LossNews),
-    /// No worker makes calls any more.
+    /// All workers have stopped.
     Rests,
-    /// What this member found under each key.
+    /// The final value of each key, as this member read it.
     Found(Vec<FoundLine>),
 }
 
@@ -80,14 +81,14 @@ pub(super) enum FoundLine {
     Unknown,
 }
 
-/// How long workers may take to stop: a call may need a member that does not answer, until its time limit.
+/// How long workers may take to stop: a call that needs a stopped member ends at its time limit.
 const REST_LIMIT: Duration = Duration::from_secs(60);
-/// How long a loss is left as it is before it is accepted, at most.
+/// The longest time that a loss is left before it is accepted.
 const LOST_FOR: Duration = Duration::from_millis(300);
-/// The thread under which what is near is read, and how long it rests after each read.
+/// The thread number of reads on the own host, and the pause after each read.
 const NEAR_THREAD: u32 = 61;
 const NEAR_PAUSE: Duration = Duration::from_millis(10);
-/// How many calls are made between two rests.
+/// How many calls a worker makes between two rests.
 const BURST: u64 = 25;
 
 fn clock(_: &Job) -> u64 {
@@ -169,7 +170,7 @@ impl ChaosMember {
                 (store.clone(), job.clone(), is_over.clone(), plan.threads);
             let body = move || {
                 if let Err(error) = recover(recoverer, &store, &own_job, &is_over, threads) {
-                    // Whatever else it does cannot be trusted.
+                    // Nothing else that this member does can be trusted.
                     eprintln!("{error:#}");
                     std::process::exit(1);
                 }
@@ -185,7 +186,7 @@ impl ChaosMember {
             keys: &keys,
             acceptor: plan.beyond.then(|| LossAcceptor::new(plan.seed, &job, LOST_FOR, clock)),
         };
-        watcher.tell_homes()?;
+        watcher.tell_replicas()?;
         watcher.until(Phase::Rest, &member)?;
         stop.store(true, Ordering::Release);
         let until = job.now().after(REST_LIMIT);
@@ -274,21 +275,21 @@ fn work(
     while !stop.load(Ordering::Acquire) {
         let began = std::time::Instant::now();
         for _ in 0..BURST {
-            // Every call says the same until another thread has recovered.
+            // Every call returns `Revoked` until the recovery thread has recovered.
             if store.is_revoked() {
                 std::thread::sleep(Duration::from_millis(1));
             } else {
                 worker.step()?;
             }
         }
-        // Also if it is there again in the end.
+        // Data must not be reported lost, not even for a while.
         ensure!(
             may_lose || worker.data_lost == 0,
             "{} calls said that data are lost",
             worker.data_lost
         );
-        // The record is judged as a whole, so that it must not grow without bound. One that is to die in a step which only
-        // a call that is under way comes to does not rest.
+        // Rests bound the record, which is judged as a whole. A member that is armed for a step
+        // inside a call does not rest: it reaches the step only in a call.
         if !hurry.load(Ordering::Acquire) {
             std::thread::sleep(pause.saturating_sub(began.elapsed()));
         }
@@ -296,8 +297,9 @@ fn work(
     Ok(())
 }
 
-/// Reads keys whose first home is on this member's own host, until the run is over. A member that is cut off reaches them, and
-/// must not say what is there once the others go on without it.
+/// Reads keys whose first replica is on this member's own host, until the run is over. A cut-off
+/// member still reaches these replicas, and must not answer once the other members go on without
+/// it.
 fn read_near(
     mut reader: Worker,
     store: &Store,
@@ -308,8 +310,10 @@ fn read_near(
     let own = job.domain(job.me())?;
     while !stop.load(Ordering::Acquire) {
         for key in keys.iter().take_while(|_| !stop.load(Ordering::Acquire)) {
-            let homes = store.replicas_of(key.bytes());
-            if homes.first().is_some_and(|&home| job.domain(home).is_ok_and(|domain| domain == own))
+            let replicas = store.replicas_of(key.bytes());
+            if replicas
+                .first()
+                .is_some_and(|&replica| job.domain(replica).is_ok_and(|domain| domain == own))
             {
                 reader.get(key)?;
                 std::thread::sleep(NEAR_PAUSE);
@@ -319,21 +323,21 @@ fn read_near(
     Ok(())
 }
 
-/// The thread that watches and reports.
+/// The thread that watches for deaths, repairs and orders, and reports.
 struct Watcher<'a> {
     watch: Watch,
     is_armed: bool,
-    /// Tells the workers not to rest.
+    /// Keeps the workers from resting.
     hurry: &'a AtomicBool,
     job: &'a Job,
     store: &'a Store,
     keys: &'a [history::Key],
-    /// With `--beyond`: what this member does about losses while it is the lowest that lives.
+    /// With `--beyond`: accepts losses while this member is the lowest living member.
     acceptor: Option<LossAcceptor>,
 }
 
 impl Watcher<'_> {
-    /// Reports deaths and repairs until the command is in this phase.
+    /// Reports deaths and repairs until the command has reached this phase.
     fn until(&mut self, phase: Phase, member: &MemberControl) -> anyhow::Result<()> {
         loop {
             let bell = self.job.bell();
@@ -343,7 +347,7 @@ impl Watcher<'_> {
                 tell(&ChaosLine::News(news))?;
             }
             if is_new_death {
-                self.tell_homes()?;
+                self.tell_replicas()?;
             }
             if let Some(acceptor) = &mut self.acceptor
                 && self.job.view().living().next() == Some(self.job.me())
@@ -365,17 +369,17 @@ impl Watcher<'_> {
         }
     }
 
-    /// The lowest member says where the copies are.
-    fn tell_homes(&self) -> anyhow::Result<()> {
+    /// The lowest living member reports where the replicas are.
+    fn tell_replicas(&self) -> anyhow::Result<()> {
         if self.job.view().living().next() != Some(self.job.me()) {
             return Ok(());
         }
-        let homes = |key: &history::Key| {
-            self.store.replicas_of(key.bytes()).iter().map(|home| home.0).collect()
+        let replicas = |key: &history::Key| {
+            self.store.replicas_of(key.bytes()).iter().map(|replica| replica.0).collect()
         };
-        tell(&ChaosLine::Homes {
+        tell(&ChaosLine::Replicas {
             dead: self.watch.dead(),
-            homes: self.keys.iter().map(homes).collect(),
+            replicas: self.keys.iter().map(replicas).collect(),
         })
     }
 }

@@ -1,9 +1,18 @@
-//! `outlast chaos`: real processes make random calls on a store while members are killed and stopped; then everything
-//! that they were told is judged.
+//! `outlast chaos`: real processes make random calls on a store while members are killed and
+//! stopped; then the results of all calls are judged.
 //!
-//! The members record every call in memory of this command, before it and after it, so that the record outlives them.
-//! This command decides who dies and when. It never goes beyond what the store promises (fewer than R deaths since all
-//! copies were last complete), unless asked to, by waiting until the members say that nothing is to be repaired.
+//! A member records every call in memory of this command, before the call and after it, so that the
+//! record outlives the member. The command chooses victims and moments. Unless asked to, it does
+//! not exceed what the store promises to survive (fewer than R deaths since all replicas were last
+//! complete): it waits until the members report that no replica is missing.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`drive`] | the course of a run |
+//! | [`faults`] | who is killed or stopped, and when |
+//! | [`member`] | what a member does |
+//! | [`observations`] | what the command learns during the run |
+//! | [`judge`] | the report |
 
 mod drive;
 mod faults;
@@ -34,51 +43,61 @@ use std::time::Duration;
 pub(crate) use member::ChaosMember;
 
 const EXAMPLES: &str = "\
-N processes put, get, put conditionally, delete, add and wait, alone and in transactions, over keys that all share and
-keys of their own, in several threads each. K of them are killed with kill -9 and S times one is stopped for a while, at random moments. What
-each call was told is recorded where it outlives the caller, and judged at the end: is an acknowledged write lost, was a
-read torn or stale, did a call hang, does one order explain all results?
+The members put, get, put conditionally, delete, add and wait, alone and in transactions, over
+shared keys and keys of their own, in several threads each. Members are killed with kill -9 and
+stopped for a while, at random moments. The result of each call is recorded where it outlives the
+caller, and judged at the end: is an acknowledged write lost, was a read torn or stale, did a call
+hang, does a single order explain all results?
 
 Examples:
-  Six processes, three copies, two kills and two stops in ten seconds:
+  Six processes, three replicas, two kills and two stops in ten seconds:
       outlast chaos --kills 2 --stops 2
-  The same choices again (the times of real processes still differ from run to run):
+  A chosen seed (the times of real processes still differ from run to run):
       outlast chaos --kills 2 --stops 2 --seed 7
-  More deaths than copies, one after the other: it waits for the repair before it goes on killing:
+  More deaths than replicas: each kill waits until the replicas are repaired:
       outlast chaos --members 8 --replicas 3 --kills 7 --seconds 20
-  More deaths at once than the store can take. What is lost must be called lost, until a member accepts it:
+  More deaths at once than the store can survive: calls must say what is lost:
       outlast chaos --replicas 2 --kills 3 --beyond
   All members stop at a death and recover together:
       outlast chaos --mode global --kills 3
-  One copy of each value, and all but one die; survivors read the memory of the dead:
+  A single replica, and all members but one die: survivors read the memory of the dead:
       outlast chaos --members 6 --replicas 1 --kills 5 --salvage
   Steals of tasks, each a transaction over three keys:
       outlast chaos --programs steal
-  On the mpi engine, over three hosts made of this machine, one of which loses all its members (root; builds with the
-  feature `mpi`):
+  The mpi engine, on three hosts made of this machine; a host loses all its members (needs root
+  and a build with the feature `mpi`):
       outlast chaos --engine mpi --hosts 3 --kill-host
-  The same, but one host is cut off from the others while its members go on, and they are killed only at the end:
+  A host is cut off from the others while its members go on; they are killed at the end:
       outlast chaos --engine mpi --hosts 3 --cut-host --seconds 15
-  For programs; standard output gets nothing but the report:
+  The report as JSON; standard output gets nothing else:
       outlast chaos --json -
   Deaths inside the steps of the protocol, in a build for tests:
       cargo run -p outlast-cli --features faults -- chaos --kills 3 --failpoints
 
-The report: ok, acked (acknowledged writes), lost, torn, stale, hung, nonlinearizable, kills, stops; in milliseconds as
-{p50, p99, max}: detection_ms (kill to notice, for each survivor), unavailable_ms (kill to the first put that was
-acknowledged after the notice to a key with a copy on the dead), repair_ms (kill to all copies complete), with --cut-host from the
-cut on; seed; with
---cut-host cut (acknowledged writes that were begun after the cut: cut_off, others); with
---beyond data_lost (keys that were lost, and called so until that was accepted); with --failpoints deaths_by_step.
+The report:
+  ok                no violation, and as many deaths as asked for
+  acked             acknowledged writes
+  lost, torn, stale, hung, nonlinearizable
+                    violations, each 0 if ok
+  kills, stops      members that died, times that a member was stopped
+  detection_ms      from a kill to its notice, for each survivor
+  unavailable_ms    from a kill to the next acknowledged put on a key of which the dead member held
+                    a replica
+  repair_ms         from a kill until no replica is missing
+  seed              the seed of the run
+  data_lost         with --beyond: keys that were lost, and called lost until that was accepted
+  cut               with --cut-host: acknowledged writes that began after the cut
+  deaths_by_step    with --failpoints: how many members died in each step
+Times are {p50, p99, max} or null. With --cut-host they count from the cut.
 
-Exit status: 0 all is well, 1 a violation or a failure, 2 wrong usage.";
+Exit status: 0 no violation, 1 a violation or a failure, 2 wrong usage.";
 
 /// How the store recovers from a death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Mode {
-    /// Nobody stops; lost copies are re-created in the background
+    /// Members go on; lost replicas are re-created in the background
     Localized,
-    /// All members recover together
+    /// All members stop and recover together
     Global,
 }
 
@@ -97,16 +116,15 @@ impl From<Mode> for outlast::store::Mode {
     }
 }
 
-/// Kill and stop members of a store at random, and judge everything that they were told.
+/// Kill and stop members of a store at random, and judge the results of all calls
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Chaos {
-    #[command(flatten)]
-    engine_args: hosts::EngineArgs,
     /// How many processes the job has
-    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=128))]
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 6)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     members: u16,
-    /// How many copies each value has
+    /// How many replicas each value has
     #[arg(short = 'r', long, value_name = "R", default_value_t = 3)]
     replicas: usize,
     /// What the members do
@@ -118,20 +136,23 @@ pub(crate) struct Chaos {
     /// How many members to kill with SIGKILL
     #[arg(long, value_name = "K", default_value_t = 2)]
     kills: usize,
-    /// With --hosts: kill all members of one host at once, and nobody else; no two copies are on one host
+    #[command(flatten)]
+    engine_args: hosts::EngineArgs,
+    /// With --hosts: kill all members of a host at once, and no others
     #[arg(long, requires = "hosts", conflicts_with_all = ["kills", "failpoints", "beyond"])]
     kill_host: bool,
-    /// With --hosts: cut the link of one host after a third of the time, and kill its members, and nobody else, shortly before
-    /// the end; only the others may acknowledge anything after the cut
-    #[arg(long, requires = "hosts", conflicts_with_all = ["kills", "kill_host", "failpoints", "beyond"])]
+    /// With --hosts: cut the link of a host after a third of the time, and kill its members shortly
+    /// before the end. After the cut only the other hosts may acknowledge writes
+    #[arg(long, requires = "hosts")]
+    #[arg(conflicts_with_all = ["kills", "kill_host", "failpoints", "beyond"])]
     cut_host: bool,
-    /// How many times to stop a member with SIGSTOP, and to let it go on with SIGCONT
+    /// How many times to stop a member with SIGSTOP for a while
     #[arg(long, value_name = "S", default_value_t = 0)]
     stops: usize,
-    /// How long the members work, at least; longer if a kill had to wait for a repair
+    /// How long the members work, at least; longer if a kill has to wait for a repair
     #[arg(long, value_name = "T", default_value_t = 10.0)]
     seconds: f64,
-    /// The seed of all random choices; a new one by default
+    /// The seed of all random choices [default: a new seed]
     #[arg(long, value_name = "X")]
     seed: Option<u64>,
     /// How many threads of each member make calls
@@ -140,10 +161,10 @@ pub(crate) struct Chaos {
     /// Do not wait for repairs: more members may die than the store promises to survive
     #[arg(long)]
     beyond: bool,
-    /// Survivors read the memory of the dead: nothing is lost whoever dies, and nobody waits for repairs before the next kill
+    /// Survivors read the memory of the dead: nothing is lost, and kills do not wait for repairs
     #[arg(long, conflicts_with = "beyond")]
     salvage: bool,
-    /// Members die inside the steps of the protocol instead of anywhere (in builds with the feature `faults`)
+    /// Members die inside the steps of the protocol (in builds with the feature `faults`)
     #[arg(long)]
     failpoints: bool,
     /// The first victim dies in this step, such as W5, the next ones in those that follow
@@ -152,7 +173,7 @@ pub(crate) struct Chaos {
     /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
-    /// Who is not killed: rank 0 of the user's own mpirun is also this command
+    /// The member that is not killed: rank 0 of the user's own mpirun is also this command
     #[arg(skip)]
     spared: Option<u32>,
     /// Write the record of all calls to this file, as text
@@ -168,12 +189,12 @@ fn step(text: &str) -> Result<usize, String> {
     found.ok_or_else(|| format!("there is no step `{text}`; there are {}", known()))
 }
 
-/// How long the members may take to open the store, to rest, to repair, and to end.
+/// How long the members may take to open the store, to stop, to repair, and to end.
 const PATIENCE: Duration = Duration::from_secs(75);
 /// The time limit of the members' calls. A cut is noticed after a third of it.
 const TIME_LIMIT_S: u64 = 30;
 const CUT_TIME_LIMIT_S: u64 = 15;
-/// About how many calls are recorded in a run, so that they can be judged in seconds.
+/// About how many calls a run records: few enough to be judged in seconds.
 const CALLS_IN_ALL: u64 = 160_000;
 const SHARED_KEYS: u32 = 24;
 const PRIVATE_KEYS: u32 = 4;
@@ -186,7 +207,7 @@ impl Chaos {
         });
         self.check();
         let seed = self.seed.unwrap_or_else(|| {
-            // Short enough to type, different enough from run to run.
+            // Short enough to type, different from run to run.
             Random::new(machine_ns() ^ u64::from(std::process::id())).below(1_000_000)
         });
         self.seed = Some(seed);
@@ -226,7 +247,8 @@ impl Chaos {
             .die_with_launcher(true)
             .output(Output::Capture);
         let (launch, hosts) = match self.cut_host {
-            // Under the one kernel of all these hosts it would know that the cut-off live, and nobody would be buried.
+            // The made hosts share a kernel. If the engine asked that kernel, it would learn that
+            // the members of the cut-off host live, and would declare none of them dead.
             true => {
                 let launch = launch.env("OUTLAST_MPI_WITNESS", "votes");
                 self.engine_args.prepare_with(launch, members, &hosts::PATIENT_DAEMONS)?
@@ -259,14 +281,15 @@ impl Chaos {
                 let why = if outcome.timed_out {
                     " since it did not end by itself"
                 } else {
-                    " by nobody here"
+                    " without a kill of this run"
                 };
                 observed
                     .failures
                     .push(format!("{}{why}", describe(end, &outcome.stderr(end.member))));
             }
         }
-        // mpirun would wait for its daemon on the host that is cut off: it goes with the hosts.
+        // mpirun would wait for its daemon on the cut-off host, so the hosts are taken down first,
+        // and the daemon with them.
         let hosts = hosts.filter(|_| !self.cut_host);
         drop(running);
         drop(hosts);
@@ -284,14 +307,15 @@ impl Chaos {
         Ok(report.ok)
     }
 
-    /// The host whose members are to be killed. Not the first if it is cut off before: mpirun is there, and the most members.
+    /// The host whose members are killed. A cut spares the first host, which has mpirun and the
+    /// most members.
     fn victim_host(&self) -> Option<u16> {
         let hosts = self.engine_args.hosts.filter(|_| self.kill_host || self.cut_host)?;
         let spared = u16::from(self.cut_host);
         Some(spared + (self.seed.unwrap_or_default() % u64::from((hosts - spared).max(1))) as u16)
     }
 
-    /// The members on a host: mpirun deals them out in turn.
+    /// The members on a host: mpirun distributes them over the hosts in turn.
     fn members_of(&self, host: u16) -> impl Iterator<Item = u32> + use<> {
         let hosts = self.engine_args.hosts.unwrap_or(1);
         (0..self.members).filter(move |member| member % hosts == host).map(u32::from)
@@ -310,24 +334,29 @@ impl Chaos {
         }
         if !(1..=REPLICAS_MAX).contains(&replicas) || replicas > members {
             let most = REPLICAS_MAX.min(members);
-            usage(format!("{replicas} copies in a job of {members} cannot be; 1 to {most}"));
+            usage(format!("{replicas} replicas in a job of {members}; 1 to {most}"));
         }
         if (self.kill_host || self.cut_host)
             && (self.engine_args.hosts < Some(2) || members < 2 || replicas < 2)
         {
             usage(
-                "losing a host needs another one, and copies there: --hosts 2 --members 2 --replicas 2 or more"
+                "losing a host needs a second host with replicas: \
+                 at least --hosts 2 --members 2 --replicas 2"
                     .into(),
             );
         }
         if replicas == 1 && kills > 0 && !self.beyond && !self.salvage {
             usage(
-                "with one copy every kill loses data; --replicas 2 keeps two, --salvage reads the memory of the dead, --beyond allows the loss"
+                "with one replica every kill loses data; --replicas 2 keeps a second replica, \
+                 --salvage reads the memory of the dead, --beyond allows the loss"
                     .into(),
             );
         }
         if self.beyond && self.mode == Mode::Global {
-            usage("what is lost is never recovered from in a run with --mode global; --beyond goes with --mode localized".into());
+            usage(
+                "a global recovery cannot restore lost data; --beyond goes with --mode localized"
+                    .into(),
+            );
         }
         if self.die_in.is_some_and(|step| !faults::is_in_mode(step, self.mode)) {
             usage("this step comes only when all members recover together; --mode global".into());
@@ -339,17 +368,18 @@ impl Chaos {
             usage(format!("{} threads; 1 to {THREADS_MAX}", self.threads));
         }
         if self.stops > 0 && members == 1 {
-            usage("a job of one cannot lose its only member to a stop; --members 2".into());
+            usage("the only member cannot be stopped; --members 2".into());
         }
         if self.failpoints && !steps::AVAILABLE {
             usage(
-                "this build has no failpoints; build with `cargo build -p outlast-cli --features faults`"
+                "this build has no failpoints; \
+                 build with `cargo build -p outlast-cli --features faults`"
                     .into(),
             );
         }
     }
 
-    /// The command that makes the same choices again.
+    /// The command that makes these choices again.
     fn command(&self) -> String {
         let place = self.engine_args.arguments();
         let Chaos { members, replicas, programs, mode, kills, stops, seconds, threads, .. } = self;
@@ -369,7 +399,9 @@ impl Chaos {
             format!(" --die-in {}", steps::NAMES[step].split(' ').next().unwrap_or_default())
         });
         format!(
-            "outlast chaos {place} --members {members} --replicas {replicas} --programs {programs} --mode {mode}{kills}{kill_host} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
+            "outlast chaos {place} --members {members} --replicas {replicas} --programs {programs} \
+             --mode {mode}{kills}{kill_host} --stops {stops} --seconds {seconds} --seed {seed} \
+             --threads {threads}{beyond}{failpoints}{die_in}"
         )
     }
 }

@@ -1,4 +1,5 @@
-//! What the command learns about a chaos run while it lasts.
+//! What the command learns during a chaos run: the members' reports, their ends, and its own
+//! faults.
 
 use super::member::{ChaosLine, FoundLine};
 use crate::loss_acceptor::LossNews;
@@ -11,35 +12,35 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Kill {
     pub(super) member: u32,
     pub(super) at_ns: u64,
-    /// How many were dead before.
+    /// How many members were dead before.
     pub(super) dead_before: u64,
-    /// Who lived, and was not stopped, at that time.
+    /// The members that lived and were not stopped at that time.
     pub(super) awake: BTreeSet<u32>,
     pub(super) step: Option<String>,
 }
 
-/// What the command knows about the run.
+/// What the command has learned about the run so far.
 #[derive(Default)]
 pub(super) struct Observations {
     pub(super) open: BTreeSet<u32>,
     pub(super) rests: BTreeSet<u32>,
     pub(super) found: BTreeMap<u32, Vec<FoundLine>>,
-    /// Who noticed whose death, and when.
+    /// When each survivor noticed each death, by survivor and dead member.
     pub(super) noticed: BTreeMap<(u32, u32), u64>,
-    /// By how many dead: who said when that nothing is to be repaired.
+    /// By the number of dead members: when each survivor found no replica missing.
     pub(super) complete: BTreeMap<u64, BTreeMap<u32, u64>>,
-    /// By how many dead: where the copies of each key are.
-    pub(super) homes: BTreeMap<u64, Vec<Vec<u32>>>,
-    /// Who has ended, and how.
+    /// By the number of dead members: the members with the replicas of each key.
+    pub(super) replicas: BTreeMap<u64, Vec<Vec<u32>>>,
+    /// The members that have ended, and how.
     pub(super) ended: BTreeMap<u32, MemberEnd>,
     pub(super) kills: Vec<Kill>,
     /// When a host was cut off.
     pub(super) cut_ns: Option<u64>,
-    /// When members were stopped and resumed.
+    /// The stops: member, stop time, resume time.
     pub(super) stops: Vec<(u32, u64, u64)>,
-    /// What is lost, as the lowest member that lives has said.
+    /// The reports of the loss acceptor.
     pub(super) losses: Vec<LossNews>,
-    /// What went wrong besides the calls.
+    /// Failures besides the calls.
     pub(super) failures: Vec<String>,
 }
 
@@ -54,7 +55,9 @@ impl Observations {
                 ChaosLine::Open => drop(self.open.insert(member)),
                 ChaosLine::Rests => drop(self.rests.insert(member)),
                 ChaosLine::Found(found) => drop(self.found.insert(member, found)),
-                ChaosLine::Homes { dead, homes } => drop(self.homes.insert(dead, homes)),
+                ChaosLine::Replicas { dead, replicas } => {
+                    drop(self.replicas.insert(dead, replicas))
+                }
                 ChaosLine::Loss(news) => self.losses.push(news),
                 ChaosLine::News(DeathNews::Noticed { dead, at_ns }) => {
                     self.noticed.insert((member, dead), at_ns);
@@ -72,7 +75,7 @@ impl Observations {
         Ok(())
     }
 
-    /// When the others lost a member: when it was killed, or cut off before.
+    /// When the other members lost a member: when its host was cut off, or else when it was killed.
     pub(super) fn gone_at(&self, kill: &Kill) -> u64 {
         self.cut_ns.unwrap_or(kill.at_ns)
     }
@@ -81,7 +84,7 @@ impl Observations {
         self.kills.iter().map(|kill| kill.member).collect()
     }
 
-    /// Who has not ended, as far as is observed.
+    /// The members that were not killed and have not ended.
     pub(super) fn living(&self, members: u32) -> BTreeSet<u32> {
         let killed = self.killed();
         (0..members)
@@ -89,7 +92,8 @@ impl Observations {
             .collect()
     }
 
-    /// When all copies were complete with so many dead, or more; `None` if not all who lived then have said so.
+    /// When no replica was missing with this many members dead, or more. `None` if a member that
+    /// lived then has not reported it.
     pub(super) fn complete_at(&self, dead: u64, members: u32) -> Option<u64> {
         self.complete.range(dead..).find_map(|(&dead, said)| {
             let gone: BTreeSet<u32> =

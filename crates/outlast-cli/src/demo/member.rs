@@ -1,6 +1,6 @@
-//! A member of the demo: a thread that writes, and a thread that watches and reports.
+//! A member of the demo: a thread that writes, and a thread that watches for deaths and repairs.
 
-use super::{CALL_LIMIT, COPIES, NOTE_LEN, REST, VALUE_LEN, WRITES_PER_TURN};
+use super::{CALL_LIMIT, NOTE_LEN, REPLICAS, REST, VALUE_LEN, WRITES_PER_TURN};
 use crate::control::{ControlAddress, MemberControl, Phase};
 use crate::members::{DeathNews, Watch, machine_ns, tell};
 use anyhow::{Context, ensure};
@@ -13,22 +13,22 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A member of the demo; started by it.
+/// A member of the demo; started by it
 #[derive(Args)]
 pub(crate) struct DemoMember {
     address: String,
 }
 
-/// What members write to the demo, one JSON object a line.
+/// What members report to the demo, each as a line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum DemoLine {
     /// The store is open.
     Open,
     News(DeathNews),
-    /// The member writes no more.
+    /// The member has stopped writing.
     Rests,
-    /// How many keys of another member were read back, and what is wrong with them.
+    /// How many keys were read back, and what is wrong with them.
     ReadBack {
         keys: u64,
         wrong: Vec<String>,
@@ -50,7 +50,7 @@ impl DemoMember {
             serde_json::from_str(&self.address).context("where the demo's memory is")?;
         let job = JoinOptions::new().time_limit(CALL_LIMIT).join()?;
         let member = MemberControl::new(address, job.me().index())?;
-        let options = Options::new().replicas(COPIES).partitions(128).expected_keys(1 << 14);
+        let options = Options::new().replicas(REPLICAS).partitions(128).expected_keys(1 << 14);
         let store = Store::open(&job, options).context("opening the store")?;
         tell(&DemoLine::Open)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -61,8 +61,8 @@ impl DemoMember {
                 while !stop.load(Ordering::Acquire) {
                     for _ in 0..WRITES_PER_TURN {
                         let key = key(store.me().0, number);
-                        store.put(&key, &fill(&key, number)).context("a put")?;
-                        // Acknowledged: from here on it must not be lost, whoever dies.
+                        store.put(&key, &fill(&key, number)).context("a put failed")?;
+                        // Acknowledged: from here on the value must not be lost.
                         notes.write_all(&machine_ns().to_le_bytes())?;
                         number += 1;
                     }
@@ -78,14 +78,15 @@ impl DemoMember {
                 for news in watch.poll(&job, &store)? {
                     tell(&DemoLine::News(news))?;
                 }
-                ensure!(phase > Phase::Rest || !writer.is_finished(), "the writer gave up");
+                ensure!(phase > Phase::Rest || !writer.is_finished(), "the writer has ended early");
                 job.park(bell, job.now().after(watch.patience()));
             }
             Ok(())
         };
         watch_until(Phase::Rest)?;
         stop.store(true, Ordering::Release);
-        // One thread that panicked is a member that failed. Before the word: what is read back is what is noted then.
+        // The writer ends before the report: what is read back is what it has recorded by then. A
+        // writer that panicked makes the member fail.
         while !writer.is_finished() {
             let bell = job.bell();
             job.park(bell, job.now().after(REST));
@@ -106,7 +107,8 @@ impl DemoMember {
     }
 }
 
-/// Reads back what those were acknowledged whose next living member this is: how many keys, and what is wrong.
+/// Reads back the acknowledged writes of the members whose next living member this is. Returns the
+/// number of keys and what is wrong.
 fn read_back(
     job: &outlast::Job,
     store: &Store,

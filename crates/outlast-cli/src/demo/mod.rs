@@ -1,8 +1,9 @@
-//! `outlast demo`: real processes write to a store, two are killed in the middle, and nothing is lost.
+//! `outlast demo`: real processes write to a store, two of them are killed, and nothing is lost.
 //!
-//! Every member puts results under keys of its own, each under a new one, and notes each acknowledgement in memory of this
-//! command, which outlives it. At the end each survivor reads back what the member before it had been acknowledged, the
-//! dead included, and compares it byte by byte.
+//! Every member puts results under keys of its own, each result under a new key, and records each
+//! acknowledgement in memory of this command, which outlives the member. At the end each survivor
+//! reads back the acknowledged writes of the member before it, which may be dead, and compares
+//! every byte.
 
 mod member;
 mod run;
@@ -26,21 +27,22 @@ pub(crate) use member::DemoMember;
 
 const EXAMPLES: &str = "\
 Examples:
-  Watch six processes write, lose two of them, and lose nothing else:
+  Six processes write, two of them are killed:
       outlast demo
-  The same for programs; standard output gets nothing but the report:
+  The report as JSON; standard output gets nothing else:
       outlast demo --json -
 
-Exit status: 0 every acknowledged write is there and all copies are back, 1 not so, 2 wrong usage.";
+Exit status: 0 every acknowledged write is there and all replicas are back, 1 otherwise, 2 wrong
+usage.";
 
-/// How many copies each value has.
-const COPIES: usize = 3;
+/// How many replicas each value has.
+const REPLICAS: usize = 3;
 /// How long the members write.
 const WORK: Duration = Duration::from_millis(4000);
-/// When members are killed, counted from the moment when all have opened the store.
+/// When members are killed, counted from the moment when all members have opened the store.
 const KILLS_AT: [Duration; 2] = [Duration::from_millis(1200), Duration::from_millis(2400)];
-/// How many writes a member makes before it rests. Resting keeps the demo honest on few cores: a pause is then due to
-/// a death, not to a crowd of busy processes.
+/// How many writes a member makes before it rests. On few cores the rest keeps the demo honest: a
+/// pause in the writes is then due to a death, not to a crowd of busy processes.
 const WRITES_PER_TURN: u64 = 4;
 /// How long a member rests after each turn.
 const REST: Duration = Duration::from_millis(2);
@@ -50,12 +52,12 @@ const VALUE_LEN: usize = 256;
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// When the whole demo counts as hung.
 const HUNG_AFTER: Duration = Duration::from_secs(28);
-/// A survivor that stands still for longer than this has not gone on.
+/// A survivor that writes nothing for longer than this has not gone on.
 const PAUSE_MAX_MS: f64 = 2000.0;
-/// What is noted of an acknowledged write: when.
+/// The length of the record of an acknowledged write: its time.
 const NOTE_LEN: usize = 8;
 
-/// DemoRun processes that write to a store while two of them are killed, and that nothing is lost, in about five seconds.
+/// Watch two of several writing processes die, and no write get lost, in about five seconds
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {
@@ -76,9 +78,9 @@ struct DemoReport {
     copies: usize,
     survivors: usize,
     kills: Vec<KillReport>,
-    /// Acknowledged writes, those of the dead included.
+    /// Acknowledged writes of all members, the dead included.
     acked: u64,
-    /// Keys that another member read back.
+    /// Keys that a member other than the writer read back.
     keys_read_back: u64,
     /// Acknowledged writes that are missing or have another value.
     lost: u64,
@@ -96,7 +98,7 @@ struct KillReport {
     at_s: f64,
     first_noticed_ms: Option<f64>,
     all_noticed_ms: Option<f64>,
-    /// Until there were as many copies of everything as before.
+    /// From the kill until no replica was missing.
     copies_back_ms: Option<f64>,
 }
 
@@ -157,7 +159,7 @@ impl Demo {
             .filter_map(|member| longest_pause_ms(notes.get(member as usize)?.first()?));
         let longest_pause_ms = pauses.fold(0.0, f64::max);
         if longest_pause_ms > PAUSE_MAX_MS {
-            wrong.push(format!("a survivor stood still for {longest_pause_ms:.0} ms"));
+            wrong.push(format!("a survivor wrote nothing for {longest_pause_ms:.0} ms"));
         }
         let left_behind = left_behind(&before, &pids);
         let keys_read_back = heard.read_back.values().map(|(keys, _)| keys).sum();
@@ -172,7 +174,7 @@ impl Demo {
                     .iter()
                     .all(|kill| kill.all_noticed_ms.is_some() && kill.copies_back_ms.is_some()),
             members: self.members,
-            copies: COPIES,
+            copies: REPLICAS,
             survivors: survived,
             kills,
             acked,
@@ -201,14 +203,14 @@ impl Demo {
         line(
             report.lost == 0 && report.acked == report.keys_read_back,
             format!(
-                "all {} acknowledged writes were read back by another member, those of the dead too; {} lost",
+                "all {} acknowledged writes were read back, also of the dead members; {} lost",
                 report.acked, report.lost
             ),
         );
         line(
             report.longest_pause_ms <= PAUSE_MAX_MS,
             format!(
-                "the writers noticed little: their longest pause was {:.1} ms",
+                "the longest pause of a surviving writer was {:.1} ms",
                 report.longest_pause_ms
             ),
         );
@@ -217,14 +219,14 @@ impl Demo {
         line(
             back.clone().all(|back| back.is_some()) && report.kills.len() == KILLS_AT.len(),
             format!(
-                "{} copies of everything again, at most {slowest:.1} ms after a kill",
+                "{} replicas of every value again, at most {slowest:.1} ms after a kill",
                 report.copies
             ),
         );
         line(
             report.survivors + KILLS_AT.len() == report.members,
             format!(
-                "{} of {} survived and finished; nobody hung",
+                "{} of {} members survived and finished; none hung",
                 report.survivors, report.members
             ),
         );
@@ -236,12 +238,12 @@ impl Demo {
             plain(format!("         {text}"));
         }
         let verdict =
-            if report.ok { "The store outlasted both deaths." } else { "Something is wrong." };
+            if report.ok { "The store outlasted both deaths." } else { "A promise is broken." };
         plain(format!("\n{verdict} ({:.1} s)", report.seconds));
     }
 }
 
-/// The longest time between two acknowledged writes.
+/// The longest time between two acknowledged writes of a record.
 fn longest_pause_ms(notes: &[u8]) -> Option<f64> {
     let times: Vec<u64> =
         notes.as_chunks::<NOTE_LEN>().0.iter().map(|note| u64::from_le_bytes(*note)).collect();

@@ -1,6 +1,6 @@
-//! A run of the demo: what its members report, the kills, and what is shown of them.
+//! A run of the demo: the kills, what the members report, and what is shown of it.
 
-use super::{COPIES, Demo, DemoLine, HUNG_AFTER, KILLS_AT, KillReport, NOTE_LEN, WORK};
+use super::{Demo, DemoLine, HUNG_AFTER, KILLS_AT, KillReport, NOTE_LEN, REPLICAS, WORK};
 use crate::control::{CommandControl, Phase};
 use crate::members::{DeathNews, Lines, describe, machine_ns};
 use crate::report::say;
@@ -11,20 +11,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// What the demo has heard from its members so far.
+/// What the members have reported so far.
 #[derive(Default)]
 pub(super) struct Heard {
     pub(super) open: BTreeSet<u32>,
-    /// Who noticed whose death, and when.
+    /// When each survivor noticed each death, by survivor and dead member.
     pub(super) noticed: BTreeMap<(u32, u32), u64>,
-    /// By how many dead: who saw when that nothing is to be repaired.
+    /// By the number of dead members: when each survivor found no replica missing.
     pub(super) complete: BTreeMap<u64, BTreeMap<u32, u64>>,
     pub(super) rests: BTreeSet<u32>,
     pub(super) read_back: BTreeMap<u32, (u64, Vec<String>)>,
 }
 
 impl Heard {
-    /// The times at which all of `survivors` did something, in milliseconds since `at_ns`, if all have.
+    /// The first and the last of the survivors' times, in milliseconds since `at_ns`; `None` if a
+    /// time is missing.
     fn since<'a>(
         at_ns: u64,
         survivors: &BTreeSet<u32>,
@@ -46,12 +47,12 @@ pub(super) struct DemoRun<'a> {
     pub(super) lines: Lines,
     pub(super) heard: Heard,
     pub(super) control: CommandControl,
-    /// Since when members write, once they do.
+    /// When the members began to write; `None` before and after that.
     pub(super) began: Option<Instant>,
 }
 
 impl DemoRun<'_> {
-    /// Drives the members through the demo; fills in what the kills did.
+    /// Drives the members through the demo, and adds a report for each kill.
     pub(super) fn run(&mut self, kills: &mut Vec<KillReport>) -> anyhow::Result<()> {
         let members = self.demo.members;
         let pids = self.running.pids();
@@ -61,10 +62,11 @@ impl DemoRun<'_> {
         self.began = Some(Instant::now());
         let began = Instant::now();
         self.line(format_args!(
-            "all have opened the store and write; each value has {COPIES} copies"
+            "all members write to the store; each value has {REPLICAS} replicas"
         ));
 
-        // The lowest member dies too: nobody is special, unless it is this command as well, inside the user's own mpirun.
+        // The lowest member dies too: no member is special, except that inside the user's own
+        // mpirun rank 0 is this command as well.
         let lowest = u32::from(outlast::launch::rank().is_some());
         let victims = [members as u32 / 2 + lowest, lowest];
         let mut survivors: BTreeSet<u32> = (0..members as u32).collect();
@@ -89,15 +91,17 @@ impl DemoRun<'_> {
                 ));
             }
             let dead = kills.len() as u64 + 1;
-            self.wait_for("bring the copies back", |heard| {
+            self.wait_for("bring the replicas back", |heard| {
                 let said = heard.complete.get(&dead);
                 said.is_some_and(|said| survivors.iter().all(|member| said.contains_key(member)))
             })?;
             let back = |member| self.heard.complete.get(&dead)?.get(&member);
             let back = Heard::since(at_ns, &survivors, back).map(|(_, all)| all);
             if let Some(back) = back {
-                let copies = COPIES.min(survivors.len());
-                self.line(format_args!("{copies} copies of everything again after {back:.1} ms"));
+                let replicas = REPLICAS.min(survivors.len());
+                self.line(format_args!(
+                    "{replicas} replicas of every value again after {back:.1} ms"
+                ));
             }
             kills.push(KillReport {
                 member: victim,
@@ -112,9 +116,7 @@ impl DemoRun<'_> {
         self.wait_for("stop writing", |heard| survivors.is_subset(&heard.rests))?;
         self.began = None;
         let acked = self.control.recorded_len()? / NOTE_LEN as u64;
-        self.line(format_args!(
-            "{acked} writes were acknowledged; each is read back by another member"
-        ));
+        self.line(format_args!("{acked} writes were acknowledged; other members read them back"));
         self.control.set_phase(Phase::ReadBack)?;
         self.wait_for("read back", |heard| {
             survivors.iter().all(|member| heard.read_back.contains_key(member))
@@ -151,7 +153,7 @@ impl DemoRun<'_> {
         Ok(())
     }
 
-    /// Lets time pass.
+    /// Listens to the members until this moment.
     fn let_pass(&mut self, until: Instant) -> anyhow::Result<()> {
         while Instant::now() < until {
             self.listen()?;
@@ -162,7 +164,8 @@ impl DemoRun<'_> {
         Ok(())
     }
 
-    /// Waits until the members have said something; an error if it does not come, or if nobody is left to say it.
+    /// Waits until the members' reports satisfy a condition. An error if they take too long, or if
+    /// all members have ended.
     fn wait_for(&mut self, what: &str, is_there: impl Fn(&Heard) -> bool) -> anyhow::Result<()> {
         loop {
             self.listen()?;
@@ -171,13 +174,13 @@ impl DemoRun<'_> {
             }
             ensure!(
                 self.running.elapsed() < HUNG_AFTER && self.running.running() > 0,
-                "the members did not {what}; is everything on this machine as `outlast doctor` wants it?"
+                "the members did not {what} in time; does `outlast doctor` find a problem?"
             );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Shows how far the members have come, where somebody looks.
+    /// Draws a progress bar, if standard error is a terminal.
     fn draw_bar(&self) {
         const WIDTH: usize = 40;
         let (Some(began), true) = (self.began, std::io::stderr().is_terminal()) else { return };

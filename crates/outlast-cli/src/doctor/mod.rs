@@ -1,4 +1,4 @@
-//! `outlast doctor`: whether this machine can run each engine, and what to do if not.
+//! `outlast doctor`: checks whether this machine can run each engine, and says what to do if not.
 
 mod mpi;
 mod shm;
@@ -15,12 +15,12 @@ const EXAMPLES: &str = "\
 Examples:
   A table for people:
       outlast doctor
-  The same for programs; standard output gets nothing else:
+  The findings as JSON; standard output gets nothing else:
       outlast doctor --json -
 
 Exit status: 0 the default engine (shm) works here, 1 it does not, 2 wrong usage.";
 
-/// How long a program that doctor asks for its version may take.
+/// How long a program may take to tell its version.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(20);
 
 /// Check whether this machine can run each engine, and say what to do if not.
@@ -42,12 +42,12 @@ enum Status {
 
 #[derive(Clone, Debug, Serialize)]
 struct Check {
-    /// Which engine it is for; `machine` for all.
+    /// The engine that needs it; `machine` if all engines do.
     engine: &'static str,
     name: &'static str,
     status: Status,
     found: String,
-    /// What to do about it; empty if nothing is to be done.
+    /// What to do about it; empty if there is nothing to do.
     advice: String,
 }
 
@@ -134,7 +134,7 @@ fn check(
     Check { engine, name, status, found: found.into(), advice: advice.into() }
 }
 
-/// `ok` with what was found, or `missing` with what to do.
+/// A check that is `ok` with what was found, or `missing` with what to do.
 fn need(
     engine: &'static str,
     name: &'static str,
@@ -151,7 +151,7 @@ fn engine_statuses(checks: &[Check], mpi: &OpenMpi) -> Vec<EngineStatus> {
     let worst = |engine: &str| {
         let relevant =
             checks.iter().filter(|check| check.engine == engine || check.engine == "machine");
-        // A warning is a matter of comfort; what counts is whether the engine runs.
+        // Only what is missing keeps an engine from running; a warning does not.
         let missing: Vec<&str> = relevant
             .filter(|check| check.status == Status::Missing)
             .map(|check| check.name)
@@ -167,7 +167,7 @@ fn engine_statuses(checks: &[Check], mpi: &OpenMpi) -> Vec<EngineStatus> {
         mpi.mpirun.as_ref().map_or("mpirun".to_string(), |path| path.display().to_string());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let oversubscribe = if cores < 4 { " --oversubscribe" } else { "" };
-    // Open MPI refuses to run as root without all four.
+    // As root, Open MPI runs only with all four variables.
     let as_root = match rustix::process::geteuid().is_root() {
         true => {
             "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
@@ -218,7 +218,7 @@ fn output_of(command: &mut Command) -> Option<String> {
     let mut stdout = child.stdout.take()?;
     let (text, answer) = std::sync::mpsc::channel();
     std::thread::spawn(move || text.send(std::io::read_to_string(&mut stdout).unwrap_or_default()));
-    // The end of its output is the end of its answer; whoever keeps the pipe open longer than that is ended.
+    // The end of the output ends the answer. A program that keeps the pipe open longer is killed.
     let answer = answer.recv_timeout(PROGRAM_LIMIT).ok();
     if answer.is_none() {
         let _ = child.kill();

@@ -1,14 +1,14 @@
-//! What the mpi engine needs: Open MPI with ULFM.
+//! Checks of what the mpi engine needs: Open MPI with ULFM.
 
 use super::{Check, Status, check, numbers, output_of, read};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Open MPI as it was found here.
+/// The programs of Open MPI that were found.
 pub(super) struct OpenMpi {
     pub(super) mpirun: Option<PathBuf>,
     pub(super) mpicc: Option<PathBuf>,
-    /// What `ompi_info` says; `None` if it is not there or did not answer.
+    /// The output of `ompi_info`; `None` if it is missing or did not answer.
     pub(super) info: Option<String>,
 }
 
@@ -30,7 +30,7 @@ impl OpenMpi {
     }
 
     pub(super) fn checks(&self) -> Vec<Check> {
-        let install = "install it into this workspace with `cargo xtask mpi`, or put Open MPI 5 with ULFM on PATH";
+        let install = "install it with `cargo xtask mpi`, or put Open MPI 5 with ULFM on PATH";
         let mut checks: Vec<Check> = [("mpirun", &self.mpirun), ("mpicc", &self.mpicc)]
             .into_iter()
             .map(|(name, found)| match found {
@@ -71,7 +71,7 @@ impl OpenMpi {
     }
 }
 
-/// Where Open MPI may be: in this workspace, or on `PATH`.
+/// The folders that may hold Open MPI: in this workspace, or on `PATH`.
 fn mpi_directories() -> Vec<PathBuf> {
     let mut directories: Vec<PathBuf> = Vec::new();
     let current = std::env::current_dir().unwrap_or_default();
@@ -82,7 +82,7 @@ fn mpi_directories() -> Vec<PathBuf> {
     directories
 }
 
-/// Whether several hosts can be played on this machine, for tests.
+/// Checks whether several hosts can be made of this machine, for tests.
 fn namespaces() -> Check {
     const CAP_SYS_ADMIN: u64 = 1 << 21;
     const CAP_NET_ADMIN: u64 = 1 << 12;

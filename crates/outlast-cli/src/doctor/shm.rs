@@ -1,4 +1,4 @@
-//! What the shm engine needs of this machine, and what all engines need.
+//! Checks of what all engines need, and of what the shm engine needs.
 
 use super::{Check, Status, check, need, numbers, read};
 use crate::quantity::human_bytes;
@@ -29,7 +29,7 @@ pub(super) fn machine() -> Vec<Check> {
             "cores",
             Status::Warning,
             "1",
-            "everything works, but members wait for each other's time slices; detection takes tens of milliseconds",
+            "members wait for each other's time slices; detection takes tens of milliseconds",
         ),
         _ => check("machine", "cores", Status::Ok, cores.to_string(), ""),
     };
@@ -54,20 +54,20 @@ pub(super) fn shm() -> Vec<Check> {
             "shm",
             "pidfd_open",
             pidfd_open(getpid(), PidfdFlags::empty()).map(|_| "works".to_string()),
-            "deaths are proven by it: use Linux 5.3 or newer, and allow it in the container's seccomp profile",
+            "it proves deaths: use Linux 5.3 or newer, and allow it in the seccomp profile",
         ),
         need(
             "shm",
             "futex_waitv",
             has_futex_waitv(),
-            "waiting needs it: use Linux 5.16 or newer, and allow it in the container's seccomp profile",
+            "waiting needs it: use Linux 5.16 or newer, and allow it in the seccomp profile",
         ),
         membarrier(),
         need(
             "shm",
             "memfd, fallocate",
             has_memfd().map(|()| "work".to_string()),
-            "the job's memory is made of it: allow memfd_create in the container's seccomp profile, and free memory",
+            "it holds the job's memory: allow memfd_create in the seccomp profile, and free memory",
         ),
     ];
     checks.extend(memory());
@@ -77,7 +77,7 @@ pub(super) fn shm() -> Vec<Check> {
 fn has_futex_waitv() -> Result<String, rustix::io::Errno> {
     let word = AtomicU32::new(0);
     let mut waiter = Wait::new();
-    // Another value than the word holds, so that the call returns at once.
+    // The word holds another value, so the call returns at once.
     waiter.val = 1;
     waiter.uaddr = word.as_ptr().cast::<std::ffi::c_void>().into();
     waiter.flags = WaitFlags::SIZE_U32;
@@ -96,7 +96,7 @@ fn membarrier() -> Check {
             "membarrier",
             Status::Warning,
             "no global expedited barrier",
-            "use Linux 4.16 or newer, and allow membarrier in the container's seccomp profile",
+            "use Linux 4.16 or newer, and allow membarrier in the seccomp profile",
         ),
     }
 }
@@ -104,7 +104,7 @@ fn membarrier() -> Check {
 fn has_memfd() -> Result<(), rustix::io::Errno> {
     const PROBE_LEN: u64 = 1 << 20;
     let file = memfd_create("outlast-doctor", MemfdFlags::CLOEXEC)?;
-    // A file beyond the limit would be SIGXFSZ, not an error.
+    // A file beyond the limit raises SIGXFSZ instead of returning an error.
     let len = PROBE_LEN.min(getrlimit(Resource::Fsize).current.unwrap_or(PROBE_LEN));
     if len == 0 {
         return Err(rustix::io::Errno::FBIG);
@@ -153,22 +153,23 @@ fn memory() -> Vec<Check> {
         ),
         None => check("shm", "control group", Status::Ok, "no memory limit", ""),
     });
-    // A job reserves half of what is usable as address space in each process, and as the size of one file.
+    // A job reserves half of the usable memory, as address space in each process and as the size of
+    // a single file.
     let reserved = usable / 2;
     for (resource, name, flag) in
         [(Resource::As, "address space", "ulimit -v"), (Resource::Fsize, "file size", "ulimit -f")]
     {
         checks.push(match getrlimit(resource).current {
             None => check("shm", name, Status::Ok, "unlimited", ""),
-            Some(limit) if limit >= reserved => check("shm", name, Status::Ok, human_bytes(limit), ""),
+            Some(limit) if limit >= reserved => {
+                check("shm", name, Status::Ok, human_bytes(limit), "")
+            }
             Some(limit) => check(
                 "shm",
                 name,
                 Status::Missing,
                 format!("limited to {}", human_bytes(limit)),
-                format!(
-                    "raise it with {flag} unlimited, or start jobs with --memory BYTES so that all segments together fit"
-                ),
+                format!("raise it with {flag} unlimited, or start jobs with a lower --memory"),
             ),
         });
     }
@@ -194,7 +195,7 @@ fn memory() -> Vec<Check> {
             "overcommit",
             Status::Warning,
             "strict accounting (2)",
-            "segments grow only as far as the commit limit; sysctl vm.overcommit_memory=0 lifts that",
+            "segments grow only up to the commit limit; sysctl vm.overcommit_memory=0 lifts it",
         ),
         mode => check("shm", "overcommit", Status::Ok, format!("mode {mode}"), ""),
     });

@@ -1,4 +1,4 @@
-//! `outlast hosts`: runs a command on hosts made of this machine.
+//! `outlast hosts`: makes several hosts of this machine and runs a command on the first.
 
 use super::{HOSTS_MAX, Hosts};
 use anyhow::{Context, bail, ensure};
@@ -11,21 +11,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
+The hosts share the machine's processes and files, but not its network: to Open MPI they are
+separate nodes. Root is needed. Everything is taken down at the end, also after Ctrl-C.
+
 Examples:
-  A shell on the first of three hosts, with the addresses of all in /etc/hosts:
+  A shell on the first of three hosts; /etc/hosts has the addresses of all:
       outlast hosts 3 -- sh
-  A program of yours over MPI on three hosts ({options} stands for the options of mpirun that know them):
+  An MPI program on three hosts; {options} stands for the options with which mpirun finds them:
       outlast hosts 3 -- mpirun {options} --with-ft ulfm -n 6 ./program
 
-The variable OUTLAST_MPIRUN_OPTIONS has those options, too, and OUTLAST_HOSTFILE the name of the file that lists the hosts, for
-`outlast run --engine mpi --hosts \"$OUTLAST_HOSTFILE\"`. It needs root. Everything is taken down at the end, also after Ctrl-C.";
+The command finds these options in OUTLAST_MPIRUN_OPTIONS as well, and in OUTLAST_HOSTFILE the
+file that lists the hosts, for `outlast run --engine mpi --hosts \"$OUTLAST_HOSTFILE\"`.
 
-/// Make several hosts of this machine, out of network namespaces, and run a command on the first of them.
+Exit status: 0 the command succeeded, 1 it failed, 2 wrong usage.";
+
+/// Make several hosts of this machine and run a command on the first
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HostsCommand {
-    /// How many
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(HOSTS_MAX)))]
+    /// How many hosts
+    #[arg(value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(HOSTS_MAX)))]
     count: u16,
     /// The command and its arguments
     #[arg(
@@ -59,7 +65,8 @@ impl HostsCommand {
                 break status;
             }
             if interrupted.load(Ordering::Acquire) {
-                // A terminal has told the child, too; a moment for it to end what it has started.
+                // A terminal has sent the signal to the child, too: it gets a moment to end what it
+                // has started.
                 std::thread::sleep(Duration::from_millis(500));
                 let _ = child.kill();
                 child.wait()?;

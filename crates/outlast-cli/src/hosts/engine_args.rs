@@ -1,4 +1,4 @@
-//! The options that choose the engine below a job, and the hosts that it runs on.
+//! The options that choose the engine below a job, and the hosts that the job runs on.
 
 use super::{HOSTS_MAX, Hosts};
 use crate::quantity::{self, EngineName};
@@ -6,18 +6,19 @@ use clap::Args;
 use outlast::launch::{Launch, Mpirun, follow, rank};
 use std::path::PathBuf;
 
-/// The option of mpirun with which its daemons do not give up each other after a cut link, which would end the job.
+/// The option of mpirun that keeps its daemons from giving up on each other after a cut link, which
+/// would end the job.
 pub(crate) const PATIENT_DAEMONS: [&str; 3] = ["--prtemca", "oob_tcp_keepalive_time", "0"];
 
-/// The engine below a job, and where it runs.
+/// The engine below a job, and the hosts it runs on.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct EngineArgs {
     /// The engine below the job: shm, or mpi in builds with the feature `mpi`
     #[arg(long, value_name = "NAME", value_parser = quantity::engine, default_value = "shm")]
     pub(crate) engine: EngineName,
-    /// With the mpi engine: make so many hosts of this machine, out of network namespaces, and spread the job over
-    /// them; needs root
-    #[arg(long, value_name = "H", value_parser = clap::value_parser!(u16).range(1..=i64::from(HOSTS_MAX)))]
+    /// With the mpi engine: spread the job over this many hosts made of this machine; needs root
+    #[arg(long, value_name = "H")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(HOSTS_MAX)))]
     pub(crate) hosts: Option<u16>,
 }
 
@@ -33,13 +34,13 @@ impl EngineArgs {
         if self.hosts.is_some() && rank().is_some() {
             crate::usage_error(
                 subcommand,
-                "inside mpirun the hosts are those of mpirun; leave --hosts out",
+                "inside mpirun the job runs on the hosts of mpirun; leave --hosts out",
             );
         }
     }
 
-    /// Inside an mpirun that the user has started: becomes a member in all ranks but 0, which goes on as the command;
-    /// and how many ranks there are.
+    /// Inside an mpirun of the user, rank 0 goes on as the command and learns the number of ranks;
+    /// all other ranks become members and do not return. `None` outside of mpirun.
     pub(crate) fn join_mpirun(self) -> anyhow::Result<Option<usize>> {
         match rank().filter(|_| self.engine == EngineName::Mpi) {
             None => Ok(None),
@@ -48,7 +49,8 @@ impl EngineArgs {
         }
     }
 
-    /// Has the job run there. The hosts are to be kept until it has ended. Says how it is started.
+    /// Prepares a launch on the chosen engine and hosts, and prints how mpirun is started. The
+    /// hosts must be kept until the job has ended.
     pub(crate) fn prepare(
         self,
         launch: Launch,
@@ -57,7 +59,7 @@ impl EngineArgs {
         self.prepare_with(launch, ranks, &[])
     }
 
-    /// The same with further options of mpirun.
+    /// Prepares a launch as [`EngineArgs::prepare`] does, with further options of mpirun.
     pub(crate) fn prepare_with(
         self,
         launch: Launch,
@@ -80,14 +82,15 @@ impl EngineArgs {
         Ok((launch.mpirun(mpirun), hosts))
     }
 
-    /// The arguments that say the same.
+    /// The arguments of the command that choose this engine and these hosts.
     pub(crate) fn arguments(self) -> String {
         let hosts = self.hosts.map_or(String::new(), |hosts| format!(" --hosts {hosts}"));
         format!("--engine {}{hosts}", self.engine)
     }
 }
 
-/// The mpirun to use: what MPIRUN names, that of the library which this program was built with, or that of the PATH.
+/// The mpirun to use: the path in MPIRUN, or the mpirun of the library that this program was built
+/// with, or the mpirun on PATH.
 pub(super) fn mpirun() -> PathBuf {
     let built_with =
         || option_env!("OUTLAST_MPIRUN").map(PathBuf::from).filter(|path| path.exists());

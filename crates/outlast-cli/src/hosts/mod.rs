@@ -1,13 +1,17 @@
-//! Several hosts out of one machine, and jobs on them.
+//! Several hosts made of this machine, and jobs on them.
 //!
-//! A host is a network namespace with a host name, an address and a folder for temporary files of its own, so that Open MPI
-//! takes it for another node and speaks TCP to it. All of them share the machine's processes and files. Their
-//! network is a bridge in one more namespace: nothing of it is to be seen, or reached, from outside.
+//! A host is a network namespace with a host name, an address and a folder for temporary files of
+//! its own: Open MPI takes it for another node and speaks TCP to it. All hosts share the machine's
+//! processes and files. Their network is a bridge in a further namespace, which cannot be seen or
+//! reached from outside.
 //!
-//! | who ends | what is left |
+//! | what ends | what is left |
 //! |---|---|
 //! | the command, also by Ctrl-C | nothing |
-//! | the command, by kill -9 | the namespaces and what runs in them, until the next start: their names say whose they were |
+//! | the command, by kill -9 | the namespaces and their processes, until the next start |
+//!
+//! The names of namespaces and folders carry the process id of the command that made them, so the
+//! next start finds and removes what a killed command has left.
 
 mod command;
 mod engine_args;
@@ -24,18 +28,18 @@ pub(crate) use command::HostsCommand;
 pub(crate) use engine_args::{EngineArgs, PATIENT_DAEMONS};
 pub(crate) use listed::{HostsWanted, hosts_wanted, on_listed};
 
-/// The most hosts: one machine has to carry them all.
+/// The most hosts that one machine carries.
 const HOSTS_MAX: u16 = 16;
 
-/// The beginning of the names of namespaces and folders; the number of the process that made them follows.
+/// The names of namespaces and folders begin with this, followed by the process id of the command.
 const PREFIX: &str = "outlast-";
 
-/// Hosts, until they are dropped.
+/// Hosts made of this machine. They are taken down when dropped.
 pub(crate) struct Hosts {
     count: u16,
-    /// Where their scripts and temporary files are.
+    /// The folder of their scripts and temporary files.
     folder: PathBuf,
-    /// What their namespaces' names begin with.
+    /// What the names of their namespaces begin with.
     prefix: String,
 }
 
@@ -43,12 +47,14 @@ fn host_name(index: u16) -> String {
     format!("host{}", index + 1)
 }
 
-/// Runs a command to its end; what it said if it failed.
+/// Runs a command to its end and returns its output, or an error with what it wrote.
 fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.stdin(Stdio::null()).output();
     let program = command.get_program().to_string_lossy().into_owned();
     let output = output.with_context(|| {
-        format!("cannot run `{program}` (Debian: apt install iproute2 util-linux), without which there are no hosts")
+        format!(
+            "cannot run `{program}`, which hosts need (Debian: apt install iproute2 util-linux)"
+        )
     })?;
     if !output.status.success() {
         bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
@@ -67,12 +73,13 @@ impl Hosts {
         let folder = std::env::temp_dir().join(format!("{prefix}hosts"));
         std::fs::create_dir(&folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
-        // From here on a failure takes down what is there.
+        // From here on a failure drops `hosts`, which takes down what was made.
         let hosts = Hosts { count, folder, prefix };
         hosts.write_files()?;
         hosts.make_namespaces().context(
-            "cannot make hosts out of network namespaces: that needs root, with the rights to make namespaces \
-             (in a container: --cap-add NET_ADMIN --cap-add SYS_ADMIN); without --hosts the job runs on one host",
+            "cannot make hosts out of network namespaces: that needs root, with the rights to make \
+             namespaces (in a container: --cap-add NET_ADMIN --cap-add SYS_ADMIN); without \
+             --hosts the job runs on one host",
         )?;
         Ok(hosts)
     }
@@ -94,8 +101,8 @@ impl Hosts {
         Ok(())
     }
 
-    /// The list of names, the list for mpirun, and two scripts: one that enters a host, and one that does it in the way
-    /// of ssh.
+    /// Writes /etc/hosts of the hosts, the host file for mpirun, and two scripts: `enter` runs a
+    /// command on a host, and `agent` does so with the arguments of ssh.
     fn write_files(&self) -> anyhow::Result<()> {
         let folder = &self.folder;
         let write = |name: &str, text: String| {
@@ -111,7 +118,8 @@ impl Hosts {
             format!(
                 "#!/bin/sh\nhost=$1; shift\nexec ip netns exec \"{prefix}$host\" \
                  unshare --uts --mount --propagation private sh -c 'hostname \"$0\"; \
-                 mount --bind {place}/hosts /etc/hosts; export TMPDIR={place}/\"$0\"; mkdir -p \"$TMPDIR\"; exec \"$@\"' \
+                 mount --bind {place}/hosts /etc/hosts; export TMPDIR={place}/\"$0\"; \
+                 mkdir -p \"$TMPDIR\"; exec \"$@\"' \
                  \"$host\" \"$@\"\n"
             ),
         )?;
@@ -134,12 +142,12 @@ impl Hosts {
         format!("{}{}", self.prefix, host_name(index))
     }
 
-    /// Cuts the link of a host: it reaches no other one, and its processes go on.
+    /// Cuts the link of a host. Its processes go on and reach no other host.
     pub(crate) fn cut(&self, index: u16) -> anyhow::Result<()> {
         ip(&format!("-n {}net link set v{index} down", self.prefix)).map(drop)
     }
 
-    /// What stands before a command that is to run on this host.
+    /// The words in front of a command that runs it on this host.
     pub(crate) fn enter(&self, index: u16) -> [OsString; 2] {
         [self.folder.join("enter").into(), host_name(index).into()]
     }
@@ -154,15 +162,16 @@ impl Hosts {
             words(&["--hostfile"]),
             vec![file("hostfile")],
             words(&["--map-by", "node"]),
-            // A daemon would else begin a session of its own, to which the kernel's autogroups deal out time as to one process:
-            // beside others that compute, all of a host were seen not to run for 15 s and more.
+            // Without this option a daemon begins a session of its own, and the kernel's autogroups
+            // give a session as much time as a single process: next to a busy machine, all
+            // processes of a host were seen not to run for 15 s and more.
             words(&["--leave-session-attached"]),
         ]
         .concat()
     }
 }
 
-/// The address of a host, in a network that nobody else is in.
+/// The address of a host, in a network that only these hosts are in.
 fn address(index: u16) -> String {
     format!("10.77.0.{}", index + 1)
 }
@@ -173,7 +182,7 @@ impl Drop for Hosts {
     }
 }
 
-/// Ends what runs in the namespaces of this prefix, removes them and the folder.
+/// Kills the processes in the namespaces of this prefix, removes the namespaces and the folder.
 fn take_down(prefix: &str, folder: &Path) {
     for namespace in namespaces().iter().filter(|name| name.starts_with(prefix)) {
         let pids = ip(&format!("netns pids {namespace}")).unwrap_or_default();
@@ -186,7 +195,7 @@ fn take_down(prefix: &str, folder: &Path) {
             eprintln!("outlast: the namespace {namespace} is left behind: {error:#}");
         }
     }
-    // A process that was just killed may still write there for a moment.
+    // A process that was just killed may still write to the folder for a moment.
     for _ in 0..20 {
         if std::fs::remove_dir_all(folder).is_ok() || !folder.exists() {
             return;
@@ -201,7 +210,7 @@ fn namespaces() -> Vec<String> {
     list.lines().filter_map(|line| Some(line.split(' ').next()?.to_string())).collect()
 }
 
-/// Takes down the hosts of commands that are gone.
+/// Takes down the hosts of commands that no longer run.
 fn remove_leftovers() {
     let of_the_dead = |name: &str| {
         let pid = name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok()?;

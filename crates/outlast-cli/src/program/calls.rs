@@ -1,4 +1,4 @@
-//! The calls of a random program on a single key each.
+//! Calls on a single key: get, put, conditional put, delete, add, wait.
 
 use super::{Found, Worker, read_access, version};
 use outlast::Engine;
@@ -6,10 +6,11 @@ use outlast::store::{Expect, KeyHandle, StoreError, StoreResult, Version};
 use outlast_check::history::{self, Access, CallKind, Key, Outcome};
 use outlast_check::workload::{self, Random};
 
-/// The longest value that is read into a buffer; longer ones are read as they are.
+/// The longest value that is read into a buffer; the store allocates for longer values.
 const BUFFER_LEN: usize = 4096;
 
-/// How a call is made: by key or through a handle, into a buffer or not. The checkers judge all of them alike.
+/// How a call is made: by key or by handle, into a buffer or not. The checkers judge all forms
+/// alike.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallForm {
     by_handle: bool,
@@ -19,7 +20,8 @@ pub(super) struct CallForm {
 impl CallForm {
     const PLAIN: CallForm = CallForm { by_handle: false, into_buffer: false };
 
-    /// The way of the call with this sequence: most go through handles, so that what these remember is often still right.
+    /// The form of the call with this sequence. Most calls go by handle, so that the location that
+    /// a handle caches is often still right.
     pub(super) fn of(sequence: u64) -> CallForm {
         let bits = Random::new(sequence).next();
         CallForm { by_handle: !bits.is_multiple_of(4), into_buffer: bits & 4 != 0 }
@@ -35,7 +37,7 @@ impl Worker {
         Ok(&self.handles[key])
     }
 
-    /// Reads a key in this form.
+    /// Reads a key by a call of this form.
     fn read(&mut self, form: CallForm, key: &Key) -> StoreResult<Option<(Vec<u8>, Version)>> {
         if form.into_buffer {
             let mut buffer = vec![0; BUFFER_LEN];
@@ -57,7 +59,7 @@ impl Worker {
         }))
     }
 
-    /// Reads a key and records it.
+    /// Reads a key by name and records the call.
     pub(crate) fn get(&mut self, key: &Key) -> anyhow::Result<Found> {
         self.get_by(CallForm::PLAIN, key)
     }
@@ -127,7 +129,8 @@ impl Worker {
                 let [read, write] = accesses;
                 self.returned(Outcome::Ok, &[read, write.at(version(at))])
             }
-            // The store tells a version and no value: only that there was nothing is a whole read.
+            // A conflict tells the version that was found, but not its value: only an absent key is
+            // a whole read.
             Err(StoreError::Conflict { found: None }) => {
                 self.seen.insert(key.clone(), None);
                 self.returned(Outcome::Ok, &[Access::read(key)])
@@ -153,7 +156,7 @@ impl Worker {
         match deleted {
             Ok(existed) => {
                 self.seen.insert(key.clone(), None);
-                // A delete of nothing is a read.
+                // Deleting an absent key is a read.
                 let access = if existed { Access::delete(key) } else { Access::read(key) };
                 self.returned(Outcome::Ok, &[access])
             }

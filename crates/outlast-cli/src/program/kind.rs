@@ -1,21 +1,21 @@
-//! What kind of random programs the members of a run make.
+//! The kinds of random programs.
 
 use clap::ValueEnum;
 use outlast_check::workload::Mix;
 use serde::{Deserialize, Serialize};
 
-/// What the members of a run do.
+/// What kind of calls the members of a run make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum ProgramKind {
-    /// Calls on one key each
+    /// Calls on a single key each
     Calls,
-    /// Puts to few keys, over and over, also of values that are longer than what travels in one piece
+    /// Puts to few keys, also of values that travel in several pieces
     Puts,
     /// Calls and transactions over random keys
     Mixed,
-    /// Transfers between accounts, whose sum stays the same
+    /// Transfers between accounts, whose sum must not change
     Bank,
-    /// Tasks that go from one queue to another: the two queues and the task's own record change together
+    /// Steals of tasks: two queues and the task's record change together
     Steal,
 }
 

@@ -1,5 +1,16 @@
-//! One actor of a random program: it makes the calls of [`outlast_check::workload`] on a store and records them in a
-//! form that the checkers judge. `outlast chaos` runs it in real processes, `outlast sim` under the simulator.
+//! Random programs on a store, which record their calls for the checkers.
+//!
+//! An *actor* is a thread of a member. A [`Worker`] makes the calls of an actor's program
+//! ([`outlast_check::workload`]) and records each call before and after it. `outlast chaos` runs
+//! workers in real processes, `outlast sim` in the simulator. A seed fixes the program: the random
+//! draws and their order must not change.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`kind`] | what kind of programs a run has |
+//! | [`calls`] | calls on a single key |
+//! | [`transactions`] | transactions, transfers, steals of tasks, audits |
+//! | [`recovery`] | what a member does when the store is revoked |
 
 use anyhow::Context;
 use outlast::store::{KeyHandle, Store, StoreError, Version};
@@ -22,18 +33,18 @@ use recovery::Recoveries;
 pub(crate) use kind::ProgramKind;
 pub(crate) use recovery::RECOVERY_THREAD;
 
-/// The thread under which a member's last reads are recorded.
+/// The thread number of a member's final reads in the record.
 pub(crate) const FINAL_THREAD: u32 = 63;
-/// The most threads that a member has.
+/// The most threads of a member that make calls.
 pub(crate) const THREADS_MAX: u32 = 8;
 
-/// What all values shorter than a word are taken for: they cannot say which write they are from.
+/// The identity of all values shorter than a word: they are too short to name their write.
 const SHORT: history::Value = history::Value::new(u64::MAX);
 
-/// Where an actor's record goes.
+/// Where a worker's record goes.
 pub(crate) type Target = Box<dyn Write + Send>;
 
-/// What the programs of a run look like.
+/// The options of the programs of a run.
 pub(crate) fn options(
     members: usize,
     shared_keys: u32,
@@ -48,7 +59,7 @@ pub(crate) fn options(
         ..workload::Options::default()
     };
     match programs {
-        // What a handle remembers is often still right.
+        // With few keys, the location that a handle caches is often still right.
         ProgramKind::Puts => workload::Options {
             shared_keys: 2,
             private_keys: 1,
@@ -72,16 +83,16 @@ pub(crate) fn keys(options: &workload::Options, threads: u32) -> Vec<Key> {
     plain.chain(options.special_keys()).collect()
 }
 
-/// What was found under a key at the end.
+/// The result of a final read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Read(Option<(history::Version, history::Value)>),
     DataLost,
-    /// The call did not say.
+    /// The call returned neither a value nor `DataLost`.
     Unknown,
 }
 
-/// One actor, its program and its record.
+/// Makes the calls of an actor's program, and records them.
 pub(crate) struct Worker {
     store: Store,
     job: Job,
@@ -92,16 +103,16 @@ pub(crate) struct Worker {
     clock: fn(&Job) -> u64,
     /// What this actor saw last of each key.
     seen: HashMap<Key, Option<(Version, history::Value)>>,
-    /// A handle for each key that was used through one.
+    /// The handles of the keys that were used by handle.
     handles: HashMap<Key, KeyHandle>,
     wait_for: Duration,
-    /// How many times everything was looked at.
+    /// How many audits were made.
     audits: u64,
     recoveries: Recoveries,
-    /// How many calls said that the data are lost.
+    /// How many calls returned `DataLost`.
     pub(crate) data_lost: u64,
-    /// With how many dead, or more, the rules of the bank and of the queues need not hold, since something may have been
-    /// lost, and accepted.
+    /// From this number of deaths on data may have been lost, and the loss accepted: the rules of
+    /// accounts and queues need not hold.
     pub(crate) deaths_survived: usize,
 }
 
@@ -113,7 +124,7 @@ fn is_counter(key: &Key) -> bool {
     key.bytes().starts_with(b"count/")
 }
 
-/// What stands for these bytes in the history.
+/// The identity of these bytes in the history.
 fn identity(seed: u64, key: &Key, bytes: &[u8]) -> history::Value {
     if is_counter(key) {
         let number = bytes.try_into().map(i64::from_le_bytes);
@@ -129,7 +140,7 @@ fn identity(seed: u64, key: &Key, bytes: &[u8]) -> history::Value {
     }
 }
 
-/// An access as it is announced: what it will see, and which version it will make, is not known before.
+/// An access as it is announced before the call, without its result.
 fn version_free(access: &Access) -> Access {
     if access.changes() {
         Access { version: None, ..access.clone() }
@@ -138,7 +149,7 @@ fn version_free(access: &Access) -> Access {
     }
 }
 
-/// The access that a read was.
+/// The access of a read that found this.
 fn read_access(key: &Key, found: Option<(Version, history::Value)>) -> Access {
     match found {
         None => Access::read(key),
@@ -147,7 +158,7 @@ fn read_access(key: &Key, found: Option<(Version, history::Value)>) -> Access {
 }
 
 impl Worker {
-    /// The actor `thread` of this member, with its program of this seed, recording to `target`.
+    /// The worker of thread `thread` of this member, which records to `target`.
     pub(crate) fn new(
         store: &Store,
         job: &Job,
@@ -185,7 +196,7 @@ impl Worker {
         self.log.returned(now, outcome, accesses).context("writing the record")
     }
 
-    /// Notes how a call failed; an error if no call may fail so.
+    /// Records how a call failed. An error if no call may fail in this way.
     fn failed(&mut self, error: StoreError, accesses: &[Access]) -> anyhow::Result<()> {
         match error {
             StoreError::Timeout { .. } | StoreError::Closed | StoreError::Revoked => {
@@ -193,7 +204,7 @@ impl Worker {
             }
             StoreError::DataLost { .. } => {
                 self.data_lost += 1;
-                // A put may have been seen by others before the last copy was lost.
+                // Other members may have seen the put before the last replica was lost.
                 self.returned(Outcome::Unknown, accesses)
             }
             other => {

@@ -5,7 +5,7 @@ use outlast::MemberId;
 use outlast::launch::Control;
 use std::time::Duration;
 
-/// FaultAction is to be done to a member, and when.
+/// A fault: what is done to which member, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) at: Duration,
@@ -38,7 +38,7 @@ pub(super) fn stop(text: &str) -> Result<(MemberId, Duration, Duration), String>
     Ok((member_id(member)?, quantity::time(at)?, quantity::time(length)?))
 }
 
-/// A small generator (splitmix64) that gives the same numbers for a seed in every version of this program.
+/// The generator splitmix64. A seed gives the same numbers in every version of this program.
 pub(super) struct SplitMix(pub(super) u64);
 
 impl SplitMix {
@@ -55,7 +55,7 @@ impl SplitMix {
     }
 }
 
-/// `count` different members at times within `within`, in the order of the times.
+/// `count` different members with times up to `within`, ordered by time.
 pub(super) fn random_kills(
     seed: u64,
     members: usize,
@@ -93,7 +93,7 @@ pub(super) fn carry_out(fault: &Fault, control: &Control) {
         (Ok(true), FaultAction::Resume) => {
             eprintln!("outlast: resumed {member} at {}", seconds(control.elapsed()));
         }
-        // The line about its death says the rest.
+        // The line about the death of the member follows.
         (Ok(true), FaultAction::Kill) => {}
         (Ok(false), FaultAction::Resume) => {}
         (Ok(false), _) => {

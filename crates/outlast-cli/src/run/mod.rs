@@ -1,4 +1,5 @@
-//! `outlast run`: starts a job, with faults if asked for, and reports how it ended.
+//! `outlast run`: starts a program as the members of a job, with faults if asked for, and reports
+//! how the members ended.
 
 mod faults;
 mod signals;
@@ -20,48 +21,52 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  Four processes of one job:
+  Four processes as one job:
       outlast run -n 4 ./simulation --steps 100
-  The same, and member 2 is killed after one and a half seconds:
+  The same job, whose member 2 is killed after one and a half seconds:
       outlast run -n 4 --kill 2@1.5s ./simulation --steps 100
-  Chaos for your own program: two random members die within three seconds, repeatably:
+  Two random members die within three seconds; the seed repeats the choice:
       outlast run -n 8 --kill-random 2 --seed 7 --within 3s --prefix ./simulation
-  A member that hangs for a while is not dead:
+  A member that is stopped for a while is not dead:
       outlast run -n 4 --stop 1@500ms:2s ./simulation
-  A spare takes the place of the first that dies:
+  A spare takes the place of the first member that dies:
       outlast run -n 4 --spares 1 --kill 0@1s ./simulation
 
-Times count from the start of the processes. A member that a signal ends has died, and the job goes on without it;
-a member that exits with a status other than 0 says that something is wrong, and the exit status here is then 1.
-When the launcher is killed the members go on and end by themselves, unless --die-with-launcher is given.
-SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the members; the second of the first four
-kills them.
+Times count from the start of the processes. A member that a signal ends has died, and the job
+goes on without it. A member that exits with a status other than 0 has failed, and `outlast run`
+exits with status 1.
 
-Exit status: 0 the survivors finished well, 1 they did not, or nobody survived, 2 wrong usage.";
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the members. A second
+SIGINT, SIGTERM, SIGHUP or SIGQUIT kills them. If the launcher itself is killed, the members go on
+and end by themselves, unless --die-with-launcher is given.
 
-/// Start N processes of a program as one job on this machine.
+Exit status: 0 all survivors finished well, 1 a survivor failed or no member survived, 2 wrong
+usage.";
+
+/// Start N processes of a program as the members of a job
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     /// How many members the job has
     #[arg(short = 'n', long, alias = "ranks", value_name = "N")]
     members: usize,
-    /// How many further members stand by, holding nothing, until one dies
+    /// How many further members stand by, with no data, until a member dies
     #[arg(long, value_name = "K", default_value_t = 0)]
     spares: usize,
-    /// Kill this member with SIGKILL at this time, such as 2@1.5s; may be given several times
+    /// Kill this member with SIGKILL at this time, for example 2@1.5s; repeatable
     #[arg(long, value_name = "MEMBER@TIME", value_parser = kill)]
     kill: Vec<(MemberId, Duration)>,
     /// Kill this many members, chosen at random, at random times
     #[arg(long, value_name = "K", conflicts_with = "kill")]
     kill_random: Option<usize>,
-    /// The seed of the random choice, to repeat an earlier run; a new one by default
+    /// The seed of the random choice, to repeat a run [default: a new seed]
     #[arg(long, value_name = "X", requires = "kill_random")]
     seed: Option<u64>,
     /// The time within which the random kills happen
-    #[arg(long, value_name = "TIME", requires = "kill_random", value_parser = quantity::time, default_value = "1s")]
+    #[arg(long, value_name = "TIME", requires = "kill_random", default_value = "1s")]
+    #[arg(value_parser = quantity::time)]
     within: Duration,
-    /// Stop this member with SIGSTOP at this time, for so long, such as 1@500ms:2s; may be given several times
+    /// Stop this member with SIGSTOP at this time for this long, for example 1@500ms:2s; repeatable
     #[arg(long, value_name = "MEMBER@TIME:FOR", value_parser = stop)]
     stop: Vec<(MemberId, Duration, Duration)>,
     /// Exit with status 1 if any member died, even if the survivors finished well
@@ -70,25 +75,25 @@ pub(crate) struct Run {
     /// Kill the members when the launcher dies
     #[arg(long)]
     die_with_launcher: bool,
-    /// Put the member's number in front of each line that it writes
+    /// Put the member's number in front of each line of its output
     #[arg(long)]
     prefix: bool,
-    /// The most memory that each member's segment may take, such as 512M [default: half of what is available,
-    /// divided by the members]
+    /// The most memory of each member's segment, for example 512M [default: an equal share of half
+    /// of the available memory]
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes)]
     memory: Option<u64>,
-    /// Kill what is still running after this time, and exit with status 1
+    /// Kill the members that still run after this time, and exit with status 1
     #[arg(long, value_name = "TIME", value_parser = quantity::time)]
     time_limit: Option<Duration>,
     /// The engine below the job: shm, or mpi in builds with the feature `mpi`
     #[arg(long, value_name = "NAME", value_parser = quantity::engine, default_value = "shm")]
     engine: quantity::EngineName,
-    /// With the mpi engine, either so many hosts, made of this machine out of network namespaces (needs root), or a file that
-    /// lists hosts: ranks get to them by ssh, in turn, under one daemon of mpirun, and the job outlasts the loss of
-    /// any host but this one
+    /// With the mpi engine: a number of hosts to make of this machine (needs root), or a file that
+    /// lists hosts, which mpirun reaches by ssh. The job survives the loss of any host but the
+    /// launcher's
     #[arg(long, value_name = "H|FILE", value_parser = hosts::hosts_wanted)]
     hosts: Option<hosts::HostsWanted>,
-    /// The program, and its arguments
+    /// The program and its arguments
     #[arg(
         required = true,
         trailing_var_arg = true,
@@ -114,7 +119,7 @@ impl Run {
         if let Some(bytes) = self.memory {
             launch = launch.segment_limit(bytes);
         }
-        // Before the first process starts, so that a signal in between is not lost.
+        // Before the first process starts: a signal that arrives in between is not lost.
         let signals =
             SignalsInfo::<WithOrigin>::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2])
                 .context("catching signals")?;
@@ -144,7 +149,7 @@ impl Run {
         Ok(is_ok)
     }
 
-    /// The engine, and the hosts that are to be made.
+    /// The engine, and how many hosts are to be made.
     fn engine_args(&self) -> hosts::EngineArgs {
         let hosts = self.hosts.as_ref().map(|hosts| match hosts {
             hosts::HostsWanted::Made(count) => *count,
@@ -190,27 +195,28 @@ impl Run {
         }
     }
 
-    /// Turns `--kill-random` into kills, and says which, so that they can be repeated.
+    /// Turns `--kill-random` into kills, and prints them with the options that repeat them.
     fn choose_random_kills(&mut self) {
         let Some(count) = self.kill_random else { return };
         let seed = self.seed.unwrap_or_else(|| {
             let now = std::time::SystemTime::now()
                 .duration_since(std::time::UNIX_EPOCH)
                 .unwrap_or_default();
-            // Short enough to type, different enough from run to run.
+            // Short enough to type, different from run to run.
             SplitMix(now.as_nanos() as u64 ^ u64::from(std::process::id())).next() % 1_000_000
         });
         self.kill = random_kills(seed, self.members + self.spares, count, self.within);
         let plan: Vec<String> =
             self.kill.iter().map(|(member, at)| format!("{member} at {}", seconds(*at))).collect();
-        let plan = if plan.is_empty() { "nobody".to_string() } else { plan.join(", ") };
+        let plan = if plan.is_empty() { "no member".to_string() } else { plan.join(", ") };
         eprintln!(
-            "outlast: seed {seed} kills {plan}; repeat with --kill-random {count} --seed {seed} --within {:?}",
+            "outlast: seed {seed} kills {plan}; \
+             repeat with --kill-random {count} --seed {seed} --within {:?}",
             self.within
         );
     }
 
-    /// All faults in the order of their times.
+    /// All faults, ordered by time.
     fn faults(&self) -> VecDeque<Fault> {
         let kills =
             self.kill.iter().map(|&(member, at)| Fault { at, member, action: FaultAction::Kill });
@@ -224,7 +230,8 @@ impl Run {
         faults.into()
     }
 
-    /// Waits for the end of the job, carries out the faults, reports the deaths; whether all is well.
+    /// Carries out the faults and reports the deaths until the job ends. Returns whether all is
+    /// well.
     fn watch(&self, mut running: outlast::launch::Running, mut faults: VecDeque<Fault>) -> bool {
         let total = self.members + self.spares;
         let mut ended: Vec<MemberEnd> = Vec::new();
@@ -274,7 +281,7 @@ impl Run {
     }
 }
 
-/// One line for the last of `ended`, unless it finished well.
+/// Prints a line for the last of `ended`, unless that member finished well.
 fn report(ended: &[MemberEnd], total: usize) {
     let Some(end) = ended.last().filter(|end| !end.is_ok()) else { return };
     let running = total - ended.len();

@@ -1,4 +1,4 @@
-//! Signals to the launcher, passed on to the members.
+//! Passes signals that the launcher receives on to the members.
 
 use anyhow::Context;
 use outlast::launch::{Control, Signal, signal_name};
@@ -7,7 +7,8 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
 
-/// Passes signals on to the members, in a thread of its own.
+/// Passes signals on to the members, in a thread of its own. The second signal that asks for the
+/// end kills them.
 pub(super) fn forward(
     mut signals: SignalsInfo<WithOrigin>,
     control: Control,
@@ -25,13 +26,14 @@ pub(super) fn forward(
                 continue;
             }
             if is_final {
-                eprintln!("outlast: {name}, passed on to the members; once more kills them");
+                eprintln!("outlast: {name} passed on to the members; a second one kills them");
             }
-            // What a terminal sends (Ctrl-C) goes to the whole process group: the members have it already.
+            // A signal of the terminal (Ctrl-C) goes to the whole process group: the members have
+            // received it.
             if origin.cause != Cause::Kernel {
                 control.signal_all(signal);
             }
-            // A stopped member would get the signal only when it goes on.
+            // A stopped member receives the signal only after SIGCONT.
             if is_final {
                 control.signal_all(Signal::CONT);
             }

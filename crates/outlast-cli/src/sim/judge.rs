@@ -1,11 +1,11 @@
-//! What the record of a simulated run says.
+//! Judges the record of a simulated run.
 
 use super::lock;
 use super::member::RunRecord;
 use outlast_check::history::History;
 use outlast_check::report::{self, Run};
 
-/// What is wrong with what the calls were told.
+/// The violations in the results of the calls: the kind and a description of each.
 pub(super) fn judge(record: &RunRecord, members: usize, has_stops: bool) -> Vec<(String, String)> {
     let mut operations = Vec::new();
     for text in record.records.values() {
@@ -20,10 +20,11 @@ pub(super) fn judge(record: &RunRecord, members: usize, has_stops: bool) -> Vec<
     };
     let mut run = Run::new(history);
     run.losses = record.losses.0.clone();
-    // The simulator has ended all members: a call without an end is one of the dead.
+    // The simulator has ended all members, so a call without an end is a dead member's call.
     run.observation.dead = (0..members as u32).collect();
     if has_stops {
-        // A caller that is stopped itself comes back when it is resumed; the simulator ends a run that hangs.
+        // A stopped caller returns when it is resumed, and the simulator itself ends a run that
+        // hangs.
         run.observation.undisturbed_bound_ns = u64::MAX;
     }
     let judged = report::judge(&run);

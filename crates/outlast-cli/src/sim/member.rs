@@ -1,4 +1,4 @@
-//! What the members of a simulated run do.
+//! What the members of a simulated run do, and what they record of it outside of the simulation.
 
 use super::lock;
 use crate::chaos::Mode;
@@ -14,35 +14,35 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What the members of a run leave for its judge, outside the simulation.
+/// What the members of a run record for its judge, outside of the simulation.
 #[derive(Default)]
 pub(super) struct RunRecord {
-    /// Per actor, the text of its record.
+    /// The text of each worker's record, by member and thread.
     pub(super) records: BTreeMap<(u32, u32), Arc<Mutex<Vec<u8>>>>,
-    /// What no call may say.
+    /// Errors that no call may return: a kind and a description.
     pub(super) trouble: Vec<(String, String)>,
-    /// How many members ended by themselves, at the end or since the store could not be opened.
+    /// How many members ended by themselves, at the end or because the store could not be opened.
     pub(super) gone: usize,
-    /// How many members are to be dead by now.
+    /// How many members were killed, or are about to be, in the waves so far.
     pub(super) struck: usize,
-    /// Members that are still to die, in waves.
+    /// The members that die in later waves.
     pub(super) victims: Vec<MemberId>,
-    /// Who sees nothing to repair after `struck` deaths.
+    /// The members that found no replica missing after `struck` deaths.
     pub(super) complete: BTreeSet<MemberId>,
-    /// Who accepts losses just now.
+    /// The member that is accepting losses.
     pub(super) acceptor: Option<MemberId>,
-    /// Whether one of those has died, or was not answered, and what it asked for may still come true.
+    /// Whether a loss acceptor has died or was not answered: its requests may still take effect.
     pub(super) has_lost_acceptor: bool,
     pub(super) losses: Losses,
-    /// Who has nothing more to do.
+    /// The members that are ready to close the store.
     pub(super) done: BTreeSet<MemberId>,
-    /// Whether a recovery said that data are lost: there will be no other one.
+    /// Whether a recovery reported lost data: no further recovery can succeed.
     pub(super) is_lost: bool,
 }
 
 pub(super) type SharedRecord = Arc<Mutex<RunRecord>>;
 
-/// A record in memory.
+/// A record in memory, as a target to write to.
 struct RecordBuffer(Arc<Mutex<Vec<u8>>>);
 
 impl Write for RecordBuffer {
@@ -60,15 +60,17 @@ fn clock(job: &Job) -> u64 {
     job.now().0
 }
 
-/// How long a member waits for copies to come back. A home that is stopped brings nothing up until it goes on.
+/// How long a member waits for missing replicas. A stopped member fills no replica until it is
+/// resumed.
 const REPAIR_LIMIT: Duration = Duration::from_secs(600);
-/// How often a member looks whether copies are missing.
+/// How often a member polls for missing replicas.
 const LOOK: Duration = Duration::from_millis(10);
-/// After how many calls beyond its own a worker that waits for the next deaths makes fewer of them, and how many at least.
+/// A worker that waits for the next wave goes on making calls. After this many of them its pauses
+/// double, up to the longest pause.
 const PATIENT_CALLS: u64 = 30;
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// What one run is like.
+/// The options of a run.
 #[derive(Clone)]
 pub(super) struct RunOptions {
     pub(super) seed: u64,
@@ -99,14 +101,14 @@ impl RunOptions {
         Ok(worker)
     }
 
-    /// Notes what a member saw that it must not see.
+    /// Records an error, or reports of lost data, that a member must not see.
     fn check(&self, job: &Job, result: anyhow::Result<()>, data_lost: u64, record: &SharedRecord) {
         let mut record = lock(record);
         if let Err(error) = result {
             record.trouble.push(("error".into(), format!("member {}: {error:#}", job.me().0)));
         }
-        // When members go, since one that is stopped kept the others waiting at the opening or at the end, more are
-        // missing than were killed.
+        // If a stopped member kept others waiting at the opening or at the end, they have gone, and
+        // more members are missing than were killed.
         if data_lost > 0 && record.gone == 0 && !self.beyond {
             let text = format!("member {}: {data_lost} calls said that data are lost", job.me().0);
             record.trouble.push(("data lost".into(), text));
@@ -147,19 +149,19 @@ impl RunOptions {
             self.accept_losses(&mut acceptor, job, store, record)?;
             job.park(bell, job.now().after(LOOK));
         }
-        // Copies come back by themselves.
+        // Missing replicas come back without any action of the program.
         let until = job.now().after(REPAIR_LIMIT);
         while !job.has_ended() {
             if is_complete(store)? && self.is_whole(store)? && !self.is_revoked(store, record) {
                 break;
             }
-            anyhow::ensure!(job.now() < until, "copies are still missing after {REPAIR_LIMIT:?}");
+            anyhow::ensure!(job.now() < until, "replicas are still missing after {REPAIR_LIMIT:?}");
             self.recover(&mut recoverer, store, record)?;
             let bell = job.bell();
             self.accept_losses(&mut acceptor, job, store, record)?;
             job.park(bell, job.now().after(LOOK));
         }
-        // Every survivor reads everything back.
+        // Every survivor reads all keys back.
         let mut reader = self.worker(store, job, FINAL_THREAD, record)?;
         let result = program::keys(&self.programs, self.threads)
             .iter()
@@ -177,7 +179,7 @@ impl RunOptions {
         }
     }
 
-    /// Whoever needs the others for a recovery must find them: nobody closes before all have nothing more to do.
+    /// Waits until all living members are ready to close: a recovery needs all of them.
     fn end_together(
         &self,
         job: &Job,
@@ -193,7 +195,10 @@ impl RunOptions {
             if job.has_ended() || view.living().all(|member| lock(record).done.contains(&member)) {
                 return Ok(());
             }
-            anyhow::ensure!(job.now() < until, "the others are not done after {REPAIR_LIMIT:?}");
+            anyhow::ensure!(
+                job.now() < until,
+                "other members are not ready to close after {REPAIR_LIMIT:?}"
+            );
             self.recover(recoverer, store, record)?;
             job.park(bell, job.now().after(LOOK));
         }
@@ -204,7 +209,7 @@ impl RunOptions {
         store.is_revoked() && !lock(record).is_lost
     }
 
-    /// Recovers, if it is due.
+    /// Recovers, if a recovery is due.
     fn recover(
         &self,
         recoverer: &mut Worker,
@@ -226,16 +231,18 @@ impl RunOptions {
             if result.is_err() || job.has_ended() || is_enough && lock(record).victims.is_empty() {
                 break;
             }
-            // Those who are to die later die in the middle of something, but nobody works for them alone.
+            // Victims of later waves die in the middle of calls, but workers do not make all their
+            // calls for them alone: they pause in between.
             if is_enough {
                 let bell = job.bell();
                 job.park(bell, job.now().after(pause));
-                // Where a member is stopped for long there is nothing to see but the calls of many who wait for it.
+                // If a member is stopped for long, further calls only wait for it.
                 if call >= self.calls + PATIENT_CALLS {
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
-            // Another one recovers for all activities of the member; until then every call says the same.
+            // The main activity recovers for all activities of the member. Until then every call
+            // returns `Revoked`.
             while self.is_revoked(store, record) && !job.has_ended() {
                 let bell = job.bell();
                 job.park(bell, job.now().after(LOOK));
@@ -245,7 +252,7 @@ impl RunOptions {
         self.check(job, result, worker.data_lost, record);
     }
 
-    /// Accepts losses, if nobody else does.
+    /// Accepts losses, if no other living member is doing so.
     fn accept_losses(
         &self,
         acceptor: &mut LossAcceptor,
@@ -278,7 +285,7 @@ impl RunOptions {
         looked
     }
 
-    /// Whether nothing is lost, as far as anyone answers.
+    /// Whether no partition is lost. False if a member does not answer.
     fn is_whole(&self, store: &Store) -> anyhow::Result<bool> {
         match store.lost_partitions() {
             Ok(lost) => Ok(!self.beyond || lost.is_empty()),
@@ -287,7 +294,7 @@ impl RunOptions {
         }
     }
 
-    /// Kills the next ones once all who live see nothing to repair.
+    /// Kills the next wave once all living members find no replica missing.
     fn kill_next_wave(
         &self,
         job: &Job,
@@ -297,10 +304,11 @@ impl RunOptions {
         {
             let mut record = lock(record);
             if record.gone > 0 {
-                // Somebody could not even open the store; what the store promises is used up.
+                // A member has gone without opening the store: no further death is within the
+                // promise.
                 record.victims.clear();
             }
-            // Who has seen nothing to repair needs not look again before the next deaths.
+            // A member that found no replica missing needs not ask again before the next wave.
             if record.victims.is_empty() || record.complete.contains(&job.me()) {
                 return Ok(());
             }
@@ -319,14 +327,14 @@ impl RunOptions {
             if !view.living().all(|member| record.complete.contains(&member)) {
                 return Ok(());
             }
-            let copies = self.replicas.min(view.living().count());
-            let count = record.victims.len().min(copies - 1);
+            let replicas = self.replicas.min(view.living().count());
+            let count = record.victims.len().min(replicas - 1);
             record.complete.clear();
             record.struck += count;
             let rest = record.victims.len() - count;
             record.victims.split_off(rest)
         };
-        // The one who kills goes last.
+        // The killer itself dies last.
         let (me, others): (Vec<MemberId>, Vec<MemberId>) =
             next.iter().partition(|&&next| next == job.me());
         for victim in others.into_iter().chain(me) {
@@ -336,11 +344,12 @@ impl RunOptions {
     }
 }
 
-/// Whether this member sees nothing to repair. One that does not answer may be stopped, and is asked again.
+/// Whether this member finds no replica missing. A member that does not answer may be stopped, and
+/// is asked again.
 fn is_complete(store: &Store) -> anyhow::Result<bool> {
     match store.copies_missing() {
         Ok(missing) => Ok(missing == 0),
         Err(StoreError::Timeout { .. } | StoreError::Closed) => Ok(false),
-        Err(error) => Err(error).context("looking for missing copies"),
+        Err(error) => Err(error).context("looking for missing replicas"),
     }
 }

@@ -1,9 +1,11 @@
-//! `outlast sim`: random programs on a store in the simulator, with deaths and stops at any engine step, a run for each
-//! seed, judged like the runs of `outlast chaos`. A seed replays byte for byte.
+//! `outlast sim`: random programs on a store in the simulator, with deaths and stops at any engine
+//! step. Each seed is a run, which is judged like the runs of `outlast chaos`. A seed replays byte
+//! for byte.
 //!
-//! Up to R - 1 members die at random steps. If more are to die, the others follow in waves of up to R - 1, each when all
-//! who live see nothing to repair, so that a run never goes beyond what the store promises. With `--beyond` all die at
-//! random steps: what is lost must be called lost until it is accepted, and everything else is as ever.
+//! Up to R - 1 members die at random steps. If more members are to die, they follow in waves of up
+//! to R - 1, each wave when all living members find no replica missing, so that a run never exceeds
+//! what the store promises to survive. With `--beyond` all victims die at random steps: calls must
+//! report lost data until the loss is accepted, and all else is judged as ever.
 
 mod judge;
 mod member;
@@ -29,38 +31,40 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
-A run is a job of N members in one thread, in virtual time: each makes random calls on a store while members are killed
-and stopped at any step, messages are late and knowledge of deaths arrives at different times. Everything follows from
-the seed. What the calls were told is judged: durable, atomic, one order for all, repaired, nobody hangs.
+A run is a job of N members in a single thread, in virtual time. Each member makes random calls on
+a store while members are killed and stopped at any step, messages are delayed, and members learn
+of deaths at different times. Everything follows from the seed. The results of the calls are
+judged: acknowledged writes are durable and atomic, a single order explains all results, lost
+replicas are repaired, and no call hangs.
 
 Examples:
   A thousand seeds, on all cores:
       outlast sim --members 5 --replicas 3 --seeds 0..1000 --kills 2 --stops 1
-  One seed again, step by step (a failing one prints this line with all its options):
+  A single seed, step by step (a failing seed prints this line with all its options):
       outlast sim --members 5 --replicas 3 --kills 2 --stops 1 --seed 17 --trace
-  Transfers between accounts, and nothing else; the sum stays the same:
+  Nothing but transfers between accounts, whose sum must not change:
       outlast sim --seeds 0..1000 --kills 2 --stops 1 --programs bank
-  More deaths than copies, one wave after the other:
+  More deaths than replicas, in waves:
       outlast sim --members 9 --replicas 3 --seeds 0..200 --kills 6
-  More deaths than the store can take. What is lost must be called lost, until it is accepted:
+  More deaths than the store can survive: calls must say what is lost until the loss is accepted:
       outlast sim --members 5 --replicas 2 --seeds 0..1000 --kills 3 --beyond
   All members stop at a death and recover together:
       outlast sim --seeds 0..1000 --kills 2 --stops 1 --mode global
-  The same where survivors read the memory of the dead: nothing is lost, even with one copy:
+  Survivors read the memory of the dead: nothing is lost, even with a single replica:
       outlast sim --members 5 --replicas 1 --seeds 0..1000 --kills 4 --salvage
-  For programs; standard output gets nothing but the report:
+  The report as JSON; standard output gets nothing else:
       outlast sim --seeds 0..100 --json -
 
-Exit status: 0 no seed fails, 1 some do, 2 wrong usage.";
+Exit status: 0 no seed fails, 1 a seed fails, 2 wrong usage.";
 
 /// How members reach each other's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LinkChoice {
-    /// As on one machine: members act on each other's memory themselves
+    /// As on one machine: members access each other's memory directly
     Memory,
-    /// As between machines: requests that travel and are answered
+    /// As between machines: members send requests and wait for answers
     Network,
-    /// Memory for even seeds, network for odd ones
+    /// Memory for even seeds, network for odd seeds
     Both,
 }
 
@@ -74,47 +78,49 @@ impl std::fmt::Display for LinkChoice {
     }
 }
 
-/// Run random programs on a store in the simulator, a run for each seed, and judge them.
+/// Run random programs on a store in the simulator, a run for each seed, and judge them
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Sim {
     /// How many members the job has
-    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     members: u16,
-    /// How many copies each value has
+    /// How many replicas each value has
     #[arg(short = 'r', long, value_name = "R", default_value_t = 3)]
     replicas: usize,
-    /// The seeds to run, from A to before B
-    #[arg(long, value_name = "A..B", value_parser = seeds, default_value = "0..100", conflicts_with = "seed")]
+    /// The seeds to run, from A up to but not including B
+    #[arg(long, value_name = "A..B", default_value = "0..100", conflicts_with = "seed")]
+    #[arg(value_parser = seeds)]
     seeds: Range<u64>,
-    /// One seed alone
+    /// A single seed
     #[arg(long, value_name = "X")]
     seed: Option<u64>,
-    /// Write down what happens, step by step, on standard error
+    /// Trace every step on standard error
     #[arg(long, requires = "seed")]
     trace: bool,
     /// How many members die in each run
     #[arg(long, value_name = "K", default_value_t = 0)]
     kills: usize,
-    /// How many times a member is stopped in each run, and goes on later
+    /// How many times a member is stopped for a while in each run
     #[arg(long, value_name = "S", default_value_t = 0)]
     stops: usize,
     /// How the store recovers
     #[arg(long, value_name = "MODE", default_value_t = Mode::Localized)]
     mode: Mode,
-    /// How many further members stand by until one dies
+    /// How many further members stand by until a member dies
     #[arg(long, value_name = "N", default_value_t = 0)]
     spares: usize,
-    /// How many activities of each member make calls
+    /// How many threads of each member make calls
     #[arg(long, value_name = "T", default_value_t = 2)]
     threads: u32,
-    /// How many calls each of them makes
+    /// How many calls each thread makes
     #[arg(long, value_name = "N", default_value_t = 25)]
     calls: u64,
-    /// Let them die at any time: more may die than the store promises to survive
+    /// Members die at any time: more may die than the store promises to survive
     #[arg(long)]
     beyond: bool,
-    /// Read the memory of the dead (on the memory link): whoever dies at any time, nothing is lost
+    /// Survivors read the memory of the dead (on the memory link): nothing is lost
     #[arg(long, conflicts_with = "beyond")]
     salvage: bool,
     /// Stop at the first seed that fails
@@ -133,7 +139,9 @@ pub(crate) struct Sim {
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
     let form = || {
-        format!("`{text}` are no seeds; write them as A..B, such as 0..1000, the end not included")
+        format!(
+            "`{text}` is not a range of seeds; write it as A..B, such as 0..1000, without the end"
+        )
     };
     let (first, end) = text.split_once("..").ok_or_else(form)?;
     let (first, end) = (first.parse().map_err(|_| form())?, end.parse().map_err(|_| form())?);
@@ -144,16 +152,16 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 #[derive(Clone, Debug, Serialize)]
 struct FailingSeed {
     seed: u64,
-    /// What is wrong, in a word or two.
+    /// The kind of the first violation.
     kind: String,
-    /// The command that runs it alone.
+    /// The command that replays the seed.
     replay: String,
-    /// What was found, for people.
+    /// The first violations, for people.
     #[serde(skip)]
     details: String,
 }
 
-/// The report, as its contract has it.
+/// The report. Its fields are a contract with users.
 #[derive(Debug, Default, Serialize)]
 struct SimReport {
     ok: bool,
@@ -163,18 +171,18 @@ struct SimReport {
     kills: u64,
     stops: u64,
     failing: Vec<FailingSeed>,
-    /// How often a key was lost, with `--beyond`.
+    /// With `--beyond`: how many keys were lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     data_lost: Option<u64>,
 }
 
-/// What one run gave.
+/// The result of a run.
 struct JudgedRun {
     steps: u64,
     kills: u64,
     stops: u64,
     data_lost: u64,
-    /// What is wrong: its kind, and what was found.
+    /// The violations: the kind and a description of each.
     wrong: Vec<(String, String)>,
 }
 
@@ -258,21 +266,26 @@ impl Sim {
         }
         if !(1..=REPLICAS_MAX).contains(&self.replicas) || self.replicas > members {
             let most = REPLICAS_MAX.min(members);
-            usage(format!("{} copies in a job of {members} cannot be; 1 to {most}", self.replicas));
+            usage(format!("{} replicas in a job of {members}; 1 to {most}", self.replicas));
         }
         if self.salvage && self.link == LinkChoice::Network {
             usage(
-                "the memory of the dead can be read on the memory link alone; --link memory".into(),
+                "survivors can read the memory of the dead on the memory link only; --link memory"
+                    .into(),
             );
         }
         if self.replicas == 1 && self.kills > 0 && !self.beyond && !self.salvage {
             usage(
-                "with one copy every kill loses data; --replicas 2 keeps two, --salvage reads the memory of the dead, --beyond allows the loss"
+                "with one replica every kill loses data; --replicas 2 keeps a second replica, \
+                 --salvage reads the memory of the dead, --beyond allows the loss"
                     .into(),
             );
         }
         if self.beyond && self.mode == Mode::Global {
-            usage("what is lost is never recovered from in a run with --mode global; --beyond goes with --mode localized".into());
+            usage(
+                "a global recovery cannot restore lost data; --beyond goes with --mode localized"
+                    .into(),
+            );
         }
         if !(1..=program::THREADS_MAX).contains(&self.threads) {
             usage(format!("{} threads; 1 to {}", self.threads, program::THREADS_MAX));
@@ -285,7 +298,7 @@ impl Sim {
         }
     }
 
-    /// The command that runs a seed alone.
+    /// The command that replays a seed.
     fn replay(&self, seed: u64) -> String {
         let Sim {
             members,
@@ -306,7 +319,9 @@ impl Sim {
             _ => "",
         };
         format!(
-            "outlast sim --members {members} --replicas {replicas} --kills {kills} --stops {stops} --mode {mode} --spares {spares} --threads {threads} --calls {calls} --programs {programs} --link {link}{beyond} --seed {seed} --trace"
+            "outlast sim --members {members} --replicas {replicas} --kills {kills} --stops {stops} \
+             --mode {mode} --spares {spares} --threads {threads} --calls {calls} \
+             --programs {programs} --link {link}{beyond} --seed {seed} --trace"
         )
     }
 
@@ -331,7 +346,7 @@ impl Sim {
         }
     }
 
-    /// Runs one seed and judges it.
+    /// Runs a seed and judges the run.
     fn run(&self, seed: u64) -> JudgedRun {
         let members = usize::from(self.members) + self.spares;
         let mut programs = program::options(members, 4, 1, self.programs);
@@ -362,8 +377,8 @@ impl Sim {
         options.remains = salvage;
         options = options.random_faults(at_once, self.stops, steps);
         options.trace = self.trace;
-        // Those who wait for a stopped member look again and again, and the others go on until it is resumed: a transaction
-        // is many steps, more when others are in its way.
+        // Members that wait for a stopped member poll, and the other members go on until it is
+        // resumed. A transaction takes many steps, and more under contention.
         let weight = if self.programs == ProgramKind::Calls && self.mode == Mode::Localized {
             1
         } else {
@@ -406,7 +421,7 @@ impl Sim {
     }
 }
 
-/// Further members to die, other than those whose death is planned.
+/// Random victims of the later waves, other than the members whose death is planned already.
 fn later_victims(options: &SimOptions, count: usize, members: usize) -> Vec<MemberId> {
     let is_planned = |member: &MemberId| {
         options.faults.iter().any(|fault| fault.action == sim::Action::Kill(*member))

@@ -1,4 +1,5 @@
-//! The member of `outlast bench put` and `outlast bench get` that makes the calls, and those that lend memory.
+//! The members of `outlast bench put` and `outlast bench get`: member 0 makes the calls, the other
+//! members lend memory.
 
 use super::super::ping::{SURVIVE, survive};
 use super::{GET_BY_HANDLE, MEMCPY, PUT_BY_HANDLE, keys_of};
@@ -9,7 +10,7 @@ use outlast::{Engine, Epoch, Job, JoinOptions, MemberId};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// The member of a store benchmark; started by it.
+/// A member of the benchmark; started by it
 #[derive(Args)]
 pub(crate) struct StoreBenchMember {
     #[arg(long)]
@@ -43,7 +44,7 @@ impl StoreBenchMember {
             false => options,
         };
         let store = Store::open(&job, options)?;
-        // The floor is measured in the same kind of memory: each member lends a range for it.
+        // The floor is measured in memory of the same kind: each member lends a range for it.
         let floor_len =
             self.sizes.iter().map(|&size| keys_of(self.keys, size) * stride(size as usize)).max();
         let floor = job.reserve(floor_len.unwrap_or(0) as u64)?;
@@ -66,7 +67,7 @@ impl StoreBenchMember {
         if job.me() == MemberId(0) {
             store.put(b"over", b"")?;
         }
-        // A call now and then; what is measured is answered by the background.
+        // This member makes a call now and then; its background thread answers the measured calls.
         let mut sum = 0u64;
         while self.computing && store.get(b"over")?.is_none() {
             let end = Instant::now() + Duration::from_millis(100);
@@ -74,13 +75,13 @@ impl StoreBenchMember {
                 sum = black_box(sum.wrapping_mul(5).wrapping_add(1));
             }
         }
-        // The others come here at once, sleep, and lend their memory.
+        // The members that lend memory come here at once and sleep.
         store.close()?;
         job.leave()?;
         Ok(true)
     }
 
-    /// Where each member has lent its range.
+    /// The offset of the range that each member has lent.
     fn floors(&self, job: &Job, store: &Store) -> anyhow::Result<Vec<u64>> {
         let deadline = job.now().after(Duration::from_secs(30));
         (0..job.members())
@@ -125,7 +126,8 @@ impl StoreBenchMember {
             put_handle()?;
         }
         let end = Instant::now() + Duration::from_secs_f64(self.seconds);
-        // As many calls in a row as take some microseconds, so that the clock does not count.
+        // As many calls in a row as take some microseconds, so that reading the clock does not
+        // count.
         let calls = match (self.far, size > 4096) {
             (true, _) => 1,
             (false, true) => 4,
@@ -149,14 +151,15 @@ impl StoreBenchMember {
     }
 
     fn get(&self, job: &Job, store: &Store, size: usize, keys: usize) -> anyhow::Result<()> {
-        // Made on the spot, as the floor's addresses are: reading keys from an array would be measured, too.
+        // Names are computed, as the floor's addresses are: reading them from an array would be
+        // measured, too.
         let name = |index: usize| -> [u8; 16] {
             let mut name = *b"get/size........";
             name[4..8].copy_from_slice(&(size as u32).to_be_bytes());
             name[8..].copy_from_slice(&index.to_be_bytes());
             name
         };
-        // Records are spread over all members, and so is the floor.
+        // Records are spread over all members, and so are the places of the floor.
         let floors = self.floors(job, store)?;
         let mut target = Buffer::new(size);
         for index in 0..keys {
@@ -174,7 +177,7 @@ impl StoreBenchMember {
             handle.get_into(target.at(0, size))?;
             store.get_into(&name(index), target.at(0, size))?;
         }
-        // The same random order for all: the next place depends on nothing that is read.
+        // All contenders use equal random orders. The next place depends on nothing that is read.
         let mut states = [1u64; 3];
         let next = |state: &mut u64| {
             *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -215,7 +218,7 @@ fn stride(size: usize) -> usize {
     size.next_multiple_of(64)
 }
 
-/// The time of one call, in tenths of nanoseconds.
+/// The mean time of a call over several calls, in tenths of nanoseconds.
 fn measure(calls: u64, mut call: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<u64> {
     let begin = Instant::now();
     for _ in 0..calls {
@@ -233,7 +236,7 @@ fn tell(size: usize, contenders: [&str; 3], samples: &[Vec<u64>; 3]) {
     }
 }
 
-/// Bytes that begin at a multiple of 64.
+/// A buffer whose address is a multiple of 64.
 struct Buffer {
     bytes: Vec<u8>,
     begin: usize,

@@ -1,4 +1,5 @@
-//! `outlast bench put` and `outlast bench get`: the store on one machine, against memcpy.
+//! `outlast bench put` and `outlast bench get`: the store against memcpy on a machine, and against
+//! MPI messages between hosts.
 
 mod member;
 
@@ -17,39 +18,40 @@ use std::time::Duration;
 pub(crate) use member::StoreBenchMember;
 
 const PUT_EXAMPLES: &str = "\
-One member writes its keys in turn, through handles (handles) and by key, while the others sleep. The floor is memcpy of
-the same bytes into as many buffers as there are copies, over as many places, in the same order; floor and contenders
-take turns in one run. Times are for one call, taken over a few calls at a time.
+A member writes its keys in turn, by handle and by key, while the other members sleep. The floor is
+memcpy of the same bytes into as many buffers as there are replicas, over as many places, in the
+same order. Floor and contenders take turns in one run. Times are for a single call, taken over
+a few calls at a time.
 
 Examples:
-  The table of the design, 3 copies in 4 processes:
+  Three replicas in four processes, several sizes:
       outlast bench put
-  One size, more keys than any cache holds:
+  A single size, more keys than any cache holds:
       outlast bench put --sizes 1K --keys 262144
   With checksums of the values:
       outlast bench put --checksums
-  Against Redis (REDIS_SERVER, PATH, or target/redis, where `cargo xtask redis` puts it): a server and a replica for each
-  further copy, SET and WAIT in one round trip over a socket. Memory of this process against servers, so no surprise:
+  Against Redis (from REDIS_SERVER, PATH or target/redis, which `cargo xtask redis` makes): a
+  server and a Redis replica for each further replica, SET and WAIT in one round trip:
       outlast bench put --peers redis
-  Against the published way on Open MPI 5 (MPICC, PATH, or `cargo xtask mpi`), MPI_Put and MPI_Win_flush after a ping, and how
-  often that hangs when a target is killed at 20 moments:
+  Against the published way on Open MPI 5 (from MPICC, PATH or `cargo xtask mpi`): a ping, MPI_Put
+  and MPI_Win_flush; and how often it hangs when a target is killed, at 20 moments:
       outlast bench put --baseline ping --kills 20
-  Over two hosts made of this machine, against a ping-pong of MPI between them (one member waits in the library):
+  On two hosts made of this machine, against an MPI ping-pong between them:
       sudo outlast bench put --engine mpi --hosts 2 --members 2 --replicas 2
-  The same while the other member computes, so that its background has to answer:
+  The target computes outside of the library, so that its background thread has to answer:
       sudo outlast bench put --engine mpi --hosts 2 --members 2 --replicas 2 --computing";
 
 const GET_EXAMPLES: &str = "\
-One member reads keys in random order into a buffer, by key and through handles. The floor is memcpy out of as many
-places in the same order.
+A member reads keys in random order into a buffer, by key and by handle. The floor is memcpy out of
+as many places in the same order.
 
 Examples:
   262,144 records of 64 bytes:
       outlast bench get
-  Over two hosts made of this machine, against a ping-pong of MPI between them:
+  On two hosts made of this machine, against an MPI ping-pong between them:
       sudo outlast bench get --engine mpi --hosts 2 --members 2 --replicas 2";
 
-/// Measure puts on this machine against memcpy.
+/// Measure puts against memcpy, or between hosts against MPI messages
 #[derive(Args)]
 #[command(after_help = PUT_EXAMPLES)]
 pub(super) struct PutBench {
@@ -59,19 +61,19 @@ pub(super) struct PutBench {
     /// The store keeps checksums of the values
     #[arg(long)]
     checksums: bool,
-    /// The store is in global mode, and is promised that nobody else writes these keys
+    /// The store is in global mode, and each key has a single writer
     #[arg(long)]
     sole_writers: bool,
-    /// Measure this one in the same run, too
+    /// Measure this store in this run, too
     #[arg(long, value_name = "PEER")]
     peers: Option<Peer>,
-    /// Measure the published way in the same run, too
+    /// Measure the published way in this run, too
     #[arg(long, value_name = "WAY")]
     baseline: Option<Baseline>,
-    /// Kill a target in so many jobs of the baseline, and of ours
+    /// Kill a target in this many jobs of the baseline and of Outlast
     #[arg(long, value_name = "N", default_value_t = 0, requires = "baseline")]
     kills: u16,
-    /// The other members compute meanwhile, outside the library
+    /// The other members compute meanwhile, outside of the library
     #[arg(long)]
     computing: bool,
     #[command(flatten)]
@@ -90,7 +92,7 @@ enum Baseline {
     Ping,
 }
 
-/// Somebody else who puts.
+/// A contender or floor besides the store and memcpy.
 enum Contender {
     Redis(Redis),
     Ping(Ping),
@@ -121,11 +123,11 @@ impl Contender {
     }
 }
 
-/// Measure gets on this machine against memcpy.
+/// Measure gets against memcpy, or between hosts against MPI messages
 #[derive(Args)]
 #[command(after_help = GET_EXAMPLES)]
 pub(super) struct GetBench {
-    /// How many keys there are [default: 262144, over several hosts 1024]
+    /// How many keys there are [default: 262144, or 1024 over several hosts]
     #[arg(long, value_name = "N")]
     keys: Option<usize>,
     #[command(flatten)]
@@ -137,12 +139,14 @@ pub(super) struct GetBench {
 #[derive(Args, Clone)]
 struct JobShape {
     /// How many processes the job has
-    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     members: u16,
-    /// How many copies each value has
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
+    /// How many replicas each value has
+    #[arg(long, value_name = "R", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
-    /// The sizes of the values
+    /// The sizes of the values, separated by commas
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, value_delimiter = ',')]
     sizes: Vec<u64>,
     #[command(flatten)]
@@ -152,7 +156,7 @@ struct JobShape {
     seconds: f64,
 }
 
-/// The most bytes of values, without their copies.
+/// The most bytes of values, before replication.
 const VALUES_LEN_MAX: u64 = 64 << 20;
 
 impl PutBench {
@@ -197,12 +201,12 @@ impl JobShape {
     }
 }
 
-/// What everything that waits for another host is compared with.
+/// The floor of calls that wait for another host.
 fn floor_of_hosts(members: usize) -> anyhow::Result<Contender> {
     Pong::find(members).map(Contender::Pong).context("the floor of --hosts")
 }
 
-/// Ends the command if one of them is not there.
+/// Ends the command with status 2 if a contender is missing.
 fn found(others: Vec<anyhow::Result<Contender>>) -> Vec<Contender> {
     match others.into_iter().collect() {
         Ok(others) => others,
@@ -215,7 +219,7 @@ fn keys_of(keys: usize, size: u64) -> usize {
     keys.min((VALUES_LEN_MAX / size.max(1)) as usize).max(1)
 }
 
-/// What only puts are asked for.
+/// Options that only puts have.
 #[derive(Default)]
 struct PutOptions {
     checksums: bool,
@@ -239,15 +243,18 @@ fn run(
         ..shape
     };
     let (members, replicas) = (usize::from(shape.members), usize::from(shape.replicas));
-    ensure!(replicas <= members, "{replicas} copies need as many members, and there are {members}");
+    ensure!(
+        replicas <= members,
+        "{replicas} replicas need as many members, and there are {members}"
+    );
     ensure!(shape.seconds > 0.0 && shape.seconds <= 600.0, "--seconds must be between 0 and 600");
     let sizes = if shape.sizes.is_empty() { default_sizes.to_vec() } else { shape.sizes.clone() };
     let joined = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
     say(
         args.json.as_deref(),
-        format_args!("{what}: {members} processes, {replicas} copies, sizes {joined}"),
+        format_args!("{what}: {members} processes, {replicas} replicas, sizes {joined}"),
     );
-    // Half of their samples before ours and half after them.
+    // Half of the contenders' samples are taken before the store's samples, and half after them.
     let mut theirs = vec![vec![Vec::new(); sizes.len()]; options.others.len()];
     let mut measure_theirs =
         |others: &mut [Contender], hosts: Option<&Hosts>| -> anyhow::Result<()> {
@@ -315,7 +322,7 @@ fn run(
             rows.push(row.with_samples(samples));
         }
     }
-    // Samples are in tenths of nanoseconds, since a call takes few of them.
+    // Samples are in tenths of nanoseconds, since a call takes only a few nanoseconds.
     for index in 0..rows.len() {
         let floor_name = if is_far { PONG } else { MEMCPY };
         let floor =

@@ -1,4 +1,4 @@
-//! `outlast bench ulfm`: what agreeing and shrinking cost, against duplicating and against Open MPI.
+//! `outlast bench ulfm`: what agree and shrink cost, against dup and against Open MPI.
 
 mod member;
 mod sim;
@@ -24,58 +24,65 @@ use std::time::Duration;
 const SOURCE: &str = include_str!("../../../../../bench/peers/openmpi_ulfm.c");
 
 const EXAMPLES: &str = "\
-What is measured, each member's own time for a call:
-  agree       without a failure; then with a dead member that nobody, and that everybody, has acknowledged
-  dup         a communicator is duplicated, and the new one freed
-  shrink      the same by shrink, without a failure
+What is measured, as each member's own time for a call:
+  agree       without a failure; with a dead member that no member has acknowledged; with a dead
+              member that all members have acknowledged
+  dup         a communicator is duplicated, and the duplicate freed
+  shrink      a communicator is shrunk without a failure, and the result freed
   shrink, failure after discovery
-              all but one call shrink and sleep in it; the last one kills a member (SIGKILL) and calls it too. So all
-              contributions have been heard, the dead one's too, and the new communicator may have it as a member.
-              From just before the kill until each survivor has a communicator of the living: the notice of the death
-              is a part of it, and a second call if the first one gave a communicator with the dead one in it
-  detection   from just before a kill to each survivor's knowledge of it, 1 MiB mapped
+              All members but member 0 call shrink and sleep in it. Member 0 kills the last member
+              (SIGKILL) and calls shrink too. All contributions have arrived by then, that of the
+              dead member too, so the new communicator may contain it. The time runs from just
+              before the kill until a survivor has a communicator of living members: it includes
+              the notice of the death, and a second call if the first result contains the dead.
+  detection   from just before a kill until a survivor knows of it, with 1 MiB mapped
 
-In each round there is a job of each contender for each number of members, one after the other, and within a job the
-operations take turns. The samples of all rounds and members are taken together. Nothing is pinned. The ratio is to
-Open MPI's median of the same operation if there is one; to that of agree or dup without a failure if not.
+Each round has a job of each contender for each number of members, and within a job the operations
+take turns. The samples of all rounds and members are taken together. No process is pinned. The
+ratio is to Open MPI's median of the operation, if it was measured; otherwise to the median of
+agree or dup without a failure.
 
-With --sim the members are coroutines in one thread and the times those of a cost model (1 us latency, 0.2 us to send
-or receive, 10 us until a death is known): they show how the work grows, not how fast this machine is. 1024 members take
-some seconds, 4096 some minutes.
+With --sim the members are coroutines in a single thread, and times are those of a cost model (1 us
+latency, 0.2 us to send or receive, 10 us until a death is known): they show how the work grows,
+not how fast this machine is. 1024 members take some seconds, 4096 members some minutes.
 
 Examples:
-  Both figures as a table:
+  All operations as a table:
       outlast bench ulfm
-  Against Open MPI 5 (mpicc in MPICC, in PATH or in target/mpi, where `cargo xtask mpi` puts it), with plots:
+  Against Open MPI 5 (mpicc from MPICC, PATH or target/mpi, which `cargo xtask mpi` makes):
       outlast bench ulfm --members 2,4 --peers openmpi --plot figures
   Up to 4096 members, simulated:
       outlast bench ulfm --sim --plot figures
-  Up to 1024:
+  Up to 1024 members, simulated:
       outlast bench ulfm --sim --members 2,4,8,16,32,64,128,256,512,1024";
 
-/// Measure agree and shrink, with and without failures, against dup.
+/// Measure agree and shrink, with and without failures, against dup
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct UlfmBench {
     /// How many members the jobs have [default: 2,4,8,16; with --sim the powers of two up to 4096]
-    #[arg(short = 'n', long, alias = "ranks", value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=4096))]
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N,...", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(2..=4096))]
     members: Vec<u16>,
-    /// How many times each contender has its turn
-    #[arg(long, value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    /// How many jobs each contender has for each number of members
+    #[arg(long, value_name = "K", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// How many times each operation is called in a round, at most
-    #[arg(long, value_name = "K", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// The most calls of each operation in a round
+    #[arg(long, value_name = "K", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     iterations: u32,
-    /// How many milliseconds a job's calls may take in a round before it stops
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    /// The time limit of a job's calls in a round, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=600_000))]
     limit_ms: u64,
-    /// Measure this one in the same run, too
+    /// Measure this library in this run, too
     #[arg(long, value_name = "PEER", conflicts_with = "sim")]
     peers: Option<Peer>,
-    /// In the simulator, with its cost model
+    /// Run in the simulator, with its cost model
     #[arg(long, conflicts_with_all = ["rounds", "iterations", "limit_ms"])]
     sim: bool,
-    /// Write a figure (SVG) for agree and one for shrink into this folder
+    /// Write figures (SVG) for agree and shrink into this folder
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
     #[command(flatten)]
@@ -94,10 +101,10 @@ const DETECTION: &str = "detection";
 /// The most members that are processes; more would only measure the scheduler of the machine.
 const PROCESSES_MAX: usize = 64;
 
-/// How long the benchmark waits for a job of its own, besides the time that the calls may take.
+/// How long a job may take in addition to its calls.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// What each of the two figures shows.
+/// The figures: the name of the file, the title, and the operations.
 const FIGURES: [(&str, &str, &[&str]); 2] = [
     ("agree", "Agreement", &[AGREE, AGREE_UNACKNOWLEDGED, AGREE_ACKNOWLEDGED]),
     ("shrink", "Shrink, against dup", &[DUP, SHRINK, SHRINK_FAILURE]),
@@ -120,7 +127,7 @@ impl UlfmBench {
             );
             crate::usage_error("bench", message);
         }
-        // Before the measurements, so that a wrong folder is not found after them.
+        // Before the measurements, so that a wrong folder fails early.
         if let Some(folder) = &self.plot {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("making {}", folder.display()))?;
@@ -139,7 +146,7 @@ impl UlfmBench {
         self.args.json.as_deref()
     }
 
-    /// Real processes, the contenders in turns.
+    /// Measures real processes, the contenders in turns.
     fn measure(&self, members: &[usize]) -> anyhow::Result<Vec<Row>> {
         let peer = match self.peers.map(|Peer::Openmpi| OpenMpi::compile("openmpi_ulfm", SOURCE)) {
             None => None,
@@ -156,7 +163,7 @@ impl UlfmBench {
             for &members in members {
                 let ours = ours.entry(members).or_default();
                 let theirs = theirs.entry(members).or_default();
-                // Who goes first changes from round to round.
+                // The order of the contenders alternates from round to round.
                 if let Some(peer) = peer.as_ref().filter(|_| round % 2 == 1) {
                     run_theirs(peer, members, self.iterations, limit, theirs)?;
                 }
@@ -212,7 +219,7 @@ impl UlfmBench {
             }
             say(self.json(), format_args!("{members} members"));
         }
-        // By what, then by members, as people compare them.
+        // Ordered by operation, then by the number of members.
         let place = |row: &Row| {
             FIGURES.iter().flat_map(|(_, _, whats)| *whats).position(|what| **what == *row.what)
         };
@@ -273,7 +280,7 @@ impl UlfmBench {
     }
 }
 
-/// A time as an axis has it: three digits, and none that say nothing.
+/// A time as an axis label: at most three significant digits, without trailing zeros.
 fn time_label(ns: f64) -> String {
     let (value, unit) = match ns {
         ..1e3 => (ns, "ns"),
@@ -286,7 +293,7 @@ fn time_label(ns: f64) -> String {
     format!("{text} {unit}")
 }
 
-/// A job of theirs without a failure and one with a failure; adds what they measured.
+/// Runs a job of the peer without a failure and a job with a failure, and adds their samples.
 fn run_theirs(
     peer: &OpenMpi,
     members: usize,
@@ -303,7 +310,7 @@ fn run_theirs(
     Ok(())
 }
 
-/// One job of ours; adds what its members measured.
+/// Runs a job of Outlast and adds its members' samples.
 fn run_ours(
     members: usize,
     iterations: u32,
@@ -318,7 +325,7 @@ fn run_ours(
         .output(Output::Capture)
         .start()?;
     let outcome = running.wait(limit * 4 + SLACK);
-    // One is killed by another, and only that one.
+    // Exactly one member dies: member 0 kills the last member.
     let is_ok = outcome.survivors_ok() && outcome.survivors().count() == members - 1;
     let said =
         || (0..members).map(|member| outcome.stderr(MemberId(member as u32))).collect::<String>();
@@ -327,7 +334,8 @@ fn run_ours(
         .try_for_each(|member| member::add_lines(samples, &outcome.stdout(MemberId(member as u32))))
 }
 
-/// Fills in the ratios: to Open MPI where it was measured, otherwise to the plain operation.
+/// Fills in the ratios: to Open MPI where it was measured, otherwise to the operation without
+/// failure.
 fn compare(rows: &mut [Row]) {
     let medians: BTreeMap<(String, String, usize), u64> = rows
         .iter()
@@ -348,7 +356,7 @@ fn compare(rows: &mut [Row]) {
     }
 }
 
-/// What the figures say about the bars, in words.
+/// The main ratios, in words.
 fn summary(rows: &[Row]) -> Vec<String> {
     let median = |what: &str, contender: &str, members: usize| {
         rows.iter()

@@ -1,4 +1,5 @@
-//! The same members in the simulator, with its cost model: virtual time and messages for thousands of members.
+//! Members of the benchmark in the simulator, with its cost model: virtual times and numbers of
+//! messages for thousands of members.
 
 use super::member::{Samples, UlfmPlan, WITHOUT_FAILURE, play};
 use anyhow::ensure;
@@ -10,21 +11,23 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long after a death its notice comes, in virtual time. The same for all, so that it can be subtracted.
+/// How long after a death its notice arrives, in virtual time. It is equal for all members, so that
+/// it can be subtracted.
 pub(super) const DETECTION: Duration = Duration::from_micros(10);
 
-/// When the members leave, in virtual time: long after they are through.
+/// When the members leave, in virtual time: long after their last call.
 const END: Time = Time(2_000_000_000_000);
 
-/// What one number of members gave.
+/// The results for a number of members.
 pub(super) struct Simulated {
     pub(super) samples: Samples,
-    /// Messages per member and call, of the operations without failures.
+    /// Messages per member and call, for the operations without failures.
     pub(super) messages: BTreeMap<&'static str, f64>,
 }
 
 pub(super) fn simulate(members: usize) -> anyhow::Result<Simulated> {
-    // Few, as nothing is random with the cost model; the difference of the two leaves out what is not in the calls.
+    // A few calls are enough, since nothing is random with the cost model. The difference of two
+    // runs leaves out the messages besides the calls.
     let (few, more) = (1, if members > 1024 { 2 } else { 3 });
     let mut messages = BTreeMap::new();
     let mut samples = Samples::new();
@@ -72,8 +75,8 @@ fn run(members: usize, plan: UlfmPlan, samples: &mut Samples) -> anyhow::Result<
             }),
             Err(error) => errors_of_body.borrow_mut().push(format!("{}: {error:#}", job.me())),
         }
-        // All leave at one moment: one after the other, each would tell all that are still there, and thousands of
-        // them would have as many notices to read as there are pairs.
+        // All members leave at one moment. If they left in turn, each would notify all remaining
+        // members, and thousands of members would read as many notices as there are pairs.
         while job.now() < END && !job.has_ended() {
             let bell = job.bell();
             job.park(bell, END);
@@ -81,7 +84,7 @@ fn run(members: usize, plan: UlfmPlan, samples: &mut Samples) -> anyhow::Result<
         let _ = job.leave();
     };
     let report = sim::run(&options, body);
-    // What the killed one said while it was unwound is no error.
+    // The error that the killed member returned while it was unwound does not count.
     let errors: Vec<String> = errors.borrow().clone();
     let allowed = usize::from(plan.with_failure);
     ensure!(
