@@ -111,13 +111,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_always_chooses_the_same_kills() {
+    fn a_seed_fixes_the_kills() {
         let kills = random_kills(7, 5, 4, Duration::from_secs(1));
         assert_eq!(kills, random_kills(7, 5, 4, Duration::from_secs(1)));
         let mut members: Vec<u32> = kills.iter().map(|(member, _)| member.0).collect();
         members.sort_unstable();
         members.dedup();
-        assert_eq!(members.len(), 4, "nobody is killed twice");
+        assert_eq!(members.len(), 4, "no member is killed twice");
         assert!(
             kills.iter().all(|&(member, at)| member.index() < 5 && at <= Duration::from_secs(1))
         );
