@@ -1,8 +1,9 @@
-//! The history of each key taken apart, with every read traced to the write it saw.
+//! The history of each key by itself, with every read traced to the write that it saw.
 //!
-//! All checkers start here. A transaction contributes to each key that it touches one step: what it saw of
-//! the key before it wrote, and what it left there. Where a write was not told its version (its outcome is
-//! unknown, or the call does not say), the version is learned from a read that saw its value.
+//! All checkers start here. A transaction contributes a step to each key that it touches: what it
+//! saw of the key before it wrote, and what it left there. If a write was not told its version (its
+//! outcome is unknown, or the call does not return it), the version is learned from a read of its
+//! value.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,15 +21,15 @@ pub(crate) struct Observed {
 /// Which write a read saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadSource {
-    /// None: the key had never been written.
+    /// The initial state: the key had never been written.
     Initial,
     /// The write of this step.
     Step(usize),
-    /// One that wrote the version that was read, but several could have.
+    /// A write of the version that was read; several writes may have made it.
     SomeVersion,
-    /// One of several; not even the version is known.
+    /// A write that is ambiguous; the version is unknown as well.
     Ambiguous,
-    /// No write at all.
+    /// No write.
     Nothing,
 }
 
@@ -41,9 +42,9 @@ pub(crate) struct KeyRead {
 /// What a write leaves under the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Change {
-    /// This value, or nothing.
+    /// This value, or none.
     Set(Option<u64>),
-    /// The number that was there plus this; the sum, if known.
+    /// The previous number plus this; the sum, if known.
     Add { delta: i64, sum: Option<i64> },
 }
 
@@ -67,18 +68,18 @@ impl KeyWrite {
     }
 }
 
-/// What one operation did to one key.
+/// What an operation did to a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyStep {
     /// The operation, as an index into the history.
     pub(crate) operation: usize,
-    /// Its outcome is [`Outcome::Ok`]; otherwise it is unknown.
+    /// Whether its outcome is [`Outcome::Ok`]; otherwise it is unknown.
     pub(crate) acknowledged: bool,
     pub(crate) read: Option<KeyRead>,
     pub(crate) write: Option<KeyWrite>,
 }
 
-/// All that was done to one key, ordered by invocation.
+/// The steps of a key, ordered by invocation.
 #[derive(Debug)]
 pub(crate) struct KeySteps {
     pub(crate) key: Key,
@@ -86,7 +87,7 @@ pub(crate) struct KeySteps {
 }
 
 impl KeySteps {
-    /// The version that a read saw, told or traced.
+    /// The version that a read saw, if it was told or can be traced.
     pub(crate) fn version_read(&self, read: &KeyRead) -> Option<Version> {
         read.observed.version.or(match read.source {
             ReadSource::Initial => Some(Version::INITIAL),
@@ -96,14 +97,14 @@ impl KeySteps {
     }
 }
 
-/// The keys of a history, and what is wrong with it already at this stage.
+/// The keys of a history, and the violations that are found on the way.
 #[derive(Debug)]
 pub(crate) struct Split {
     pub(crate) keys: Vec<KeySteps>,
     pub(crate) violations: Vec<Violation>,
 }
 
-/// What failed operations were about to write: value to operation.
+/// The values of failed operations, with the index of the operation.
 type Aborted = HashMap<u64, usize>;
 
 pub(crate) fn split(history: &History) -> Split {
@@ -114,7 +115,7 @@ pub(crate) fn split(history: &History) -> Split {
         for access in &operation.accesses {
             if access.mode == AccessMode::Read && access.value.is_some_and(|value| value.torn) {
                 let explanation = format!(
-                    "a read of {} returned bytes that nobody wrote as one value",
+                    "a read of {} returned bytes that no operation wrote as a whole value",
                     access.key
                 );
                 let shown = vec![operation.clone()];
@@ -150,7 +151,7 @@ pub(crate) fn split(history: &History) -> Split {
     Split { keys, violations }
 }
 
-/// One step for each key that the operation touched.
+/// A step for each key that the operation touched.
 fn steps_of(
     index: usize,
     operation: &Operation,
@@ -215,7 +216,7 @@ fn steps_of(
     steps
 }
 
-/// Whether two reads can have seen the same state.
+/// Whether two reads may have seen the same state.
 fn agree(first: Observed, second: Observed) -> bool {
     let versions_agree = match (first.version, second.version) {
         (Some(first), Some(second)) => first == second,
@@ -224,7 +225,8 @@ fn agree(first: Observed, second: Observed) -> bool {
     versions_agree && first.value == second.value
 }
 
-/// Finds the source of every read of a key, and the versions of writes that were not told theirs.
+/// Finds the source of every read of a key, and the versions of writes that were not told their
+/// version.
 fn trace(
     mut key_steps: KeySteps,
     aborted: &Aborted,
@@ -239,7 +241,7 @@ fn trace(
     let mut by_version: HashMap<Version, usize> = HashMap::new();
     let mut by_value: HashMap<Option<u64>, Vec<usize>> = HashMap::new();
     let mut values_seen: HashMap<Version, (Option<u64>, usize)> = HashMap::new();
-    // An addition whose sum nobody was told may have left any number.
+    // An addition without a known sum may have left any number.
     let mut silent_addition = false;
     for (index, step) in steps.iter().enumerate() {
         let Some(write) = step.write else { continue };
@@ -255,7 +257,8 @@ fn trace(
         }
     }
     let deleted = by_value.contains_key(&None);
-    // The acknowledged reads come first: what an operation of unknown outcome saw binds nobody.
+    // The acknowledged reads come first: the reads of an operation of unknown outcome are not
+    // binding.
     for acknowledged in [true, false] {
         for index in 0..steps.len() {
             if steps[index].acknowledged != acknowledged {
@@ -292,9 +295,8 @@ fn trace(
                         .and_then(|write| write.value())
                         .is_some_and(|v| v != observed.value)
                     {
-                        let explanation = format!(
-                            "version {version} of {key} was read with a value other than the one written"
-                        );
+                        let explanation =
+                            format!("version {version} of {key} was read with another value");
                         complain(
                             ViolationKind::TwoValues,
                             explanation,
@@ -321,7 +323,7 @@ fn trace(
                         (Some(_), Some(_)) => ReadSource::SomeVersion,
                         (None, _) => {
                             let explanation = format!(
-                                "what was written to {key} under another version was read as version {version}"
+                                "a value of {key} with another version was read as {version}"
                             );
                             let writer = steps[candidates[0]].operation;
                             complain(ViolationKind::TwoVersions, explanation, &[writer, reader]);
@@ -340,11 +342,12 @@ fn trace(
                     match value.and_then(|value| aborted.get(&value)) {
                         Some(&writer) => {
                             let explanation =
-                                format!("a read of {key} returned what a failed operation wrote");
+                                format!("a read of {key} returned the value of a failed operation");
                             complain(ViolationKind::ReadOfAborted, explanation, &[writer, reader]);
                         }
                         None => {
-                            let explanation = format!("a read of {key} returned what nobody wrote");
+                            let explanation =
+                                format!("a read of {key} returned a value that no operation wrote");
                             complain(ViolationKind::NeverWritten, explanation, &[reader]);
                         }
                     }
@@ -353,7 +356,7 @@ fn trace(
             };
             let source = if source == ReadSource::Step(index) {
                 let explanation =
-                    format!("an operation read of {key} what it had yet to write itself");
+                    format!("an operation read a value of {key} that it wrote itself only later");
                 complain(ViolationKind::NeverWritten, explanation, &[reader]);
                 ReadSource::Nothing
             } else {
@@ -365,7 +368,7 @@ fn trace(
     key_steps
 }
 
-/// Finds actors before whose eyes the key went back.
+/// Finds actors that saw the key go back to an older version.
 fn find_backwards(key_steps: &KeySteps, operations: &[Operation], violations: &mut Vec<Violation>) {
     let mut latest: HashMap<Actor, (Version, usize)> = HashMap::new();
     let mut ordered: Vec<&KeyStep> =

@@ -1,5 +1,5 @@
-//! The checkers against a reference that tries every order, on small random histories: right ones, and
-//! right ones with a few details changed.
+//! The checkers against a reference that tries every order, on small random histories: right
+//! histories, and right histories with a few details changed.
 
 mod common;
 
@@ -14,7 +14,7 @@ use outlast_check::workload::Random;
 use outlast_check::{durability, register, serializable};
 use proptest::prelude::*;
 
-// ---------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------
 // The reference: every order that real time allows, one operation after the other.
 
 #[derive(Clone, Copy)]
@@ -104,20 +104,20 @@ fn reference_accepts(history: &History) -> bool {
     has_order(&operations, 0, &Records::new())
 }
 
-// ---------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------
 // The generator: a store without faults, operations that overlap, and then small lies.
 
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     keys: u64,
     operations: u64,
-    /// How often, in a hundred, a version is told.
+    /// The percentage of calls that return a version.
     told_percent: u32,
     unknown_percent: u32,
     additions: bool,
     deletions: bool,
     transactions: bool,
-    /// Operations of unknown outcome may be anything, not just puts.
+    /// Whether operations of unknown outcome may be of any kind, not just puts.
     unknown_anything: bool,
 }
 
@@ -133,7 +133,7 @@ impl Store {
         Key::from(format!("k{}", self.random.below(self.shape.keys)).into_bytes())
     }
 
-    /// What an actor is about to do. Reads are asked, writes are decided.
+    /// What an actor is about to do: reads without results, writes with their values.
     fn plan(&mut self, unknown: bool) -> Vec<Access> {
         let key = self.key();
         self.next_value += 1;
@@ -165,7 +165,7 @@ impl Store {
         }
     }
 
-    /// Does it, and returns the accesses with their results.
+    /// Executes a plan, and returns the accesses with their results.
     fn execute(&mut self, plan: &[Access], member: u32) -> Vec<Access> {
         plan.iter()
             .map(|access| {
@@ -203,7 +203,7 @@ struct Pending {
     unknown: bool,
 }
 
-/// A history that is right, and the state at its end.
+/// A right history and its final state.
 fn generate(seed: u64, shape: Shape) -> (History, BTreeMap<Key, Final>) {
     let random = Random::new(seed);
     let mut store = Store { random, shape, records: BTreeMap::new(), next_value: 100 };
@@ -215,7 +215,7 @@ fn generate(seed: u64, shape: Shape) -> (History, BTreeMap<Key, Final>) {
     let actors = 1 + store.random.below(4);
     loop {
         now_ns += store.random.below(3);
-        // Sooner or later, or never, what timed out takes effect.
+        // An operation that timed out takes effect sooner, later, or never.
         if !late.is_empty() && store.random.percent(20) {
             let (plan, member) = late.swap_remove(0);
             if plan.iter().all(Access::changes) {
@@ -283,7 +283,7 @@ fn lie(history: &History, random: &mut Random, lies: u64) -> Option<History> {
         let place = random.below(operations.len() as u64) as usize;
         let other = random.below(operations.len() as u64) as usize;
         match random.below(4) {
-            // An operation sees, or makes, what another one saw or made.
+            // An operation sees, or makes, what another operation saw or made.
             0 | 1 => {
                 let from = operations[other].accesses.clone();
                 let to = &mut operations[place];
@@ -324,7 +324,7 @@ fn lie(history: &History, random: &mut Random, lies: u64) -> Option<History> {
             }
         }
     }
-    // A history whose actors overlap themselves is none.
+    // A history with overlapping operations of an actor is refused.
     History::new(operations).ok()
 }
 
@@ -349,7 +349,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
     )
 }
 
-/// So many cases, or as many as `PROPTEST_CASES` asks for.
+/// This many cases, or as many as `PROPTEST_CASES` asks for.
 fn cases(count: u32) -> ProptestConfig {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     if std::env::var_os("PROPTEST_CASES").is_some() {
@@ -362,22 +362,24 @@ fn cases(count: u32) -> ProptestConfig {
 proptest! {
     #![proptest_config(cases(20_000))]
 
-    /// One key: the search agrees with the reference in both directions.
+    /// A single key: the search agrees with the reference in both directions.
     #[test]
     fn register_is_exact(seed: u64, shape in shapes(), lies in 0u64..4) {
         let shape = Shape { keys: 1, ..shape };
         let (history, _) = generate(seed, shape);
         let Some(history) = lie(&history, &mut Random::new(!seed), lies) else { return Ok(()) };
         let violations = register::check(&history);
-        prop_assert_eq!(violations.is_empty(), reference_accepts(&history), "{}\n{:?}", history, violations);
+        let accepted = reference_accepts(&history);
+        prop_assert_eq!(violations.is_empty(), accepted, "{}\n{:?}", history, violations);
         for violation in &violations {
-            // What is shown must be wrong by itself, as long as it was found by leaving things out.
+            // The shown operations must be wrong by themselves, if they were found by leaving
+            // operations out.
             let shown = History::new(violation.operations.clone()).unwrap();
             prop_assert!(!reference_accepts(&shown), "{}\n{}", history, violation);
         }
     }
 
-    /// Several keys, versions told: the cycle search agrees with the reference in both directions.
+    /// Several keys with versions: the cycle search agrees with the reference in both directions.
     #[test]
     fn serializable_is_exact_with_versions(seed: u64, shape in shapes(), lies in 0u64..4) {
         let shape = Shape {
@@ -389,24 +391,28 @@ proptest! {
         let (history, _) = generate(seed, shape);
         let Some(history) = lie(&history, &mut Random::new(!seed), lies) else { return Ok(()) };
         // A lie may have hidden a version.
-        let acknowledged = history.operations().iter().filter(|operation| operation.outcome == Outcome::Ok);
-        if acknowledged.flat_map(|operation| &operation.accesses).any(|access| access.version.is_none()) {
+        let operations = history.operations().iter();
+        let acknowledged = operations.filter(|operation| operation.outcome == Outcome::Ok);
+        let mut accesses = acknowledged.flat_map(|operation| &operation.accesses);
+        if accesses.any(|access| access.version.is_none()) {
             return Ok(());
         }
         let violations = serializable::check(&history);
-        prop_assert_eq!(violations.is_empty(), reference_accepts(&history), "{}\n{:?}", history, violations);
+        let accepted = reference_accepts(&history);
+        prop_assert_eq!(violations.is_empty(), accepted, "{}\n{:?}", history, violations);
     }
 
-    /// Whatever is not told: no false alarm of any checker.
+    /// Whatever versions are missing, no checker gives a false alarm.
     #[test]
     fn no_false_alarms(seed: u64, shape in shapes(), lies in 0u64..3) {
         let (history, _) = generate(seed, shape);
         let Some(history) = lie(&history, &mut Random::new(!seed), lies) else { return Ok(()) };
         let report = report::judge(&Run::new(history.clone()));
-        prop_assert!(report.ok() || !reference_accepts(&history), "{}\n{:?}", history, report.violations);
+        let is_right = report.ok() || !reference_accepts(&history);
+        prop_assert!(is_right, "{}\n{:?}", history, report.violations);
     }
 
-    /// A store without faults is found without fault, its final state included.
+    /// A store without faults passes, its final state included.
     #[test]
     fn a_right_store_passes(seed: u64, shape in shapes(), hide: bool) {
         let (history, mut end_state) = generate(seed, shape);
@@ -418,7 +424,8 @@ proptest! {
             }
         }
         let observation = Observation { end_state: Some(end_state), ..Observation::until(1_000) };
-        let report = report::judge(&Run { history: history.clone(), observation, losses: Vec::new() });
+        let run = Run { history: history.clone(), observation, losses: Vec::new() };
+        let report = report::judge(&run);
         prop_assert!(report.ok(), "{}\n{:?}", history, report.violations);
     }
 
@@ -434,7 +441,8 @@ proptest! {
             versions.sort_unstable();
             let mut forgetful = end_state.clone();
             forgetful.remove(key);
-            let observation = Observation { end_state: Some(forgetful), ..Observation::until(1_000) };
+            let end_state = Some(forgetful);
+            let observation = Observation { end_state, ..Observation::until(1_000) };
             let durability = durability::check(&history, &observation);
             prop_assert_eq!(durability.lost, versions.len() as u64, "{}\n{}", key, history);
         }

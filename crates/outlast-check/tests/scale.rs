@@ -1,7 +1,7 @@
 //! Histories of the size that a chaos run makes are judged in a fraction of a second.
 //!
-//! The limits below are far above what is needed, so that a busy machine does not fail them; a search that
-//! goes through orders one by one would not end within any of them.
+//! The limits below are far above what is needed, so that a busy machine does not exceed them. A
+//! search that tries orders in turn would not end within any of them.
 
 mod common;
 
@@ -25,12 +25,13 @@ struct Shape {
     keys: u64,
     keys_per_operation: u64,
     versions: bool,
-    /// One in so many operations is of unknown outcome.
+    /// An operation in this many is of unknown outcome.
     unknown_one_in: u64,
     additions: bool,
 }
 
-/// A right history: every operation takes effect at some time between its invocation and its return.
+/// A right history: every operation takes effect at some time between its invocation and its
+/// return.
 fn generate(seed: u64, shape: &Shape) -> History {
     let mut random = Random::new(seed);
     let mut clocks = vec![0u64; shape.actors as usize];
@@ -143,7 +144,7 @@ fn in_time<T>(what: &str, work: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn one_key_with_versions() {
+fn a_key_with_versions() {
     let shape = Shape {
         operations: 20_000,
         actors: 8,
@@ -164,7 +165,7 @@ fn one_key_with_versions() {
 }
 
 #[test]
-fn one_key_without_versions() {
+fn a_key_without_versions() {
     let shape = Shape {
         operations: 5_000,
         actors: 6,
@@ -185,7 +186,7 @@ fn one_key_without_versions() {
 }
 
 #[test]
-fn one_counter_with_additions_of_unknown_outcome() {
+fn a_counter_with_additions_of_unknown_outcome() {
     for versions in [false, true] {
         let shape = Shape {
             operations: 3_000,

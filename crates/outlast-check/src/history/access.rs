@@ -82,12 +82,12 @@ impl fmt::Display for Version {
     }
 }
 
-/// What stands for the bytes of a value in a history.
+/// A value in a history: an identity instead of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Value {
-    /// A number or hash that no other write to the same key shares, where possible.
+    /// A number or hash that identifies the write, unique for the key where possible.
     pub identity: u64,
-    /// The bytes were no value that anyone wrote, but a mix or a fragment.
+    /// Whether the bytes were a mix or a fragment of values.
     pub torn: bool,
 }
 
@@ -117,7 +117,7 @@ impl fmt::Display for Value {
 /// What an access does to its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessMode {
-    /// A read whose answer is not known (yet). The checkers pass over it; a reader of a report does not.
+    /// A read whose result is not known (yet). The checkers skip it; it is for people.
     Ask,
     /// A read, and what it saw. No value means that the key was absent.
     Read,
@@ -130,7 +130,7 @@ pub enum AccessMode {
     },
 }
 
-/// One key that an operation touched, and how.
+/// A key that an operation touched, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
     /// The key.
@@ -148,12 +148,12 @@ impl Access {
         Self { key: key.into(), mode, version: None, value }
     }
 
-    /// A read whose answer is not known.
+    /// A read whose result is not known.
     pub fn ask(key: impl Into<Key>) -> Self {
         Self::new(key, AccessMode::Ask, None)
     }
 
-    /// A read that found nothing, unless [`Access::saw`] says what it found.
+    /// A read of an absent key, unless [`Access::saw`] adds a value.
     pub fn read(key: impl Into<Key>) -> Self {
         Self::new(key, AccessMode::Read, None)
     }
@@ -168,7 +168,7 @@ impl Access {
         Self::new(key, AccessMode::Write, None)
     }
 
-    /// An addition whose sum is not known, unless [`Access::saw`] tells it.
+    /// An addition whose sum is not known, unless [`Access::saw`] adds it.
     pub fn add(key: impl Into<Key>, delta: i64) -> Self {
         Self::new(key, AccessMode::Add { delta }, None)
     }
@@ -178,13 +178,13 @@ impl Access {
         matches!(self.mode, AccessMode::Write | AccessMode::Add { .. })
     }
 
-    /// The same access with the version it read or made.
+    /// Adds the version that the access read or made.
     pub fn at(mut self, version: Version) -> Self {
         self.version = Some(version);
         self
     }
 
-    /// The same access with the value it saw or made.
+    /// Adds the value that the access read or made.
     pub fn saw(mut self, value: Value) -> Self {
         self.value = Some(value);
         self

@@ -1,10 +1,10 @@
-//! The log that an actor keeps of its calls, in memory or line by line in a file.
+//! The log of an actor's calls, in memory or line by line in a file.
 
 use super::text;
 use super::{Access, Actor, CallKind, Operation, Outcome};
 use std::io::{self, Write};
 
-/// The log of one actor, in memory.
+/// The log of an actor, in memory.
 #[derive(Clone, Debug)]
 pub struct Log {
     actor: Actor,
@@ -17,8 +17,9 @@ impl Log {
         Self { actor, operations: Vec::new() }
     }
 
-    /// Notes a call before it is made. The accesses are what is certain by now: the writes it is about to
-    /// make, and [`Access::ask`] for the reads. They stand if the call never returns.
+    /// Records a call before it is made. The accesses are what is certain by now: the writes that
+    /// the call is about to make, and [`Access::ask`] for the reads. They stand if the call never
+    /// returns.
     pub fn invoke(&mut self, now_ns: u64, kind: CallKind, accesses: Vec<Access>) {
         self.operations.push(Operation {
             actor: self.actor,
@@ -31,7 +32,7 @@ impl Log {
         });
     }
 
-    /// Notes how the last call ended, with all its accesses and their results.
+    /// Records how the last call ended, with all its accesses and their results.
     ///
     /// # Panics
     /// If there is no call that has not returned yet.
@@ -43,14 +44,14 @@ impl Log {
         operation.accesses = accesses;
     }
 
-    /// What was recorded so far.
+    /// The operations recorded so far.
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
 }
 
-/// The log of one actor, written line by line, each with one call of `write`, so that everything before
-/// the death of the writer is in the file.
+/// The log of an actor, written line by line, each line with a single call of `write`, so that
+/// everything before the death of the writer is in the file.
 ///
 /// ```
 /// use outlast_check::history::{Access, Actor, History, CallKind, LogWriter, Outcome, Value};
@@ -85,7 +86,7 @@ impl<W: Write> LogWriter<W> {
         Ok(Self { target, line: String::new(), open })
     }
 
-    /// Notes a call before it is made, as [`Log::invoke`] does.
+    /// Records a call before it is made, as [`Log::invoke`] does.
     pub fn invoke(&mut self, now_ns: u64, kind: CallKind, accesses: &[Access]) -> io::Result<()> {
         self.open.kind = kind;
         self.open.invoke_ns = now_ns;
@@ -97,7 +98,7 @@ impl<W: Write> LogWriter<W> {
         self.target.write_all(self.line.as_bytes())
     }
 
-    /// Notes how the last call ended, as [`Log::returned`] does.
+    /// Records how the last call ended, as [`Log::returned`] does.
     ///
     /// # Panics
     /// If there is no call that has not returned yet.

@@ -1,22 +1,25 @@
-//! What a set of actors did to the store and what they got back.
+//! What the actors of a run did to the store, and the results.
 //!
-//! Each actor (one thread of one member) keeps its own log, so that recording takes no lock and costs no
-//! more than a push onto a vector; the logs are merged afterwards. A log is kept in memory ([`Log`]) or
-//! written line by line to a file that survives `kill -9` ([`LogWriter`]); [`History::parse`] reads such a
-//! file back.
+//! An *actor* is a thread of a member. Each actor keeps its own log, so that recording takes no
+//! lock and costs no more than a push onto a vector; the logs are merged afterwards. A log is kept
+//! in memory ([`Log`]) or written line by line to a file that survives `kill -9` ([`LogWriter`]).
+//! [`History::parse`] reads such a file.
 //!
 //! The conventions that the checkers rely on:
 //!
-//! - Times are nanoseconds of one clock that all actors share. Two operations are ordered in real time
-//!   only if one returned strictly before the other was invoked; equal times count as concurrent. The
-//!   operations of one actor are ordered by their sequence as well. Calls of one thread that overlap
-//!   (non-blocking puts) are recorded under a thread number of their own each.
-//! - [`Outcome::Ok`] means that the results are binding. [`Outcome::Failed`] means that the store promised
-//!   that nothing happened. [`Outcome::Unknown`] means that the operation may have taken effect at any time
-//!   after its invocation, or may do so later, or never: the actor died or the call timed out.
-//! - Every key is absent at the start, at version `(0, 0)`, and versions grow in the order of the writes.
-//! - A conditional put that succeeded is a read of what it expected and a write. One that found something
-//!   else is `Ok` with a read of what it found, and no write.
+//! - Times are nanoseconds of a clock that all actors share. An operation precedes another
+//!   operation in real time only if it returned strictly before the other was invoked; equal times
+//!   count as concurrent. The operations of an actor are ordered by their sequence as well.
+//!   Overlapping calls of a thread (non-blocking puts) are recorded under a thread number of their
+//!   own each.
+//! - [`Outcome::Ok`] means that the results are binding. [`Outcome::Failed`] means that the store
+//!   promised that nothing happened. [`Outcome::Unknown`] means that the operation may have taken
+//!   effect at any time after its invocation, or may do so later, or never: the actor died or the
+//!   call timed out.
+//! - Every key is absent at the start, at version `(0, 0)`. Versions grow in the order of the
+//!   writes.
+//! - A successful conditional put is a read of what it expected and a write. A conditional put that
+//!   found another state is `Ok` with a read of that state, and no write.
 //! - The identity of a number in a counter is [`Value::number`].
 //!
 //! ```
@@ -28,7 +31,8 @@
 //! log.returned(1_250, Outcome::Ok, vec![intended.at(Version::new(12, 2))]);
 //! let history = History::from_logs([log]).unwrap();
 //!
-//! assert_eq!(history.operations()[0].to_string(), "2/0 #0 [1000..1250] put: write ck/3 v12.2 =a0 -> ok");
+//! let put = &history.operations()[0];
+//! assert_eq!(put.to_string(), "2/0 #0 [1000..1250] put: write ck/3 v12.2 =a0 -> ok");
 //! assert_eq!(History::parse(history.to_text().as_bytes()).unwrap(), history);
 //! ```
 
@@ -42,7 +46,7 @@ use std::fmt;
 pub use access::{Access, AccessMode, Key, Value, Version};
 pub use log::{Log, LogWriter};
 
-/// One thread of one member. It does one thing after the other.
+/// A thread of a member. Its calls follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Actor {
     /// The identity of the member, never reused within a run.
@@ -64,12 +68,12 @@ impl fmt::Display for Actor {
     }
 }
 
-/// The call that an operation was. The checkers look at its accesses alone; the kind is for the reader.
+/// The kind of call of an operation. The checkers use its accesses alone; the kind is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallKind {
-    /// A read of one key.
+    /// A read of a key.
     Get,
-    /// A write of one key.
+    /// A write of a key.
     Put,
     /// A conditional write.
     PutIf,
@@ -77,9 +81,9 @@ pub enum CallKind {
     Delete,
     /// An atomic addition.
     Add,
-    /// A read that slept until the key was new enough.
+    /// A read that waited until the key was new enough.
     Wait,
-    /// Several reads and writes as one.
+    /// Several reads and writes as a transaction.
     Transaction,
 }
 
@@ -106,7 +110,7 @@ impl fmt::Display for CallKind {
 pub enum Outcome {
     /// It took effect, and its results are binding.
     Ok,
-    /// It did nothing at all, as the store promised by its error.
+    /// It had no effect, as its error promises.
     Failed,
     /// It may have taken effect, may still do so, or never will.
     Unknown,
@@ -124,10 +128,10 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// One call or transaction of one actor.
+/// A call or transaction of an actor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Who called.
+    /// The caller.
     pub actor: Actor,
     /// The position among the actor's operations.
     pub sequence: u64,
@@ -135,16 +139,17 @@ pub struct Operation {
     pub kind: CallKind,
     /// When it was called.
     pub invoke_ns: u64,
-    /// When it came back, with whatever outcome; none if it never did.
+    /// When it returned, with any outcome; none if it never did.
     pub return_ns: Option<u64>,
-    /// How it ended. An operation that never came back is [`Outcome::Unknown`].
+    /// How it ended. An operation that never returned is [`Outcome::Unknown`].
     pub outcome: Outcome,
     /// What it read and wrote, in its own order.
     pub accesses: Vec<Access>,
 }
 
 impl Operation {
-    /// Whether the operation ended, with a binding result, strictly before the other one began.
+    /// Whether the operation ended, with a binding result, strictly before the other operation
+    /// began.
     pub(crate) fn precedes(&self, other: &Operation) -> bool {
         self.outcome != Outcome::Unknown && self.return_ns.is_some_and(|at| at < other.invoke_ns)
             || self.outcome != Outcome::Unknown
@@ -172,15 +177,15 @@ impl fmt::Display for Operation {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HistoryError {
-    /// A line of the text form is not what its writer could have written.
+    /// A line of the text form is malformed.
     #[error("line {line}: {reason}")]
     Line {
-        /// The line, counted from one.
+        /// The number of the line, starting with 1.
         line: usize,
         /// What is wrong with it.
         reason: String,
     },
-    /// Two operations claim the same place.
+    /// Two operations of an actor have the same sequence.
     #[error("actor {actor} has two operations #{sequence}; were two runs merged into one history?")]
     Duplicate {
         /// The actor.
@@ -190,7 +195,7 @@ pub enum HistoryError {
     },
     /// An operation ended before it began.
     #[error(
-        "operation #{sequence} of actor {actor} returned before it was invoked; use one clock for all"
+        "operation #{sequence} of actor {actor} returned before it was invoked; share one clock"
     )]
     TimeBackwards {
         /// The actor.
@@ -198,9 +203,9 @@ pub enum HistoryError {
         /// The operation.
         sequence: u64,
     },
-    /// An actor did two things at a time.
+    /// Two operations of an actor overlap.
     #[error(
-        "operation #{sequence} of actor {actor} began before the one before it returned; \
+        "operation #{sequence} of actor {actor} began before its predecessor returned; \
          record overlapping calls under different threads"
     )]
     Overlap {
@@ -219,7 +224,7 @@ pub enum HistoryError {
     },
 }
 
-/// The operations of all actors of one run, in the order of their invocation.
+/// The operations of all actors of a run, ordered by invocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     operations: Vec<Operation>,
@@ -260,7 +265,7 @@ impl History {
         Self::new(logs.into_iter().flat_map(|log| log.operations).collect())
     }
 
-    /// One history out of the parts that separate processes wrote.
+    /// Merges the histories that separate processes wrote.
     pub fn merge(parts: impl IntoIterator<Item = History>) -> Result<Self, HistoryError> {
         Self::new(parts.into_iter().flat_map(|part| part.operations).collect())
     }
@@ -270,12 +275,12 @@ impl History {
         &self.operations
     }
 
-    /// The operations themselves.
+    /// Takes the operations out of the history.
     pub fn into_operations(self) -> Vec<Operation> {
         self.operations
     }
 
-    /// The text form, one line for each invocation and each return.
+    /// The text form, with a line for each invocation and each return.
     ///
     /// ```text
     /// outlast-history 1
@@ -283,9 +288,10 @@ impl History {
     /// r MEMBER/THREAD SEQUENCE TIME OUTCOME ACCESS...
     /// ```
     ///
-    /// An access is `MODE:KEY:VERSION:VALUE`: the mode is `q` (ask), `r` (read), `w` (write) or `a` with the
-    /// amount (add); the key has all but letters, digits and `/_-.` written as `%XX`; the version is
-    /// `COUNTER.WRITER` or `-`; the value is hexadecimal, followed by `!` if torn, or `-`.
+    /// An access is `MODE:KEY:VERSION:VALUE`. The mode is `q` (ask), `r` (read), `w` (write) or `a`
+    /// with the amount (add). The key has all but letters, digits and `/_-.` written as `%XX`. The
+    /// version is `COUNTER.WRITER` or `-`. The value is hexadecimal, followed by `!` if torn, or
+    /// `-`.
     pub fn to_text(&self) -> String {
         let mut out = String::from(text::HEADER);
         for operation in &self.operations {
@@ -297,9 +303,9 @@ impl History {
         out
     }
 
-    /// Reads the text form. A last line without its end was cut off by the death of its writer and is
-    /// passed over, so that its operation is of unknown outcome; anything else amiss is an error that names
-    /// the line.
+    /// Parses the text form. A last line without its end was cut off by the death of its writer and
+    /// is skipped, so that its operation is of unknown outcome. Any other defect is an error that
+    /// names the line.
     pub fn parse(bytes: &[u8]) -> Result<Self, HistoryError> {
         Self::new(text::parse(bytes)?)
     }

@@ -1,4 +1,4 @@
-//! The line-based text form of a history; [`crate::history::History::to_text`] describes it.
+//! The line-based text form of a history. [`super::History::to_text`] describes it.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -11,7 +11,7 @@ use super::{
 /// The first line of every text.
 pub(crate) const HEADER: &str = "outlast-history 1\n";
 
-/// Writing to a `String` cannot fail, so the result of `write!` carries nothing.
+/// Writing to a `String` cannot fail, so the result of `write!` is not an error.
 const INFALLIBLE: &str = "writing to a string does not fail";
 
 pub(crate) fn write_key(out: &mut impl Write, key: &Key) -> fmt::Result {
@@ -66,14 +66,14 @@ fn write_access(out: &mut String, access: &Access) -> fmt::Result {
 pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<Operation>, HistoryError> {
     let mut operations: Vec<Operation> = Vec::new();
     let mut places: HashMap<(Actor, u64), usize> = HashMap::new();
-    // What follows the last line end is what a killed writer left of a line.
+    // A killed writer may leave a part of a line behind the last line end.
     let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
     for (index, line) in bytes[..whole].split_inclusive(|&byte| byte == b'\n').enumerate() {
         let outcome = if index == 0 {
             if line == HEADER.as_bytes() {
                 Ok(())
             } else {
-                Err("this is not a history of a known format; its first line must be `outlast-history 1`"
+                Err("not a history of a known format; the first line must be `outlast-history 1`"
                     .to_string())
             }
         } else {

@@ -1,20 +1,22 @@
 //! Is every key, taken alone, linearizable?
 //!
-//! The search is that of Wing and Gong with the memory of Lowe: it builds an order of the operations step by
-//! step, never takes an operation before one that had returned when it was invoked, and never enters the
-//! same configuration (set of operations taken, state of the key) twice. It is exact. What keeps it quick:
+//! The search is Wing and Gong's with Lowe's memory: it builds an order of the operations step by
+//! step, never takes an operation before all operations that had returned when it was invoked, and
+//! never enters a configuration (set of taken operations, state of the key) twice. It is exact.
+//! These rules keep it quick:
 //!
-//! - A read that fits is taken at once; nothing is lost by it.
-//! - Versions grow in the order of the writes, so the writes whose versions are known, or were learned from
-//!   a read, are taken in that order. Where all are known, no choice is left and the search is a single pass.
-//! - What a read saw must not be overwritten before the read is taken.
-//! - An operation of unknown outcome whose write nobody saw is left out; equal ones are taken in the order
-//!   of their invocation.
-//! - Additions of unknown outcome are taken only right before an operation that does not fit without them,
-//!   and only so many that it fits: anything else can be put off.
+//! - A read that fits the state is taken at once: this rules out no order.
+//! - Versions grow in the order of the writes, so writes with versions that are known, or learned
+//!   from a read, are taken in that order. If all versions are known, the search has no choice and
+//!   is a single pass.
+//! - A write is not taken while a read of the value that it overwrites is left.
+//! - An operation of unknown outcome is left out if no read saw its write. Equal operations of
+//!   unknown outcome are taken in the order of their invocation.
+//! - Additions of unknown outcome are taken only right before an operation that does not fit
+//!   without them, and only as many as it needs: all others can be postponed.
 //!
-//! A transaction takes part in every key it touches. That all keys *together* fit into one order is the
-//! question of [`crate::serializable`].
+//! A transaction takes part in every key it touches. Whether all keys *together* fit into a single
+//! order is the question of [`crate::serializable`].
 //!
 //! ```
 //! use outlast_check::history::{Access, Actor, History, CallKind, Log, Outcome, Value};
@@ -28,7 +30,8 @@
 //!     reader.returned(time + 1, Outcome::Ok, vec![seen]);
 //! }
 //! // The write took effect between the two reads.
-//! assert!(register::check(&History::from_logs([writer.clone(), reader.clone()]).unwrap()).is_empty());
+//! let history = History::from_logs([writer.clone(), reader.clone()]).unwrap();
+//! assert!(register::check(&history).is_empty());
 //!
 //! reader.invoke(30, CallKind::Get, vec![Access::ask("a")]);
 //! reader.returned(31, Outcome::Ok, vec![Access::read("a")]);
@@ -49,10 +52,10 @@ use crate::history::{Actor, History, Key, Operation, Version};
 use crate::per_key::{self, Change, KeySteps, Observed, ReadSource};
 use crate::violation::{Violation, ViolationKind};
 
-/// Configurations after which the search gives up.
+/// The number of configurations after which the search gives up.
 const CONFIGURATIONS_MAX: usize = 1_000_000;
 
-/// Checks every key of the history, and returns at most one violation for each.
+/// Checks every key of the history, and returns at most one violation for each key.
 pub fn check(history: &History) -> Vec<Violation> {
     let split = per_key::split(history);
     split.keys.iter().filter_map(|steps| check_steps(steps, history.operations())).collect()
@@ -66,7 +69,7 @@ pub(crate) fn check_steps(key_steps: &KeySteps, operations: &[Operation]) -> Opt
         SearchResult::Undecided => {
             let key = &key_steps.key;
             let explanation = format!(
-                "the search for an order of the operations on {key} took too long; this is no pass"
+                "the search for an order of the operations on {key} took too long and did not pass"
             );
             return Some(Violation::new(
                 ViolationKind::Undecided,
@@ -85,7 +88,8 @@ pub(crate) fn check_steps(key_steps: &KeySteps, operations: &[Operation]) -> Opt
     Some(Violation::new(ViolationKind::NotLinearizable, Some(key), explanation, shown))
 }
 
-/// The operation of an item; a write that was not told its version shows the one that its readers saw.
+/// The operation of an item. A write that was not told its version shows the version that its
+/// readers saw.
 fn with_learned_version(item: &Item, key: &Key, operations: &[Operation]) -> Operation {
     let mut operation = operations[item.operation].clone();
     let last_write =
@@ -96,7 +100,7 @@ fn with_learned_version(item: &Item, key: &Key, operations: &[Operation]) -> Ope
     operation
 }
 
-/// A step of the key as the search sees it.
+/// A step of the key, as the search needs it.
 #[derive(Clone)]
 struct Item {
     operation: usize,
@@ -106,14 +110,15 @@ struct Item {
     /// None if the outcome is unknown.
     return_ns: Option<u64>,
     read: Option<Observed>,
-    /// The item whose write the read saw, if there is but one that it can be.
+    /// The item whose write the read saw, if it is unambiguous.
     source: ItemSource,
     change: Option<Change>,
     version: Option<Version>,
 }
 
 impl Item {
-    /// What is added, if this is an addition of unknown outcome of which nothing else is known.
+    /// The amount, if this is a *silent addition*: an addition of unknown outcome whose sum and
+    /// version are unknown.
     fn silent_addition(&self) -> Option<i64> {
         match self.change {
             Some(Change::Add { delta, sum: None })
@@ -125,7 +130,7 @@ impl Item {
         }
     }
 
-    /// The number that must be there before it, if it says one.
+    /// The number that must be the state before it, if the item tells it.
     fn number_needed(&self) -> Option<i64> {
         match (self.read, self.change) {
             (Some(read), _) => read.value.map(|number| number as i64),
@@ -155,7 +160,7 @@ fn items(key_steps: &KeySteps, operations: &[Operation]) -> Vec<Item> {
         .filter(|read| read.observed.version.is_none())
         .map(|read| read.observed.value)
         .collect();
-    // An addition sees whatever was there.
+    // An addition depends on every write before it.
     let added = steps
         .iter()
         .any(|step| matches!(step.write, Some(write) if !matches!(write.change, Change::Set(_))));

@@ -1,15 +1,17 @@
 //! The search for an order of the operations on a key.
+//!
+//! *Known* items have returned with a binding result; *unknown* items are of unknown outcome.
 
 use super::{Item, ItemSource};
 use crate::history::{Actor, Version};
 use crate::per_key::Change;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// The key after some of its operations.
+/// The state of a key after some of its operations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct KeyState {
     value: Option<u64>,
-    /// The version of that value; none if nobody was told it.
+    /// The version of that value; none if no call returned it.
     version: Option<Version>,
     /// The newest version so far.
     floor: Version,
@@ -58,19 +60,20 @@ impl KeyState {
     }
 }
 
-/// Where the search stands.
+/// A configuration of the search: what is taken, and the state of the key.
 #[derive(Clone)]
 struct Configuration {
-    /// All known items before this one, in the order of invocation, are taken.
+    /// All known items before this position, in the order of invocation, are taken.
     prefix: usize,
-    /// Known items beyond the prefix that are taken, ascending.
+    /// The known items beyond the prefix that are taken, ascending.
     beyond: Vec<u32>,
-    /// Items of unknown outcome that are taken, one bit each.
+    /// The unknown items that are taken, a bit for each.
     unknown: Vec<u64>,
-    /// How many of the writes with known versions are taken.
+    /// How many writes with known versions are taken.
     versioned: usize,
     state: KeyState,
-    /// The last write taken. It does not tell configurations apart: it only spares hopeless ones.
+    /// The last write taken. It does not distinguish configurations: it only prunes hopeless
+    /// choices.
     writer: ItemSource,
 }
 
@@ -103,18 +106,18 @@ impl Configuration {
 pub(super) enum SearchResult {
     Linearizable,
     Undecided,
-    /// The items that could not come next at the furthest point, after the last write taken there.
+    /// The items that could not come next at the furthest point, and the last write taken there.
     Stuck(Vec<usize>),
 }
 
-/// One item of the two lists of the search.
+/// An item, as a position in the list of known or of unknown items.
 #[derive(Clone, Copy)]
 enum ItemChoice {
     Known(usize),
     Unknown(usize),
 }
 
-/// What is to be tried from a configuration. Additions of unknown outcome come after everything else.
+/// What to try from a configuration. Silent additions come after all other choices.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SearchPhase {
     Plain,
@@ -125,24 +128,24 @@ struct Search<'a> {
     items: &'a [Item],
     known: Vec<usize>,
     unknown: Vec<usize>,
-    /// The place of an item in its list.
+    /// The position of each item in its list.
     place: Vec<usize>,
-    /// Items with a known version, in the order of versions.
+    /// The items with known versions, ordered by version.
     versioned: Vec<usize>,
-    /// For the initial state and for each item: the known items whose read saw just that.
+    /// For the initial state and for each item: the known items that read it.
     readers: HashMap<ItemSource, Vec<usize>>,
-    /// For each item of unknown outcome the one before it that is its equal.
+    /// For each unknown item: the previous unknown item that is equal to it.
     equal_before: Vec<Option<usize>>,
 }
 
-/// What real time allows to come next.
+/// The items that real time allows to come next.
 struct Frontier {
     choices: Vec<ItemChoice>,
-    /// Silent additions, as places in the list of unknown items, by what they add.
+    /// Silent additions, as positions in the list of unknown items, by amount.
     additions: BTreeMap<i64, Vec<usize>>,
 }
 
-/// Looks for an order of the items. Every configuration visited is taken from the budget.
+/// Searches for an order of the items. Every visited configuration is taken from the budget.
 pub(super) fn search(items: &[Item], budget: &mut usize) -> SearchResult {
     let mut known: Vec<usize> =
         (0..items.len()).filter(|&index| items[index].return_ns.is_some()).collect();
@@ -221,7 +224,7 @@ impl Search<'_> {
                 .iter()
                 .filter_map(|&choice| self.take(&configuration, choice))
                 .collect();
-            // Only where the search has a choice can it come to the same configuration again.
+            // Only after a choice can the search reach a configuration again.
             if next.len() > 1 || !frontier.additions.is_empty() {
                 let Configuration { prefix, ref beyond, ref unknown, state, .. } = configuration;
                 if !seen.insert((prefix, beyond.clone(), unknown.clone(), state)) {
@@ -244,7 +247,8 @@ impl Search<'_> {
         }
     }
 
-    /// What real time allows to come next. The unknown items come first, so that the stack tries them last.
+    /// The items that real time allows to come next. Unknown items come first, so that the stack
+    /// tries them last.
     fn frontier(&self, configuration: &Configuration) -> Frontier {
         let mut known = Vec::new();
         let mut first_of_actor: Vec<(Actor, u64)> = Vec::new();
@@ -294,7 +298,7 @@ impl Search<'_> {
         Frontier { choices, additions }
     }
 
-    /// A read among the choices that fits the state and leaves it as it is.
+    /// The position of a read among the choices that fits the state and does not change it.
     fn read_that_fits(
         &self,
         configuration: &Configuration,
@@ -341,8 +345,8 @@ impl Search<'_> {
 }
 
 impl Search<'_> {
-    /// Takes each item that does not fit by itself, after silent additions that make it fit: every choice
-    /// of them that adds up to what is missing.
+    /// Takes each item that does not fit by itself, after silent additions that make it fit: every
+    /// selection of additions with the missing sum is tried.
     fn take_after_additions(
         &self,
         configuration: &Configuration,
@@ -371,7 +375,8 @@ impl Search<'_> {
             choose_additions(&groups, missing, 0, &mut chosen, budget, &mut |chosen| {
                 found.push(chosen.to_vec())
             });
-            // The fewest are tried first, since the stack gives the last: what was not needed can fill a later gap.
+            // The stack returns the last first, so the smallest selection is tried first: unused
+            // additions can fill a later gap.
             found.sort_by_key(|chosen| std::cmp::Reverse(chosen.iter().sum::<usize>()));
             for chosen in &found {
                 let mut before = configuration.clone();
@@ -389,7 +394,8 @@ impl Search<'_> {
     }
 }
 
-/// Calls `found` with every choice of at least one addition, as a count for each group, whose sum is `missing`.
+/// Calls `found` with every selection of additions, but not the empty selection, whose sum is
+/// `missing`, as a count for each group.
 fn choose_additions(
     groups: &[(i128, &[usize])],
     missing: i128,

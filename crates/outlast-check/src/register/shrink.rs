@@ -1,19 +1,19 @@
-//! A small part of a wrong history that is wrong by itself.
+//! Shrinks a wrong history to a small part that is wrong by itself.
 
 use super::search::{SearchResult, search};
 use super::{CONFIGURATIONS_MAX, Item, ItemSource};
 use crate::per_key::Change;
 use std::collections::HashSet;
 
-/// Configurations spent on making a counterexample smaller.
+/// The number of configurations that shrinking a counterexample may take.
 const SHRINK_CONFIGURATIONS_MAX: usize = 300_000;
-/// A counterexample longer than this shows only the place where the search got stuck.
+/// Of a counterexample longer than this, only the place where the search got stuck is shown.
 const OPERATIONS_SHOWN_MAX: usize = 24;
 
 /// Finds a small part of the items that is wrong by itself.
 ///
-/// A read can be left out, and so can a write that no remaining read can have seen: what is left of a right
-/// history is then right as well, so what is left wrong shows that the whole is wrong.
+/// A read can be left out, and so can a write that no remaining read can have seen: the rest of a
+/// right history is then right as well. So if the rest is wrong, the whole is wrong.
 pub(super) fn shrink(all: &[Item]) -> Vec<Item> {
     let mut items = all.to_vec();
     let mut budget = SHRINK_CONFIGURATIONS_MAX;
@@ -70,7 +70,8 @@ fn only(items: &[Item], kept: &[bool]) -> Vec<Item> {
     moved.collect()
 }
 
-/// Puts back what must not be left out: writes that a remaining read, or any addition, can have seen.
+/// Restores items that must not be left out: writes that a remaining read, or any addition, may
+/// have seen.
 fn restore_sources(items: &[Item], trial: &mut [bool]) {
     let added = items.iter().any(|item| matches!(item.change, Some(Change::Add { .. })));
     loop {
@@ -89,8 +90,12 @@ fn restore_sources(items: &[Item], trial: &mut [bool]) {
         }
         let mut changed = false;
         for (index, item) in items.iter().enumerate() {
-            // Where additions keep all writes, the readers that vouch for a write of unknown outcome stay too.
-            let vouches = matches!(item.source, ItemSource::Item(source) if items[source].return_ns.is_none());
+            // Additions keep all writes. Then the readers that prove a write of unknown outcome
+            // stay, too.
+            let vouches = match item.source {
+                ItemSource::Item(source) => items[source].return_ns.is_none(),
+                _ => false,
+            };
             let needed = match item.change {
                 None => added && vouches,
                 Some(Change::Set(value)) if !added => {
@@ -106,8 +111,8 @@ fn restore_sources(items: &[Item], trial: &mut [bool]) {
         if changed {
             continue;
         }
-        // The version of a write of unknown outcome was learned from its readers; without them it is as
-        // good as never made.
+        // The version of a write of unknown outcome was learned from its readers; without them the
+        // write may as well not have happened.
         for (index, item) in items.iter().enumerate() {
             let unseen = !added
                 && !sources.contains(&index)

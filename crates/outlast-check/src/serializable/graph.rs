@@ -4,10 +4,10 @@ use crate::history::{Operation, Version};
 use crate::violation::EdgeKind;
 use std::collections::VecDeque;
 
-/// From how many operations of a knot a shortest cycle is searched.
+/// From how many operations of a component a shortest cycle is searched.
 const CYCLE_STARTS_MAX: usize = 64;
 
-/// Why one node comes before another.
+/// An edge: why a node comes before another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GraphEdge {
     pub(super) to: usize,
@@ -17,7 +17,7 @@ pub(super) struct GraphEdge {
     pub(super) to_version: Option<Version>,
 }
 
-/// The operations, followed by the barriers of real time.
+/// The nodes are the operations, followed by the barriers of real time.
 pub(super) struct Graph {
     pub(super) edges: Vec<Vec<GraphEdge>>,
 }
@@ -45,10 +45,11 @@ impl Graph {
 pub(super) type Cycle = Vec<(usize, GraphEdge)>;
 
 impl Graph {
-    /// One short cycle for each strongly connected component.
+    /// A short cycle of each strongly connected component.
     pub(super) fn cycles(&self, operations: &[Operation]) -> Vec<Cycle> {
         let (component, sizes) = self.components();
-        // A cycle goes back in time somewhere. Where it goes back furthest is the best place to start from.
+        // A cycle goes back in time at some edge. The edge that goes back furthest is the best
+        // start.
         let mut starts: Vec<Vec<(u64, usize)>> = vec![Vec::new(); sizes.len()];
         for (node, operation) in operations.iter().enumerate() {
             if sizes[component[node]] == 1 {
@@ -77,7 +78,8 @@ impl Graph {
         cycles
     }
 
-    /// Tarjan's algorithm without recursion: the component of each node, and the size of each component.
+    /// Tarjan's algorithm without recursion: the component of each node, and the size of each
+    /// component.
     fn components(&self) -> (Vec<usize>, Vec<usize>) {
         const UNSEEN: usize = usize::MAX;
         let count = self.edges.len();
@@ -128,7 +130,7 @@ impl Graph {
         (component, sizes)
     }
 
-    /// A shortest cycle through this operation, where the way over barriers counts as one edge.
+    /// A shortest cycle through this operation, where a path over barriers counts as a single edge.
     fn cycle_through(&self, start: usize, component: &[usize], operations: usize) -> Option<Cycle> {
         let mut came_by: Vec<Option<(usize, GraphEdge)>> = vec![None; self.edges.len()];
         let mut distance = vec![usize::MAX; self.edges.len()];
@@ -140,7 +142,7 @@ impl Graph {
             if distance[node] >= shortest {
                 break;
             }
-            // Leaving a barrier is free; it was paid for when the way entered the chain.
+            // Leaving a barrier is free: the path has paid when it entered the chain.
             let cost = usize::from(node < operations);
             for edge in
                 self.edges[node].iter().filter(|edge| component[edge.to] == component[start])
@@ -163,7 +165,7 @@ impl Graph {
             way.push(step);
         }
         way.reverse();
-        // What leads over barriers becomes one edge from operation to operation.
+        // A path over barriers becomes a single edge from operation to operation.
         let mut cycle: Cycle = Vec::new();
         for (node, edge) in way {
             match cycle.last_mut() {

@@ -1,29 +1,33 @@
-//! Do calls and transactions over all keys fit into one order that respects real time?
+//! Do calls and transactions over all keys fit into a single order that respects real time?
 //!
-//! Every operation is a transaction (a call is a transaction of one). The versions of a key tell the order
-//! of its writes, and so who must come before whom: the writer of a version before the writer of the next
-//! (ww), the writer before its readers (wr), the readers of a version before the writer of the next (rw).
-//! Real time adds that what had returned comes before what was invoked later. An order exists exactly if
-//! these edges form no cycle; Tarjan's algorithm finds the knots, and a short cycle of each is reported.
+//! Every operation is a transaction (a call is a transaction of a single step). The versions of a
+//! key tell the order of its writes, and so the dependencies between operations: the writer of a
+//! version comes before the writer of the next version (ww), the writer before its readers (wr),
+//! the readers of a version before the writer of the next version (rw). In real time, an operation
+//! that had returned comes before an operation that was invoked later. An order exists exactly if
+//! these edges form no cycle. Tarjan's algorithm finds the strongly connected components, and a
+//! short cycle of each is reported.
 //!
-//! Real time needs no edge for each of the n² pairs: the returns are strung onto a chain of barriers, each
-//! operation leads to the barrier of its return, and the last barrier before an invocation leads to it.
+//! Real time needs no edge for each of the n² pairs: the returns form a chain of barriers, each
+//! operation has an edge to the barrier of its return, and the last barrier before an invocation
+//! has an edge to the invoked operation.
 //!
-//! An operation of unknown outcome takes part if someone saw one of its writes. Its other writes, and
-//! acknowledged writes whose versions nobody was told, are placed as late as real time, or a read of what
-//! they overwrote, proves. The answer stays free of false alarms but is no longer complete for these. The
-//! same holds for reads of an absent key that may have seen one of several deletions, and for sums where
-//! an addition is of unknown outcome ([`crate::register`] is exact there). Record versions where you can.
+//! An operation of unknown outcome takes part if a read saw one of its writes. Its other writes,
+//! and acknowledged writes without a known version, are placed only after the writes that real
+//! time, or a read of what they overwrote, puts before them. So the answer has no false alarms, but
+//! is not complete for these writes. It is not complete either for reads of an absent key that may
+//! have seen one of several deletions, and for sums with an addition of unknown outcome
+//! ([`crate::register`] is exact there). Record versions where you can.
 //!
-//! Also found here: torn values, two values for one version, versions that repeat, values that nobody
-//! wrote or that a failed operation was about to write, transactions that contradict themselves, and keys
-//! that go back before the eyes of one actor.
+//! Also found here: torn values, two values for a version, versions that repeat, values that no
+//! operation wrote or that a failed operation was about to write, transactions that contradict
+//! themselves, and keys that an actor saw go back to an older version.
 //!
 //! ```
 //! use outlast_check::history::{Access, Actor, History, CallKind, Log, Outcome, Value, Version};
 //! use outlast_check::serializable;
 //!
-//! // Write skew: each transaction reads what the other one writes, and sees it unwritten.
+//! // Write skew: each transaction reads the key that the other writes, before that write.
 //! let mut logs = Vec::new();
 //! for (member, read, write) in [(0, "x", "y"), (1, "y", "x")] {
 //!     let mut log = Log::new(Actor::new(member, 0));
@@ -55,7 +59,8 @@ use crate::history::{self, History, Operation, Outcome, Version};
 use crate::per_key::{self, Change, KeyRead, KeyStep, KeySteps, ReadSource, Split};
 use crate::violation::{CycleEdge, EdgeKind, Violation, ViolationKind};
 
-/// Checks the history, and returns what is wrong: each simple fault, and one cycle for each knot.
+/// Checks the history, and returns each simple fault and a cycle for each strongly connected
+/// component.
 pub fn check(history: &History) -> Vec<Violation> {
     check_split(&per_key::split(history), history.operations())
 }
@@ -74,7 +79,8 @@ pub(crate) fn check_split(split: &Split, operations: &[Operation]) -> Vec<Violat
     violations
 }
 
-/// Which operations took effect for certain: the acknowledged ones, and all that one of these saw.
+/// Which operations certainly took effect: the acknowledged operations, and all operations whose
+/// writes they saw, directly or through others.
 fn included(split: &Split, operations: &[Operation]) -> Vec<bool> {
     let mut included: Vec<bool> =
         operations.iter().map(|operation| operation.outcome == Outcome::Ok).collect();
@@ -97,7 +103,7 @@ fn included(split: &Split, operations: &[Operation]) -> Vec<bool> {
     included
 }
 
-/// The ww, wr and rw edges of one key.
+/// Adds the ww, wr and rw edges of a key.
 fn add_dependencies(
     graph: &mut Graph,
     key: usize,
@@ -127,7 +133,7 @@ fn add_dependencies(
             GraphEdge { to, kind, key, from_version: Some(before), to_version: Some(after) },
         );
     }
-    // The readers of each version, for the writes without a place.
+    // The readers of each version, for the writes without a version.
     let mut readers: Vec<(Version, usize)> = Vec::new();
     for step in steps.iter().filter(|step| included[step.operation]) {
         let Some(read) = step.read else { continue };
@@ -167,8 +173,8 @@ fn add_dependencies(
     add_overwritten_reads(graph, key, key_steps, included);
     readers.sort_unstable();
     for writer in unplaced {
-        // All that is certain of its place is that it comes after the writes that had returned before it
-        // was invoked, and hence after those who read the last of them.
+        // Its place is certain only so far: it comes after the writes that had returned before it
+        // was invoked, and hence after the readers of the last of them.
         let before =
             chain.iter().rposition(|&(_, other)| operations[other].precedes(&operations[writer]));
         let floor = before.map_or(Version::INITIAL, |place| chain[place].0);
@@ -191,8 +197,8 @@ fn add_dependencies(
     }
 }
 
-/// An operation that reads a key and writes it overwrites just what it read, whatever version it made. So
-/// all others who read the same come before it.
+/// An operation that reads and writes a key overwrites exactly what it read, whatever version it
+/// made. So all other readers of that state come before it.
 fn add_overwritten_reads(graph: &mut Graph, key: usize, key_steps: &KeySteps, included: &[bool]) {
     let mut readers: BTreeMap<Option<usize>, Vec<&KeyStep>> = BTreeMap::new();
     for step in key_steps.steps.iter().filter(|step| included[step.operation]) {
@@ -222,7 +228,7 @@ fn add_overwritten_reads(graph: &mut Graph, key: usize, key_steps: &KeySteps, in
     }
 }
 
-/// The earliest and the latest version that a read can have seen, or none if nothing is certain.
+/// The earliest and the latest version that a read can have seen, or none if neither is certain.
 fn versions_possible(
     key_steps: &KeySteps,
     read: &KeyRead,
@@ -232,7 +238,7 @@ fn versions_possible(
     included: &[bool],
 ) -> Option<(Version, Version)> {
     if read.source == ReadSource::Nothing {
-        // It was reported already, and would only add confusion.
+        // The read was reported already, and a cycle would only add confusion.
         return None;
     }
     if let Some(version) = key_steps.version_read(read) {
@@ -260,12 +266,12 @@ fn versions_possible(
         chain.get(next).is_some_and(|&(_, writer)| operations[writer].precedes(&operations[reader]))
     };
     possible.retain(|&version| !overwritten(version));
-    // If all are overwritten, the read is stale whichever it saw.
+    // If all are overwritten, the read is stale in any case.
     let earliest = possible.first().copied().unwrap_or(latest);
     Some((earliest, possible.last().copied().unwrap_or(latest)))
 }
 
-/// Additions must add to the number before them; the cycle search alone does not look at numbers.
+/// Checks that additions add to the number before them: the cycle search does not compute sums.
 fn find_wrong_sums(
     key_steps: &KeySteps,
     operations: &[Operation],
@@ -312,7 +318,7 @@ fn find_wrong_sums(
     }
 }
 
-/// The edges of real time and of each actor's own order.
+/// Adds the edges of real time and of each actor's own order.
 fn add_real_time(graph: &mut Graph, operations: &[Operation], included: &[bool]) {
     for session in history::sessions(operations) {
         let mut before = None;
@@ -325,7 +331,7 @@ fn add_real_time(graph: &mut Graph, operations: &[Operation], included: &[bool])
             }
         }
     }
-    // At equal times invocations come before returns: such operations are concurrent.
+    // At equal times invocations come before returns, so that the operations are concurrent.
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
     for (index, operation) in operations.iter().enumerate().filter(|&(index, _)| included[index]) {
         events.push((operation.invoke_ns, false, index));

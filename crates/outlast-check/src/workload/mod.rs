@@ -1,7 +1,8 @@
 //! Seeded random programs for the actors of a run.
 //!
-//! The program of an actor depends on the seed, the actor and the [`Options`] alone: not on the results of
-//! its calls, not on the other actors, not on the version of any other crate. So a seed replays.
+//! The program of an actor depends only on the seed, the actor and the [`Options`]: not on the
+//! results of its calls, the other actors, or the version of any other crate. So a seed replays.
+//! The random draws of a program, and their order, must not change.
 //!
 //! ```
 //! use outlast_check::history::Actor;
@@ -22,7 +23,7 @@ use crate::value;
 
 pub use random::Random;
 
-/// How often each kind of call is made, relative to the others.
+/// How often each kind of call is made, relative to the other kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
     /// Reads.
@@ -35,22 +36,22 @@ pub struct Mix {
     pub delete: u32,
     /// Additions.
     pub add: u32,
-    /// Waits for something newer.
+    /// Waits for a newer version.
     pub wait: u32,
     /// Transactions.
     pub transaction: u32,
     /// Transfers between two accounts.
     pub transfer: u32,
-    /// Tasks that go from one queue to another.
+    /// Moves of a task from a queue to another.
     pub steal: u32,
-    /// Looks at all accounts, or all queues and tasks, at once.
+    /// Reads of all accounts, or all queues and tasks, at once.
     pub audit: u32,
-    /// Reads of one account, queue or task.
+    /// Reads of an account, a queue or a task.
     pub peek: u32,
 }
 
 impl Mix {
-    /// No call at all, to begin with.
+    /// No call at all, to build a mix on.
     pub const NOTHING: Mix = Mix {
         get: 0,
         put: 0,
@@ -81,28 +82,28 @@ impl Default for Mix {
     }
 }
 
-/// What the programs of a run look like.
+/// The options of the programs of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How often each kind of call is made.
     pub mix: Mix,
     /// Keys that all actors use, named `shared/N`.
     pub shared_keys: u32,
-    /// Keys that one actor alone writes, named `own/MEMBER/THREAD/N`. Others read them.
+    /// Keys that a single actor writes, named `own/MEMBER/THREAD/N`. Other actors read them.
     pub private_keys: u32,
     /// Keys that hold numbers, named `count/N`.
     pub counters: u32,
-    /// How often, in a hundred, a call goes to a shared key.
+    /// The percentage of calls that go to a shared key.
     pub shared_percent: u32,
     /// The lengths of values, each with its weight.
     pub lengths: Vec<(usize, u32)>,
     /// The most keys that a transaction touches.
     pub transaction_keys: u32,
-    /// Accounts, named `account/N`; the sum of all is zero.
+    /// Accounts, named `account/N`; the sum of all accounts is zero.
     pub accounts: u32,
-    /// Queues, named `queue/N`; at the beginning each has [`QUEUE_TASKS`] tasks, `task/N`.
+    /// Queues, named `queue/N`; each begins with [`QUEUE_TASKS`] tasks, `task/N`.
     pub queues: u32,
-    /// How many members there are, so that a program can read the keys of another one.
+    /// How many members there are, so that a program can read the keys of other members.
     pub members: u32,
 }
 
@@ -123,15 +124,15 @@ impl Default for Options {
     }
 }
 
-/// How many tasks a queue has at the beginning.
+/// How many tasks a queue begins with.
 pub const QUEUE_TASKS: u32 = 3;
 
 /// What a conditional put expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// Nothing under the key.
+    /// That the key is absent.
     Absent,
-    /// The version that this actor saw last, or a fresh get if it saw none.
+    /// The version that this actor saw last, or the result of a new get if it saw none.
     LastSeen,
 }
 
@@ -150,7 +151,7 @@ impl Options {
     }
 }
 
-/// One step inside a transaction.
+/// A step of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransactionStep {
     /// Read the key.
@@ -174,19 +175,19 @@ pub enum Action {
     Delete(Key),
     /// Add to the number.
     Add(Key, i64),
-    /// Wait for something newer than what this actor saw last, with a short deadline.
+    /// Wait for a newer version than this actor saw last, with a short deadline.
     Wait(Key),
-    /// Do these steps as one; a key is read before it is written, and written once.
+    /// Run these steps as a transaction; a key is read before it is written, and written once.
     Transaction(Vec<TransactionStep>),
     /// Take this amount from the first account and give it to the second.
     Transfer(Key, Key, i64),
-    /// Take a task from the first queue and give it to the second; the task says which queue has it.
+    /// Move a task from the first queue to the second; the task's own key names its queue.
     Steal(u32, u32),
-    /// Look at all accounts, if there are transfers, or at all queues and tasks.
+    /// Read all accounts, if there are transfers, or all queues and tasks.
     Audit,
 }
 
-/// One call of a program.
+/// A call of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramCall {
     /// The sequence of the values that it writes: see [`value::fill`].
@@ -195,7 +196,7 @@ pub struct ProgramCall {
     pub action: Action,
 }
 
-/// The endless program of one actor.
+/// The endless program of an actor.
 #[derive(Clone, Debug)]
 pub struct Program {
     options: Options,
@@ -222,7 +223,7 @@ impl Program {
         Self { options: options.clone(), actor, random: Random::stream(seed, stream), count: 0 }
     }
 
-    /// What the programs of the run look like.
+    /// The options of the programs of the run.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -341,12 +342,13 @@ mod tests {
 
     #[test]
     fn the_stream_never_changes() {
-        // The first outputs of xoshiro256** for the state 1, 2, 3, 4, as its authors' code gives them.
+        // The first outputs of xoshiro256** for the state 1, 2, 3, 4, as its authors' code gives
+        // them.
         let mut random = Random { state: [1, 2, 3, 4] };
         assert_eq!([random.next(), random.next(), random.next()], [11520, 0, 1509978240]);
         // SplitMix64 from zero starts with this well-known number.
         assert_eq!(Random::new(0).state[0], 0xe220_a839_7b1d_cdaf);
-        // Where the generator stands after a thousand calls shows whether they are chosen as ever.
+        // The state of the generator after a thousand calls shows that the draws have not changed.
         let mut program = Program::new(&Options::default(), 1, Actor::new(2, 0));
         assert_eq!(
             program.next().map(|call| call.action),

@@ -1,9 +1,9 @@
-//! A generator of random numbers whose stream never changes.
+//! A random generator with a fixed stream.
 
 use crate::value;
 
-/// A generator of pseudo-random numbers whose stream never changes: xoshiro256** by Blackman and Vigna
-/// (<https://prng.di.unimi.it/>), its state filled by SplitMix64.
+/// A generator of pseudo-random numbers. Its stream never changes: it is xoshiro256** by Blackman
+/// and Vigna (<https://prng.di.unimi.it/>), with a state filled by SplitMix64.
 ///
 /// ```
 /// use outlast_check::workload::Random;
@@ -28,7 +28,7 @@ impl Random {
         Self { state }
     }
 
-    /// The generator of this seed for this stream; streams of one seed are independent.
+    /// The generator of this seed for this stream. The streams of a seed are independent.
     pub fn stream(seed: u64, stream: u64) -> Self {
         Self::new(value::hash(seed, &stream.to_le_bytes()))
     }
@@ -48,7 +48,7 @@ impl Random {
         result
     }
 
-    /// A number below the bound, each as likely as the others to within 2^-64 times the bound.
+    /// A number below the bound. All numbers are equally likely, to within 2^-64 times the bound.
     ///
     /// # Panics
     /// If the bound is zero.
@@ -57,12 +57,12 @@ impl Random {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True this often in a hundred.
+    /// True with this probability, in percent.
     pub fn percent(&mut self, chance: u32) -> bool {
         self.below(100) < u64::from(chance)
     }
 
-    /// An index into the weights, each as likely as its weight says.
+    /// An index into the weights, with a probability proportional to its weight.
     ///
     /// # Panics
     /// If all weights are zero.

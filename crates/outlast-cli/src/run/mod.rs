@@ -287,7 +287,7 @@ fn report(ended: &[MemberEnd], total: usize) {
     let running = total - ended.len();
     let finished = ended.iter().filter(|end| end.is_ok()).count();
     let rest = match (running, finished) {
-        (0, 0) => "nobody is left".to_string(),
+        (0, 0) => "no member is left".to_string(),
         (0, _) => format!("{finished} of {total} had finished"),
         (_, 0) => format!("{running} of {total} go on"),
         _ => format!("{running} of {total} go on, {finished} had finished"),
