@@ -1,10 +1,11 @@
-//! Arbitrary bytes in a member's segment, as the fuzzer makes them: the first 9 say which schedule the simulator takes and
-//! whether there are checksums, the rest where the segment is overwritten, and with what.
+//! Arbitrary bytes in a member's segment, as the fuzzer makes them. The first 9 bytes choose the
+//! schedule of the simulator and whether values have checksums. The rest chooses where the segment
+//! is overwritten, and with which bytes.
 
 #![no_main]
 
 #[path = "../../crates/outlast/tests/fuzz/mod.rs"]
-#[allow(dead_code, reason = "seeds make their damage by themselves")]
+#[allow(dead_code, reason = "the generator of damage is for the seeded tests")]
 mod fuzz;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
