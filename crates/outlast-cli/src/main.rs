@@ -149,12 +149,13 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The longest line of the help of a command and its subcommands, with its length.
+    /// The longest line of the help of a command and its visible subcommands, with its length.
     fn longest_help_line(command: &mut clap::Command) -> (usize, String) {
         let help = command.render_long_help().to_string();
         let lines = help.lines().map(|line| (line.chars().count(), line.to_string()));
         let own = lines.max().unwrap_or_default();
-        command.get_subcommands_mut().map(longest_help_line).fold(own, Ord::max)
+        let shown = command.get_subcommands_mut().filter(|subcommand| !subcommand.is_hide_set());
+        shown.map(longest_help_line).fold(own, Ord::max)
     }
 
     #[test]
