@@ -137,7 +137,7 @@ fn write_version(formatter: &mut fmt::Formatter<'_>, version: Option<Version>) -
     match version {
         Some(Version::INITIAL) => write!(formatter, " the initial state"),
         Some(version) => write!(formatter, " {version}"),
-        None => write!(formatter, " a version nobody was told"),
+        None => write!(formatter, " an unknown version"),
     }
 }
 
