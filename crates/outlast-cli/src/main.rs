@@ -37,7 +37,7 @@ mod snapshot;
 
 /// Parallel programs that outlast the death of any of their processes.
 ///
-/// Begin with `outlast demo`, and with `outlast doctor` if the demo does not work here. `outlast run`
+/// Begin with `outlast demo`, and with `outlast doctor` if the demo does not work. `outlast run`
 /// starts a program of your own.
 ///
 /// Exit status: 0 success, 1 a failure or a violation, 2 wrong usage.
